@@ -1,0 +1,1 @@
+"""Data with human judgements: the manifest, splits, distortions and the quickstart set."""

@@ -1,0 +1,200 @@
+"""Multiple-choice questions about distorted photographs whose truth is known.
+
+Three kinds: which distortion, how severe (from the mean human score), and yes or no. Right answers
+are spread evenly over their texts and over the letters, so a constant answer earns what chance does.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar, get_args
+
+import numpy as np
+
+from data.distortions import CATEGORIES
+from data.kadid import Severity, level_mean, severity_of
+
+__all__ = ("LETTERS", "Question", "QuestionKind", "Version", "make_questions")
+
+T = TypeVar("T")
+LETTERS = "ABCDEFGH"
+QuestionKind = Literal["which", "severity", "yes_no"]
+PER_LABEL = 2
+"""Questions per photograph and right answer, for "which" and "severity"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a photograph: distorted at a level, or as it was (no distortion, level 0)."""
+
+    distortion: str | None = None
+    level: int = 0
+
+    @property
+    def category(self) -> str | None:
+        """The agent's category of the distortion; None for spatial ones and for the photograph itself."""
+        return CATEGORIES[self.distortion] if self.distortion else None
+
+    @property
+    def severity(self) -> Severity:
+        """How severe people found the distortion at this level, on average."""
+        return severity_of(level_mean(self.distortion, self.level).mos) if self.distortion else "none"
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether people found it at least slightly annoying, so that it can be asked after."""
+        return self.severity in {"moderate", "severe", "extreme"}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about one version of a photograph, with lettered options."""
+
+    kind: QuestionKind
+    photograph: str
+    version: Version
+    query: str
+    options: Mapping[str, str] = field(hash=False)
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    kind: QuestionKind
+    photograph: str
+    version: Version
+    query: str
+    right: str
+    wrong: tuple[str, ...]
+
+
+_PLAIN = "No visible distortion"
+_LABELS: Mapping[str, str] = {
+    "Blurs": "Blur",
+    "Color distortions": "Color distortion",
+    "Compression": "Compression artifacts",
+    "Noise": "Noise",
+    "Brightness change": "Brightness change",
+    "Sharpness": "Over-sharpening",
+    "Contrast": "Contrast change",
+}
+_WHICH = (
+    "Which distortion is most visible in this image?",
+    "What is the main quality problem of this image?",
+)
+# What else a person might rightly answer is not offered beside the truth.
+_ALSO_TRUE: Mapping[str, frozenset[str]] = {
+    "jpeg2000": frozenset({"Blur"}),
+    "brighten": frozenset({"Contrast change"}),
+    "darken": frozenset({"Contrast change"}),
+    "mean_shift": frozenset({"Contrast change"}),
+    "contrast_change": frozenset({"Brightness change"}),
+    "high_sharpen": frozenset({"Contrast change"}),
+}
+_HOW_SEVERE: Mapping[str, str] = {
+    "Blurs": "How severe is the blur in this image?",
+    "Color distortions": "How severe is the color distortion in this image?",
+    "Compression": "How severe are the compression artifacts in this image?",
+    "Noise": "How severe is the noise in this image?",
+    "Brightness change": "How severe is the brightness problem in this image?",
+    "Sharpness": "How severe is the over-sharpening in this image?",
+    "Contrast": "How severe is the contrast problem in this image?",
+}
+# Query, distortions for which the answer is yes, distortions for which it is no (or none at all).
+_YES_NO: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
+    ("Is this image blurry?", frozenset({"gaussian_blur", "lens_blur", "motion_blur"}),
+     frozenset({"color_saturation_1", "brighten", "mean_shift", "high_sharpen", "white_noise", "impulse_noise"})),
+    ("Is there visible noise in this image?",
+     frozenset({"white_noise", "color_component_noise", "impulse_noise", "multiplicative_noise"}),
+     frozenset({"gaussian_blur", "lens_blur", "brighten", "darken", "color_saturation_1", "contrast_change"})),
+    ("Does this image show compression artifacts?", frozenset({"jpeg", "jpeg2000"}),
+     frozenset({"white_noise", "brighten", "darken", "color_saturation_1", "high_sharpen", "motion_blur"})),
+    ("Do the colors of this image look wrong?",
+     frozenset({"color_diffusion", "color_shift", "color_saturation_1", "color_saturation_2"}),
+     frozenset({"gaussian_blur", "lens_blur", "motion_blur", "contrast_change"})),
+    ("Is this image over-sharpened?", frozenset({"high_sharpen"}),
+     frozenset({"gaussian_blur", "lens_blur", "brighten", "color_saturation_1", "white_noise", "jpeg"})),
+    ("Is this image too bright?", frozenset({"brighten"}),
+     frozenset({"darken", "gaussian_blur", "motion_blur", "white_noise", "jpeg"})),
+    ("Is this image too dark?", frozenset({"darken"}),
+     frozenset({"brighten", "gaussian_blur", "motion_blur", "white_noise", "jpeg"})),
+)  # fmt: skip
+
+
+def make_questions(versions: Mapping[str, Sequence[Version]]) -> list[Question]:
+    """Make the questions of one split from each photograph's versions; the same input gives the same questions.
+
+    "Which" and "severity" ask twice per photograph and right answer, "yes_no" once per subject and
+    answer, where the versions allow it. Versions include the photograph itself where it may be asked about.
+    """
+    drafts: list[_Draft] = []
+    for photograph, every in versions.items():
+        drafts += _which(photograph, every)
+        drafts += _severity(photograph, every)
+        drafts += _yes_no(photograph, every)
+    return _lettered(drafts)
+
+
+def _which(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
+    rng = _generator(photograph, "which")
+    labels = [label for category, label in _LABELS.items() if any(v.category == category for v in versions)]
+    for category, label in (*_LABELS.items(), (None, _PLAIN)):
+        fitting = [v for v in versions if v.category == category and (v.is_clear if category else not v.distortion)]
+        # The photograph itself is one version only: it is asked about in both wordings.
+        chosen = _pick(rng, fitting, PER_LABEL) if category else fitting * PER_LABEL
+        for query, version in zip(_WHICH, chosen, strict=False):
+            others = [
+                x for x in (*labels, _PLAIN) if x != label and x not in _ALSO_TRUE.get(version.distortion or "", ())
+            ]
+            if len(others) >= 3:
+                yield _Draft("which", photograph, version, query, label, tuple(_pick(rng, others, 3)))
+
+
+def _severity(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
+    rng = _generator(photograph, "severity")
+    words = [word.capitalize() for word in get_args(Severity)]
+    for severity in get_args(Severity):
+        right = severity.capitalize()
+        wrong = tuple(word for word in words if word != right)
+        for version in _pick(rng, [v for v in versions if v.category and v.severity == severity], PER_LABEL):
+            yield _Draft("severity", photograph, version, _HOW_SEVERE[version.category or ""], right, wrong)
+
+
+def _yes_no(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
+    rng = _generator(photograph, "yes_no")
+    for query, for_yes, for_no in _YES_NO:
+        yes = _pick(rng, [v for v in versions if v.distortion in for_yes and v.is_clear], 1)
+        no = _pick(rng, [v for v in versions if v.distortion is None or v.distortion in for_no], 1)
+        # One without the other would make one answer the better guess.
+        if yes and no:
+            yield _Draft("yes_no", photograph, yes[0], query, "Yes", ("No",))
+            yield _Draft("yes_no", photograph, no[0], query, "No", ("Yes",))
+
+
+def _lettered(drafts: Iterable[_Draft]) -> list[Question]:
+    """Give options their letters: per kind and right answer, the right one goes round the letters."""
+    counts: dict[tuple[str, str], int] = {}
+    starts: dict[str, dict[str, int]] = {}
+    questions = []
+    for number, draft in enumerate(drafts):
+        known = starts.setdefault(draft.kind, {})
+        start = known.setdefault(draft.right, len(known))
+        seen = counts.get((draft.kind, draft.right), 0)
+        counts[draft.kind, draft.right] = seen + 1
+        place = (start + seen) % (len(draft.wrong) + 1)
+        texts = _pick(_generator(draft.photograph, f"{draft.kind}/{number}"), draft.wrong, len(draft.wrong))
+        texts.insert(place, draft.right)
+        options = dict(zip(LETTERS, texts, strict=False))
+        questions.append(
+            Question(draft.kind, draft.photograph, draft.version, draft.query, options, LETTERS[place])
+        )  # fmt: skip
+    return questions
+
+
+def _pick(rng: np.random.Generator, items: Sequence[T], count: int) -> list[T]:
+    return [items[i] for i in rng.permutation(len(items))[:count]]
+
+
+def _generator(photograph: str, purpose: str) -> np.random.Generator:
+    digest = hashlib.sha256(f"questions/{photograph}/{purpose}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:16], "big"))

@@ -1,0 +1,90 @@
+"""The lines of the quickstart's manifests: scores, questions, and what is known of each image."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, get_args
+
+from data.distortions import CATEGORIES, IDENTITIES
+from data.kadid import level_mean, severity_of
+from data.manifest import Sample, Split
+from data.photographs import PHOTOGRAPHS
+from data.questions import Question, Version, make_questions
+
+__all__ = ("LABEL_NOTE", "SCORING_QUERIES", "Images", "lines_with_reference", "lines_without_reference")
+
+Images: TypeAlias = Mapping[str, Mapping[Version, str]]
+"""File name by photograph and version; each photograph's own (undistorted) version is among them."""
+
+SCORING_QUERIES = (
+    "Rate the perceptual quality of this image.",
+    "What is the quality score of this image?",
+    "How would you rate the quality of this photo?",
+    "How good is the quality of this image?",
+)
+LABEL_NOTE = "mean human score of this distortion and level over KADID-10k's 81 references, not a score of this image"
+
+
+def lines_without_reference(images: Images, folder: Path) -> list[Sample]:
+    """Return the scoring lines and the multiple-choice questions; the images lie in `folder`."""
+    return _in_hash_order([*_scoring(images, folder), *_asking(images, folder)])
+
+
+def lines_with_reference(images: Images, folder: Path) -> list[Sample]:
+    """Return the scoring lines with their undistorted photograph as reference."""
+    return _in_hash_order(_scoring(images, folder, with_reference=True))
+
+
+def _scoring(images: Images, folder: Path, *, with_reference: bool = False) -> Iterator[Sample]:
+    for name, versions in images.items():
+        reference = folder / versions[Version()] if with_reference else None
+        for number, (version, file) in enumerate((v, f) for v, f in versions.items() if v.distortion):
+            mean = level_mean(version.distortion or "", version.level)
+            yield Sample(
+                id=f"{name}/{version.distortion}/{version.level}",
+                image=folder / file,
+                reference=reference,
+                query=SCORING_QUERIES[number % len(SCORING_QUERIES)],
+                mos=mean.mos,
+                mos_std=mean.mos_std,
+                **_about(name, version),
+            )
+
+
+def _asking(images: Images, folder: Path) -> Iterator[Sample]:
+    for split in get_args(Split):
+        versions = {n: tuple(v) for n, v in images.items() if PHOTOGRAPHS[n].split == split}
+        for number, question in enumerate(make_questions(versions)):
+            yield _question_sample(question, number, folder / images[question.photograph][question.version])
+
+
+def _question_sample(question: Question, number: int, image: Path) -> Sample:
+    about = _about(question.photograph, question.version)
+    about["metadata"]["question_type"] = question.kind
+    return Sample(
+        id=f"{question.photograph}/{question.kind}/{number:03d}",
+        image=image,
+        query=question.query,
+        options=dict(question.options),
+        answer=question.answer,
+        **about,
+    )
+
+
+def _about(name: str, version: Version) -> dict[str, Any]:
+    photograph = PHOTOGRAPHS[name]
+    metadata: dict[str, Any] = {"photograph": name, "licence": photograph.licence, "source": photograph.source}
+    if version.distortion:
+        metadata |= {
+            "level": version.level,
+            "category": CATEGORIES[version.distortion],
+            "severity": severity_of(level_mean(version.distortion, version.level).mos),
+            "identity": (version.distortion, version.level) in IDENTITIES,
+            "label_note": LABEL_NOTE,
+        }
+    return {"group": name, "split": photograph.split, "distortion": version.distortion, "metadata": metadata}
+
+
+def _in_hash_order(samples: Iterable[Sample]) -> list[Sample]:
+    """Order lines by a hash of their id, so that the first n of a split are a fair draw from it."""
+    return sorted(samples, key=lambda sample: hashlib.sha256(sample.id.encode()).digest())

@@ -1,0 +1,178 @@
+"""Every test: no network, no user's cache or MLflow store, no key, fresh DSPy settings, seeded randomness."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+os.environ["TQDM_DISABLE"] = "1"
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "AGENTICIQA_API_KEY")
+
+
+@pytest.fixture(autouse=True)
+def _hermetic(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path_factory.mktemp("home")
+    for name in [n for n in os.environ if n.startswith(("AGENTICIQA_", "MLFLOW_TRACKING", "MLFLOW_EXPERIMENT"))] + list(KEYS):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(home / "cache"))
+    monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(home / "mlruns"))
+    monkeypatch.setenv("DSPY_CACHEDIR", str(home / "dspy"))
+    monkeypatch.setenv("MPLCONFIGDIR", str(home / "matplotlib"))
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A seeded generator."""
+    return np.random.default_rng(20260101)
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The folder with human-scored images; skips where it is not."""
+    if not SHARED.is_dir():
+        pytest.skip(f"human-scored images not found at {SHARED.name}/ beside the project")
+    return SHARED
+
+
+class ScriptedEngine:
+    """Answers a model's questions from a script and keeps what it was asked.
+
+    The script is a list of answers in order, or answers by the name of an output field of the question ("plan",
+    "findings", "quality_probs", ...): one answer for every time, or a list used up in order. An answer is text as the
+    model would send it, or anything JSON for it.
+    """
+
+    resolves_references = True
+    supports_response_schema, supports_function_calling, supports_reasoning = True, False, False
+
+    def __init__(self, script, *, logprobs=None, params=("logprobs", "top_logprobs")):
+        self.script = {k: list(v) if isinstance(v, list) else v for k, v in script.items()} if isinstance(script, dict) else list(script)
+        self.logprobs = logprobs
+        self.supported_params = frozenset({"response_format", "temperature", "max_tokens", *params})
+        self.requests = []
+
+    def complete(self, request):
+        """Answer one request."""
+        from dspy import lm15
+
+        self.requests.append(request)
+        answer = self._next(request)
+        wanted = self.logprobs if request.config.logprobs is not None else None
+        tokens = wanted and tuple(
+            lm15.TokenLogprob(token=t, logprob=p, top=tuple(lm15.TopLogprob(token=u, logprob=q) for u, q in top))
+            for t, p, top in wanted
+        )
+        return lm15.Response(
+            id=None,
+            model=request.model,
+            message=lm15.Message.assistant(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)),
+            finish_reason="stop",
+            usage=lm15.Usage(input_tokens=7, output_tokens=3),
+            logprobs=tokens or None,
+        )
+
+    def _next(self, request):
+        if isinstance(self.script, list):
+            assert self.script, "the script has no answer left"
+            return self.script.pop(0)
+        key = next((k for k in self.fields(request) if k in self.script), None)
+        assert key is not None, f"the script has no answer for {self.fields(request)}"
+        answer = self.script[key]
+        if isinstance(answer, list):
+            assert answer, f"the script has no answer left for {key}"
+            return answer.pop(0)
+        return answer
+
+    @staticmethod
+    def fields(request):
+        """Return the output fields a request asks for."""
+        return list(request.config.response_format["schema"]["properties"])
+
+    def asked(self, field):
+        """Return the requests that asked for an output field."""
+        return [r for r in self.requests if field in self.fields(r)]
+
+    @staticmethod
+    def text(request):
+        """Return a request's whole text, instructions first."""
+        parts = [part for message in request.messages for part in message.parts]
+        return "\n".join([str(request.system or ""), *(p.text for p in parts if hasattr(p, "text"))])
+
+    @staticmethod
+    def images(request):
+        """Return the URLs of a request's images."""
+        return [p.url for message in request.messages for p in message.parts if hasattr(p, "url")]
+
+
+class FakeRunner:
+    """Tools without pixels: scores by tool name, failures by name, and a record of what was measured."""
+
+    def __init__(self, scores=None, *, failing=(), ready=("PSNR", "VIF", "PIQE"), default=2.6):
+        from program.tools.registry import ToolRegistry
+
+        registry = ToolRegistry.load()
+        self.scores, self.failing, self.default = dict(scores or {}), set(failing), default
+        self.specs = tuple(registry.get(name) for name in ready)
+        self.measured = []
+
+    def ready(self, mode, **_):
+        """Return the ready tools of a mode."""
+        return tuple(spec for spec in self.specs if spec.mode == mode)
+
+    def measure(self, tool_name, image, reference=None, box=None, **_):
+        """Measure nothing; say what the script says."""
+        from program.tools.runner import Measurement
+
+        self.measured.append((tool_name, image.sha256, reference.sha256 if reference else None, box))
+        if tool_name in self.failing:
+            return Measurement(tool=tool_name, error=f"tool {tool_name!r}: failed; use another tool", seconds=0.5)
+        score = self.scores.get(tool_name, self.default)
+        return Measurement(tool=tool_name, raw=score * 10, score=score, seconds=0.25, cached=True, box_used=box)
+
+
+@pytest.fixture
+def fake_runner():
+    """Make a runner of tools that need no pixels: `fake_runner({"VIF": 2.6}, failing=["PSNR"])`."""
+    return FakeRunner
+
+
+@pytest.fixture
+def scripted_lm():
+    """Make a language model that answers from a script: `lm = scripted_lm([...])`; `lm.engine.requests` are its questions."""
+    import dspy
+
+    def make(script, *, model="scripted/model", cache=False, **engine):
+        return dspy.LM(model, engine=ScriptedEngine(script, **engine), cache=cache)
+
+    return make
+
+
+@pytest.fixture
+def scripted_iqa(scripted_lm, fake_runner):
+    """Make a program on a scripted model and fake tools; `settings` overrides have the settings' shape."""
+    from program.agent import AgenticIQA
+    from program.settings import load_settings
+
+    def make(script, runner=None, settings=None, **engine):
+        iqa = AgenticIQA(load_settings(overrides=settings or {}), lm=scripted_lm(script, **engine))
+        iqa.resources.__dict__["runner"] = runner if runner is not None else fake_runner()
+        iqa.engine = iqa.resources.lm("planner").engine
+        return iqa
+
+    return make
+
+
+@pytest.fixture
+def picture():
+    """Make an H x W x 3 uint8 image of seeded noise."""
+
+    def make(seed=0, height=32, width=48):
+        return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+    return make

@@ -1,0 +1,241 @@
+"""The manifest: what is read, what is refused and in which words, and the round trip."""
+
+import hashlib
+import json
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from data.errors import DataError
+from data.manifest import Sample, manifest_sha256, read_manifest, write_manifest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def write(folder: Path, *rows: object) -> Path:
+    path = folder / "m.jsonl"
+    lines = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def row(**more: object) -> dict[str, object]:
+    return {"id": "a", "image": "a.png", **more}
+
+
+def test_reads_every_field_and_makes_paths_absolute(tmp_path: Path) -> None:
+    regions = {"car": [0, 1, 10, 20.5]}
+    path = write(tmp_path, row(
+        image="images/ä.png", reference="ref.png", query="Wie gut?", options={"A": "yes", "B": "no"}, answer="B",
+        mos=72.5, mos_std=3, mos_range=[0, 100], distortion="blur", group="g", split="test", regions=regions, level=3,
+    ))  # fmt: skip
+    (sample,) = read_manifest(path)
+    assert sample.image == tmp_path.resolve() / "images" / "ä.png"
+    assert sample.reference == tmp_path.resolve() / "ref.png"
+    assert (sample.query, sample.options, sample.answer) == ("Wie gut?", {"A": "yes", "B": "no"}, "B")
+    assert sample.quality == pytest.approx(1 + 4 * 0.725)
+    assert sample.regions == {"car": (0, 1, 10, 20.5)}
+    assert sample.metadata == {"level": 3}
+    assert (sample.split, sample.group, sample.task) == ("test", "g", "mcq")
+
+
+def test_absolute_paths_stay_and_dots_are_resolved(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    path = write(tmp_path / "sub", row(image="../x/./a.png"), row(id="b", image="/data/b.png"))
+    first, second = read_manifest(path)
+    assert first.image == tmp_path.resolve() / "x" / "a.png"
+    assert second.image == Path("/data/b.png")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"mos": 3.2}, 3.2),
+        ({"mos": 0, "mos_range": [0, 100]}, 1),
+        ({"mos": 100, "mos_range": [0, 100]}, 5),
+        ({"mos": 0.2, "mos_range": [0, 1], "higher_is_better": False}, 4.2),
+        ({"mos": 104, "mos_range": [0, 100]}, 5.16),
+        ({}, None),
+    ],
+)
+def test_quality_is_linear_on_one_to_five(tmp_path: Path, values: dict[str, object], expected: float | None) -> None:
+    (sample,) = read_manifest(write(tmp_path, row(**values)))
+    assert sample.quality == (None if expected is None else pytest.approx(expected))
+    assert sample.task == ("open" if expected is None else "scoring")
+
+
+def test_null_optional_fields_mean_absent(tmp_path: Path) -> None:
+    empty = dict.fromkeys(
+        (
+            "reference",
+            "query",
+            "options",
+            "answer",
+            "mos",
+            "mos_std",
+            "mos_range",
+            "higher_is_better",
+            "split",
+            "regions",
+        )
+    )
+    (sample,) = read_manifest(write(tmp_path, row(**empty)))
+    assert sample == Sample(id="a", image=tmp_path.resolve() / "a.png")
+
+
+def test_byte_order_mark_and_blank_lines_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(row()).encode() + b"\n\n  \n" + json.dumps(row(id="b")).encode())
+    assert [s.id for s in read_manifest(path)] == ["a", "b"]
+
+
+BAD_LINES = [
+    ("{not json", "is not JSON"),
+    ('{"id": "a", "image": "x.png"} {}', "is not JSON"),
+    ("[1, 2]", "not an object; write it as"),
+    ({"image": "a.png"}, '"id" is missing; add it'),
+    ({"id": "a"}, '"image" is missing; add it'),
+    ({"id": 5, "image": "a.png"}, '"id" is 5, not a non-empty text'),
+    ({"id": "", "image": "a.png"}, '"id" is "", not a non-empty text'),
+    (row(image=""), '"image" is empty'),
+    (row(image=None), '"image" is null, not a path'),
+    (row(image=["a"]), '"image" is .*not a path'),
+    (row(image="https://example.org/a.png"), "is the URL .*download it"),
+    (row(reference=7), '"reference" is 7, not a path as text, or null'),
+    (row(mos="3.5"), '"mos" is "3.5", not a finite number'),
+    (row(mos=True), '"mos" is true, not a finite number'),
+    ('{"id": "a", "image": "a.png", "mos": NaN}', '"mos" is not finite, not a finite number'),
+    ('{"id": "a", "image": "a.png", "mos": Infinity}', '"mos" is infinite, not a finite number'),
+    ('{"id": "a", "image": "a.png", "mos": 1e999}', '"mos" is infinite, not a finite number'),
+    (row(mos=3, mos_std=-1), '"mos_std" is -1, not a finite number from 0'),
+    (row(mos=3, mos_range=[5, 1]), '"mos_range" is .*lower end first'),
+    (row(mos=3, mos_range=[1, 1]), '"mos_range" is .*lower end first'),
+    (row(mos=3, mos_range=[1]), '"mos_range" is .*not two finite numbers'),
+    (row(mos=3, mos_range=[1, "5"]), '"mos_range" is .*not two finite numbers'),
+    (row(higher_is_better="yes"), '"higher_is_better" is "yes", not true or false'),
+    (row(options=["a", "b"]), '"options" is .*not an object of letters'),
+    (row(options={"A": "a"}), "give at least two"),
+    (row(options={"A": "a", "b": "b"}), 'has the key "b"; use the letters'),
+    (row(options={"A": "a", "B": " "}), "B is empty"),
+    (row(options={"A": "a", "B": 2}), '"options" is .*not an object of letters'),
+    (row(options={"A": "a", "B": "b"}, answer="C"), '"answer" is "C", not among the options A, B'),
+    (row(split="val"), '"split" is "val", not "train", "validation" or "test"'),
+    (row(regions={"car": [0, 0, 1]}), '"regions" is .*not an object of names'),
+    (row(regions={"car": [5, 0, 1, 3]}), "'car' is empty; give left < right"),
+    (row(metadata=3), '"metadata" is 3, not an object'),
+    ("[" * 100_000, "nested too deeply|is not JSON"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), BAD_LINES)
+def test_a_bad_line_is_one_line_that_names_manifest_and_line(tmp_path: Path, line: object, message: str) -> None:
+    path = write(tmp_path, row(id="good"), line)
+    with pytest.raises(DataError, match=message) as caught:
+        list(read_manifest(path))
+    assert str(caught.value).startswith(f"manifest {str(path)!r} line 2: ")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 320 + len(str(path))
+
+
+def test_duplicate_ids_are_refused_at_the_second(tmp_path: Path) -> None:
+    path = write(tmp_path, row(), row(id="b"), row())
+    with pytest.raises(DataError, match=r'line 3: "id" "a" was there before; give each line its own'):
+        list(read_manifest(path))
+
+
+def test_lines_before_a_bad_one_are_yielded(tmp_path: Path) -> None:
+    reader = read_manifest(write(tmp_path, row(), "oops"))
+    assert next(reader).id == "a"
+    with pytest.raises(DataError, match="line 2"):
+        next(reader)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: None, "no such file; check the path"),
+        (lambda p: p.mkdir(), "is a folder"),
+        (lambda p: p.write_bytes(b""), "is empty"),
+        (lambda p: p.write_bytes(b'{"id": "\xff"}\n'), "is not UTF-8; save it as UTF-8"),
+    ],
+)
+def test_unusable_files_are_refused(tmp_path: Path, make: object, message: str) -> None:
+    path = tmp_path / "m.jsonl"
+    make(path)  # type: ignore[operator]
+    with pytest.raises(DataError, match=message):
+        list(read_manifest(path))
+
+
+def test_round_trip_keeps_everything_and_writes_relative_paths(tmp_path: Path) -> None:
+    samples = [
+        Sample(id="s", image=tmp_path.resolve() / "images/s.png", mos=2.5, mos_std=0.25, split="train", group="ü"),
+        Sample(id="q", image=Path("/elsewhere/q.png"), reference=tmp_path.resolve() / "r.png", query="?",
+               options={"A": "Ja", "B": "Nein"}, answer="A", metadata={"level": 2, "note": "ß"}),
+        Sample(id="r", image=tmp_path.resolve() / "r.png", mos=20, mos_range=(0, 100), higher_is_better=False,
+               regions={"sky": (0, 0, 5.5, 5)}),
+    ]  # fmt: skip
+    path = tmp_path / "out" / ".." / "m.jsonl"
+    (tmp_path / "out").mkdir()
+    write_manifest(path, samples)
+    assert list(read_manifest(path)) == samples
+    text = (tmp_path / "m.jsonl").read_text(encoding="utf-8")
+    assert '"images/s.png"' in text
+    assert '"/elsewhere/q.png"' in text
+    assert '"ü"' in text
+    write_manifest(tmp_path / "again.jsonl", read_manifest(path))
+    assert (tmp_path / "again.jsonl").read_text(encoding="utf-8") == text
+
+
+def test_a_failed_write_leaves_the_old_manifest_and_no_scrap(tmp_path: Path) -> None:
+    path = write(tmp_path, row())
+    before = path.read_bytes()
+
+    def broken() -> object:
+        yield Sample(id="x", image=Path("/x.png"))
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        write_manifest(path, broken())  # type: ignore[arg-type]
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["m.jsonl"]
+
+
+def test_sha256_is_that_of_the_bytes(tmp_path: Path) -> None:
+    path = write(tmp_path, row())
+    assert manifest_sha256(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(DataError, match="no such file"):
+        manifest_sha256(tmp_path / "none.jsonl")
+
+
+def test_reading_opens_no_image_and_holds_little_per_line(tmp_path: Path) -> None:
+    count = 20_000
+    path = tmp_path / "m.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(count):
+            file.write(
+                json.dumps(row(id=f"sample-{number:08d}", image=f"images/{number}.png", mos=3, note="x" * 200)) + "\n"
+            )
+    tracemalloc.start()
+    assert sum(1 for _ in read_manifest(path)) == count
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak / count < 300
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not there")
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("clive/manifest.jsonl", 495),
+        ("clive/mcq.jsonl", 75),
+        ("live/manifest.jsonl", 74),
+        ("biq2021/manifest.jsonl", 1000),
+    ],
+)  # fmt: skip
+def test_the_shared_manifests_read_whole(name: str, count: int) -> None:
+    samples = list(read_manifest(SHARED / name))
+    assert len(samples) == count
+    assert all(s.image.is_file() for s in samples[:20])
+    assert {s.task for s in samples} == {"mcq" if "mcq" in name else "scoring"}
