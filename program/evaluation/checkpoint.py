@@ -1,0 +1,107 @@
+"""A JSONL file that remembers every finished sample, so that a killed evaluation continues where it stopped."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from pydantic import ValidationError
+
+from program.errors import InputError
+from program.evaluation.record import SCHEMA_VERSION, Dataset, Row
+
+__all__ = ("Checkpoint",)
+
+
+class Checkpoint:
+    """Rows on disk: a header line that says whose they are, then one line per sample, flushed at once.
+
+    Without a path it remembers nothing. One writer at a time. Without `resume` an existing file is kept
+    beside the new one as `<name>.previous`.
+    """
+
+    def __init__(
+        self, path: Path | None, dataset: Dataset, context: Mapping[str, Any], *, resume: bool = False
+    ) -> None:
+        self._path = path
+        self._header = {
+            "checkpoint": "evaluation",
+            "schema_version": SCHEMA_VERSION,
+            **dataset.model_dump(mode="json"),
+            "context": json.loads(json.dumps(dict(context))),
+        }
+        self._file: IO[str] | None = None
+        self._resume = resume
+        self.done: dict[str, Row] = {}
+        """Rows of an earlier run, by sample id."""
+
+    def __enter__(self) -> "Checkpoint":
+        if self._path is None:
+            return self
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._resume and self._path.is_file() and self._path.stat().st_size:
+            self._read(self._path)
+            self._file = self._path.open("a", encoding="utf-8", newline="\n")
+        else:
+            if self._path.exists():
+                os.replace(self._path, self._path.with_name(self._path.name + ".previous"))
+            self._file = self._path.open("w", encoding="utf-8", newline="\n")
+            self._write(json.dumps(self._header))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def append(self, row: Row) -> None:
+        """Write one finished sample; it survives a kill of the process from here on."""
+        if self._file is not None:
+            self._write(row.model_dump_json(exclude_defaults=True))
+
+    def _write(self, line: str) -> None:
+        if self._file is not None:
+            self._file.write(line + "\n")
+            self._file.flush()
+
+    def _read(self, path: Path) -> None:
+        raw = path.read_bytes()
+        whole = raw.rfind(b"\n") + 1  # a kill can leave half a line at the end
+        lines = raw[:whole].decode("utf-8").splitlines()
+        self._check_header(lines[0] if lines else "")
+        for number, line in enumerate(lines[1:], 2):
+            try:
+                row = Row.model_validate_json(line)
+            except ValidationError:
+                raise InputError(
+                    f"checkpoint {str(self._path)!r}, line {number}: not a sample's row; "
+                    "remove that line, or start afresh without resuming"
+                ) from None
+            self.done[row.id] = row
+        if whole < len(raw):
+            os.truncate(path, whole)
+
+    def _check_header(self, line: str) -> None:
+        try:
+            found = json.loads(line)
+        except json.JSONDecodeError:
+            found = None
+        if not isinstance(found, dict) or found.get("checkpoint") != "evaluation":
+            raise InputError(f"checkpoint {str(self._path)!r} is not an evaluation's checkpoint; name another file")
+        mine, theirs = _flat(self._header), _flat(found)
+        for key in sorted({*mine, *theirs}):
+            if mine.get(key) != theirs.get(key):
+                raise InputError(
+                    f"checkpoint {str(self._path)!r} belongs to another run ({key}: {theirs.get(key)!r} there, "
+                    f"{mine.get(key)!r} here); name another file, or start afresh without resuming"
+                )
+
+
+def _flat(header: Mapping[str, Any]) -> dict[str, Any]:
+    context = header.get("context") or {}
+    return {key: value for key, value in header.items() if key != "context"} | {
+        f"context.{key}": value for key, value in context.items()
+    }

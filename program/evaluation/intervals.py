@@ -1,0 +1,240 @@
+"""95 % intervals for the metrics, and for the difference between two programs on the same samples.
+
+| samples | method |
+|---|---|
+| each its own group | percentile bootstrap over samples; accuracy: Wilson's score interval |
+| G >= 8 shared groups | delete-one-group jackknife, t(G - 1), correlations on Fisher's z |
+| G < 8 shared groups | as if each were its own group, and labelled descriptive |
+
+Everything is seeded: the same input gives the
+same interval. In 1,000 draws of normal populations the bootstrap covered 95-96 % at n = 100 (BCa no better,
+PLCC 92 % at n = 30), the jackknife 95-96 % for SRCC at 8 to 80 groups of 5, where the bootstrap over images
+that ignores the groups covered 90 %.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, field_validator
+from scipy import special
+
+from program.errors import InputError
+from program.evaluation.metrics import CORRELATIONS, METRICS, MetricName, Values
+from program.evaluation.resampling import bootstrap, make_resampler
+
+__all__ = ("CONFIDENCE", "MIN_GROUPS", "Figure", "interval", "paired_difference", "wilson")
+
+CONFIDENCE = 0.95
+
+MIN_GROUPS = 8
+"""Fewer shared groups than this say too little about their spread to build an interval on."""
+
+_MAX_BLOCKS = 200
+"""More groups than this are merged (whole) into this many blocks before the jackknife: same width, less work."""
+
+_MAX_BOOTSTRAP = 20_000
+_MAX_BOOTSTRAP_KRCC = 2_000
+"""Larger sets use the jackknife over blocks of samples: same width, far less work (tau needs every pair)."""
+
+_BOUNDS: dict[MetricName, tuple[float, float]] = {
+    "srcc": (-1, 1), "plcc": (-1, 1), "krcc": (-1, 1), "accuracy": (0, 1), "rmse": (0, np.inf), "mae": (0, np.inf),
+}  # fmt: skip
+
+_Array = NDArray[np.float64]
+
+
+class Figure(BaseModel):
+    """One number with its 95 % interval, how it was computed and on how much."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: float | None
+    """The metric (or difference); None where undefined, as for constant scores or no samples."""
+    low: float | None
+    """Lower end; None where the samples allow no interval."""
+    high: float | None
+    """Upper end; None where the samples allow no interval."""
+    n: int
+    """Samples used."""
+    groups: int
+    """Distinct groups (photographs) among them."""
+    method: str
+    """How the interval was built, in words."""
+
+    @field_validator("value", "low", "high", mode="before")
+    @classmethod
+    def _nan_is_none(cls, value: object) -> object:
+        # JSON has no nan, and None survives a round trip.
+        return None if isinstance(value, float) and not np.isfinite(value) else value
+
+    @property
+    def descriptive(self) -> bool:
+        """Whether the interval speaks of these photographs only, not of new ones."""
+        return "descriptive" in self.method
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"undefined (n={self.n})"
+        if self.low is None or self.high is None:
+            return f"{self.value:.3f} (n={self.n})"
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def interval(
+    metric: MetricName,
+    truth: Values,
+    predicted: Values,
+    groups: Sequence[Hashable] | None = None,
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
+) -> Figure:
+    """Return `metric` with its 95 % interval by the rule of this module's table.
+
+    `groups[i]` names the content of sample i (None: each its own). Raises InputError as the metrics do.
+    Source: Efron & Tibshirani 1993 (bootstrap, jackknife); Fisher 1921 (z); Wilson 1927.
+
+    >>> figure = interval("accuracy", list("ABCD"), list("ABCA"))
+    >>> figure.value, round(figure.low, 3), round(figure.high, 3), figure.method
+    (0.75, 0.301, 0.954, 'Wilson score interval over images')
+    """
+    value = METRICS[metric](truth, predicted)
+    plan = _plan(metric, groups, len(truth), seed)
+    if plan.size < 2 or np.isnan(value):
+        return _bare(value, plan)
+    alike = metric == "accuracy" and value in (0.0, 1.0)
+    if metric == "accuracy" and (plan.resample or alike):
+        # Resampling understates the spread of a share near 0 or 1 (0.97 of 30: covers 59 %, Wilson's 95 %).
+        # Where answers share photographs and all are alike, a photograph counts as one answer.
+        low, high = wilson(value, plan.size if plan.resample else plan.groups)
+        method = f"Wilson score interval over {plan.unit if plan.resample else 'photographs'}{plan.note}"
+    elif plan.resample:
+        drawn = bootstrap([make_resampler(metric, truth, predicted)], plan.size, seed, resamples)
+        low, high = _percentiles(drawn[0])
+        method = f"bootstrap over images{plan.note}"
+    else:
+        fisher = metric in CORRELATIONS
+        scale = " on Fisher's z" if fisher else ""
+        low, high = _jackknife(value, _leave_out(metric, truth, predicted, plan), fisher=fisher)
+        method = f"jackknife over {plan.unit}{scale}{plan.note}"
+    low, high = np.clip([low, high], *_BOUNDS[metric])
+    return Figure(value=value, low=float(low), high=float(high), n=plan.size, groups=plan.groups, method=method)
+
+
+def paired_difference(
+    metric: MetricName,
+    truth: Values,
+    before: Values,
+    after: Values,
+    groups: Sequence[Hashable] | None = None,
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
+) -> Figure:
+    """Return `metric(after) - metric(before)` on the same samples with its paired 95 % interval.
+
+    Both programs see the same resamples (or left-out groups), so what the samples share cancels out.
+
+    >>> paired_difference("mae", [1, 2, 3, 4], [2, 3, 4, 5], [1, 2, 3, 4]).value
+    -1.0
+    """
+    value = METRICS[metric](truth, after) - METRICS[metric](truth, before)
+    plan = _plan(metric, groups, len(truth), seed)
+    if plan.size < 2 or np.isnan(value):
+        return _bare(value, plan)
+    if plan.resample:
+        both = [make_resampler(metric, truth, predicted) for predicted in (before, after)]
+        drawn = bootstrap(both, plan.size, seed, resamples)
+        low, high = _percentiles(drawn[1] - drawn[0])
+        method = f"paired bootstrap over images{plan.note}"
+    else:
+        with_after, with_before = (_leave_out(metric, truth, predicted, plan) for predicted in (after, before))
+        low, high = _jackknife(value, with_after - with_before, fisher=False)
+        method = f"paired jackknife over {plan.unit}{plan.note}"
+    return Figure(value=value, low=low, high=high, n=plan.size, groups=plan.groups, method=method)
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Return Wilson's 95 % score interval for a share of n independent answers.
+
+    `(p + z^2/2n +- z sqrt(p(1 - p)/n + z^2/4n^2)) / (1 + z^2/n)`, z = 1.96. Unlike resampling it stays
+    honest when nearly all answers are right. Source: Wilson 1927, JASA 22.
+
+    >>> [round(end, 4) for end in wilson(1.0, 10)]
+    [0.7225, 1.0]
+    """
+    z = float(special.ndtri((1 + CONFIDENCE) / 2))
+    centre, spread = share + z**2 / (2 * n), z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return float((centre - spread) / (1 + z**2 / n)), float((centre + spread) / (1 + z**2 / n))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which samples move together, and whether they are resampled or left out block by block."""
+
+    size: int
+    groups: int
+    resample: bool
+    note: str
+    unit: str
+    blocks: NDArray[np.intp]
+
+
+def _plan(metric: MetricName, groups: Sequence[Hashable] | None, size: int, seed: int) -> _Plan:
+    codes = _codes(groups, size)
+    count = int(codes.max(initial=-1)) + 1
+    note, unit, resample = "", "images", False
+    if MIN_GROUPS <= count < size:
+        unit = "photographs"
+    else:
+        if count < size:
+            note = f" (descriptive: only {count} photograph{'s' if count != 1 else ''})"
+        codes = np.arange(size)
+        resample = size <= (_MAX_BOOTSTRAP_KRCC if metric == "krcc" else _MAX_BOOTSTRAP)
+    units = int(codes.max(initial=-1)) + 1
+    if not resample and units > _MAX_BLOCKS:
+        codes = (np.random.default_rng(seed).permutation(units) % _MAX_BLOCKS)[codes]
+        unit = f"{_MAX_BLOCKS} blocks of {unit}"
+    return _Plan(size, count, resample, note, unit, codes)
+
+
+def _codes(groups: Sequence[Hashable] | None, size: int) -> NDArray[np.intp]:
+    if groups is None:
+        return np.arange(size)
+    if len(groups) != size:
+        raise InputError(f"groups: {len(groups)} names for {size} samples; give one for each")
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(group, len(numbers)) for group in groups], dtype=np.intp)
+
+
+def _bare(value: float, plan: _Plan) -> Figure:
+    method = "no interval: too few samples, or constant ones"
+    return Figure(value=value, low=None, high=None, n=plan.size, groups=plan.groups, method=method)
+
+
+def _percentiles(values: _Array) -> tuple[float, float]:
+    defined = values[np.isfinite(values)]  # a resample of one value repeated has no correlation
+    if defined.size < 2:
+        return float("nan"), float("nan")
+    low, high = np.quantile(defined, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+def _leave_out(metric: MetricName, truth: Values, predicted: Values, plan: _Plan) -> _Array:
+    """Return the metric without each block in turn."""
+    x, y = np.asarray(truth), np.asarray(predicted)
+    kept = (plan.blocks != block for block in range(int(plan.blocks.max()) + 1))
+    return np.array([METRICS[metric](x[keep], y[keep]) for keep in kept])
+
+
+def _jackknife(value: float, left_out: _Array, *, fisher: bool) -> tuple[float, float]:
+    """Return `value -+ t(G - 1) sqrt((G - 1)/G sum((v_g - mean v)^2))`, on `atanh` when `fisher`."""
+    fisher = fisher and bool(np.all(np.abs(np.append(left_out, value)) < 1))  # a perfect one has no z
+    centre, values = (np.arctanh(value), np.arctanh(left_out)) if fisher else (value, left_out)
+    count = values.size
+    error = np.sqrt((count - 1) / count * np.sum((values - values.mean()) ** 2))
+    ends = centre + np.array([-1.0, 1.0]) * special.stdtrit(count - 1, (1 + CONFIDENCE) / 2) * error
+    low, high = np.tanh(ends) if fisher else ends
+    return float(low), float(high)

@@ -1,0 +1,173 @@
+"""Agreement between a program's scores or answers and people's, as single numbers.
+
+Undefined is `nan`, never 0: a correlation of constant input, of fewer than two samples, or any mean of none.
+Non-finite input is refused, since a failed sample has to be left out and counted, not averaged in.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from program.errors import InputError
+
+__all__ = (
+    "CORRELATIONS",
+    "METRICS",
+    "MetricName",
+    "Values",
+    "accuracy",
+    "krcc",
+    "mae",
+    "mid_ranks",
+    "paired_arrays",
+    "plcc",
+    "rmse",
+    "srcc",
+)
+
+MetricName = Literal["srcc", "plcc", "krcc", "rmse", "mae", "accuracy"]
+
+Values = Sequence[float] | Sequence[str] | NDArray[Any]
+"""Numbers for the scoring metrics, answers for accuracy."""
+
+CORRELATIONS: frozenset[MetricName] = frozenset({"srcc", "plcc", "krcc"})
+"""The metrics on -1..1, for which intervals are built on Fisher's z."""
+
+
+def srcc(truth: ArrayLike, predicted: ArrayLike) -> float:
+    """Return Spearman's rank correlation, -1..1, higher is better.
+
+    Pearson's correlation of the mid-ranks (tied values share their mean rank): `r(rank(x), rank(y))`.
+    nan for constant input or n < 2. Source: Spearman 1904; ties as in scipy.stats.spearmanr.
+
+    >>> round(srcc([1, 2, 3, 4], [1.1, 2.0, 4.2, 3.9]), 6)
+    0.8
+    >>> srcc([1, 2, 3], [5, 5, 5])
+    nan
+    """
+    x, y = paired_arrays("srcc", truth, predicted)
+    return _pearson(mid_ranks(x), mid_ranks(y))
+
+
+def plcc(truth: ArrayLike, predicted: ArrayLike) -> float:
+    """Return Pearson's linear correlation of the raw values, -1..1, higher is better.
+
+    `r = sum((x - mean x)(y - mean y)) / sqrt(sum((x - mean x)^2) sum((y - mean y)^2))`, without a fitted
+    logistic in between. nan for constant input or n < 2.
+
+    >>> round(plcc([1, 2, 3], [2, 4, 7]), 6)
+    0.993399
+    """
+    return _pearson(*paired_arrays("plcc", truth, predicted))
+
+
+def krcc(truth: ArrayLike, predicted: ArrayLike) -> float:
+    """Return Kendall's rank correlation tau-b, -1..1, higher is better.
+
+    `tau_b = (C - D) / sqrt((n0 - tx)(n0 - ty))`: concordant minus discordant pairs over the pairs not tied in
+    x and in y, `n0 = n(n - 1)/2`. nan for constant input or n < 2. Source: Kendall 1945, Biometrika 33.
+
+    >>> round(krcc([1, 2, 3, 4], [1, 2, 4, 3]), 6)
+    0.666667
+    """
+    x, y = paired_arrays("krcc", truth, predicted)
+    if _undefined(x) or _undefined(y):
+        return float("nan")
+    return float(stats.kendalltau(x, y).statistic)
+
+
+def rmse(truth: ArrayLike, predicted: ArrayLike) -> float:
+    """Return the root mean squared error in the units of the input, lower is better.
+
+    `sqrt(mean((y - x)^2))`; exactly 0 for equal input, nan for none.
+
+    >>> rmse([1, 2], [1, 4]) == 2**0.5
+    True
+    """
+    x, y = paired_arrays("rmse", truth, predicted)
+    return float(np.sqrt(np.mean((y - x) ** 2))) if x.size else float("nan")
+
+
+def mae(truth: ArrayLike, predicted: ArrayLike) -> float:
+    """Return the mean absolute error in the units of the input, lower is better.
+
+    `mean(|y - x|)`; nan for no samples.
+
+    >>> mae([1, 2], [1, 4])
+    1.0
+    """
+    x, y = paired_arrays("mae", truth, predicted)
+    return float(np.mean(np.abs(y - x))) if x.size else float("nan")
+
+
+def accuracy(truth: Values, predicted: Values) -> float:
+    """Return the share of answers equal to the true ones, 0..1, higher is better.
+
+    `mean(answer == truth)`; nan for no samples.
+
+    >>> accuracy(["A", "B", "C", "A"], ["A", "B", "A", "A"])
+    0.75
+    """
+    if len(truth) != len(predicted):
+        raise InputError(f"accuracy: {len(truth)} true and {len(predicted)} predicted answers; give one for each")
+    right = [t == p for t, p in zip(truth, predicted, strict=True)]
+    return float(np.mean(right)) if right else float("nan")
+
+
+METRICS: Mapping[MetricName, Callable[..., float]] = MappingProxyType(
+    {"srcc": srcc, "plcc": plcc, "krcc": krcc, "rmse": rmse, "mae": mae, "accuracy": accuracy}
+)
+"""Every metric by name; each takes (truth, predicted)."""
+
+
+def mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ranks 1..n in float64, tied values sharing the mean of their ranks.
+
+    >>> mid_ranks(np.array([10.0, 30.0, 20.0, 30.0])).tolist()
+    [1.0, 3.5, 2.0, 3.5]
+    """
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts, dtype=np.float64)
+    return np.asarray((last - (counts - 1) / 2)[inverse], dtype=np.float64)
+
+
+def paired_arrays(name: str, truth: ArrayLike, predicted: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return both inputs as equally long, finite float64 vectors; InputError says what is wrong with them."""
+    x, y = _vector(name, "truth", truth), _vector(name, "predicted", predicted)
+    if x.size != y.size:
+        raise InputError(f"{name}: {x.size} true and {y.size} predicted values; give one prediction for each")
+    return x, y
+
+
+def _vector(name: str, role: str, values: ArrayLike) -> NDArray[np.float64]:
+    try:
+        vector = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: {role} is not a list of numbers ({error}); give floats") from None
+    if vector.ndim != 1:
+        raise InputError(f"{name}: {role} has shape {vector.shape}; give one flat list of numbers")
+    bad = np.flatnonzero(~np.isfinite(vector))
+    if bad.size:
+        raise InputError(f"{name}: {role}[{bad[0]}] is {vector[bad[0]]}; leave failed samples out and count them")
+    return vector
+
+
+def _undefined(values: NDArray[np.float64]) -> bool:
+    return values.size < 2 or bool(values.min() == values.max())
+
+
+def _pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    if _undefined(x) or _undefined(y):
+        return float("nan")
+    return float(np.clip(np.dot(_unit(x), _unit(y)), -1.0, 1.0))
+
+
+def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    scaled = values / np.abs(values).max()  # so that neither the mean nor the squares overflow
+    centred = scaled - scaled.mean()
+    centred /= np.abs(centred).max()
+    return np.asarray(centred / np.linalg.norm(centred), dtype=np.float64)

@@ -1,0 +1,78 @@
+"""What the Executor asks: which distortions there are, how strong they are, and which tools measure them."""
+
+import dspy
+
+from signatures.schemas import DistortionFinding, RegionBox, RegionDistortions, ToolChoice
+
+__all__ = ("AnalyseDistortions", "DetectDistortions", "DiagnoseDistortions", "LocateRegions", "SelectTools")
+
+
+class DetectDistortions(dspy.Signature):
+    """You are an expert in image quality. Name the distortions that are visible in each region of the image.
+
+    Use only these categories: Blurs, Color distortions, Compression, Noise, Brightness change, Sharpness, Contrast.
+    A region without visible distortion gets an empty list. When a reference image is given, judge the differences
+    from it.
+    """
+
+    image: dspy.Image = dspy.InputField(desc="the image to judge")
+    reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
+    query: str = dspy.InputField(desc="the user's question")
+    regions: list[str] = dspy.InputField(desc='regions to look at; "Global" is the whole image')
+    distortion_set: list[RegionDistortions] = dspy.OutputField(desc="categories per region, most visible first")
+
+
+class AnalyseDistortions(dspy.Signature):
+    """You are an expert in image quality. For each listed distortion, judge how strong it is and what it does.
+
+    severity is none, slight, moderate, severe or extreme. explanation is one sentence on what is visible, and where.
+    When a reference image is given, judge the differences from it.
+    """
+
+    image: dspy.Image = dspy.InputField(desc="the image to judge")
+    reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
+    query: str = dspy.InputField(desc="the user's question")
+    distortion_set: str = dspy.InputField(desc="distortion categories per region, as JSON")
+    distortion_analysis: list[DistortionFinding] = dspy.OutputField(desc="one finding per listed distortion")
+
+
+class DiagnoseDistortions(dspy.Signature):
+    """You are an expert in image quality. Find the distortions in each region and judge how strong each one is.
+
+    Use only these categories: Blurs, Color distortions, Compression, Noise, Brightness change, Sharpness, Contrast.
+    severity is none, slight, moderate, severe or extreme. explanation is one sentence on what is visible, and where.
+    Judge every listed distortion when a list is given; otherwise report those that are visible, and none where
+    there is none. When a reference image is given, judge the differences from it.
+    """
+
+    image: dspy.Image = dspy.InputField(desc="the image to judge")
+    reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
+    query: str = dspy.InputField(desc="the user's question")
+    regions: list[str] = dspy.InputField(desc='regions to look at; "Global" is the whole image')
+    distortion_set: str | None = dspy.InputField(desc="distortions to judge per region, as JSON")
+    findings: list[DistortionFinding] = dspy.OutputField(desc="distortions, most visible first")
+
+
+class SelectTools(dspy.Signature):
+    """You choose quality assessment tools. For each distortion of each region, pick the tool that measures it best.
+
+    Use the tools' descriptions and their strengths per distortion (0 to 1). Pick exactly one listed tool for each
+    distortion; for a region without distortions pick one tool for "Overall".
+    """
+
+    distortion_set: str = dspy.InputField(desc="distortion categories per region, as JSON")
+    tools: str = dspy.InputField(desc="the tools that are ready, as JSON")
+    selected_tools: list[ToolChoice] = dspy.OutputField(desc="one tool per region and distortion")
+
+
+class LocateRegions(dspy.Signature):
+    """Find where each named object or region is in the image.
+
+    Give one box per name, as fractions of the image's width and height from its upper left corner. Leave out a
+    name that is not in the image.
+    """
+
+    image: dspy.Image = dspy.InputField(desc="the image")
+    query: str = dspy.InputField(desc="the user's question")
+    regions: list[str] = dspy.InputField(desc="names to find")
+    region_boxes: list[RegionBox] = dspy.OutputField(desc="boxes of the regions that were found")

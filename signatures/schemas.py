@@ -1,0 +1,260 @@
+"""Types that cross the boundary to a language model: what it may answer, checked and normalised.
+
+Lists of small objects instead of nested dicts: strict JSON schemas turn a nested dict into `{}`.
+Validators accept the paper's looser words (mild, heavy, "Explict", `TopIQ_FR_tool`) and store one form.
+"""
+
+import re
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+__all__ = (
+    "DISTORTION_CATEGORIES",
+    "GLOBAL",
+    "LEVEL_WORDS",
+    "SEVERITIES",
+    "DistortionCategory",
+    "DistortionFinding",
+    "LevelProbabilities",
+    "Plan",
+    "RegionBox",
+    "RegionDistortions",
+    "Severity",
+    "ToolChoice",
+    "category_of",
+)
+
+GLOBAL = "Global"
+"""The region name that stands for the whole image."""
+
+DistortionCategory = Literal[
+    "Blurs", "Color distortions", "Compression", "Noise", "Brightness change", "Sharpness", "Contrast"
+]
+Severity = Literal["none", "slight", "moderate", "severe", "extreme"]
+LevelWord = Literal["bad", "poor", "fair", "good", "excellent"]
+
+DISTORTION_CATEGORIES: tuple[DistortionCategory, ...] = get_args(DistortionCategory)
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+LEVEL_WORDS: tuple[LevelWord, ...] = get_args(LevelWord)
+"""Level words from 1 (bad) to 5 (excellent)."""
+
+# The paper's worked examples use none/mild/moderate/heavy/severe. "severe" is kept as written:
+# it is level 4 on the scale stored here, and nothing in an answer tells which scale it meant.
+_SEVERITY_WORDS = {
+    "no": "none", "absent": "none", "invisible": "none", "mild": "slight", "minor": "slight", "light": "slight",
+    "low": "slight", "weak": "slight", "subtle": "slight", "medium": "moderate", "noticeable": "moderate",
+    "heavy": "severe", "strong": "severe", "high": "severe", "serious": "severe", "very severe": "extreme",
+    "无": "none", "轻微": "slight", "中等": "moderate", "严重": "severe", "极其严重": "extreme",
+}  # fmt: skip
+
+_CATEGORY_PATTERNS: tuple[tuple[DistortionCategory, str], ...] = (
+    ("Blurs", r"blur|out of focus|defocus|\bfocus|smear|shak|模糊|失焦|对焦|虚"),
+    ("Compression", r"compress|jpeg|jp2k|block|artifact|artefact|ringing|压缩|块效应"),
+    ("Noise", r"nois|grain|speckle|噪"),
+    ("Color distortions", r"colou?r|saturat|hue|tint|white balance|cast|chroma|色|饱和"),
+    ("Brightness change", r"bright|dark|expos|light|luminance|illumination|亮|暗|曝光|光"),
+    ("Sharpness", r"sharp|clarity|clear|detail|edge|清晰|锐"),
+    ("Contrast", r"contrast|haze|hazy|fog|faded|washed|对比|雾"),
+)
+
+
+def category_of(text: str) -> DistortionCategory | None:
+    """Return the distortion category a word or phrase names, or None.
+
+    >>> category_of("Motion blur"), category_of("overexposure"), category_of("composition")
+    ('Blurs', 'Brightness change', None)
+    """
+    folded = text.strip().casefold()
+    for category in DISTORTION_CATEGORIES:
+        if folded == category.casefold():
+            return category
+    for category, pattern in _CATEGORY_PATTERNS:
+        if re.search(pattern, folded):
+            return category
+    return None
+
+
+def _as_category(value: Any) -> Any:
+    return (category_of(value) or value) if isinstance(value, str) else value
+
+
+def _as_severity(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    folded = value.strip().casefold()
+    return _SEVERITY_WORDS.get(folded, folded)
+
+
+def _as_region(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    name = " ".join(value.split())
+    return GLOBAL if name.casefold() in {"", "global", "image", "whole image", "the image", "全局", "整体"} else name
+
+
+Category = Annotated[DistortionCategory, BeforeValidator(_as_category)]
+RegionName = Annotated[str, BeforeValidator(_as_region)]
+
+
+class _Answer(BaseModel):
+    """Base of what a model answers: unknown keys are dropped, instances do not change."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+
+class RegionDistortions(_Answer):
+    """The distortion categories present in one region."""
+
+    region: RegionName = Field(GLOBAL, description='object or region name, or "Global"')
+    distortions: list[Category] = Field(description="distortion categories, most visible first")
+
+    @field_validator("distortions", mode="before")
+    @classmethod
+    def _known_categories(cls, value: Any) -> Any:
+        names = [value] if isinstance(value, str) else (value or [])
+        # A word outside the seven categories says nothing that the rest of the program can use.
+        return list(dict.fromkeys(c for name in names if (c := category_of(str(name))) is not None))
+
+
+class DistortionFinding(_Answer):
+    """One distortion in one region, how strong it is and what it does to the picture."""
+
+    region: RegionName = Field(GLOBAL, description='object or region name, or "Global"')
+    type: Category = Field(description="distortion category")
+    severity: Annotated[Severity, BeforeValidator(_as_severity)]
+    explanation: str = Field(description="one sentence on what is visible")
+
+
+class ToolChoice(_Answer):
+    """The tool that measures one distortion of one region."""
+
+    region: RegionName = Field(GLOBAL, description='object or region name, or "Global"')
+    distortion: str = Field(description="the distortion category this tool is for")
+    tool: str = Field(description="tool name, exactly as listed")
+
+
+class RegionBox(_Answer):
+    """Where a named region is, as fractions of the image's width and height."""
+
+    region: RegionName
+    x0: float = Field(ge=0, le=1)
+    y0: float = Field(ge=0, le=1)
+    x1: float = Field(ge=0, le=1)
+    y1: float = Field(ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "RegionBox":
+        if self.x0 >= self.x1 or self.y0 >= self.y1:
+            raise ValueError(f"region {self.region!r}: x0 < x1 and y0 < y1 are needed")
+        return self
+
+
+class LevelProbabilities(_Answer):
+    """A model's belief in each quality level, as it gave it: probabilities, percents or log-probabilities.
+
+    Levels by word, number or letter (A excellent .. E bad); a level left out is None. Turned into a
+    distribution by `program.fusion`.
+    """
+
+    bad: float | None = Field(None, description="level 1")
+    poor: float | None = Field(None, description="level 2")
+    fair: float | None = Field(None, description="level 3")
+    good: float | None = Field(None, description="level 4")
+    excellent: float | None = Field(None, description="level 5")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_any_key(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return dict(zip(LEVEL_WORDS, value, strict=True)) if len(value) == len(LEVEL_WORDS) else value
+        if not isinstance(value, dict):
+            return value
+        levels = {}
+        for key, mass in value.items():
+            word = _level_word(str(key))
+            if word is not None:
+                levels[word] = mass.strip().rstrip("%") if isinstance(mass, str) else mass
+        return levels
+
+    def by_level(self) -> dict[int, float]:
+        """Return the given masses keyed by level 1..5; levels left out are missing."""
+        return {i: mass for i, word in enumerate(LEVEL_WORDS, 1) if (mass := getattr(self, word)) is not None}
+
+
+def _level_word(key: str) -> LevelWord | None:
+    folded = key.strip().casefold()
+    for i, word in enumerate(LEVEL_WORDS, 1):
+        if folded in {word, str(i), "edcba"[i - 1], f"level {i}", f"level_{i}"}:
+            return word
+    return None
+
+
+class Plan(_Answer):
+    """What the Planner decided to look at, and with which steps."""
+
+    query_type: Literal["IQA", "Other"] = Field(
+        validation_alias=AliasChoices("query_type", "task_type"),
+        description="IQA: technical quality; Other: beauty, style, emotion",
+    )
+    query_scope: list[RegionName] = Field(
+        validation_alias=AliasChoices("query_scope", "required_object_names"),
+        description='objects or regions named in the query, or ["Global"]',
+    )
+    distortion_source: Literal["explicit", "inferred"] = Field(
+        "inferred", description="explicit when the query names a distortion or visual attribute"
+    )
+    distortions: list[RegionDistortions] = Field(
+        default_factory=list, description="the distortions named in the query, per region; empty when inferred"
+    )
+    reference_mode: Literal["Full-Reference", "No-Reference"] = Field(
+        "No-Reference", validation_alias=AliasChoices("reference_mode", "reference_Mode", "reference_type")
+    )
+    required_tools: list[str] = Field(
+        default_factory=list,
+        validation_alias=AliasChoices("required_tools", "required_tool"),
+        description="tools the user named",
+    )
+    distortion_detection: bool
+    distortion_analysis: bool
+    tool_selection: bool
+    tool_execute: bool = Field(validation_alias=AliasChoices("tool_execute", "tool_execution"))
+
+    @field_validator("query_type", mode="before")
+    @classmethod
+    def _known_type(cls, value: Any) -> Any:
+        return {"iqa": "IQA", "other": "Other"}.get(value.strip().casefold(), value) if isinstance(value, str) else value
+
+    @field_validator("query_scope", mode="before")
+    @classmethod
+    def _scope_as_list(cls, value: Any) -> Any:
+        names = [value] if isinstance(value, str) else value
+        return names or [GLOBAL]
+
+    @field_validator("distortion_source", mode="before")
+    @classmethod
+    def _source_word(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return "explicit" if value.strip().casefold() in {"explicit", "explict"} else value.strip().casefold()
+
+    @field_validator("distortions", mode="before")
+    @classmethod
+    def _distortions_as_list(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return [{"region": region, "distortions": names} for region, names in value.items()]
+        return value or []
+
+    @field_validator("reference_mode", mode="before")
+    @classmethod
+    def _mode_words(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        folded = value.strip().casefold().replace("_", "-").replace(" ", "-")
+        return {"full-reference": "Full-Reference", "fr": "Full-Reference", "no-reference": "No-Reference",
+                "nr": "No-Reference"}.get(folded, value)  # fmt: skip
+
+    @field_validator("required_tools", mode="before")
+    @classmethod
+    def _tools_as_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else (value or [])

@@ -1,0 +1,456 @@
+"""Running a program over samples: rows, failures, context, checkpoints, records, comparison and reports."""
+
+import contextvars
+import gc
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dspy
+import pytest
+from rich.console import Console
+
+from program.errors import InputError
+from program.evaluation.metrics import METRICS
+from program.evaluation.record import Dataset, EvaluationRecord, Row, compare, summarize
+from program.evaluation.report import comparison_table, scatter_plot, write_png
+from program.evaluation.runner import SCORING_QUERY, evaluate, run_sample
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Sample:
+    id: str
+    quality: float | None = None
+    answer: str | None = None
+    options: dict[str, str] | None = None
+    query: str | None = None
+    reference: Path | None = None
+    regions: dict[str, Any] | None = None
+    distortion: str | None = None
+    group: str | None = None
+    image: Path = field(default=Path("x.png"))
+
+    @property
+    def task(self):
+        return "mcq" if self.options else "scoring" if self.quality is not None else "open"
+
+
+def _answer(value, **more):
+    score = value if isinstance(value, float) else None
+    return SimpleNamespace(final_answer=value, quality_score=score, status="ok", error=None, **more)
+
+
+def _scoring(n, **more):
+    return [Sample(f"s{i}", quality=1 + 4 * i / max(n - 1, 1), image=Path(f"{i}.png"), **more) for i in range(n)]
+
+
+def _by_name(*, image, **_):
+    """A program whose score follows the image's number, imperfectly and deterministically."""
+    number = int(Path(image).stem)
+    return _answer(1 + (number * 7 % 23 + number) / 20)
+
+
+def _run(program, samples, **more):
+    return evaluate(program, samples, progress=False, **more)
+
+
+def test_program_gets_the_sample_and_a_default_question():
+    seen = []
+    samples = [
+        Sample("a", quality=3.0, reference=Path("r.png"), regions={"sky": (0, 0, 1, 1)}),
+        Sample("b", answer="B", options={"A": "no", "B": "yes"}, query="Blurry?"),
+    ]
+    _run(lambda **given: seen.append(given) or _answer(3.0), samples, workers=1)
+    assert seen[0] == {
+        "image": "x.png", "query": SCORING_QUERY, "reference": "r.png", "options": None,
+        "regions": {"sky": (0, 0, 1, 1)},
+    }  # fmt: skip
+    assert seen[1]["query"] == "Blurry?"
+    assert seen[1]["options"] == {"A": "no", "B": "yes"}
+
+
+def test_results_keep_the_samples_order_whatever_finishes_first():
+    def slow_first(*, image, **_):
+        time.sleep(0.03 if image == "0.png" else 0)
+        return _by_name(image=image)
+
+    samples = _scoring(12)
+    record = _run(slow_first, samples, workers=4)
+    assert [row.id for row in record.rows] == [sample.id for sample in samples]
+    truth, predicted = [row.truth for row in record.rows], [row.predicted for row in record.rows]
+    assert record.srcc.value == pytest.approx(METRICS["srcc"](truth, predicted), rel=1e-12)
+    assert record.rmse.value == pytest.approx(METRICS["rmse"](truth, predicted), rel=1e-12)
+    one = _run(_by_name, samples, workers=1)
+    assert one.figures == record.figures
+    shuffled = _run(_by_name, samples[::-1], workers=3)
+    assert shuffled.figures == record.figures
+
+
+def test_a_failing_sample_is_recorded_counted_and_left_out():
+    def sometimes(*, image, **_):
+        if image == "3.png":
+            raise ValueError("cannot read\nthis image")
+        if image == "5.png":
+            return SimpleNamespace(
+                final_answer="Unable to determine", quality_score=None, status="failed", error="no answer"
+            )
+        if image == "7.png":
+            return _answer(float("nan"))
+        if image == "9.png":
+            return _answer("good")
+        if image == "11.png":
+            return _answer(3.0, level_probabilities={"high": "much"})
+        return _by_name(image=image)
+
+    record = _run(sometimes, _scoring(20))
+    assert record.scoring.model_dump() == {"asked": 20, "used": 15, "failed": 5, "unlabelled": 0}
+    assert record.srcc.n == 15
+    failed = {row.id: row for row in record.rows if row.status == "failed"}
+    assert failed["s3"].error == "ValueError: cannot read this image"
+    assert failed["s5"].error == "no answer"
+    assert "answered nan where a score was asked" in failed["s7"].error
+    assert "'good'" in failed["s9"].error
+    assert failed["s11"].error.startswith("ValidationError")
+    assert all(row.predicted is None for row in failed.values())
+    kept = _run(_by_name, [s for i, s in enumerate(_scoring(20)) if i not in {3, 5, 7, 9, 11}])
+    assert kept.figures == record.figures
+
+
+def test_when_everything_fails_there_is_a_record_without_figures():
+    def broken(**_):
+        raise RuntimeError("down")
+
+    record = _run(broken, [*_scoring(3), Sample("m", answer="A", options={"A": "x", "B": "y"})])
+    assert (record.scoring.failed, record.mcq.failed, record.failed) == (3, 1, 4)
+    assert record.srcc.value is None
+    assert record.accuracy.n == 0
+    assert EvaluationRecord.model_validate_json(record.model_dump_json()) == record
+
+
+def test_choices_are_compared_by_letter_and_unlabelled_samples_enter_no_figure():
+    options = {"A": "no", "B": "yes"}
+    samples = [
+        Sample("m1", answer="A", options=options), Sample("m2", answer="b", options=options),
+        Sample("m3", answer="A", options=options), Sample("m4", options=options), Sample("o"),
+    ]  # fmt: skip
+    record = _run(lambda **_: _answer(" a "), samples)
+    assert record.accuracy.value == pytest.approx(2 / 3)
+    assert record.mcq.model_dump() == {"asked": 4, "used": 3, "failed": 0, "unlabelled": 1}
+    assert record.other.model_dump() == {"asked": 1, "used": 0, "failed": 0, "unlabelled": 1}
+    assert record.srcc is None
+    assert record.summary()["plcc"] is None
+    assert record.rows[-1].predicted == "a"
+
+
+def test_questions_about_one_image_are_one_group():
+    samples = [Sample(f"m{i}", answer="A", options={"A": "x", "B": "y"}, image=Path(f"{i % 4}.png")) for i in range(12)]
+    record = _run(lambda **_: _answer("A"), samples)
+    assert record.accuracy.groups == 4
+    assert record.accuracy.descriptive
+    assert "png" not in "".join(row.group for row in record.rows)
+
+
+def test_context_reaches_every_thread():
+    asked = contextvars.ContextVar("asked", default="nothing")
+    seen, threads = set(), set()
+
+    def look(**_):
+        time.sleep(0.005)
+        seen.add((asked.get(), dspy.settings.lm))
+        threads.add(threading.current_thread().name)
+        return _answer(3.0)
+
+    asked.set("something")
+    with dspy.context(lm="the caller's own"):
+        _run(look, _scoring(8), workers=3)
+    assert seen == {("something", "the caller's own")}
+    assert len(threads) > 1
+    assert threading.main_thread().name not in threads
+
+
+def test_costs_rungs_and_probabilities_are_kept():
+    usage = SimpleNamespace(
+        model_dump=lambda: {"lm_calls": 3, "input_tokens": 10, "output_tokens": 5, "cost_usd": None}
+    )
+    told = {"level_probabilities": {1: 0.25, 2: 0.75}, "rung": "first call"}
+    record = _run(lambda **_: _answer(2.0, usage=usage, **told), _scoring(4))
+    assert (record.lm_calls, record.tokens, record.cost_usd) == (12, 60, None)
+    assert record.rungs == {"first call": 4}
+    assert record.rows[0].level_probabilities == {1: 0.25, 2: 0.75}
+    by_mapping = _run(lambda **_: _answer(2.0, usage={"lm_calls": 1, "tokens": 7}), _scoring(2))
+    assert (by_mapping.lm_calls, by_mapping.tokens) == (2, 14)
+    assert _run(_by_name, _scoring(2)).lm_calls is None
+
+
+def test_errors_hold_no_base64_and_stay_short():
+    def spill(**_):
+        raise ValueError("refused data:image/png;base64," + "iVBORw0KGgo" * 5000 + " " + "long words " * 200)
+
+    row = run_sample(spill, Sample("a", quality=2.0))
+    assert len(row.error) <= 300
+    assert "iVBORw0KGgoiVBOR" not in row.error
+
+
+def test_unusable_arguments_are_refused():
+    with pytest.raises(InputError, match="workers: 0 is too few"):
+        _run(_by_name, _scoring(2), workers=0)
+    with pytest.raises(InputError, match="sample 's0' occurs twice"):
+        _run(_by_name, [*_scoring(2), _scoring(1)[0]])
+
+
+def test_a_stream_is_read_only_as_far_as_needed_and_memory_stays_flat():
+    finished, ahead = [], []
+
+    def stream():
+        for i in range(300):
+            ahead.append(i - len(finished))
+            yield Sample(f"s{i}", quality=1 + i % 5, image=Path(f"{i}.png"))
+
+    def heavy(*, image, **_):
+        finished.append(image)
+        return _answer(3.0 + len(image) / 10, state=bytearray(1_000_000), quality_reasoning="x" * 100_000)
+
+    gc.collect()
+    tracemalloc.start()
+    record = _run(heavy, stream(), workers=2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(record.rows) == 300
+    assert max(ahead) <= 5
+    assert peak < 40_000_000  # 300 assessments would hold 330 MB
+
+
+def test_checkpoint_continues_and_repeats_nothing(tmp_path):
+    path, calls = tmp_path / "deep" / "run.jsonl", []
+
+    def counted(*, image, **_):
+        calls.append(image)
+        if image == "2.png":
+            raise ValueError("bad image")
+        return _by_name(image=image)
+
+    about = {"dataset": Dataset(name="d", manifest_sha256="ab", split="test"), "context": {"program_hash": "p1"}}
+    first = _run(counted, _scoring(6), checkpoint=path, **about)
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 7
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"id": "s6", "grou')  # what a kill leaves
+    calls.clear()
+    second = _run(counted, [*_scoring(6), Sample("new", quality=2.0, image=Path("9.png"))],
+                  checkpoint=path, resume=True, **about)  # fmt: skip
+    assert calls == ["9.png"]
+    assert second.rows[:6] == first.rows
+    assert [json.loads(line).get("id") for line in path.read_text(encoding="utf-8").splitlines()][-1] == "new"
+    calls.clear()
+    _run(counted, _scoring(6), checkpoint=path, **about)
+    assert len(calls) == 6
+    assert path.with_name("run.jsonl.previous").exists()
+
+
+def test_resuming_without_a_file_starts_one(tmp_path):
+    record = _run(_by_name, _scoring(3), checkpoint=tmp_path / "new.jsonl", resume=True)
+    assert len(record.rows) == 3
+    assert (tmp_path / "new.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"dataset": Dataset(name="d", manifest_sha256="cd")}, "manifest_sha256: 'ab' there, 'cd' here"),
+        ({"context": {"program_hash": "p2"}}, "context.program_hash: 'p1' there, 'p2' here"),
+    ],
+)
+def test_checkpoint_of_another_run_is_refused(tmp_path, change, named):
+    path = tmp_path / "run.jsonl"
+    about = {"dataset": Dataset(name="d", manifest_sha256="ab"), "context": {"program_hash": "p1"}}
+    _run(_by_name, _scoring(2), checkpoint=path, **about)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="belongs to another run") as caught:
+        _run(_by_name, _scoring(2), checkpoint=path, resume=True, **{**about, **change})
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_checkpoint_whose_samples_changed_is_refused(tmp_path):
+    path = tmp_path / "run.jsonl"
+    _run(_by_name, _scoring(3), checkpoint=path)
+    with pytest.raises(InputError, match="sample 's1' has another truth in the checkpoint"):
+        _run(_by_name, _scoring(4), checkpoint=path, resume=True)
+
+
+def test_damaged_checkpoint_is_named_by_line(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text("some notes\n", encoding="utf-8")
+    with pytest.raises(InputError, match="is not an evaluation's checkpoint"):
+        _run(_by_name, _scoring(2), checkpoint=path, resume=True)
+    _run(_by_name, _scoring(2), checkpoint=path)
+    path.write_text(path.read_text(encoding="utf-8").replace('"id":"s1"', '"name":"s1"'), encoding="utf-8")
+    with pytest.raises(InputError, match=r"line [23]: not a sample's row"):
+        _run(_by_name, _scoring(2), checkpoint=path, resume=True)
+
+
+_KILLED = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+sys.path.insert(0, {root!r})
+from program.evaluation.runner import evaluate
+class S(SimpleNamespace):
+    query = reference = options = answer = regions = distortion = group = None
+    task = "scoring"
+def program(*, image, **_):
+    time.sleep(0.05)
+    return SimpleNamespace(final_answer=3.0, quality_score=float(image) / 100 + 1, status="ok", error=None)
+samples = [S(id=str(i), image=Path(str(i)), quality=1 + i / 100) for i in range(200)]
+evaluate(program, samples, checkpoint=Path(sys.argv[1]), progress=False)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_run_leaves_a_checkpoint_that_resumes(tmp_path, number):
+    path = tmp_path / "run.jsonl"
+    command = [sys.executable, "-c", _KILLED.format(root=str(ROOT)), str(path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (not path.exists() or path.read_bytes().count(b"\n") < 6):
+        time.sleep(0.02)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    ids = [json.loads(line)["id"] for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    assert 5 <= len(ids) < 200
+    assert len(set(ids)) == len(ids)
+    ran = []
+
+    def program(*, image, **_):
+        ran.append(image)
+        return _answer(float(image) / 100 + 1)
+
+    samples = [Sample(str(i), quality=1 + i / 100, image=Path(str(i))) for i in range(200)]
+    record = _run(program, samples, checkpoint=path, resume=True)
+    assert not set(ran) & set(ids)
+    assert len(ran) + len(ids) == len(record.rows) == 200
+
+
+def test_record_names_what_it_came_from():
+    context = {"settings_hash": "s", "program_hash": "p", "lms": {"planner": "perceptual/expert@1"}}
+    record = _run(_by_name, _scoring(12), dataset=Dataset(name="d", split="test"), context=context, seed=3)
+    assert record.context == context
+    assert record.seed == 3
+    assert record.wall_seconds > 0
+    assert record.environment.versions["numpy"]
+    assert record.environment.python.count(".") == 2
+    assert EvaluationRecord.model_validate_json(record.model_dump_json()) == record
+    summary = record.summary()
+    assert "rows" not in summary
+    assert {"value", "low", "high", "n"} <= summary["srcc"].keys()
+    json.dumps(summary, allow_nan=False)
+    with pytest.raises(ValueError, match="extra"):
+        EvaluationRecord.model_validate({**summary, "more": 1})
+
+
+def _rows(offset=0.0, n=40, wrong=()):
+    scoring = [
+        Row(id=f"s{i}", group=f"g{i % 4}", task="scoring", truth=1 + i / 10, status="ok",
+            predicted=1 + i / 10 + offset * (-1) ** i, distortion=f"d{i % 3}")
+        for i in range(n)
+    ]  # fmt: skip
+    mcq = [
+        Row(id=f"m{i}", group=f"g{i % 4}", task="mcq", truth="A", predicted="B" if i in wrong else "A", status="ok")
+        for i in range(10)
+    ]
+    return scoring + mcq
+
+
+def test_comparison_is_over_the_samples_both_answered():
+    before, after = _rows(offset=1.0, wrong=range(5)), _rows(offset=0.1)
+    after[0] = after[0].model_copy(update={"status": "failed", "predicted": None})
+    differences = compare(before, after[::-1])
+    assert differences["srcc"].n == 39
+    assert differences["srcc"].value > 0
+    assert differences["rmse"].value == pytest.approx(-0.9)
+    assert differences["accuracy"].value == pytest.approx(0.5)
+    assert differences["srcc"].descriptive
+    assert compare(before, []) == {}
+    with pytest.raises(InputError, match=r"sample 's1': its truth is 1\.1 in one and 9\.0 in the other"):
+        compare(before, [row.model_copy(update={"truth": 9.0}) if row.id == "s1" else row for row in after])
+
+
+def _shown(table, width=80):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
+def test_table_fits_80_columns_and_says_what_is_descriptive():
+    failed = Row(id="x", group="g1", task="scoring", truth=2.0, status="failed", error="e")
+    before, after = summarize([*_rows(1.0, wrong=range(5)), failed]), summarize(_rows(0.1))
+    text = _shown(comparison_table(before, after, compare(before.rows, after.rows)))
+    for words in ("uncompiled", "compiled", "difference", "SRCC", "PLCC", "KRCC", "RMSE", "Accuracy", "photographs"):
+        assert words in text
+    assert "-0.900" in text
+    assert "…" not in text
+    assert "only 4 photographs" in " ".join(text.split())
+    assert "uncompiled: 1 of 51 samples failed" in text
+    many = [row.model_copy(update={"group": row.id}) for row in _rows(0.5)]
+    other = summarize(many)
+    assert "Descriptive" not in _shown(comparison_table(other, other, compare(many, many)))
+
+
+def test_table_shows_undefined_figures_as_such():
+    constant = [row.model_copy(update={"predicted": 3.0}) for row in _rows() if row.task == "scoring"]
+    record = summarize(constant)
+    text = _shown(comparison_table(record, record, compare(constant, constant)))
+    assert "undefined" in text
+    assert "Accuracy" not in text
+
+
+def test_scatter_plot_shows_both_programs(tmp_path):
+    before, after = summarize(_rows(1.0)), summarize(_rows(0.1))
+    plot = scatter_plot({"uncompiled": before, "compiled": after})
+    panels = plot.get_axes()
+    assert [axis.get_title() for axis in panels] == ["uncompiled", "compiled"]
+    assert f"SRCC {after.srcc}" in panels[1].texts[0].get_text()
+    assert "n = 40 from 4 photographs" in panels[1].texts[0].get_text()
+    assert [len(axis.collections[0].get_offsets()) for axis in panels] == [40, 40]
+    assert {text.get_text() for text in plot.legends[0].get_texts()} == {"d0", "d1", "d2"}
+    path = write_png(plot, tmp_path / "made" / "scatter.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "rows", [[], _rows(n=1), [r.model_copy(update={"group": r.id, "distortion": None}) for r in _rows()]]
+)
+def test_scatter_plot_takes_few_or_uncoloured_rows(tmp_path, rows):
+    assert write_png(scatter_plot({"only": summarize(rows)}), tmp_path / "s.png").stat().st_size > 1000
+
+
+def test_progress_goes_to_stderr_only(capsys):
+    evaluate(_by_name, _scoring(12), progress=True, label="testing")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "testing: 12/12" in captured.err
+    assert "SRCC" in captured.err
+    evaluate(_by_name, _scoring(3), progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_no_point_falls_off_the_plot_when_a_human_score_passes_its_scale():
+    scoring = [row for row in _rows() if row.task == "scoring"]
+    record = summarize([row.model_copy(update={"truth": row.truth + 1.5, "predicted": 4.0}) for row in scoring])
+    low, high = scatter_plot({"one": record}).get_axes()[0].get_xlim()
+    assert low < min(row.truth for row in record.rows)
+    assert high > max(row.truth for row in record.rows) > 5

@@ -1,0 +1,189 @@
+"""MLflow tracking: what a run holds, where it lies, how it ends, and how quiet it is."""
+
+import json
+import os
+import shlex
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure as Plot
+
+from program.errors import InputError
+from program.evaluation.intervals import Figure
+from program.tracking import Tracker
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """One store for the module (its creation takes seconds), in a folder whose name holds a space."""
+    return tmp_path_factory.mktemp("with space") / "mlruns"
+
+
+@pytest.fixture(autouse=True)
+def _no_server(monkeypatch, tmp_path):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def _read(tracker, run_id):
+    return tracker._client.get_run(run_id)
+
+
+def _files(store):
+    return sorted(path.name for path in (store / "artifacts").rglob("*") if path.is_file())
+
+
+def test_a_run_holds_params_figures_tables_and_files(store, tmp_path):
+    tracker = Tracker(store, "contents")
+    folder = tmp_path / "compiled"
+    (folder / "images").mkdir(parents=True)
+    (folder / "program.json").write_text("{}", encoding="utf-8")
+    (folder / "images" / "a.png").write_bytes(b"png")
+    plot = Plot()
+    plot.subplots().plot([1, 2], [1, 2])
+    figure = Figure(value=0.5, low=0.25, high=0.75, n=9, groups=9, method="m")
+    with tracker.run("first", {"optimizer": "labeled"}) as run:
+        run.log_params({"seed": 1, "nested": {"deep": {"x": True}, "y": None}, "long": "z" * 9000})
+        run.log_params({f"p{i}": i for i in range(150)})
+        run.log_metrics({"seconds": 1.5, "undefined": None, "nan": float("nan")})
+        run.log_figure("test_srcc", figure)
+        run.log_figure("test_accuracy", None)
+        run.log_figure("test_plcc", figure.model_copy(update={"value": None, "low": None, "high": None}))
+        run.log_table([{"id": "a", "predicted": 1.5}, {"id": "b", "error": "E"}])
+        run.log_table([], "nothing")
+        run.log_plot(plot, "plots/scatter")
+        run.log_json({"srcc": 0.5}, "record")
+        run.log_file(folder / "program.json")
+        run.log_folder(folder)
+        run.set_tags({"note": "fine"})
+    found = _read(tracker, run.run_id)
+    assert found.info.status == "FINISHED"
+    assert found.info.run_name == "first"
+    assert found.data.params["nested.deep.x"] == "True"
+    assert found.data.params["p149"] == "149"
+    assert len(found.data.params["long"]) == 5000
+    assert found.data.metrics == {"seconds": 1.5, "test_srcc": 0.5, "test_srcc_low": 0.25, "test_srcc_high": 0.75}
+    assert {"optimizer": "labeled", "note": "fine"}.items() <= found.data.tags.items()
+    base = store / "artifacts" / run.run_id / "artifacts"
+    table = json.loads((base / "samples.json").read_text(encoding="utf-8"))
+    assert table["columns"] == ["id", "predicted", "error"]
+    assert table["data"][0][:2] == ["a", 1.5]
+    assert (base / "plots" / "scatter.png").read_bytes().startswith(b"\x89PNG")
+    assert (base / "compiled" / "images" / "a.png").read_bytes() == b"png"
+    assert _files(store).count("program.json") == 2
+
+
+def test_nothing_is_written_outside_the_store(store, tmp_path):
+    with Tracker(store, "tidy").run("r") as run:
+        run.log_json({}, "x")
+        run.log_table([{"a": 1}])
+    assert list(tmp_path.iterdir()) == []
+    assert sorted(path.name for path in store.iterdir() if not path.name.startswith("mlflow.db")) == ["artifacts"]
+    with sqlite3.connect(store / "mlflow.db") as database:
+        locations = {
+            row[0] for row in database.execute("select artifact_location from experiments where name = 'tidy'")
+        }
+    assert locations == {(store / "artifacts").resolve().as_uri()}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_run_that_ends_badly_is_marked_failed(store, error):
+    tracker = Tracker(store, "failures")
+    with pytest.raises(error), tracker.run("bad") as run:
+        raise error
+    assert _read(tracker, run.run_id).info.status == "FAILED"
+
+
+_WAITING = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from program.tracking import Tracker
+with Tracker(Path(sys.argv[1]), "killed").run("victim") as run:
+    print(run.run_id, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_run_is_marked_failed_and_a_living_one_is_not(store, number, caplog):
+    command = [sys.executable, "-c", _WAITING.format(root=str(ROOT)), str(store)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        run_id = process.stdout.readline().strip()
+        tracker = Tracker(store, "killed")
+        assert _read(tracker, run_id).info.status == "RUNNING"
+    finally:
+        process.send_signal(number)
+        process.communicate(timeout=30)
+    if number == signal.SIGKILL:
+        assert _read(tracker, run_id).info.status == "RUNNING"
+        Tracker(store, "killed")
+        assert "victim was killed" in caplog.text
+    assert _read(tracker, run_id).info.status == "FAILED"
+
+
+def test_reopening_keeps_the_experiment_and_revives_a_deleted_one(store):
+    first = Tracker(store, "again")
+    with first.run("one") as run:
+        pass
+    first._client.delete_experiment(first._experiment_id)
+    second = Tracker(store, "again")
+    with second.run("two"):
+        pass
+    assert second._experiment_id == first._experiment_id
+    assert _read(second, run.run_id).info.run_name == "one"
+
+
+def test_environment_and_argument_choose_the_store(store, tmp_path, monkeypatch):
+    elsewhere = f"sqlite:///{tmp_path / 'other.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", elsewhere)
+    assert Tracker(store, "x").tracking_uri == elsewhere
+    assert Tracker(store, "x", tracking_uri=f"sqlite:///{store / 'mlflow.db'}").tracking_uri.endswith(
+        "mlruns/mlflow.db"
+    )
+
+
+def test_a_store_that_cannot_be_opened_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match="cannot be opened") as caught:
+        Tracker(tmp_path / "file", "x")
+    assert "\n" not in str(caught.value)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    started = time.monotonic()
+    with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9"):
+        Tracker(tmp_path, "x", tracking_uri="http://127.0.0.1:9")
+    assert time.monotonic() - started < 20
+
+
+def test_ui_hint_names_the_store_as_seen_from_here(store, monkeypatch):
+    tracker = Tracker(store, "hint")
+    command = [word for word in shlex.split(tracker.ui_hint) if "JOB_EXECUTION" not in word]
+    assert command == ["mlflow", "ui", "--backend-store-uri", f"sqlite:///{(store / 'mlflow.db').resolve().as_posix()}"]
+    assert tracker.runs_url == f"http://127.0.0.1:5000/#/experiments/{tracker._experiment_id}/runs"
+    monkeypatch.chdir(store.parent)
+    assert tracker.ui_hint.endswith("mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db")
+
+
+def test_import_is_light_and_the_first_store_is_made_quietly(tmp_path):
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "import program.tracking as tracking\n"
+        "from pathlib import Path\n"
+        "assert not {'mlflow', 'dspy', 'torch', 'scipy', 'matplotlib'} & set(sys.modules)\n"
+        "with tracking.Tracker(Path('mlruns'), 'first').run('r') as run:\n"
+        "    run.log_metrics({'a': 1.0})\n"
+        "import os; print(os.environ['MLFLOW_DISABLE_TELEMETRY'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "true\n"
+    assert done.stderr == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mlruns"]
