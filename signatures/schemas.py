@@ -173,6 +173,8 @@ class LevelProbabilities(_Answer):
         levels = {}
         for key, mass in value.items():
             word = _level_word(str(key))
+            if isinstance(mass, bool):
+                raise ValueError(f"level {key}: {mass} is no number")
             if word is not None:
                 levels[word] = mass.strip().rstrip("%") if isinstance(mass, str) else mass
         return levels

@@ -1,6 +1,7 @@
 """Every test: no network, no user's cache or MLflow store, no key, fresh DSPy settings, seeded randomness."""
 
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -24,6 +25,8 @@ def _hermetic(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(home / "mlruns"))
     monkeypatch.setenv("DSPY_CACHEDIR", str(home / "dspy"))
     monkeypatch.setenv("MPLCONFIGDIR", str(home / "matplotlib"))
+    for name in ("program", "optimizers", "data"):  # commands set these for their process
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 @pytest.fixture
@@ -52,7 +55,9 @@ class ScriptedEngine:
     supports_response_schema, supports_function_calling, supports_reasoning = True, False, False
 
     def __init__(self, script, *, logprobs=None, params=("logprobs", "top_logprobs")):
-        self.script = {k: list(v) if isinstance(v, list) else v for k, v in script.items()} if isinstance(script, dict) else list(script)
+        if isinstance(script, dict):
+            script = {name: list(answer) if isinstance(answer, list) else answer for name, answer in script.items()}
+        self.script = script if isinstance(script, dict) else list(script)
         self.logprobs = logprobs
         self.supported_params = frozenset({"response_format", "temperature", "max_tokens", *params})
         self.requests = []
@@ -63,6 +68,7 @@ class ScriptedEngine:
 
         self.requests.append(request)
         answer = self._next(request)
+        text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
         wanted = self.logprobs if request.config.logprobs is not None else None
         tokens = wanted and tuple(
             lm15.TokenLogprob(token=t, logprob=p, top=tuple(lm15.TopLogprob(token=u, logprob=q) for u, q in top))
@@ -71,7 +77,7 @@ class ScriptedEngine:
         return lm15.Response(
             id=None,
             model=request.model,
-            message=lm15.Message.assistant(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)),
+            message=lm15.Message.assistant(text),
             finish_reason="stop",
             usage=lm15.Usage(input_tokens=7, output_tokens=3),
             logprobs=tokens or None,
@@ -144,7 +150,7 @@ def fake_runner():
 
 @pytest.fixture
 def scripted_lm():
-    """Make a language model that answers from a script: `lm = scripted_lm([...])`; `lm.engine.requests` are its questions."""
+    """Make a language model that answers from a script; `lm.engine.requests` are the questions it was asked."""
     import dspy
 
     def make(script, *, model="scripted/model", cache=False, **engine):

@@ -1,0 +1,148 @@
+"""AgenticIQA: plan, gather evidence, answer; and plan again when the evidence falls short."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import dspy
+
+from program.ask import metered
+from program.errors import InputError
+from program.executor import Executor
+from program.images import HOST, IMAGES, Box, ImageRef, ImageSource
+from program.planner import Planner
+from program.query import letter_options
+from program.replan import next_step
+from program.resources import Resources
+from program.settings import Settings, load_settings
+from program.state import Assessment, AssessmentState, ExecutorOutput, SummarizerOutput, Usage
+from program.summarizer import Summarizer
+
+__all__ = ("DEFAULT_QUERY", "AgenticIQA")
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_QUERY = "Rate the perceptual quality of this image."
+
+
+class AgenticIQA(dspy.Module):
+    """Judge the quality of an image as people would, and say why.
+
+    Called with an image (path, bytes, PIL image or H x W x 3 uint8 array) and a query it returns an `Assessment`.
+    `settings` default to configs/; `lm` plays every role and goes before DSPy's setting, which goes before the configs.
+    """
+
+    def __init__(self, settings: Settings | None = None, lm: dspy.BaseLM | None = None) -> None:
+        super().__init__()
+        self.resources = Resources(settings or load_settings(), lm)
+        self.planner = Planner(self.resources)
+        self.executor = Executor(self.resources)
+        self.summarizer = Summarizer(self.resources)
+
+    def forward(
+        self,
+        image: "ImageSource | dspy.Image",
+        query: str = DEFAULT_QUERY,
+        reference: "ImageSource | dspy.Image | None" = None,
+        options: Mapping[str, str] | Sequence[str] | None = None,
+        regions: Mapping[str, Box] | None = None,
+    ) -> Assessment:
+        """Assess one image.
+
+        `options` makes the query multiple-choice; `regions` are boxes in pixels (left, top, right, bottom) by
+        name. Raises ImageError, ToolError or another InputError, one line each, for input that cannot be used.
+        """
+        test, original = _opened(image), _opened(reference) if reference is not None else None
+        state = _initial_state(query, test, original, options, regions, self.resources.settings)
+        with metered() as usage:
+            result = self._loop(state, test, original)
+        return Assessment(**dict(result), state=state, usage=_completed(usage, state))
+
+    def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
+        feedback: str | None = None
+        avoid: list[str] = []
+        while True:
+            failed = [tool for tool in _failed_tools(state.executor_evidence) if tool not in avoid]
+            avoid += failed
+            plan, repairs = self.planner(state=state, tool_names=self._tool_names(reference, avoid), feedback=feedback)
+            if feedback is not None and plan == state.plan and not failed:
+                return _unchanged(state, feedback)
+            if feedback is not None:
+                state.remember_replan(feedback)
+            state.plan, state.plan_repairs = plan, repairs
+            state.executor_evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
+            state.summarizer_result = self.summarizer(state=state, image=image, reference=reference)
+            if next_step(state) == "end":
+                return state.summarizer_result
+            feedback = state.summarizer_result.replan_reason
+
+    def _tool_names(self, reference: ImageRef | None, avoid: Sequence[str]) -> list[str]:
+        ready = self.resources.runner.ready("NR" if reference is None else "FR")
+        others = self.resources.runner.ready("NR") if reference is not None else ()
+        return [spec.name for spec in (*ready, *others) if spec.name not in avoid]
+
+
+def _opened(source: "ImageSource | dspy.Image") -> ImageRef:
+    url = source if isinstance(source, str) else getattr(source, "url", None)
+    if isinstance(url, str) and url.startswith(HOST):
+        return IMAGES.find(url)
+    if isinstance(source, dspy.Image):
+        raise InputError("image: a dspy.Image with its own URL is not opened here; give a path, bytes or pixels")
+    return IMAGES.add(source)
+
+
+def _initial_state(
+    query: str,
+    image: ImageRef,
+    reference: ImageRef | None,
+    options: Mapping[str, str] | Sequence[str] | None,
+    regions: Mapping[str, Box] | None,
+    settings: Settings,
+) -> AssessmentState:
+    if not isinstance(query, str) or not query.strip():
+        raise InputError(f"query {query!r}: is empty; ask something, as {DEFAULT_QUERY!r}")
+    try:
+        lettered = letter_options(options) if options else None
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    for name, box in (regions or {}).items():
+        if len(box) != 4 or not (0 <= box[0] < box[2] <= image.width and 0 <= box[1] < box[3] <= image.height):
+            raise InputError(
+                f"region {name!r}: box {tuple(box)} does not fit the {image.width}x{image.height} image; "
+                "give left < right and top < bottom in pixels"
+            )
+    return AssessmentState(
+        query=query.strip(),
+        image_path=image.name,
+        reference_path=reference.name if reference else None,
+        options=lettered,
+        regions={name: tuple(box) for name, box in regions.items()} if regions else None,
+        max_replan_iterations=settings.assessment.max_replan_iterations,
+    )
+
+
+def _failed_tools(evidence: ExecutorOutput | None) -> list[str]:
+    """Return the tools that failed and have a stand-in: without them the same plan is another question."""
+    logs = evidence.tool_logs if evidence else []
+    return list(dict.fromkeys(log.tool for log in logs if log.error and log.alternative))
+
+
+def _unchanged(state: AssessmentState, reason: str) -> SummarizerOutput:
+    """Return the answer at hand: asking the same again would cost calls and change nothing."""
+    result = state.summarizer_result
+    if result is None:
+        raise ValueError("no answer to keep: the Summarizer has not run")
+    logger.info("the new plan equals the previous one; the answer stands (%s)", reason)
+    note = f"Planning again changed nothing, so this gap remains: {reason}."
+    kept = result.model_copy(
+        update={"quality_reasoning": f"{result.quality_reasoning} {note}", "need_replan": False, "replan_reason": None}
+    )
+    state.summarizer_result = kept
+    return kept
+
+
+def _completed(usage: Usage, state: AssessmentState) -> Usage:
+    logs = state.executor_evidence.tool_logs if state.executor_evidence else []
+    usage.tool_readings = len(logs)
+    usage.tool_cache_hits = sum(log.cached for log in logs)
+    usage.replans = state.iteration_count
+    return usage

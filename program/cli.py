@@ -1,0 +1,75 @@
+"""What every command shares: one-line errors, exit codes, common flags."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from program.settings import Settings
+
+__all__ = ("EXIT_FAILED_SAMPLES", "EXIT_UNUSABLE", "add_settings_flags", "run_command", "settings_from")
+
+EXIT_FAILED_SAMPLES = 1
+EXIT_UNUSABLE = 2
+EXIT_INTERRUPTED = 130
+
+
+def run_command(body: Callable[[], int]) -> int:
+    """Run a command's body and return its exit code: input errors become one line on stderr and 2."""
+    # Offline, LiteLLM would try to download a price list at first use; tqdm bars of libraries would tear the progress shown here.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    from data.errors import DataError
+    from program.errors import InputError
+
+    try:
+        return body()
+    except (InputError, DataError) as error:
+        return _complain(str(error))
+    except KeyboardInterrupt:
+        print("interrupted; what was finished is kept, run the same command again to go on", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        # A failing model service is an outside fault, told in one line; anything else is a bug and keeps its traceback.
+        if type(error).__name__.startswith("LM") and type(error).__module__.startswith("dspy"):
+            return _complain(f"language model: {error}; check --lm, --api-base and the key in the environment")
+        raise
+
+
+def _complain(message: str) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return EXIT_UNUSABLE
+
+
+def add_settings_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that change the settings tree."""
+    parser.add_argument("--lm", metavar="MODEL", help="language model for every role, as perceptual/expert or openai/gpt-4o")
+    parser.add_argument("--api-base", metavar="URL", help="OpenAI-compatible server, as http://127.0.0.1:8000/v1")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
+    parser.add_argument("--seed", type=_natural, metavar="N", help="seed of everything random")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
+
+
+def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings":
+    """Return the settings a command's flags ask for, and set up logging."""
+    import logging
+
+    from program.settings import load_settings
+
+    level = {0: logging.ERROR, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    for name in ("program", "optimizers", "data"):
+        logging.getLogger(name).setLevel(level)
+    if arguments.seed is not None:
+        overrides["seed"] = arguments.seed
+    return load_settings(arguments.config, overrides).with_model(arguments.lm, arguments.api_base)
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number >= 0")
+    return value

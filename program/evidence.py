@@ -1,0 +1,85 @@
+"""Evidence as the Summarizer sees it: JSON in one fixed shape, and what an answer rests on. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from program.state import ExecutorOutput, Finding
+from signatures.schemas import GLOBAL
+
+__all__ = ("contradiction", "findings_json", "findings_note", "scores_json", "tool_scores", "used_evidence")
+
+HIGH_SCORE = 4.0
+LOW_SCORE = 2.0
+
+
+def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
+    """Render findings as `{"Global": [{"type", "severity", "explanation"}]}`, or None when there are none."""
+    if not analysis or not any(analysis.values()):
+        return None
+    return _json({region: [f.model_dump() for f in findings] for region, findings in analysis.items()})
+
+
+def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:
+    """Render calibrated scores as `{"Global": {"Blurs": ["VIF", 2.6]}}`, or None when there are none."""
+    if not scores or not any(scores.values()):
+        return None
+    return _json({r: {d: [tool, round(s, 3)] for d, (tool, s) in by.items()} for r, by in scores.items() if by})
+
+
+def tool_scores(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> list[float]:
+    """Return the scores to average: one per distinct reading, however many distortions share it."""
+    readings = {(region, tool, score) for region, by in (scores or {}).items() for tool, score in by.values()}
+    return [score for _, _, score in sorted(readings)]
+
+
+def used_evidence(output: ExecutorOutput | None) -> dict[str, Any] | None:
+    """Name the readings and findings an answer rests on, or None when it rests on the image alone."""
+    if output is None or output.is_empty:
+        return None
+    readings = [
+        {"region": region, "distortion": distortion, "tool": tool, "score": round(score, 4)}
+        for region, by in (output.quality_scores or {}).items()
+        for distortion, (tool, score) in by.items()
+    ]
+    findings = [
+        {"region": region, "type": finding.type, "severity": finding.severity}
+        for region, found in (output.distortion_analysis or {}).items()
+        for finding in found
+    ]
+    return {"readings": readings, "findings": findings}
+
+
+def findings_note(output: ExecutorOutput, said: str) -> str:
+    """Name the visible distortions that a text does not name yet, or return an empty text."""
+    folded = said.casefold()
+    unsaid = [
+        f"{finding.severity} {finding.type}" + ("" if region == GLOBAL else f" in {region}")
+        for region, findings in (output.distortion_analysis or {}).items()
+        for finding in findings
+        if finding.severity != "none" and finding.type.split()[0].casefold().rstrip("s") not in folded
+    ]
+    return f"Found: {', '.join(unsaid)}." if unsaid else ""
+
+
+def contradiction(output: ExecutorOutput | None) -> str | None:
+    """Say where findings and tool scores disagree (severe with a score > 4.0, none with a score < 2.0)."""
+    if output is None:
+        return None
+    for region, findings in (output.distortion_analysis or {}).items():
+        scores = [s for _, s in ((output.quality_scores or {}).get(region) or {}).values()]
+        if not scores:
+            continue
+        strong = [f for f in findings if f.severity in {"severe", "extreme"}]
+        if strong and max(scores) > HIGH_SCORE:
+            return (
+                f"Contradictory evidence: {strong[0].severity} {strong[0].type} in {region} "
+                f"but a tool score of {max(scores):.2f}"
+            )
+        if all(f.severity == "none" for f in findings) and min(scores) < LOW_SCORE:
+            return f"Contradictory evidence: no distortion found in {region} but a tool score of {min(scores):.2f}"
+    return None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)

@@ -1,0 +1,1 @@
+"""Language models: built by name per role, with image references resolved at the wire."""

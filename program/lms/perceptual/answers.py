@@ -1,0 +1,325 @@
+"""The expert's answer to each of the program's signatures, chosen by the names of the output fields."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from program.errors import ModelError
+from program.lms.perceptual.findings import describe, findings, present, severity_word
+from program.lms.perceptual.planning import choose_tools, is_chinese, plan_assessment
+from program.lms.perceptual.quality import Belief, level_probabilities
+from program.lms.perceptual.questions import Choice, answer_choice
+from program.lms.perceptual.regression import Examples
+from program.lms.perceptual.views import View, Viewer
+from program.query import parse_options
+from signatures.schemas import (
+    DISTORTION_CATEGORIES,
+    GLOBAL,
+    LEVEL_WORDS,
+    SEVERITIES,
+    DistortionCategory,
+    LevelProbabilities,
+    category_of,
+)
+
+__all__ = ("ANSWERED", "answer_fields")
+
+Inputs = Mapping[str, Any]
+Demos = Sequence[Mapping[str, Any]]
+_LETTERS = "EDCBA"
+
+
+def answer_fields(viewer: Viewer, outputs: frozenset[str], demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    """Answer one structured call; ModelError when no signature of the program has these output fields."""
+    answering = ANSWERED.get(outputs)
+    if answering is None:
+        raise ModelError(
+            "perceptual/expert answers only this program's own signatures, not one with the "
+            f"outputs {sorted(outputs)}; "
+            "give a language model for this step (--reflection-lm PROVIDER/MODEL)"
+        )
+    return answering(viewer, demos, inputs)
+
+
+def _plan(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    return {"plan": plan_assessment(inputs)}
+
+
+def _select(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    return {"selected_tools": choose_tools(inputs)}
+
+
+def _locate(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    # It measures pixels and knows no objects: no box is better than an invented one.
+    return {"region_boxes": []}
+
+
+def _detect(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    view = _view(viewer, inputs)
+    found = present(view)
+    return {"distortion_set": [{"region": region, "distortions": found} for region in _regions(inputs)]}
+
+
+def _analyse(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    return {"distortion_analysis": _judged(viewer, inputs)}
+
+
+def _diagnose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    return {"findings": _judged(viewer, inputs)}
+
+
+def _judged(viewer: Viewer, inputs: Inputs) -> list[dict[str, str]]:
+    view, chinese = _view(viewer, inputs), is_chinese(str(inputs.get("query", "")))
+    asked = _asked(inputs.get("distortion_set"))
+    regions = _regions(inputs) if "regions" in inputs else list(asked) or [GLOBAL]
+    return [
+        finding for region in regions for finding in findings(view, region, asked.get(region), chinese=chinese)
+    ]  # fmt: skip
+
+
+def _asked(text: Any) -> dict[str, list[DistortionCategory]]:
+    given = _json(text)
+    if not isinstance(given, dict):
+        return {}
+    return {
+        str(region): list(
+            dict.fromkeys(c for n in (names if isinstance(names, list) else [names]) if (c := category_of(str(n))))
+        )
+        for region, names in given.items()
+        if names
+    }
+
+
+def _choose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    view, query = _view(viewer, inputs), str(inputs.get("query", ""))
+    options = _options(inputs)
+    evidence, scores = _evidence(inputs), _scores(inputs)
+    choice = answer_choice(view, query, options, evidence, [s for _, s in scores])
+    chosen = _outvoted(viewer, view, demos, query, options, choice)
+    text = options.get(chosen, "")
+    chinese = is_chinese(query)
+    if not choice.measured and chosen == choice.letter:
+        note = (
+            "问题涉及测量看不到的内容，此选项只是先验猜测，可信度低。" if chinese
+            else "The question is about content that measurements do not see; this option is a "
+            "guess from the prior, with low confidence."
+        )  # fmt: skip
+        return {
+            "final_answer": chosen,
+            "quality_reasoning": f"{note} {_summary(view, scores, chinese=chinese, limit=1)}",
+        }
+    lead = (
+        f"选择 {chosen}（{text}）：依据对{choice.topic}的测量。"
+        if chinese
+        else f"{chosen} ({text}) fits what was measured for {choice.topic}."
+    )
+    return {"final_answer": chosen, "quality_reasoning": f"{lead} {_summary(view, scores, chinese=chinese, limit=2)}"}
+
+
+def _outvoted(viewer: Viewer, view: View, demos: Demos, query: str, options: Mapping[str, str], choice: Choice) -> str:
+    """Let demos that ask the same question of similar images vote beside the measurement (one vote)."""
+    votes = {choice.letter: 1.0 if choice.measured else 0.3}
+    by_text = {text.casefold().strip(" ."): letter for letter, text in options.items()}
+    for demo in demos:
+        if " ".join(str(demo.get("query", "")).split()).casefold() != " ".join(query.split()).casefold():
+            continue
+        answer = str(demo.get("final_answer", "")).strip()
+        text = _options(demo).get(answer[:1].upper(), answer).casefold().strip(" .")
+        if text not in by_text or demo.get("image") is None:
+            continue
+        other = _view(viewer, demo)
+        if (other.difference is None) != (view.difference is None):
+            continue
+        distance = float(np.square(other.tilt - view.tilt).sum())
+        votes[by_text[text]] = votes.get(by_text[text], 0.0) + 0.9 * float(np.exp(-distance / (2 * 0.5**2)))
+    return max(votes, key=lambda letter: votes[letter])
+
+
+def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    view, query = _view(viewer, inputs), str(inputs.get("query", ""))
+    chinese, scores = is_chinese(query), _scores(inputs)
+    belief = view.belief(_examples(viewer, view, demos))
+    named = [c for c in DISTORTION_CATEGORIES if category_of(query) == c]
+    told = _summary(view, scores, chinese=chinese, limit=3, first=named)
+    mean = belief.mean if not scores else 0.5 * (belief.mean + float(np.mean([s for _, s in scores])))
+    word = _level_word(mean, chinese=chinese)
+    answer = (
+        f"整体质量{word}（约 {mean:.1f}/5）。{told}"
+        if chinese
+        else f"The quality is {word} (about {mean:.1f} of 5). {told}"
+    )
+    return {"final_answer": answer, "quality_reasoning": _grounds(view, belief, scores, chinese=chinese)}
+
+
+def _score(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    _, belief, reasoning = _judgement(viewer, demos, inputs)
+    return {"quality_probs": belief.by_word(), "quality_reasoning": reasoning}
+
+
+def _classify(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    _, belief, reasoning = _judgement(viewer, demos, inputs)
+    masses = level_probabilities(belief.mean, belief.deviation)
+    return {"quality_level": _LETTERS[int(np.argmax(masses))], "quality_reasoning": reasoning}
+
+
+def _judgement(viewer: Viewer, demos: Demos, inputs: Inputs) -> tuple[View, Belief, str]:
+    view, chinese = _view(viewer, inputs), is_chinese(str(inputs.get("query", "")))
+    belief, scores = view.belief(_examples(viewer, view, demos)), _scores(inputs)
+    told = _summary(view, scores, chinese=chinese, limit=2)
+    return view, belief, f"{told} {_grounds(view, belief, [], chinese=chinese)}"
+
+
+def _examples(viewer: Viewer, view: View, demos: Demos) -> Examples | None:
+    """Return the demos that carry a level belief and an image of the same kind (with or without reference)."""
+    kept: list[tuple[View, float]] = []
+    for demo in demos:
+        label = _label(demo)
+        if label is None or demo.get("image") is None:
+            continue
+        other = _view(viewer, demo)
+        if (other.difference is None) == (view.difference is None):
+            kept.append((other, label))
+    if not kept:
+        return None
+    return Examples(
+        np.array([v.vector for v, _ in kept]), np.array([y for _, y in kept]), np.array([v.tilt for v, _ in kept])
+    )
+
+
+def _label(demo: Mapping[str, Any]) -> float | None:
+    """Return the level 1..5 a demo states: its expected level, or its letter."""
+    letter = str(demo.get("quality_level") or "").strip().upper()[:1]
+    if letter and letter in _LETTERS:
+        return float(_LETTERS.index(letter) + 1)
+    given = demo.get("quality_probs")
+    if isinstance(given, str):
+        given = _json(given)
+    try:
+        stated = given if isinstance(given, LevelProbabilities) else LevelProbabilities.model_validate(given)
+    except ValueError:
+        return None
+    masses = {level: mass for level, mass in stated.by_level().items() if np.isfinite(mass)}
+    if masses and min(masses.values()) < 0:
+        top = max(masses.values())
+        masses = {level: float(np.exp(mass - top)) for level, mass in masses.items()}
+    total = sum(masses.values())
+    return sum(level * mass for level, mass in masses.items()) / total if total > 0 else None
+
+
+def _view(viewer: Viewer, inputs: Inputs) -> View:
+    if inputs.get("image") is None:
+        raise ModelError("perceptual/expert: the question has no image; give one")
+    return viewer.view(inputs["image"], inputs.get("reference"))
+
+
+def _regions(inputs: Inputs) -> list[str]:
+    given = inputs.get("regions")
+    names = _json(given) if isinstance(given, str) else given
+    if isinstance(names, str):
+        names = [names]
+    return [str(name) for name in names] if names else [GLOBAL]
+
+
+def _options(inputs: Inputs) -> dict[str, str]:
+    given = inputs.get("options")
+    if isinstance(given, Mapping):
+        return {str(letter): str(text) for letter, text in given.items()}
+    return parse_options(str(given or "")) or {"A": str(given or "")}
+
+
+def _evidence(inputs: Inputs) -> dict[str, str]:
+    """Return the strongest severity word per category in the given analysis."""
+    given = _json(inputs.get("distortion_analysis"))
+    strongest: dict[str, str] = {}
+    for region in given.values() if isinstance(given, dict) else []:
+        for finding in region if isinstance(region, list) else []:
+            if isinstance(finding, dict) and finding.get("severity") in SEVERITIES:
+                name, word = str(finding.get("type")), str(finding["severity"])
+                if SEVERITIES.index(word) >= SEVERITIES.index(strongest.get(name, "none")):
+                    strongest[name] = word
+    return strongest
+
+
+def _scores(inputs: Inputs) -> list[tuple[str, float]]:
+    """Return each distinct tool and its score, in the order given."""
+    given = _json(inputs.get("quality_scores"))
+    found: dict[tuple[str, float], None] = {}
+    for by in given.values() if isinstance(given, dict) else []:
+        for reading in by.values() if isinstance(by, dict) else []:
+            if isinstance(reading, list) and len(reading) == 2 and isinstance(reading[1], int | float):
+                found[str(reading[0]), float(reading[1])] = None
+    return list(found)
+
+
+def _json(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return None
+
+
+def _summary(
+    view: View,
+    scores: Sequence[tuple[str, float]],
+    *,
+    chinese: bool,
+    limit: int,
+    first: Sequence[DistortionCategory] = (),
+) -> str:
+    """Name the strongest distortions with their readings, or say that there is none; then the tools."""
+    shown = list(dict.fromkeys([*first, *present(view)]))[:limit]
+    if shown:
+        told = [describe(view, category, chinese=chinese) for category in shown]
+    else:
+        worst = max(view.severities, key=lambda category: view.severities[category])
+        plain = "未测到明显失真。" if chinese else "No distortion stands out."
+        told = [plain, describe(view, worst, chinese=chinese)][: 1 + (severity_word(view.severities[worst]) != "none")]
+    if scores:
+        listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
+        told.append(f"工具评分（1-5）：{listed}。" if chinese else f"Tool scores on 1 to 5: {listed}.")
+    return " ".join(told)
+
+
+def _grounds(view: View, belief: Belief, scores: Sequence[tuple[str, float]], *, chinese: bool) -> str:
+    """State the believed score with its width, how familiar such images are, and the tools' readings."""
+    unlike = belief.novelty > 0.5
+    listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
+    if chinese:
+        kind = "与参考图的差异" if view.difference is not None else "图像自身的统计特征"
+        text = f"根据{kind}估计为 {belief.mean:.1f} ± {belief.deviation:.1f}"
+        text += "，与训练图像差别较大，范围因此放宽" if unlike else ""
+        return f"{text}。" + (f"工具评分：{listed}。" if scores else "")
+    basis = "the differences from the reference" if view.difference is not None else "the image's own statistics"
+    text = f"From {basis} the score is {belief.mean:.1f} give or take {belief.deviation:.1f}"
+    text += ", widened because the image is unlike those it was fitted on" if unlike else ""
+    return f"{text}." + (f" Tool scores: {listed}." if scores else "")
+
+
+def _level_word(mean: float, *, chinese: bool) -> str:
+    level = int(np.clip(np.floor(mean + 0.5), 1, 5))
+    return ("很差", "较差", "一般", "良好", "优秀")[level - 1] if chinese else LEVEL_WORDS[level - 1]
+
+
+_EXPLAINING = frozenset({"final_answer", "quality_reasoning"})
+
+
+def _respond(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    return (_choose if inputs.get("options") else _explain)(viewer, demos, inputs)
+
+
+ANSWERED: Mapping[frozenset[str], Callable[[Viewer, Demos, Inputs], dict[str, Any]]] = {
+    frozenset({"plan"}): _plan,
+    frozenset({"distortion_set"}): _detect,
+    frozenset({"distortion_analysis"}): _analyse,
+    frozenset({"findings"}): _diagnose,
+    frozenset({"selected_tools"}): _select,
+    frozenset({"region_boxes"}): _locate,
+    _EXPLAINING: _respond,
+    frozenset({"quality_probs", "quality_reasoning"}): _score,
+    frozenset({"quality_level", "quality_reasoning"}): _classify,
+}
+"""Output field names -> what answers them."""

@@ -1,0 +1,136 @@
+"""What the perceptual expert measures on one image: a fixed vector of named features and a coarse map.
+
+Every value is finite on any image (grey, flat, a single pixel). Images whose longer side passes
+`MAXIMUM_SIDE` are averaged down first, as a viewer would; compression blocks are measured before that.
+Sources: Mittal et al. 2012 (BRISQUE), Ghadiyaram & Bovik 2017 (opponent statistics), Immerkaer 1996 (noise),
+Crete et al. 2007 (blur by reblurring), Hasler & Suesstrunk 2003 (colourfulness), Wang et al. 2000 (blocking),
+Field 1987 (spectrum slope), He et al. 2009 (dark channel).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from program.lms.perceptual import measures
+from program.lms.perceptual.nss import AGGD_NAMES, Plane, aggd_of_products, ggd_shape, halve, normalise
+
+__all__ = ("FEATURE_NAMES", "GRID", "MAXIMUM_SIDE", "Measured", "measure")
+
+MAXIMUM_SIDE = 1024
+"""Longer sides are scaled down to this many pixels: the quality models saw images of about 500."""
+GRID = 3
+"""Rows and columns of the coarse map that says where."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One image's features: `vector` in the order of `FEATURE_NAMES`, `maps` as 3 x 3 rows by name."""
+
+    vector: NDArray[np.float64]
+    maps: dict[str, list[list[float]]]
+
+    @cached_property
+    def named(self) -> dict[str, float]:
+        """Return the features by name."""
+        return dict(zip(FEATURE_NAMES, self.vector.tolist(), strict=True))
+
+
+def measure(pixels: NDArray[np.uint8]) -> Measured:
+    """Measure H x W x 3 uint8 sRGB pixels; deterministic, touches nothing else."""
+    named, maps = _measure(pixels)
+    vector = np.nan_to_num(np.array(list(named.values())), nan=0.0, posinf=1e6, neginf=-1e6)
+    return Measured(vector, maps)
+
+
+def _measure(pixels: NDArray[np.uint8]) -> tuple[dict[str, float], dict[str, list[list[float]]]]:
+    native = _luma(pixels.astype(np.float32))
+    named = measures.blocking(native)
+    rgb = _viewing_size(pixels).astype(np.float32)
+    luma = _luma(rgb)
+    scales = [luma, halve(luma)]
+    scales.append(halve(scales[1]))
+    deviations = []
+    for i, plane in enumerate(scales, 1):
+        found, deviation = _scene_statistics(plane, f"luma{i}", pairs=i < 3)
+        named |= found
+        deviations.append(deviation)
+    named |= _colour_statistics(rgb)
+    sharp, maps = measures.sharpness(scales, deviations)
+    named |= sharp
+    for part, part_maps in (measures.noise(luma, rgb), measures.exposure(luma), measures.colour(rgb)):
+        named |= part
+        maps |= part_maps
+    named |= measures.spectrum(luma)
+    maps["blocking"] = measures.grid_of(measures.blocking_map(native))
+    maps["contrast"] = measures.grid_of(deviations[1])
+    return named, maps
+
+
+def _luma(rgb: Plane) -> Plane:
+    return np.asarray(rgb @ np.array([0.299, 0.587, 0.114], dtype=np.float32))
+
+
+def _viewing_size(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    height, width = pixels.shape[:2]
+    longer = max(height, width)
+    if longer <= MAXIMUM_SIDE:
+        return pixels
+    size = (max(1, round(width * MAXIMUM_SIDE / longer)), max(1, round(height * MAXIMUM_SIDE / longer)))
+    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
+
+
+def _scene_statistics(plane: Plane, name: str, *, pairs: bool) -> tuple[dict[str, float], Plane]:
+    values, deviation = normalise(plane)
+    named = {f"{name}_{key}": value for key, value in _moments(values).items()}
+    if pairs:
+        fitted = aggd_of_products(values)
+        named |= {f"{name}_{key}": value for key, value in zip(AGGD_NAMES, fitted, strict=True)}
+    mean = float(deviation.mean())
+    named[f"{name}_deviation_log"] = float(np.log1p(mean))
+    named[f"{name}_deviation_cv"] = float(deviation.std()) / (mean + 1.0)
+    return named, deviation
+
+
+def _moments(values: Plane) -> dict[str, float]:
+    flat = values.ravel()
+    square = flat * flat
+    power = float(square.mean())
+    if power < 1e-9:
+        return {"shape": 10.0, "power": 0.0, "kurtosis": 0.0, "skewness": 0.0}
+    absolute = float(np.abs(flat).mean())
+    fourth, third = float((square * square).mean()), float((square * flat).mean())
+    return {
+        "shape": ggd_shape(absolute**2 / power),
+        "power": power,
+        "kurtosis": float(np.log1p(fourth / power**2)),
+        "skewness": float(np.clip(third / power**1.5, -5, 5)),
+    }
+
+
+def _colour_statistics(rgb: Plane) -> dict[str, float]:
+    """Statistics of opponent colours, linear and logarithmic (Ruderman et al. 1998), at half and quarter size."""
+    red, green, blue = (halve(np.ascontiguousarray(rgb[:, :, c])) for c in range(3))
+    log_red, log_green, log_blue = (np.log1p(c) for c in (red, green, blue))
+    planes = {
+        "red_green": red - green,
+        "yellow_blue": 0.5 * (red + green) - blue,
+        "log_yellow_blue": 32 * (log_red + log_green - 2 * log_blue) / 6**0.5,
+        "log_red_green": 32 * (log_red - log_green) / 2**0.5,
+    }
+    named: dict[str, float] = {}
+    for name, plane in planes.items():
+        plane = np.asarray(plane, dtype=np.float32)
+        found, _ = _scene_statistics(plane, f"{name}1", pairs=False)
+        named |= found
+        if not name.startswith("log"):
+            found, _ = _scene_statistics(halve(plane), f"{name}2", pairs=False)
+            named |= found
+        named[f"{name}_spread"] = float(np.log1p(plane.std()))
+    return named
+
+
+FEATURE_NAMES: tuple[str, ...] = tuple(_measure(np.zeros((16, 16, 3), np.uint8))[0])
+"""The order of every feature vector."""

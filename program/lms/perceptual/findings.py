@@ -1,0 +1,206 @@
+"""Distortions as findings: category, severity word, and a sentence that quotes the measurement and says where."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from program.lms.perceptual.views import View
+from signatures.schemas import GLOBAL, DistortionCategory
+
+__all__ = ("PRESENT", "describe", "findings", "present", "severity_word", "where")
+
+PRESENT = 0.7
+"""Severity from which a distortion is reported: between imperceptible (0.1) and slightly annoying (1.1)."""
+_STEPS: tuple[tuple[float, str], ...] = ((0.45, "none"), (1.0, "slight"), (1.9, "moderate"), (2.8, "severe"))
+_PLACES = (("upper left", "top", "upper right"), ("left", "centre", "right"), ("lower left", "bottom", "lower right"))
+_PLACES_CHINESE = (("左上", "上方", "右上"), ("左侧", "中央", "右侧"), ("左下", "下方", "右下"))
+
+
+def severity_word(severity: float) -> str:
+    """Return none, slight, moderate, severe or extreme for a severity (4.6 minus the mean human score).
+
+    >>> severity_word(0.2), severity_word(2.0)
+    ('none', 'severe')
+    """
+    return next((word for bound, word in _STEPS if severity < bound), "extreme")
+
+
+def present(view: View, limit: float = PRESENT) -> list[DistortionCategory]:
+    """Return the categories that are there, strongest first."""
+    found = [(severity, category) for category, severity in view.severities.items() if severity >= limit]
+    return [category for severity, category in sorted(found, key=lambda pair: -pair[0])]
+
+
+def findings(
+    view: View, region: str, asked: Sequence[DistortionCategory] | None, *, chinese: bool
+) -> list[dict[str, str]]:
+    """Return a finding per asked category, or per category present when none is asked after."""
+    categories = list(asked) if asked is not None else present(view)
+    return [
+        {
+            "region": region or GLOBAL, "type": category, "severity": severity_word(view.severities[category]),
+            "explanation": describe(view, category, chinese=chinese),
+        }
+        for category in categories
+    ]  # fmt: skip
+
+
+def where(cells: Sequence[Sequence[float]], *, lowest: bool = False, chinese: bool = False) -> str:
+    """Return the place of the strongest (or weakest) of 3 x 3 cells, or "everywhere" when they hardly differ."""
+    values = np.array(cells, dtype=float)
+    spread = float(values.std()) / (abs(float(values.mean())) + 1e-6)
+    if spread < 0.08:
+        return "全图" if chinese else "all over the image"
+    row, column = divmod(int(values.argmin() if lowest else values.argmax()), 3)
+    place = (_PLACES_CHINESE if chinese else _PLACES)[row][column]
+    return f"{place}最明显" if chinese else f"strongest at the {place}"
+
+
+def describe(view: View, category: DistortionCategory, *, chinese: bool = False) -> str:
+    """Say in one sentence what was measured for a category, and where."""
+    severity = severity_word(view.severities[category])
+    if view.difference is not None:
+        return _against_reference(view, category, severity, chinese)
+    return _ALONE[category](view.measured.named, view.measured.maps, severity, chinese)
+
+
+_Named = Mapping[str, float]
+_Maps = Mapping[str, Sequence[Sequence[float]]]
+_WORDS = {"none": "无", "slight": "轻微", "moderate": "中等", "severe": "严重", "extreme": "极其严重"}
+
+
+def _blur(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+    place = where(m["detail"], lowest=True, chinese=chinese)
+    if chinese:
+        return (
+            f"模糊程度{_WORDS[severity]}：再模糊后仍保留 {n['reblur']:.0%} 的边缘变化，细节占比 "
+            f"{n['detail_median']:.2f}，{place}。"
+        )
+    return (
+        f"Blur is {severity}: a further blur keeps {n['reblur']:.0%} of the edge steps and fine detail makes up "
+        f"{n['detail_median']:.2f} of the local contrast, {place}."
+    )
+
+
+def _noise(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+    place, level = where(m["noise"], chinese=chinese), float(np.expm1(n["noise_p20"]))
+    if chinese:
+        return f"噪声程度{_WORDS[severity]}：平坦区域约 {level:.1f} 个灰度级，{place}。"
+    return f"Noise is {severity}: about {level:.1f} grey levels in quiet areas, {place}."
+
+
+def _compression(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+    place, ratio = where(m["blocking"], chinese=chinese), float(np.exp(n["blocking"]))
+    if chinese:
+        return f"压缩失真程度{_WORDS[severity]}：8 像素块边界的跳变为块内的 {ratio:.2f} 倍，{place}。"
+    return (
+        f"Compression damage is {severity}: steps at 8-pixel block borders are {ratio:.2f} times those inside, {place}."
+    )
+
+
+def _brightness(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+    dark = n["brightness"] < 0.45
+    place = where(m["brightness"], lowest=dark, chinese=chinese)
+    mean, black, white = 255 * n["brightness"], n["dark_share"], n["light_share"]
+    if chinese:
+        return (
+            f"亮度问题{_WORDS[severity]}：平均亮度 {mean:.0f}/255，{black:.0%} 接近全黑，{white:.0%} "
+            f"接近全白，{place}。"
+        )
+    return (
+        f"The brightness problem is {severity}: mean {mean:.0f} of 255, {black:.0%} of the "
+        f"pixels near black and {white:.0%} near "
+        f"white, {place}."
+    )
+
+
+def _colour(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+    place = where(m["saturation"], chinese=chinese)
+    if chinese:
+        return (
+            f"颜色失真程度{_WORDS[severity]}：饱和度 {n['saturation']:.2f}，色彩丰富度 "
+            f"{n['colourfulness']:.2f}，偏色 {n['cast']:.2f}，饱和度{place}。"
+        )
+    return (
+        f"Color distortion is {severity}: saturation {n['saturation']:.2f}, colourfulness "
+        f"{n['colourfulness']:.2f}, cast "
+        f"{n['cast']:.2f}; saturation is {place}."
+    )
+
+
+def _oversharp(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+    place, edges = where(m["sharpness"], chinese=chinese), float(np.expm1(n["edge1_p99"]))
+    if chinese:
+        return f"锐化过度程度{_WORDS[severity]}：最强边缘每像素 {edges:.0f} 级，{place}。"
+    return f"Over-sharpening is {severity}: the strongest edges rise {edges:.0f} grey levels a pixel, {place}."
+
+
+def _contrast(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+    place = where(m["contrast"], lowest=True, chinese=chinese)
+    if chinese:
+        return (
+            f"对比度问题{_WORDS[severity]}：亮度跨度 {n['contrast_range']:.0%}，标准差 "
+            f"{n['contrast_rms']:.2f}，{place}。"
+        )
+    return (
+        f"The contrast problem is {severity}: brightness spans {n['contrast_range']:.0%} of the "
+        "range with a deviation of "
+        f"{n['contrast_rms']:.2f}, {place}."
+    )
+
+
+_ALONE: Mapping[DistortionCategory, Callable[[_Named, _Maps, str, bool], str]] = {
+    "Blurs": _blur, "Noise": _noise, "Compression": _compression, "Brightness change": _brightness,
+    "Color distortions": _colour, "Sharpness": _oversharp, "Contrast": _contrast,
+}  # fmt: skip
+
+
+def _against_reference(view: View, category: DistortionCategory, severity: str, chinese: bool) -> str:
+    if view.difference is None:
+        raise ValueError("a view without a reference has no difference; describe it alone")
+    d, maps = view.difference.named, view.difference.maps
+    gain = 4.343 * d["detail_gain"]
+    facts: dict[DistortionCategory, tuple[str, str, str]] = {
+        "Blurs": (f"fine detail changed by {gain:+.1f} dB", f"细节能量变化 {gain:+.1f} dB", "difference"),
+        "Sharpness": (f"fine detail changed by {gain:+.1f} dB", f"细节能量变化 {gain:+.1f} dB", "difference"),
+        "Noise": (
+            f"{np.expm1(d['residual_quiet']):.1f} grey levels were added in quiet areas",
+            f"平坦区域增加 {np.expm1(d['residual_quiet']):.1f} 个灰度级", "residual",
+        ),
+        "Compression": (
+            f"block-border steps rose by {100 * np.expm1(max(d['blocking_rise'], 0)):.0f} % and "
+            f"structure lost {d['structure_loss1']:.2f}",
+            f"块边界跳变增加 {100 * np.expm1(max(d['blocking_rise'], 0)):.0f}%，"
+            f"结构损失 {d['structure_loss1']:.2f}",
+            "difference",
+        ),
+        "Brightness change": (
+            f"mean brightness moved by {255 * d['brightness_shift']:+.0f} of 255",
+            f"平均亮度变化 {255 * d['brightness_shift']:+.0f}/255", "shift",
+        ),
+        "Color distortions": (
+            f"colour moved by {np.expm1(d['colour_shift']):.1f} on average",
+            f"颜色平均偏移 {np.expm1(d['colour_shift']):.1f}", "colour",
+        ),
+        "Contrast": (
+            f"contrast changed by a factor of {np.exp(d['contrast_change']):.2f}",
+            f"对比度变为 {np.exp(d['contrast_change']):.2f} 倍", "difference",
+        ),
+    }  # fmt: skip
+    english, native, key = facts[category]
+    cells = [[abs(v) for v in row] for row in maps[key]]
+    if chinese:
+        return (
+            f"与参考图相比，{_NAMES_CHINESE[category]}程度{_WORDS[severity]}：{native}，{where(cells, chinese=True)}。"
+        )
+    return f"Against the reference, {_NAMES[category]} is {severity}: {english}, {where(cells)}."
+
+
+_NAMES: Mapping[DistortionCategory, str] = {
+    "Blurs": "blur", "Color distortions": "color distortion", "Compression": "compression damage", "Noise": "noise",
+    "Brightness change": "the brightness change", "Sharpness": "over-sharpening", "Contrast": "the contrast change",
+}  # fmt: skip
+_NAMES_CHINESE: Mapping[DistortionCategory, str] = {
+    "Blurs": "模糊", "Color distortions": "颜色失真", "Compression": "压缩失真", "Noise": "噪声",
+    "Brightness change": "亮度变化", "Sharpness": "过度锐化", "Contrast": "对比度变化",
+}  # fmt: skip

@@ -1,0 +1,140 @@
+"""What the expert looks at: an image (and its reference) with everything measured once, by content hash."""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from program.cache import open_cache
+from program.errors import ImageError
+from program.images import HOST, IMAGES, ImageRef
+from program.lms.perceptual.features import FEATURE_NAMES, Measured, measure
+from program.lms.perceptual.quality import Belief, QualityModel, believe, load_models
+from program.lms.perceptual.reference import DIFFERENCE_NAMES, Difference, compare
+from program.lms.perceptual.regression import Examples, Matrix
+from signatures.schemas import DistortionCategory
+
+__all__ = ("View", "Viewer", "image_of")
+
+REMEMBERED = 4096
+"""Views kept in memory: about 10 KB each."""
+_URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
+_LAYOUT = hashlib.sha256("|".join((*FEATURE_NAMES, *DIFFERENCE_NAMES)).encode()).hexdigest()[:12]
+
+
+class View:
+    """One image, alone or against its reference; derived values are computed on first use."""
+
+    def __init__(self, measured: Measured, difference: Difference | None) -> None:
+        self.measured, self.difference = measured, difference
+
+    @property
+    def model(self) -> QualityModel:
+        """The models that fit: with a reference or without."""
+        single, paired = load_models()
+        return single if self.difference is None else paired
+
+    @property
+    def vector(self) -> Matrix:
+        """The features that the models read."""
+        return self.measured.vector if self.difference is None else self.difference.vector
+
+    @cached_property
+    def severities(self) -> dict[DistortionCategory, float]:
+        """How strong each distortion category is, 0 .. 4."""
+        return self.model.detector.named(self.vector)
+
+    @cached_property
+    def tilt(self) -> Matrix:
+        """The detector's whole output, one row."""
+        return np.asarray(self.model.detector.severities(self.vector)[0])
+
+    @cached_property
+    def prior(self) -> Belief:
+        """The quality believed in without any demo."""
+        return believe(self.model, self.vector)
+
+    def belief(self, examples: Examples | None) -> Belief:
+        """Return the quality believed in after some demos."""
+        return (
+            self.prior if examples is None or not len(examples.labels) else believe(self.model, self.vector, examples)
+        )
+
+
+class Viewer:
+    """Measures each image once per process, and once per machine when a folder is given. Thread-safe."""
+
+    _memory: ClassVar[OrderedDict[tuple[str, str], View]] = OrderedDict()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Keep measurements in `folder`, or in memory only."""
+        self._folder = folder
+        self._disk = open_cache(folder) if folder is not None else None
+
+    def view(self, image: Any, reference: Any = None) -> View:
+        """Return the view of an input's image: a dspy.Image, reference URL, data URI, or an ImageRef."""
+        ref = image_of(image)
+        against = image_of(reference) if reference is not None else None
+        key = (ref.sha256, against.sha256 if against else "")
+        with self._lock:
+            if key in self._memory:
+                self._memory.move_to_end(key)
+                return self._memory[key]
+        view = View(self._measured(ref), self._difference(ref, against) if against else None)
+        with self._lock:
+            self._memory[key] = view
+            while len(self._memory) > REMEMBERED:
+                self._memory.popitem(last=False)
+        return view
+
+    def _measured(self, ref: ImageRef) -> Measured:
+        stored = self._stored(ref.sha256)
+        if stored is not None:
+            return Measured(*stored)
+        found = measure(IMAGES.pixels(ref))
+        self._store(ref.sha256, found.vector, found.maps)
+        return found
+
+    def _difference(self, ref: ImageRef, reference: ImageRef) -> Difference:
+        key = f"{ref.sha256}/{reference.sha256}"
+        stored = self._stored(key)
+        if stored is not None:
+            return Difference(*stored)
+        found = compare(IMAGES.pixels(ref), IMAGES.pixels(reference))
+        self._store(key, found.vector, found.maps)
+        return found
+
+    def _stored(self, key: str) -> tuple[Matrix, dict[str, list[list[float]]]] | None:
+        if self._disk is None:
+            return None
+        value = self._disk.get(f"{_LAYOUT}/{key}")
+        return None if value is None else (np.array(value["vector"], dtype=np.float64), value["maps"])
+
+    def _store(self, key: str, vector: Matrix, maps: Mapping[str, Any]) -> None:
+        if self._disk is not None:
+            self._disk.set(f"{_LAYOUT}/{key}", {"vector": vector.tolist(), "maps": dict(maps)})
+
+
+def image_of(value: Any) -> ImageRef:
+    """Return the image an input stands for; ImageError when it holds none that can be read here."""
+    if isinstance(value, ImageRef):
+        return value
+    if isinstance(value, Mapping):
+        value = value.get("url") or value.get("image_url") or json.dumps(dict(value), default=str)
+    text = str(getattr(value, "url", value))
+    match = _URL.search(text)
+    if match:
+        return IMAGES.find(match[0])
+    data = re.search(r"data:image/[\w.+-]+;base64,([A-Za-z0-9+/=\s]+)", text)
+    if data:
+        return IMAGES.add(base64.b64decode(data[1]))
+    raise ImageError(f"image {text[:60]!r}: not an image reference; give an image opened with program.images")

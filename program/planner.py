@@ -1,0 +1,135 @@
+"""The Planner: a question becomes a plan, and the rules are checked after the model answered."""
+
+import logging
+from collections.abc import Collection, Sequence
+
+import dspy
+
+from program.ask import ask, stage
+from program.errors import ToolError
+from program.resources import Resources
+from program.state import AssessmentState
+from program.tools.registry import ToolRegistry
+from signatures.planner import PlanAssessment
+from signatures.schemas import GLOBAL, Plan
+
+__all__ = ("Planner", "apply_rules", "rule_plan")
+
+logger = logging.getLogger(__name__)
+
+_EXAMPLE = {
+    "plan": {
+        "query_type": "IQA", "query_scope": [GLOBAL], "distortion_source": "inferred", "distortions": [],
+        "reference_mode": "No-Reference", "required_tools": [], "distortion_detection": True,
+        "distortion_analysis": True, "tool_selection": True, "tool_execute": True,
+    }
+}  # fmt: skip
+
+
+class Planner(dspy.Module):
+    """Decide from the question alone what to look at: text only, so one call serves many images."""
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__()
+        self.resources = resources
+        self.plan = dspy.Predict(PlanAssessment)
+
+    def forward(self, state: AssessmentState, tool_names: Sequence[str], feedback: str | None = None) -> tuple[Plan, list[str]]:
+        """Return the plan, and what the rules changed in the model's answer."""
+        has_reference = state.reference_path is not None
+        boxes = list(state.regions or {})
+        inputs = {
+            "query": state.query,
+            "has_reference": has_reference,
+            "region_names": boxes or None,
+            "tool_names": list(tool_names),
+            "feedback": feedback,
+            "previous_plan": state.plan.model_dump_json() if feedback and state.plan else None,
+        }
+        with stage("planner"):
+            answer = ask(
+                self.plan, inputs, lm=self.resources.lm("planner"), check=lambda p: p.plan, example=_EXAMPLE
+            )
+        repairs = []
+        plan = answer.value
+        if plan is None:
+            plan = rule_plan(boxes)
+            repairs.append(f"the model gave no usable plan ({answer.errors[-1]}); the general plan stands in")
+        repaired, changes = apply_rules(plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry)
+        repairs += changes
+        logger.info("plan: %s, scope %s, repairs: %s", repaired.query_type, repaired.query_scope, repairs or "none")
+        return repaired, repairs
+
+
+def rule_plan(boxes: Sequence[str]) -> Plan:
+    """Return the plan for a question nothing is known of: look at everything with every step."""
+    return Plan(
+        query_type="IQA",
+        query_scope=list(boxes) or [GLOBAL],
+        distortion_detection=True,
+        distortion_analysis=True,
+        tool_selection=True,
+        tool_execute=True,
+    )
+
+
+def apply_rules(
+    plan: Plan, *, has_reference: bool, boxes: Collection[str], registry: ToolRegistry
+) -> tuple[Plan, list[str]]:
+    """Return the plan as the paper's rules allow it, with one line per change.
+
+    Rules: "Other" runs no step; detection only where no distortion is named; analysis always; tool+region or tool only:
+    execute without selection; region without a known box: no tools; otherwise both. A known box makes
+    a region measurable, so it counts like the whole image.
+    """
+    changes: list[str] = []
+    scope = list(dict.fromkeys(plan.query_scope))
+    if len(scope) > 1 and GLOBAL in scope:
+        scope.remove(GLOBAL)
+    tools = _usable_tools(plan.required_tools, has_reference, registry, changes)
+    is_iqa = plan.query_type == "IQA"
+    named = [r for r in plan.distortions if r.distortions] if is_iqa and plan.distortion_source == "explicit" else []
+    unboxed = [region for region in scope if region != GLOBAL and region not in boxes]
+    if tools:
+        selection, execution = False, True
+    elif unboxed and len(unboxed) == len(scope):
+        selection, execution = False, False
+    else:
+        selection, execution = True, True
+    wanted = {
+        "query_scope": scope,
+        "distortion_source": "explicit" if named else "inferred",
+        "distortions": named,
+        "reference_mode": "Full-Reference" if has_reference else "No-Reference",
+        "required_tools": tools,
+        "distortion_detection": is_iqa and not named,
+        "distortion_analysis": is_iqa,
+        "tool_selection": is_iqa and selection,
+        "tool_execute": is_iqa and execution,
+    }
+    for field, value in wanted.items():
+        given = getattr(plan, field)
+        if given != value and field != "required_tools":
+            changes.append(f"{field}: {_shown(given)} -> {_shown(value)}")
+    return plan.model_copy(update=wanted), changes
+
+
+def _usable_tools(
+    names: Sequence[str], has_reference: bool, registry: ToolRegistry, changes: list[str]
+) -> list[str]:
+    usable = []
+    for name in names:
+        try:
+            spec = registry.get(name)
+        except ToolError as error:
+            changes.append(str(error))
+            continue
+        if spec.mode == "FR" and not has_reference:
+            changes.append(f"tool {spec.name!r}: needs a reference image and none is given; left out")
+        elif spec.name not in usable:
+            usable.append(spec.name)
+    return usable
+
+
+def _shown(value: object) -> str:
+    return str([getattr(v, "model_dump", lambda v=v: v)() for v in value]) if isinstance(value, list) else str(value)

@@ -1,0 +1,262 @@
+"""Which kind of answer a query wants, by rules on its text; options parsed into letters. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+__all__ = (
+    "QueryReading",
+    "QueryType",
+    "detect_query_type",
+    "letter_options",
+    "normalise_choice",
+    "parse_options",
+    "read_query",
+)
+
+
+class QueryType(Enum):
+    """What the Summarizer must answer with."""
+
+    SCORING = "scoring"
+    MCQ = "mcq"
+    EXPLANATION = "explanation"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryReading:
+    """A query's type, the rule that decided it, and its options by letter (None without options)."""
+
+    type: QueryType
+    rule: str
+    options: dict[str, str] | None = None
+
+
+_MARKER = re.compile(
+    r"(?:(?<=^)|(?<=[\s,;:?!，；：？。！（(\[]))[(（]?([A-Ha-h])(?:[)）]|[.．、:：](?!\w\.))\s*", re.MULTILINE
+)
+_LOOSE_END = re.compile(r"(?:[\s,;，；.。?？(（\[]|\s(?:or|and)|[或和])+\Z", re.IGNORECASE)
+_CHOOSE_FROM = re.compile(
+    r"\bchoose\s+(?:\w+\s+){0,3}?from\b|\bpick\s+(?:one\s+)?from\b|从.{0,20}(?:选择|选出|选一|中选)", re.IGNORECASE
+)
+_LISTED = re.compile(
+    r"(?:\b(?:choose|pick)\s+(?:\w+\s+){0,3}?from\b|从)(?:\s*(?:the following|these)(?:\s+options)?)?"
+    r"\s*[:：]?\s*(.+?)(?:[.。?？]|中选|里选|$)",
+    re.IGNORECASE | re.DOTALL,
+)
+_LISTED_AFTER = re.compile(r"从.{0,12}?[中里](?:选择?|挑)[^:：]{0,10}[:：]\s*(.+?)(?:[。.?？]|$)", re.DOTALL)
+
+_SUBJECT = r"(?:quality|image|picture|photo|photograph|screenshot|shot|frame|it|this|sharpness|clarity|noise|blur)"
+_SCORING = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"\b(?:rate|score|assess|evaluate|grade|judge)\b(?!\s+(?:whether|if|why|how))[^?]{{0,120}}?\b{_SUBJECT}\b",
+        r"\bhow\s+would\s+you\s+(?:rate|score|grade|judge|assess|evaluate)\b",
+        r"\b(?:give|assign|provide|output|return|predict|estimate|report)\b[^?.]{0,40}\b(?:score|rating|grade|mos)\b",
+        r"\bwhat(?:'s|\s+is|\s+are|\s+would\s+be|\s+would\s+you\s+say\s+is)?\b[^?]{0,40}\bquality\b[^?]{0,25}\b(?:score|level|rating|grade)\b",
+        r"\bwhat(?:'s|\s+is)\s+(?:the|its|your)\s+(?:\w+\s+){0,3}?(?:score|rating|mos)\b",
+        r"\bwhat\s+(?:score|rating|grade|mos)\b",
+        r"\bhow\s+(?:good|bad|high|low|poor)\s+is\s+(?:the\s+|this\s+|its\s+)?[^?]{0,120}?\b(?:quality|image|picture|photo)\b",
+        r"\bhow(?:'s|\s+is)\s+the\s+(?:\w+\s+){0,2}?quality\b",
+        r"\b(?:on\s+a\s+scale|from\s+1\s+to\s+(?:5|10|100)|out\s+of\s+(?:5|10|100)|1\s*-\s*5)\b",
+        r"\b(?:quality|overall)\s+(?:score|rating|assessment)\s*(?:[:.]|please|$)",
+        r"评分|打分|评个?分|多少分|几分|给出?.{0,12}(?:分数|得分|评级|分$)|得分",
+        r"(?:评价|评估|评判|衡量|判断)(?:一下)?.{0,15}(?:质量|画质)(?!.{0,6}(?:为什么|原因))",
+        r"(?:质量|画质).{0,6}(?:分数|等级|评级|级别)|(?:质量|画质)(?:如何|怎么样|怎样|有多好|有多高)",
+    )
+)  # fmt: skip
+_NO_REQUEST = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"^\W*why\b[^?？.!]*\W*$",
+        r"^\W*(?:is|are|was|were|am|does|do|did|has|have|had|would|should|will)\b(?!n't)(?!\s+you\b)[^?？.!]*[?？]\W*$",
+        r"^\W*(?:为什么|为何)[^?？。!！]*\W*$",
+        r"^(?!.{0,6}(?:请|可以|能|可否|麻烦))[^?？。!！]*吗\W*$",
+    )
+)
+"""One sentence that asks why, or yes or no: it may speak of a score without asking for one."""
+
+_ASKS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"\?|？",
+        r"^\W*(?:what|which|why|how|where|who|when|is|are|was|were|does|do|did|can|could|has|have|had|will|would|should|am)\b",
+        r"\b(?:describe|explain|why|tell\s+me|comment\s+on|identify|list|point\s+out|summari[sz]e|discuss|analy[sz]e|elaborate|discover|find|name|mention|compare)\b",
+        r"\bwhether\b|\b(?:assess|evaluate|judge|check|see|determine|decide)\s+if\b",
+        r"为什么|为何|什么|哪|吗|呢|是否|有没有|怎么|怎样|如何|描述|解释|说明|分析|指出|列出|说说|谈谈|介绍|原因",
+    )
+)  # fmt: skip
+
+
+def detect_query_type(query: str, options: Mapping[str, str] | Sequence[str] | None = None) -> QueryType:
+    """Return whether a query wants a score, one of its options, or an explanation (English, Chinese).
+
+    >>> detect_query_type("Rate the perceptual quality of this image.").value
+    'scoring'
+    >>> detect_query_type("Is it blurry? A. Yes B. No").value, detect_query_type("Is it blurry?").value
+    ('mcq', 'explanation')
+    """
+    return read_query(query, options).type
+
+
+def read_query(query: str, options: Mapping[str, str] | Sequence[str] | None = None) -> QueryReading:
+    """Return a query's type with the rule that fired and its options by letter.
+
+    The order of the rules: given options; two or more lettered options in the text; "choose from";
+    a scoring phrase; an interrogative or "describe"/"explain"; otherwise scoring.
+    """
+    if options:
+        return QueryReading(QueryType.MCQ, "options given", letter_options(options))
+    parsed = parse_options(query)
+    if parsed is not None:
+        return QueryReading(QueryType.MCQ, "lettered options in the text", parsed)
+    if _CHOOSE_FROM.search(query):
+        return QueryReading(QueryType.MCQ, "choose from", _listed_options(query))
+    asks_for_none = any(pattern.search(query) for pattern in _NO_REQUEST)
+    if not asks_for_none and any(pattern.search(query) for pattern in _SCORING):
+        return QueryReading(QueryType.SCORING, "scoring phrase")
+    if any(pattern.search(query.strip()) for pattern in _ASKS):
+        return QueryReading(QueryType.EXPLANATION, "interrogative or describe/explain")
+    return QueryReading(QueryType.SCORING, "no rule fired")
+
+
+def parse_options(query: str) -> dict[str, str] | None:
+    """Read lettered options (`A)`, `A.`, `A:`, `(A)`, `A、`) from a text, or None if there are not two or more.
+
+    >>> parse_options("Which is worst? A) Blur B) Noise C) Blocking")
+    {'A': 'Blur', 'B': 'Noise', 'C': 'Blocking'}
+    """
+    options: dict[str, str] = {}
+    found = list(_MARKER.finditer(query))
+    start = next((i for i, m in enumerate(found) if m[1].upper() == "A"), None)
+    if start is None:
+        return None
+    run = [found[start]]
+    for marker in found[start + 1 :]:
+        if marker[1].upper() == chr(ord(run[-1][1].upper()) + 1):
+            run.append(marker)
+    if len(run) < 2 or _labels(query, run):
+        return None
+    for marker, following in zip(run, [*run[1:], None], strict=True):
+        stop = following.start() if following else len(query)
+        options[marker[1].upper()] = query[marker.end() : stop].strip()
+    last = run[-1][1].upper()
+    if all("\n" in query[a.end() : b.start()] for a, b in pairwise(run)):
+        # One option a line: what follows the last one's line is no part of it ("Answer with the letter.").
+        options[last] = options[last].split("\n", 1)[0]
+    options = {letter: _trimmed(text) for letter, text in options.items()}
+    return options if all(options.values()) else None
+
+
+def _trimmed(text: str) -> str:
+    text = _LOOSE_END.sub("", text)
+    for left, right in ("()", "（）", "[]"):
+        if text.endswith(right) and text.count(left) < text.count(right):
+            text = _LOOSE_END.sub("", text[:-1])
+    return text
+
+
+def _labels(query: str, run: Sequence[re.Match[str]]) -> bool:
+    """Return whether the letters name things ("image A: ... image B: ...") instead of options."""
+    before = [re.search(r"([^\W\d]+)\s\Z", query[: marker.start()]) for marker in run]
+    return len({match[1].casefold() if match else None for match in before}) == 1 and before[0] is not None
+
+
+def _listed_options(query: str) -> dict[str, str] | None:
+    match = _LISTED_AFTER.search(query) or _LISTED.search(query)
+    if match is None:
+        return None
+    words = [w.strip(" \"'“”‘’") for w in re.split(r"\s*[,，、;；/]\s*|\s+(?:or|and)\s+|或者?|和", match[1])]
+    words = [re.sub(r"^(?:or|and)\s+", "", w) for w in words if w]
+    return letter_options(words) if len(words) >= 2 else None
+
+
+def letter_options(options: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """Return options keyed by capital letters: from a mapping, a sequence (A, B, C...) or text ("A. Yes B. No").
+
+    Raises ValueError when there are not two or more, or one is empty.
+    """
+    if isinstance(options, str):
+        options = parse_options(options) or [options]
+    if isinstance(options, Mapping):
+        lettered = {str(key).strip().upper(): str(text).strip() for key, text in options.items()}
+    else:
+        lettered = {chr(ord("A") + i): str(text).strip() for i, text in enumerate(options)}
+    wrong = [key for key in lettered if not re.fullmatch(r"[A-Z]", key)]
+    if wrong or len(lettered) < 2 or not all(lettered.values()) or len(lettered) != len(options):
+        raise ValueError(
+            f'options {dict(lettered)!r}: give two or more non-empty texts under letters, as {{"A": "Yes", "B": "No"}}'
+        )
+    return lettered
+
+
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+_SEPARATOR = re.compile(r"\s*[)）\].．、:：,，]")
+_CHINESE_NUMBERS = "一二三四五六七八"
+
+
+def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
+    """Return the letter of the option an answer names, or None when it names none or several.
+
+    Accepts a letter, the option's text, "B. text", "option B", "the second", 2 or "第二个", in that order.
+
+    >>> normalise_choice(" b. noise", {"A": "Blur", "B": "Noise"})
+    'B'
+    """
+    text = answer.strip().strip("\"'`*“”‘’").strip()
+    by_text = {_fold(option): letter for letter, option in options.items()}
+    if _fold(text) in by_text and len(by_text) == len(options):
+        return by_text[_fold(text)]
+    letter = re.fullmatch(
+        r"(?:(?:the\s+)?(?:correct\s+|best\s+|final\s+)?(?:answer|option|choice)\s*(?:is|:)?\s*|答案(?:是|为|：|:)?\s*|选项?\s*)?"
+        r"[(（\[]?([A-Z])(?:[)）\].．、:：,，\s].*)?",
+        text,
+        re.IGNORECASE | re.DOTALL,
+    )  # fmt: skip
+    if letter and letter[1].upper() in options:
+        if _consistent(text, letter[1].upper(), letter.end(1), options):
+            return letter[1].upper()
+        if _SEPARATOR.match(text, letter.end(1)):
+            # "A. Noise" where noise is B: the letter and the text name two options.
+            return None
+    position = _position(text)
+    if position is not None and 1 <= position <= len(options):
+        return list(options)[position - 1]
+    named = [key for key, option in options.items() if _mentions(text, option)]
+    return named[0] if len(named) == 1 else None
+
+
+def _consistent(text: str, letter: str, end: int, options: Mapping[str, str]) -> bool:
+    """Return whether what follows a letter does not name another option ("A good photo" is no letter A)."""
+    rest = text[end:].lstrip(")）].．、:：,， ").strip()
+    if not rest or _mentions(rest, options[letter]):
+        return True
+    others = [option for key, option in options.items() if key != letter]
+    return _SEPARATOR.match(text, end) is not None and not any(_mentions(rest, option) for option in others)
+
+
+def _mentions(text: str, option: str) -> bool:
+    folded, wanted = _fold(text), _fold(option)
+    if not wanted:
+        return False
+    if re.search(r"[一-鿿]", wanted):
+        return wanted in folded
+    return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", folded) is not None
+
+
+def _position(text: str) -> int | None:
+    folded = text.casefold().strip(" .。")
+    number = re.fullmatch(r"(?:option|choice|选项|第)?\s*([1-8])\s*(?:个|项|个选项)?", folded)
+    if number:
+        return int(number[1])
+    ordinal = re.fullmatch(rf"(?:the\s+)?({'|'.join(_ORDINALS)})(?:\s+(?:one|option|choice))?", folded)
+    if ordinal:
+        return _ORDINALS.index(ordinal[1]) + 1
+    chinese = re.fullmatch(rf"(?:选项|第)([{_CHINESE_NUMBERS}])(?:个|项|个选项)?", folded)
+    return _CHINESE_NUMBERS.index(chinese[1]) + 1 if chinese else None
+
+
+def _fold(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip().strip(".。!！,，;；:：").casefold()

@@ -1,0 +1,248 @@
+"""The Summarizer: evidence and image become a score, an option or an explanation."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import dspy
+
+from program.ask import Answer, ask, stage
+from program.evidence import contradiction, findings_json, findings_note, scores_json, tool_scores, used_evidence
+from program.fusion import level_in_text, spread
+from program.images import ImageRef
+from program.logprobs import level_masses
+from program.query import QueryReading, QueryType, normalise_choice, read_query
+from program.replan import should_replan
+from program.resources import Resources
+from program.state import AssessmentState, ExecutorOutput, SummarizerOutput
+from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
+
+__all__ = ("PARSING_FAILED", "UNDETERMINED", "Summarizer")
+
+logger = logging.getLogger(__name__)
+
+UNDETERMINED = "Unable to determine"
+PARSING_FAILED = "VLM output parsing failed"
+TOP_LOGPROBS = 20
+"""Alternatives asked for per token; the most that hosted servers give."""
+NO_EVIDENCE = "No distortion analysis or tool score was available; the answer rests on the image alone."
+
+_SCORED = {
+    "quality_probs": {"bad": 0.02, "poor": 0.13, "fair": 0.6, "good": 0.2, "excellent": 0.05},
+    "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees.",
+}
+_CLASSIFIED = {"quality_level": "C", "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees."}
+_ANSWERED = {"final_answer": "B", "quality_reasoning": "Moderate blur, and a tool score of 2.6."}
+_EXPLAINED = {"final_answer": "The image is moderately blurred.", "quality_reasoning": "Edges are soft; the tool score is 2.6."}
+
+
+class Summarizer(dspy.Module):
+    """Answer from the evidence, and say whether it sufficed."""
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__()
+        self.resources = resources
+        self.score = dspy.Predict(ScoreQuality)
+        self.classify = dspy.Predict(ClassifyQuality)
+        self.answer = dspy.Predict(AnswerQuestion)
+        self.explain = dspy.Predict(ExplainQuality)
+
+    def forward(
+        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None = None
+    ) -> SummarizerOutput:
+        """Return the answer for a state that holds a plan and evidence (either may be None).
+
+        Raises ValueError when the state was never given a plan or evidence.
+        """
+        for needed in ("plan", "executor_evidence"):
+            if not state.has(needed):
+                raise ValueError(f"the state has no {needed}; run the stages before the Summarizer")
+        reading = read_query(state.query, state.options)
+        evidence = state.executor_evidence or ExecutorOutput()
+        is_iqa = state.plan is None or state.plan.query_type == "IQA"
+        logger.info(
+            "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s",
+            reading.type.value, reading.rule, sum(map(len, (evidence.distortion_analysis or {}).values())),
+            len(tool_scores(evidence.quality_scores)), image.name, reference.name if reference else None,
+        )  # fmt: skip
+        inputs = {
+            "image": image,
+            "reference": reference,
+            "query": state.query,
+            "distortion_analysis": findings_json(evidence.distortion_analysis),
+            "quality_scores": scores_json(evidence.quality_scores),
+        }
+        with stage("summarizer"):
+            if reading.type is QueryType.MCQ and reading.options:
+                fields = self._choose(inputs, reading.options)
+            elif reading.type is QueryType.SCORING and is_iqa:
+                fields = self._rate(inputs, evidence)
+            else:
+                fields = self._explain(inputs)
+        return self._output(fields, state, reading, evidence, is_iqa=is_iqa)
+
+    def _rate(self, inputs: Mapping[str, Any], evidence: ExecutorOutput) -> dict[str, Any]:
+        scores = tool_scores(evidence.quality_scores)
+        asked = {**inputs, "tool_mean": sum(scores) / len(scores) if scores else None}
+        answer = self._level_belief(asked)
+        probabilities, reasoning = answer.value or (None, "")
+        rung = answer.rung
+        if probabilities is None:
+            level = level_in_text(answer.raw)
+            if level is not None:
+                probabilities = self.resources.fusion.extract_vlm_probabilities(str(level), mode="classification")
+                rung, reasoning = "text", f"The model's answer, read as text, names level {level} of 5."
+        if probabilities is None and not scores:
+            return _failed(answer)
+        degraded = probabilities is None
+        if degraded:
+            rung, reasoning = "tools alone", "The model gave no level probabilities; the tools' scores stand alone."
+            logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
+        fusion = self.resources.fusion
+        score = fusion.fuse_scores(scores, probabilities)
+        posterior = fusion.posterior(scores, probabilities)
+        return {
+            "final_answer": score,
+            "quality_score": score,
+            "quality_reasoning": " ".join(
+                filter(None, (reasoning, findings_note(evidence, reasoning), _fusion_note(score, scores, probabilities)))
+            ),
+            "level_probabilities": probabilities,
+            "score_interval": spread(posterior),
+            "status": "degraded" if degraded else "ok",
+            "error": _last(answer) if degraded else None,
+            "rung": rung,
+        }
+
+    def _level_belief(self, inputs: Mapping[str, Any]) -> Answer[tuple[dict[int, float], str]]:
+        fusion = self.resources.fusion
+        lm = self.resources.lm("summarizer")
+        scoring = self.resources.settings.assessment.scoring
+        if scoring != "probabilities":
+            wants_logprobs = scoring == "logprobs" and "logprobs" in getattr(self.classify.lm or lm, "supported_params", ())
+            return ask(
+                self.classify, inputs, lm=lm, example=_CLASSIFIED,
+                check=lambda p: (self._classified(p, from_tokens=wants_logprobs), _reasoning(p)),
+                config={"logprobs": True, "top_logprobs": TOP_LOGPROBS} if wants_logprobs else None,
+            )  # fmt: skip
+        return ask(
+            self.score, inputs, lm=lm, example=_SCORED,
+            check=lambda p: (fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities"), _reasoning(p)),
+        )  # fmt: skip
+
+    def _classified(self, prediction: dspy.Prediction, *, from_tokens: bool) -> dict[int, float]:
+        """Return the level probabilities of a letter: its tokens' where the backend gave them, else smoothed."""
+        content = (prediction.get("logprobs") or {}).get("content") if from_tokens else None
+        if content:
+            try:
+                return level_masses(content)
+            except ValueError as error:
+                logger.warning("%s; the letter alone counts", error)
+        return self.resources.fusion.extract_vlm_probabilities(prediction.quality_level, mode="classification")
+
+    def _choose(self, inputs: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
+        def chosen(prediction: dspy.Prediction) -> tuple[str, str]:
+            letter = normalise_choice(str(prediction.final_answer), options)
+            if letter is None:
+                raise ValueError(f"answer {str(prediction.final_answer)[:80]!r} is none of the options")
+            return letter, _reasoning(prediction)
+
+        listed = "\n".join(f"{letter}. {text}" for letter, text in options.items())
+        answer = ask(
+            self.answer, {**inputs, "options": listed}, lm=self.resources.lm("summarizer"), check=chosen, example=_ANSWERED
+        )
+        return _worded(answer)
+
+    def _explain(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        def worded(prediction: dspy.Prediction) -> tuple[str, str]:
+            text = str(prediction.final_answer or "").strip()
+            if not text:
+                raise ValueError("the answer is empty")
+            return text, _reasoning(prediction)
+
+        return _worded(ask(self.explain, inputs, lm=self.resources.lm("summarizer"), check=worded, example=_EXPLAINED))
+
+    def _output(
+        self,
+        fields: dict[str, Any],
+        state: AssessmentState,
+        reading: QueryReading,
+        evidence: ExecutorOutput,
+        *,
+        is_iqa: bool,
+    ) -> SummarizerOutput:
+        notes = []
+        if fields["status"] != "failed":
+            if is_iqa and evidence.is_empty:
+                notes.append(NO_EVIDENCE)
+            if is_iqa and (conflict := contradiction(evidence)):
+                notes.append(f"{conflict}.")
+            notes += [f"{note}." for note in evidence.notes]
+        scores = tool_scores(evidence.quality_scores)
+        score = fields.get("quality_score")
+        if score is None and is_iqa and scores:
+            score = self.resources.fusion.fuse_scores(scores, None)
+        replan, reason = self._replan(state, evidence, failed=fields["status"] == "failed", is_iqa=is_iqa)
+        return SummarizerOutput(
+            **{
+                **fields,
+                "quality_reasoning": " ".join([fields["quality_reasoning"].strip(), *notes]),
+                "quality_score": score,
+                "level": self.resources.fusion.map_to_level(score) if score is not None else None,
+                "used_evidence": used_evidence(evidence),
+                "need_replan": replan,
+                "replan_reason": reason if replan else None,
+                "query_type": reading.type,
+                "query_rule": reading.rule,
+            }
+        )
+
+    def _replan(
+        self, state: AssessmentState, evidence: ExecutorOutput, *, failed: bool, is_iqa: bool
+    ) -> tuple[bool, str]:
+        if failed or not is_iqa or state.plan is None:
+            return False, ""
+        wanted, reason = should_replan(evidence, state.plan.query_scope, state.plan)
+        if wanted and state.iteration_count >= state.max_replan_iterations:
+            logger.warning("max iterations reached (%d); not replanning for: %s", state.iteration_count, reason)
+            return False, ""
+        if wanted:
+            logger.info("need_replan=true, iteration %d: %s", state.iteration_count, reason)
+        return wanted, reason
+
+
+def _reasoning(prediction: dspy.Prediction) -> str:
+    text = str(prediction.quality_reasoning or "").strip()
+    if text in {"", "None", "null"}:
+        raise ValueError("quality_reasoning is empty")
+    return text
+
+
+def _worded(answer: Answer[tuple[str, str]]) -> dict[str, Any]:
+    if answer.value is None:
+        return _failed(answer)
+    return {"final_answer": answer.value[0], "quality_reasoning": answer.value[1], "status": "ok", "rung": answer.rung}
+
+
+def _failed(answer: Answer[Any]) -> dict[str, Any]:
+    logger.error("all calls failed (%s). Full output: %s", "; ".join(answer.errors), answer.raw)
+    return {
+        "final_answer": UNDETERMINED,
+        "quality_reasoning": PARSING_FAILED,
+        "status": "failed",
+        "error": _last(answer),
+    }
+
+
+def _last(answer: Answer[Any]) -> str:
+    return answer.errors[-1] if answer.errors else PARSING_FAILED
+
+
+def _fusion_note(score: float, scores: list[float], probabilities: Mapping[int, float] | None) -> str:
+    if probabilities is None:
+        return f"Score {score:.2f} is the mean of {len(scores)} tool score(s)."
+    expected = sum(level * p for level, p in probabilities.items())
+    if not scores:
+        return f"Score {score:.2f} is the model's expected level; no tool score was available."
+    spread_text = f"{min(scores):.2f}" if len(scores) == 1 else f"{min(scores):.2f} to {max(scores):.2f}"
+    return f"Score {score:.2f} fuses tool scores of {spread_text} with the model's expected level of {expected:.2f}."

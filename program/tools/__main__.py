@@ -1,0 +1,46 @@
+"""`python -m program.tools`: the tools, and which of them can run here."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, settings_from
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m program.tools", description="List the image-quality tools and which of them can run here."
+    )
+    parser.add_argument("--check", action="store_true", help="run every ready tool on a small generated picture")
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+    add_settings_flags(parser)
+    arguments = parser.parse_args(argv)
+    return run_command(lambda: _list(arguments))
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from program.tools.listing import check, entries, table
+    from program.tools.registry import ToolRegistry
+    from program.tools.runner import ToolRunner
+
+    settings = settings_from(arguments)
+    runner = ToolRunner(
+        ToolRegistry.load(),
+        params_dir=settings.tools.params_dir,
+        device=settings.tools.device,
+        calibration=settings.tools.calibration,
+    )
+    rows = check(runner) if arguments.check else entries(runner)
+    if arguments.json:
+        sys.stdout.write(json.dumps([row.model_dump(mode="json") for row in rows]) + "\n")
+    else:
+        from rich.console import Console
+
+        Console().print(table(rows, checked=arguments.check))
+    return EXIT_FAILED_SAMPLES if arguments.check and any(row.error for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

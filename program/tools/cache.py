@@ -1,0 +1,56 @@
+"""Readings on disk: a tool that measured an image once is not run on it again."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from program.cache import open_cache
+from program.images import Box
+
+__all__ = ("Reading", "ReadingKey", "ReadingsCache")
+
+
+class Reading(NamedTuple):
+    """A raw value in the tool's own unit, and the seconds it took when it was fresh."""
+
+    raw: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingKey:
+    """Everything a raw value depends on. Calibration is not among it: it is applied afterwards."""
+
+    tool: str
+    """pyiqa's name."""
+    version: str
+    """pyiqa's version."""
+    parameters: str | None
+    """SHA-256 of the parameter file."""
+    image: str
+    """SHA-256 of the image's bytes; likewise the reference's."""
+    reference: str | None
+    box: Box | None
+    """The pixels measured, or None for the whole image."""
+
+    def text(self) -> str:
+        """Return the key as one line, stable across processes."""
+        box = ",".join(f"{v:g}" for v in self.box) if self.box else "-"
+        return f"{self.tool}|{self.version}|{self.parameters or '-'}|{self.image}|{self.reference or '-'}|{box}"
+
+
+class ReadingsCache:
+    """Readings by key; safe with several threads and processes. Without a folder it keeps nothing."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._cache = open_cache(folder) if folder is not None else None
+
+    def get(self, key: ReadingKey) -> Reading | None:
+        """Return a stored reading, or None."""
+        stored = self._cache.get(key.text()) if self._cache is not None else None
+        return Reading(float(stored[0]), float(stored[1])) if stored is not None else None
+
+    def put(self, key: ReadingKey, reading: Reading) -> None:
+        """Store a reading; JSON keeps the float exactly."""
+        if self._cache is not None:
+            self._cache.set(key.text(), [reading.raw, reading.seconds])

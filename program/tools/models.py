@@ -1,0 +1,263 @@
+"""pyiqa behind one door: imported on first use, guarded, silenced, its model objects made once and lent out."""
+
+import hashlib
+import logging
+import math
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from program.errors import ToolError
+from program.tools.registry import ToolSpec
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ("Device", "evaluate", "file_sha256", "load_failure", "parameter_path", "pyiqa_version")
+
+Device = Literal["auto", "cpu", "cuda"]
+
+TORCH_THREADS = 1
+"""Threads of one torch operation. A fixed number gives the same value to the last digit whatever else the process does.
+One thread stands up to a busy machine: with other work on the 2 cores, vif at 384 x 384 took 0.24 to 0.36 s with one
+and 0.5 to 4.0 s with two, one image at a time. With two workers neither was clearly better (0.17 to 0.34 against 0.14
+to 0.33 s an image). On an idle machine two threads should serve a single image faster; that was not measured."""
+
+
+@cache
+def pyiqa_version() -> str | None:
+    """Return the installed pyiqa's version without importing it, or None."""
+    try:
+        return version("pyiqa")
+    except PackageNotFoundError:
+        return None
+
+
+def parameter_path(spec: ToolSpec, params_dir: Path | None) -> Path | None:
+    """Return the tool's parameter file in `params_dir`, else in pyiqa's own folder, or None when it is in neither."""
+    if spec.parameter_file is None:
+        return None
+    folders = [folder for folder in (params_dir, _pyiqa_folder()) if folder is not None]
+    return next((folder / spec.parameter_file for folder in folders if (folder / spec.parameter_file).is_file()), None)
+
+
+def _pyiqa_folder() -> Path:
+    # torch.hub.get_dir() without importing torch.
+    home = os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "torch")
+    return Path(home).expanduser() / "hub" / "pyiqa"
+
+
+_hashes: dict[tuple[str, int, int], str] = {}
+
+
+def file_sha256(path: Path) -> str:
+    """Return a file's SHA-256 in hex; read again only when its time or size changed."""
+    stat = path.stat()
+    key = (str(path), stat.st_mtime_ns, stat.st_size)
+    if key not in _hashes:
+        _hashes[key] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return _hashes[key]
+
+
+@dataclass
+class _Pool:
+    """The model objects of one tool on one device, each lent to one thread at a time.
+
+    pyiqa's PIQE keeps its result on itself, so two threads in one object would swap their scores.
+    """
+
+    make: Callable[[], Any]
+    limit: int
+    free: list[Any] = field(default_factory=list)
+    made: int = 0
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @contextmanager
+    def borrow(self) -> Iterator[Any]:
+        model = self._take()
+        try:
+            yield model
+        finally:
+            with self.changed:
+                self.free.append(model)
+                self.changed.notify()
+
+    def _take(self) -> Any:
+        with self.changed:
+            while not self.free and self.made >= self.limit:
+                self.changed.wait()
+            if self.free:
+                return self.free.pop()
+            # Made under the lock: two threads must not import or build at once.
+            model = self.make()
+            self.made += 1
+            return model
+
+
+_lock = threading.RLock()
+_pools: dict[tuple[str, str, str], _Pool] = {}
+_failures: dict[str, str] = {}
+
+
+def load_failure(spec: ToolSpec) -> str | None:
+    """Return why this tool could not be loaded in this process, if that was tried and failed."""
+    return _failures.get("pyiqa") or _failures.get(spec.pyiqa)
+
+
+def evaluate(
+    spec: ToolSpec,
+    parameters: Path | None,
+    device: Device,
+    image: NDArray[np.uint8],
+    reference: NDArray[np.uint8] | None,
+) -> float:
+    """Run the tool on H x W x 3 uint8 RGB pixels and return its raw value.
+
+    Same value as pyiqa's own metric on the files with the same number of torch threads. Thread-safe.
+    Raises ToolError when the tool cannot be loaded or returns no finite number.
+    """
+    resolved = _resolve(device)
+    with _pool(spec, parameters, resolved).borrow() as model, _quiet():
+        import torch
+
+        if torch.get_num_threads() != TORCH_THREADS:
+            torch.set_num_threads(TORCH_THREADS)
+        inputs = [_tensor(pixels, resolved) for pixels in (image, reference) if pixels is not None]
+        raw = float(model(*inputs).item())
+    if not math.isfinite(raw):
+        raise ToolError(
+            f"tool {spec.name!r}: returned {raw} here (a flat image leaves it nothing to measure); use another tool"
+        )
+    return raw
+
+
+def _tensor(pixels: NDArray[np.uint8], device: str) -> "torch.Tensor":
+    import torch
+
+    # Contiguous planes, as pyiqa reads a file: other memory layouts sum in another order.
+    planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))[None]
+    if not planes.flags.writeable:
+        planes = planes.copy()
+    return torch.from_numpy(planes).to(device).float().div(255)
+
+
+def _resolve(device: Device) -> str:
+    if device == "cpu":
+        return "cpu"
+    _import_pyiqa()
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if device == "cuda":
+        raise ToolError("device 'cuda': torch sees no CUDA device; set tools.device to cpu or auto")
+    return "cpu"
+
+
+def _pool(spec: ToolSpec, parameters: Path | None, device: str) -> _Pool:
+    key = (spec.pyiqa, str(parameters or ""), device)
+    with _lock:
+        if key not in _pools:
+            limit = 1 if device == "cuda" else os.cpu_count() or 1
+            _pools[key] = _Pool(lambda: _make(spec, parameters, device), limit)
+        return _pools[key]
+
+
+def _make(spec: ToolSpec, parameters: Path | None, device: str) -> Any:
+    pyiqa = _import_pyiqa()
+    try:
+        options = {}
+        if parameters is not None:
+            _check_parameters(parameters)
+            options["pretrained_model_path"] = str(parameters)
+        with _lock, _quiet():
+            return pyiqa.create_metric(spec.pyiqa, device=_torch_device(device), **options)
+    except Exception as error:  # Border: whatever a third-party metric raises becomes one line.
+        _failures[spec.pyiqa] = reason = f"cannot be loaded ({_one_line(error)})"
+        raise ToolError(f"tool {spec.name!r}: {reason}") from error
+
+
+def _torch_device(device: str) -> "torch.device":
+    import torch
+
+    return torch.device(device)
+
+
+def _import_pyiqa() -> Any:
+    with _lock:
+        if "pyiqa" in _failures:
+            raise ToolError(f"pyiqa {_failures['pyiqa']}")
+        try:
+            with _quiet():
+                import pyiqa
+        except Exception as error:  # Border: a torch and torchvision that do not match raise RuntimeError here.
+            _failures["pyiqa"] = reason = _import_reason(error)
+            raise ToolError(f"pyiqa {reason}") from error
+        logging.getLogger("pyiqa").setLevel(logging.WARNING)
+        return pyiqa
+
+
+def _import_reason(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name == "pyiqa":
+        return "is not installed; install it with `pip install pyiqa`"
+    text = _one_line(error)
+    if "torchvision::" in text:
+        return (
+            f"cannot be imported: torch and torchvision are of different builds ({text}); reinstall both in one command"
+        )
+    return f"cannot be imported ({text}); reinstall it"
+
+
+def _check_parameters(path: Path) -> None:
+    """Open a parameter file without running code from it, before pyiqa does. Raises ToolError."""
+    import scipy.io
+    import torch
+
+    try:
+        if path.suffix == ".mat":
+            scipy.io.loadmat(str(path))
+        else:
+            torch.load(str(path), weights_only=True, map_location="cpu")
+    except Exception as error:  # Border: a damaged file raises anything.
+        raise ToolError(
+            f"parameter file {str(path)!r}: not plain numbers or damaged ({_one_line(error)[:80]}); get the original"
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+_quiet_lock = threading.Lock()
+_quiet_users = 0
+_quiet_saved: "warnings.catch_warnings[None] | None" = None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence a library's warnings, for many threads at once: the last one out restores the filters."""
+    global _quiet_users, _quiet_saved
+    with _quiet_lock:
+        if _quiet_users == 0:
+            _quiet_saved = warnings.catch_warnings()
+            _quiet_saved.__enter__()
+            warnings.simplefilter("ignore")
+        _quiet_users += 1
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _quiet_users -= 1
+            if _quiet_users == 0 and _quiet_saved is not None:
+                _quiet_saved.__exit__(None, None, None)
+                _quiet_saved = None

@@ -1,0 +1,204 @@
+"""Running tools: what is ready here, a measurement that never raises, readings remembered, raw values scored 1..5."""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from program.errors import InputError, ToolError
+from program.images import IMAGES, Box, ImageRef, crop
+from program.tools.cache import Reading, ReadingKey, ReadingsCache
+from program.tools.calibration import Calibration
+from program.tools.models import Device, evaluate, file_sha256, load_failure, parameter_path, pyiqa_version
+from program.tools.registry import Mode, ToolRegistry, ToolSpec
+
+__all__ = ("Measurement", "ReadingCounts", "ToolRunner")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One tool's reading of one image: a score, or a one-line error and no score."""
+
+    tool: str
+    raw: float | None = None
+    """In the tool's own unit and direction."""
+    score: float | None = None
+    """1..5, higher is better."""
+    seconds: float = 0.0
+    """What this call took; next to nothing when cached."""
+    cached: bool = False
+    error: str | None = None
+    box_used: Box | None = None
+    """The pixels measured (the box asked for, grown to the tool's minimum size), or None for the whole image."""
+
+
+class ReadingCounts(NamedTuple):
+    """How many readings were computed, came from the cache, or failed."""
+
+    fresh: int = 0
+    cached: int = 0
+    failed: int = 0
+
+
+class ToolRunner:
+    """Measures images with the registry's tools. One runner serves several threads."""
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        *,
+        params_dir: Path | None = None,
+        device: Device = "auto",
+        cache_dir: Path | None = None,
+        calibration: Path | Calibration | None = None,
+    ) -> None:
+        """Set up; no tool is loaded yet.
+
+        `params_dir` holds parameter files by name, `cache_dir` gets the readings (None: nothing is kept),
+        `calibration` is a file or its content (None: the shipped one). Raises SettingsError for a malformed one.
+        """
+        self.registry = registry
+        self.calibration = calibration if isinstance(calibration, Calibration) else Calibration.load(calibration)
+        self.params_dir = params_dir
+        self._device: Device = device
+        self._cache = ReadingsCache(cache_dir / "readings" if cache_dir is not None else None)
+        self._lock = threading.Lock()
+        self._counts = ReadingCounts()
+
+    @property
+    def counts(self) -> ReadingCounts:
+        """Readings so far, over all threads."""
+        with self._lock:
+            return self._counts
+
+    def ready(self, mode: Mode, *, expensive: bool = False) -> tuple[ToolSpec, ...]:
+        """Return the tools of a mode that can run here, to choose from. Imports no torch.
+
+        Expensive tools (over 0.3 s an image) are left out unless asked for; they run when named.
+        """
+        return tuple(
+            spec
+            for spec in self.registry.for_mode(mode)
+            if (expensive or spec.cost != "expensive") and self._why_not(spec) is None
+        )
+
+    def unavailable(self) -> dict[str, str]:
+        """Return, for each tool that cannot run here, why and what to do about it. Imports no torch."""
+        return {spec.name: reason for spec in self.registry.specs() if (reason := self._why_not(spec)) is not None}
+
+    def measure(
+        self,
+        tool_name: str,
+        image: ImageRef,
+        reference: ImageRef | None = None,
+        box: Box | None = None,
+        category: str | None = None,
+    ) -> Measurement:
+        """Measure an image, or a box (left, top, right, bottom in pixels) of it. Never raises: see `Measurement.error`.
+
+        An FR tool compares with `reference`, of the same size; an NR tool ignores it. `category` is the distortion
+        the tool was taken for: it sharpens the score, not the raw value. With a raw value but no calibration entry
+        for the tool, `raw` is set and the error says so.
+        """
+        started = time.perf_counter()
+        known = self.registry.find(tool_name)
+        name = known.name if known else tool_name
+        result = Measurement(tool=name)
+        try:
+            result = self._read(known or self.registry.get(tool_name), image, reference, box)
+            if result.raw is not None:
+                result = replace(result, score=self.calibration.score(name, result.raw, category))
+        except InputError as error:
+            result = replace(result, error=str(error))
+        except Exception as error:  # Border: one failing tool must not end an assessment.
+            logger.exception("tool %s failed on %s", name, image.name)
+            text = " ".join(str(error).split()) or type(error).__name__
+            result = replace(result, error=f"tool {name!r}: failed on {image.name!r} ({text[:200]}); use another tool")
+        if result.error is not None:
+            logger.info("%s", result.error)
+        self._count(result)
+        return replace(result, seconds=time.perf_counter() - started)
+
+    def _read(self, spec: ToolSpec, image: ImageRef, reference: ImageRef | None, box: Box | None) -> Measurement:
+        target = reference if spec.mode == "FR" else None
+        _check_pair(spec, image, target)
+        box_used = _grown(spec, image, box)
+        reason = self._why_not(spec)
+        if reason is not None:
+            raise ToolError(f"tool {spec.name!r}: {reason}")
+        parameters = parameter_path(spec, self.params_dir)
+        key = ReadingKey(
+            tool=spec.pyiqa,
+            version=pyiqa_version() or "",
+            parameters=file_sha256(parameters) if parameters else None,
+            image=image.sha256,
+            reference=target.sha256 if target else None,
+            box=box_used,
+        )
+        reading = self._cache.get(key)
+        cached = reading is not None
+        if reading is None:
+            reading = self._evaluate(spec, parameters, image, target, box_used)
+            self._cache.put(key, reading)
+        return Measurement(tool=spec.name, raw=reading.raw, cached=cached, box_used=box_used)
+
+    def _evaluate(
+        self, spec: ToolSpec, parameters: Path | None, image: ImageRef, reference: ImageRef | None, box: Box | None
+    ) -> Reading:
+        pixels = IMAGES.pixels(image)
+        other = IMAGES.pixels(reference) if reference is not None else None
+        if box is not None:
+            pixels = crop(pixels, box)[0]
+            other = crop(other, box)[0] if other is not None else None
+        started = time.perf_counter()
+        raw = evaluate(spec, parameters, self._device, pixels, other)
+        return Reading(raw, time.perf_counter() - started)
+
+    def _why_not(self, spec: ToolSpec) -> str | None:
+        if pyiqa_version() is None:
+            return "pyiqa is not installed; install it with `pip install pyiqa`"
+        if spec.parameter_file is not None and parameter_path(spec, self.params_dir) is None:
+            where = f"in {str(self.params_dir)!r}" if self.params_dir else "(no folder is set)"
+            return (
+                f"parameter file {spec.parameter_file!r} not found {where}; "
+                "set tools.params_dir or AGENTICIQA_PARAMS_DIR to the folder that holds it"
+            )
+        return load_failure(spec)
+
+    def _count(self, result: Measurement) -> None:
+        field = "failed" if result.raw is None else "cached" if result.cached else "fresh"
+        with self._lock:
+            self._counts = self._counts._replace(**{field: getattr(self._counts, field) + 1})
+
+
+def _check_pair(spec: ToolSpec, image: ImageRef, reference: ImageRef | None) -> None:
+    if spec.mode == "NR":
+        return
+    if reference is None:
+        raise ToolError(f"tool {spec.name!r}: needs a reference image; give one or use a no-reference tool")
+    if (image.width, image.height) != (reference.width, reference.height):
+        raise ToolError(
+            f"reference {reference.name!r}: is {reference.width}x{reference.height}, image {image.name!r} is "
+            f"{image.width}x{image.height}; give a reference of the same size"
+        )
+
+
+def _grown(spec: ToolSpec, image: ImageRef, box: Box | None) -> Box | None:
+    """Return the box to measure; None for the whole image. Raises when the image is smaller than the tool's minimum."""
+    if min(image.width, image.height) < spec.minimum_size_px:
+        raise ToolError(
+            f"tool {spec.name!r}: image {image.name!r} is {image.width}x{image.height}, it needs at least "
+            f"{spec.minimum_size_px} pixels a side; use a larger image or another tool"
+        )
+    if box is None:
+        return None
+    # A view of one pixel: the size decides, so nothing is decoded for a cached reading.
+    shape = np.broadcast_to(np.zeros(1, np.uint8), (image.height, image.width, 3))
+    used = crop(shape, box, minimum_px=spec.minimum_size_px)[1]
+    return None if used == (0, 0, image.width, image.height) else used

@@ -1,0 +1,356 @@
+"""The whole program on a scripted model and fake tools: the loop, replanning, what a caller may give and gets back."""
+
+import json
+import logging
+
+import dspy
+import numpy as np
+import pytest
+
+from program.agent import DEFAULT_QUERY, AgenticIQA
+from program.errors import ImageError, InputError, ModelError
+from program.images import IMAGES
+from program.state import Assessment, ReplanEntry
+
+STEPS = dict.fromkeys(("distortion_detection", "distortion_analysis", "tool_selection", "tool_execute"), True)
+PLAN = {"query_type": "IQA", "query_scope": ["Global"], "reference_mode": "No-Reference", **STEPS}
+BLUR = {"region": "Global", "type": "Blurs", "severity": "moderate", "explanation": "Soft."}
+CHOICE = {"region": "Global", "distortion": "Blurs", "tool": "PIQE"}
+PROBS = {"quality_probs": {"1": -3.2, "2": -0.5, "3": -0.1, "4": -2.1, "5": -4.5}, "quality_reasoning": "Soft."}
+SCRIPT = {
+    "plan": {"plan": PLAN},
+    "findings": {"findings": [BLUR]},
+    "selected_tools": {"selected_tools": [CHOICE]},
+    "quality_probs": PROBS,
+    "final_answer": {"final_answer": "B", "quality_reasoning": "Soft."},
+}
+RATE = "Rate the perceptual quality of this image."
+ALL_CALLS = ["plan", "findings", "selected_tools", "quality_probs"]
+
+
+def asked(engine):
+    return [engine.fields(request)[0] for request in engine.requests]
+
+
+# One pass
+
+
+@pytest.mark.spec("002/state-merging-with-summarizer-result")
+@pytest.mark.spec("001/return-state-update")
+@pytest.mark.spec("001/accept-state-and-config")
+@pytest.mark.spec("004/updated-summarizer-logic")
+@pytest.mark.spec("003/1-input-and-output")
+def test_one_pass_asks_four_questions_and_keeps_every_stage(scripted_iqa, picture):
+    iqa = scripted_iqa(SCRIPT)
+    result = iqa(image=picture(), query=RATE)
+    assert asked(iqa.engine) == ALL_CALLS
+    assert isinstance(result, Assessment)
+    assert result.final_answer == result.quality_score == pytest.approx(2.66, abs=0.01)
+    assert (result.level, result.need_replan, result.status) == ("C", False, "ok")
+    state = result.state
+    assert (state.plan.query_type, state.iteration_count, state.replan_history) == ("IQA", 0, [])
+    assert state.executor_evidence.quality_scores == {"Global": {"Blurs": ("PIQE", 2.6)}}
+    assert state.summarizer_result.final_answer == result.final_answer
+    assert Assessment.model_validate_json(result.model_dump_json()) == result
+
+
+@pytest.mark.spec("003/6-logging-and-observability")
+def test_what_an_assessment_cost_is_told(scripted_iqa, picture):
+    usage = scripted_iqa(SCRIPT)(image=picture(), query=RATE).usage
+    assert (usage.lm_calls, usage.input_tokens, usage.output_tokens) == (4, 28, 12)
+    assert (usage.tool_readings, usage.tool_cache_hits, usage.replans) == (1, 1, 0)
+    assert {"planner", "executor", "tools", "summarizer", "total"} == set(usage.seconds)
+    assert usage.seconds["total"] >= usage.seconds["executor"] >= usage.seconds["tools"] >= 0
+
+
+@pytest.mark.spec("D3")
+@pytest.mark.spec("D6")
+@pytest.mark.parametrize(
+    ("query", "options", "answer"),
+    [
+        ("Which is worst?", {"A": "Noise", "B": "Blur"}, "B"),
+        ("Which is worst?", ["Noise", "Blur"], "B"),
+        ("Which is worst? A. Noise B. Blur", None, "B"),
+        ("Why is it soft?", None, "B"),
+    ],
+)
+def test_other_queries_end_in_the_answer(scripted_iqa, picture, query, options, answer):
+    iqa = scripted_iqa(SCRIPT)
+    result = iqa(image=picture(), query=query, options=options)
+    assert result.final_answer == answer
+    assert result.quality_score == pytest.approx(2.6)
+    assert asked(iqa.engine) == [*ALL_CALLS[:3], "final_answer"]
+
+
+@pytest.mark.spec("D14")
+@pytest.mark.parametrize("query", ["What emotion does it convey?", RATE])
+def test_other_plans_cost_two_questions_and_no_tool(scripted_iqa, fake_runner, picture, query):
+    runner = fake_runner()
+    iqa = scripted_iqa({**SCRIPT, "plan": {"plan": {**PLAN, "query_type": "Other"}}}, runner)
+    result = iqa(image=picture(), query=query)
+    assert asked(iqa.engine) == ["plan", "final_answer"]
+    assert runner.measured == []
+    assert (result.quality_score, result.need_replan, result.state.iteration_count) == (None, False, 0)
+
+
+@pytest.mark.spec("001/load-images")
+@pytest.mark.spec("000/8-evidence-formatting-strategy")
+def test_image_and_reference_reach_the_model(scripted_iqa, picture, tmp_path):
+    from PIL import Image
+
+    path = tmp_path / "distorted.png"
+    Image.fromarray(picture(11)).save(path)
+    iqa = scripted_iqa({**SCRIPT, "selected_tools": {"selected_tools": [{**CHOICE, "tool": "VIF"}]}})
+    result = iqa(image=path, reference=picture(2), query=RATE)
+    images = iqa.engine.images(iqa.engine.asked("quality_probs")[0])
+    assert images == [IMAGES.add(path).url, IMAGES.add(picture(2)).url]
+    assert result.state.image_path == "distorted.png"
+    assert result.state.plan.reference_mode == "Full-Reference"
+
+
+@pytest.mark.spec("D13")
+def test_a_callers_region_is_scored_under_its_name(scripted_iqa, fake_runner, picture):
+    runner = fake_runner({"PIQE": 1.4})
+    script = {
+        **SCRIPT,
+        "plan": {"plan": {**PLAN, "query_scope": ["car"]}},
+        "findings": {"findings": [{**BLUR, "region": "car"}]},
+        "selected_tools": {"selected_tools": [{**CHOICE, "region": "car"}]},
+    }
+    iqa = scripted_iqa(script, runner)
+    result = iqa(image=picture(), query="Rate the quality of the car.", regions={"car": (2, 3, 30, 28)})
+    assert [m[3] for m in runner.measured] == [(2, 3, 30, 28)]
+    assert result.state.executor_evidence.quality_scores == {"car": {"Blurs": ("PIQE", 1.4)}}
+    assert result.used_evidence["readings"][0]["region"] == "car"
+
+
+@pytest.mark.spec("003/7-worked-example")
+@pytest.mark.spec("D15")
+def test_the_worked_example_on_the_embedded_model(tmp_path):
+    from data.distortions import distort, generator_for
+    from data.photographs import load_photograph
+    from program.settings import load_settings
+
+    photograph = load_photograph("astronaut")[0]
+    blurred = distort(photograph, "gaussian_blur", 3, generator_for("astronaut", "gaussian_blur", 3))
+    result = AgenticIQA(load_settings(overrides={"cache_dir": tmp_path}))(
+        image=blurred, reference=photograph, query=RATE
+    )
+    (reading,) = result.used_evidence["readings"]
+    assert (result.level, result.need_replan, result.status, result.usage.lm_calls) == ("C", False, "ok", 4)
+    assert reading["distortion"] == "Blurs"
+    assert reading["tool"] in result.quality_reasoning
+    assert f"{reading['score']:.2f}" in result.quality_reasoning
+    assert "blur" in result.quality_reasoning.casefold()
+
+
+# Replanning
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.spec("D12")
+def test_a_plan_that_rightly_runs_no_tools_is_not_planned_again(scripted_iqa, fake_runner, picture):
+    runner = fake_runner()
+    script = {
+        **SCRIPT,
+        "plan": {"plan": {**PLAN, "query_scope": ["car"]}},
+        "region_boxes": {"region_boxes": []},
+        "findings": {"findings": [{**BLUR, "region": "car"}]},
+    }
+    iqa = scripted_iqa(script, runner)
+    result = iqa(image=picture(), query="Rate the quality of the car.")
+    assert asked(iqa.engine) == ["plan", "region_boxes", "findings", "quality_probs"]
+    assert (result.need_replan, result.state.iteration_count, runner.measured) == (False, 0, [])
+    assert "no box is known" in result.quality_reasoning
+
+
+@pytest.mark.spec("D12")
+def test_the_same_plan_again_stops_and_says_so(scripted_iqa, picture):
+    severe = {"findings": [{**BLUR, "severity": "severe"}]}
+    iqa = scripted_iqa({**SCRIPT, "findings": severe}, None)
+    iqa.resources.runner.scores["PIQE"] = 4.6
+    result = iqa(image=picture(), query=RATE)
+    assert asked(iqa.engine) == [*ALL_CALLS, "plan"]
+    assert (result.need_replan, result.replan_reason, result.state.iteration_count) == (False, None, 0)
+    assert "Planning again changed nothing" in result.quality_reasoning
+    assert "Contradictory evidence" in result.quality_reasoning
+    assert result.state.summarizer_result.need_replan is False
+
+
+@pytest.mark.spec("002/append-replan-reasons-to-history")
+@pytest.mark.spec("002/state-merging-with-summarizer-result")
+@pytest.mark.spec("001/return-state-update")
+@pytest.mark.spec("003/4-reflection-and-replanning")
+@pytest.mark.spec("000/6-graph-conditional-edge-strategy")
+@pytest.mark.spec("D11")
+def test_a_replan_closes_the_gap_and_is_remembered(scripted_iqa, picture, caplog):
+    caplog.set_level(logging.INFO, logger="program")
+    explicit = {
+        **PLAN,
+        "distortion_source": "explicit",
+        "distortions": {"Global": ["Blurs"]},
+        "distortion_detection": False,
+    }
+    script = {
+        **SCRIPT,
+        "plan": [{"plan": PLAN}, {"plan": explicit}],
+        "findings": [
+            {"findings": [{**BLUR, "explanation": "I am not sure whether it is soft."}]},
+            {"findings": [BLUR]},
+        ],
+    }
+    iqa = scripted_iqa(script)
+    result = iqa(image=picture(), query=RATE)
+    assert asked(iqa.engine) == ALL_CALLS * 2
+    reason = "Uncertain analysis of Blurs in Global: I am not sure whether it is soft."
+    assert result.state.replan_history == [ReplanEntry(iteration=0, reason=reason)]
+    assert (result.state.iteration_count, result.need_replan, result.usage.replans) == (1, False, 1)
+    second = iqa.engine.text(iqa.engine.asked("plan")[1])
+    assert reason in second
+    assert '"query_scope":["Global"]' in second
+    assert result.state.plan.distortion_source == "explicit"
+    assert "need_replan=true, iteration 0" in caplog.text
+
+
+@pytest.mark.spec("001/respect-max-iterations")
+@pytest.mark.spec("000/7-iteration-tracking")
+@pytest.mark.spec("D11")
+@pytest.mark.parametrize("limit", [0, 1, 2, 3])
+def test_the_loop_ends_at_the_limit(scripted_iqa, picture, caplog, limit):
+    other = {**PLAN, "distortion_source": "explicit", "distortions": {"Global": ["Blurs"]}}
+    script = {
+        **SCRIPT,
+        "plan": [{"plan": PLAN if i % 2 else other} for i in range(limit + 1)],
+        "findings": {"findings": [{**BLUR, "severity": "severe"}]},
+    }
+    iqa = scripted_iqa(script, settings={"assessment": {"max_replan_iterations": limit}})
+    iqa.resources.runner.scores["PIQE"] = 4.6
+    result = iqa(image=picture(), query=RATE)
+    assert asked(iqa.engine) == ALL_CALLS * (limit + 1)
+    assert (result.state.iteration_count, len(result.state.replan_history), result.need_replan) == (limit, limit, False)
+    assert "max iterations reached" in caplog.text
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.spec("D11")
+def test_a_failed_tool_is_avoided_and_the_other_one_measures(scripted_iqa, fake_runner, picture):
+    runner = fake_runner({"PSNR": 3.0}, failing=["VIF"])
+    script = {
+        **SCRIPT,
+        "selected_tools": [{"selected_tools": [{**CHOICE, "tool": t}]} for t in ("VIF", "PSNR")],
+        "plan": {"plan": {**PLAN, "reference_mode": "Full-Reference"}},
+    }
+    iqa = scripted_iqa(script, runner)
+    result = iqa(image=picture(1), reference=picture(2), query=RATE)
+    assert [m[0] for m in runner.measured] == ["VIF", "PSNR"]
+    assert result.state.executor_evidence.quality_scores == {"Global": {"Blurs": ("PSNR", 3.0)}}
+    assert result.state.iteration_count == 1
+    first, second = (
+        iqa.engine.text(r).split("tool_names ## ]]\n")[-1].split("\n")[0] for r in iqa.engine.asked("plan")
+    )
+    assert "VIF" in json.loads(first)
+    assert "VIF" not in json.loads(second)
+
+
+@pytest.mark.spec("D10")
+def test_a_named_tool_that_failed_gives_its_place_to_another(scripted_iqa, fake_runner, picture):
+    runner = fake_runner({"PSNR": 3.0}, failing=["VIF"])
+    made = {**PLAN, "reference_mode": "Full-Reference", "required_tools": ["VIF"], "tool_selection": False}
+    iqa = scripted_iqa({**SCRIPT, "plan": {"plan": made}}, runner)
+    result = iqa(image=picture(1), reference=picture(2), query="Use VIF to rate the quality.")
+    assert [m[0] for m in runner.measured] == ["VIF", "PSNR"]
+    assert result.state.iteration_count == 1
+    assert "PSNR measures instead" in result.quality_reasoning
+
+
+@pytest.mark.spec("D8")
+@pytest.mark.spec("D10")
+def test_a_failed_tool_without_another_is_reported_once(scripted_iqa, fake_runner, picture):
+    runner = fake_runner(failing=["PIQE"])
+    iqa = scripted_iqa(SCRIPT, runner)
+    result = iqa(image=picture(), query=RATE)
+    assert len(runner.measured) == 1
+    assert result.status == "ok"
+    assert result.state.executor_evidence.tool_logs[0].error
+    assert result.quality_score == pytest.approx(sum(c * p for c, p in result.level_probabilities.items()))
+
+
+@pytest.mark.spec("001/fallback-on-all-retries-failed")
+@pytest.mark.spec("D8")
+def test_an_unreadable_model_never_loops_and_never_scores(scripted_iqa, fake_runner, picture):
+    names = ("plan", "findings", "selected_tools", "quality_probs")
+    iqa = scripted_iqa(dict.fromkeys(names, "%%%"), fake_runner(ready=[]))
+    result = iqa(image=picture(), query=RATE)
+    assert asked(iqa.engine) == ["plan"] * 3 + ["findings"] * 3 + ["quality_probs"] * 3
+    assert (result.final_answer, result.quality_score, result.status) == ("Unable to determine", None, "failed")
+    assert result.state.iteration_count == 0
+    tools = scripted_iqa(dict.fromkeys(names, "%%%"))(image=picture(), query=RATE)
+    assert (tools.final_answer, tools.status, tools.rung) == (2.6, "degraded", "tools alone")
+
+
+# What a caller gives
+
+
+@pytest.mark.spec("001/load-images")
+@pytest.mark.parametrize("bad", ["missing.png", b"", b"not an image", np.zeros((4, 4), np.uint8), None])
+def test_an_unusable_image_is_one_clear_line(scripted_iqa, bad):
+    iqa = scripted_iqa(SCRIPT)
+    with pytest.raises(ImageError, match=r"^image") as caught:
+        iqa(image=bad, query=RATE)
+    assert "\n" not in str(caught.value)
+    assert iqa.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"query": "  "}, "query"),
+        ({"options": {"A": "only"}}, "options"),
+        ({"regions": {"car": (0, 0, 99, 10)}}, "'car'"),
+        ({"regions": {"car": (9, 0, 3, 10)}}, "'car'"),
+        ({"regions": {"car": (0, 0, 5)}}, "'car'"),
+    ],
+)
+def test_unusable_input_is_refused_before_anything_is_asked(scripted_iqa, picture, inputs, words):
+    iqa = scripted_iqa(SCRIPT)
+    with pytest.raises(InputError, match=words):
+        iqa(**{"image": picture(), "query": RATE, **inputs})
+    assert iqa.engine.requests == []
+
+
+def test_the_default_query_asks_for_a_score(scripted_iqa, picture):
+    result = scripted_iqa(SCRIPT)(image=picture())
+    assert result.state.query == DEFAULT_QUERY
+    assert isinstance(result.final_answer, float)
+
+
+@pytest.mark.spec("001/load-vlm-client-from-config")
+@pytest.mark.spec("000/5-vlm-client-reuse")
+@pytest.mark.parametrize("backend", ["openai.gpt-4o", "openai/gpt-4o"])
+def test_a_roles_model_comes_from_the_settings(tmp_path, backend):
+    from program.settings import load_settings
+
+    config = tmp_path / "mine.yaml"
+    config.write_text(
+        f"models:\n  summarizer:\n    backend: {backend}\n    temperature: 0.0\n    max_tokens: 512\n", "utf-8"
+    )
+    lm = AgenticIQA(load_settings(config)).resources.lm("summarizer")
+    assert (lm.model, lm.kwargs["temperature"], lm.kwargs["max_tokens"]) == ("openai/gpt-4o", 0.0, 512)
+
+
+@pytest.mark.spec("000/5-vlm-client-reuse")
+def test_a_callers_model_goes_before_dspys_setting_and_the_configs(scripted_lm):
+    given, setting = scripted_lm([]), scripted_lm([])
+    iqa = AgenticIQA(lm=given)
+    with dspy.context(lm=setting):
+        assert iqa.resources.lm("planner") is given
+        assert AgenticIQA().resources.lm("executor") is setting
+    with pytest.raises(ModelError, match="lm of type str"):
+        AgenticIQA(lm="openai/gpt-4o")
+
+
+def test_the_predictors_optimizers_see_are_these(scripted_iqa):
+    assert [name for name, _ in scripted_iqa([]).named_predictors()] == [
+        "planner.plan", "executor.detect", "executor.analyse", "executor.diagnose", "executor.select_tools",
+        "executor.locate", "summarizer.score", "summarizer.classify", "summarizer.answer", "summarizer.explain",
+    ]  # fmt: skip

@@ -1,0 +1,117 @@
+"""The house's rules, and that what guards them bites."""
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("program", "signatures", "optimizers", "data", "configs")
+HEAVY = ("mlflow", "torch", "pyiqa", "ray", "fastapi", "matplotlib", "dspy", "scipy", "sklearn")
+COMMANDS = ("compile", "evaluate", "assess", "calibrate", "tools")
+
+
+def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, encoding="utf-8", timeout=120
+    )
+
+
+def linted(root: Path) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command(['--no-cache']))"
+    return run("-c", code, cwd=root)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_import_contracts_hold_and_bite(copy: Path) -> None:
+    whole = linted(copy)
+    assert whole.returncode == 0, whole.stdout
+    plants = {
+        "program/agent.py": "from optimizers import recipes",
+        "data/manifest.py": "import program.images",
+        "signatures/schemas.py": "import program.errors",
+        "program/fusion.py": "import torch",
+        "optimizers/objectives.py": "import program.compile",
+    }
+    for name, line in plants.items():
+        file = copy / name
+        text = file.read_text("utf-8")
+        file.write_text(f"{text}\n{line}\n", "utf-8")
+        assert linted(copy).returncode == 1, f"a planted {line!r} in {name} was not reported"
+        file.write_text(text, "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        ("TID252", "from . import x\n"),
+        ("T201", "print(1)\n"),
+        ("S301", "import pickle\npickle.loads(b'')\n"),
+        ("PLW1514", "open('x')\n"),
+        ("C901", "def f(a):\n" + "".join(f"    if a == {i}:\n        return {i}\n" for i in range(12))),
+    ],
+)
+def test_lint_rules_bite(tmp_path: Path, rule: str, code: str) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text(code, "utf-8")
+    result = run("-m", "ruff", "check", "--no-cache", "--config", str(ROOT / "pyproject.toml"), str(bad))
+    assert rule in result.stdout, result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_there_and_loads_nothing_heavy(command: str) -> None:
+    code = (
+        "import contextlib, io, runpy, sys\n"
+        f"sys.argv = ['x', '--help']\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
+        f"    runpy.run_module('program.{command}', run_name='__main__')\n"
+        f"print(sorted(m for m in sys.modules if m in {HEAVY!r}), 'usage' in out.getvalue())"
+    )
+    result = run("-c", code)
+    assert result.stdout.strip() == "[] True", result.stdout + result.stderr
+
+
+def test_no_other_distribution_stands_behind_our_names() -> None:
+    behind = importlib.metadata.packages_distributions()
+    for name in PACKAGES:
+        assert set(behind.get(name, [])) <= {"agentic-iqa"}, f"{name} also comes from {behind[name]}"
+
+
+def test_no_module_is_named_after_one_of_the_standard_library() -> None:
+    names = {p.stem for package in PACKAGES for p in (ROOT / package).rglob("*.py")} - {"__init__", "__main__"}
+    # `compile` names a command, and no import of ours can mean the builtin function.
+    assert not names & set(sys.stdlib_module_names)
+
+
+def test_optimizer_names_in_help_are_those_that_exist() -> None:
+    from optimizers.recipes import OPTIMIZERS
+    from program.compile import OPTIMIZERS as SHOWN
+
+    assert tuple(OPTIMIZERS) == SHOWN
+
+
+def test_predictor_names_are_public() -> None:
+    from program.agent import AgenticIQA
+
+    assert [name for name, _ in AgenticIQA().named_predictors()] == [
+        "planner.plan",
+        "executor.detect",
+        "executor.analyse",
+        "executor.diagnose",
+        "executor.select_tools",
+        "executor.locate",
+        "summarizer.score",
+        "summarizer.classify",
+        "summarizer.answer",
+        "summarizer.explain",
+    ]

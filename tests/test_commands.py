@@ -1,0 +1,151 @@
+"""The commands as a shell sees them: exit codes, output, one-line errors, nothing half-written."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from program import assess, compile, evaluate
+
+
+@pytest.fixture
+def photo(tmp_path: Path, rng: np.random.Generator) -> Path:
+    smooth = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((16, 16, 1))).astype(np.uint8)
+    Image.fromarray(smooth).save(tmp_path / "photo.png")
+    return tmp_path / "photo.png"
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """Three photographs a split, sharp to blurred, with scores and questions."""
+    lines = []
+    for number, split in enumerate(["train"] * 2 + ["validation"] + ["test"]):
+        base = Image.fromarray(np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8))
+        for level, mos in enumerate((4.8, 3.9, 3.0, 2.1, 1.2)):
+            name = f"{number}-{level}.png"
+            small = base.resize((128 >> level, 96 >> level)) if level else base
+            small.resize((128, 96), Image.Resampling.BILINEAR).save(tmp_path / name)
+            shared = {"image": name, "group": str(number), "split": split}
+            lines.append({"id": f"s{name}", "mos": mos, **shared})
+            options = {"A": "Yes", "B": "No"}
+            answer = "A" if mos < 3 else "B"
+            lines.append({"id": f"q{name}", "query": "Is the image blurry?", "options": options, "answer": answer, **shared})
+    file = tmp_path / "manifest.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return file
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    file = tmp_path / "small.yaml"
+    file.write_text("compile: {candidate_programs: 1, rerank: 1, max_labeled_demos: 6, max_bootstrapped_demos: 2}\n")
+    return file
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+def test_assess_prints_a_score_with_its_evidence(photo, capsys) -> None:
+    assert assess.main([str(photo)]) == 0
+    shown = capsys.readouterr().out
+    assert re.match(r"[1-5]\.\d\d of 5 \(level [A-E]", shown)
+
+
+def test_assess_json_holds_the_assessment(photo, capsys) -> None:
+    assert assess.main([str(photo), "--reference", str(photo), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["status"] == "ok"
+    assert result["final_answer"] == result["quality_score"] > 4
+    assert result["state"]["plan"]["reference_mode"] == "Full-Reference"
+    assert result["state"]["executor_evidence"]["tool_logs"]
+
+
+def test_assess_answers_a_question_with_one_of_its_options(photo, capsys) -> None:
+    assert assess.main([str(photo), "--query", "Is the image noisy? A. Yes B. No", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["final_answer"] in {"A", "B"}
+    assert assess.main([str(photo), "--query", "How noisy is it?", "--option", "very", "--option", "not at all"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.png"], "none.png': no such file; check the path"),
+        (["{photo}", "--reference", "none.png"], "none.png': no such file"),
+        (["{photo}", "--lm", "gpt"], "model 'gpt': not of the form provider/model"),
+        (["{photo}", "--query", " "], "is empty; ask something"),
+        (["{photo}", "--option", "only"], "give two or more"),
+        (["{photo}", "--program", "{folder}"], "no program.json in it"),
+        (["{photo}", "--config", "none.yaml"], "settings file 'none.yaml': cannot be read"),
+    ],
+)
+def test_assess_names_what_cannot_be_used(photo, capsys, arguments, message) -> None:
+    filled = [a.format(photo=photo, folder=photo.parent) for a in arguments]
+    assert assess.main(filled) == 2
+    assert message in one_line(capsys)
+
+
+def test_compile_saves_a_program_that_assess_and_evaluate_use(manifest, small, photo, tmp_path, capsys) -> None:
+    out = tmp_path / "program"
+    arguments = ["--data", str(manifest), "--config", str(small), "--out", str(out), "--json"]
+    assert compile.main(arguments) == 0
+    result = json.loads(capsys.readouterr().out)
+    for name in ("uncompiled", "compiled"):
+        assert set(result[name]["srcc"]) >= {"value", "low", "high", "n"}
+        assert result[name]["scoring"] == {"asked": 5, "used": 5, "failed": 0, "unlabelled": 0}
+        assert result[name]["mcq"]["used"] == 5
+    assert result["difference"]["srcc"]["n"] == 5
+    assert len(result["mlflow_run"]) == 32
+
+    assert evaluate.main([str(manifest), "--program", str(out), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["srcc"]["value"] == pytest.approx(result["compiled"]["srcc"]["value"])
+    assert assess.main([str(photo), "--program", str(out)]) == 0
+
+
+def test_the_same_seed_gives_the_same_program(manifest, small, tmp_path, capsys) -> None:
+    states = []
+    for name in ("a", "b"):
+        arguments = ["--data", str(manifest), "--config", str(small), "--out", str(tmp_path / name), "--seed", "5"]
+        assert compile.main(arguments) == 0
+        states.append(json.loads((tmp_path / name / "program.json").read_text("utf-8"))["program_sha256"])
+    capsys.readouterr()
+    assert states[0] == states[1]
+
+
+def test_a_sample_that_fails_is_recorded_and_the_run_goes_on(manifest, capsys) -> None:
+    (manifest.parent / "3-2.png").write_bytes(b"damaged")
+    assert evaluate.main([str(manifest), "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert record["scoring"] == {"asked": 5, "used": 4, "failed": 1, "unlabelled": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "none.jsonl"], "none.jsonl"),
+        (["--data", "quickstrat"], "did you mean 'quickstart'"),
+        (["--optimizer", "random"], "optimizer 'random': unknown"),
+        (["--data", "{bad}"], "line 2"),
+        (["--data", "{untold}"], "no labelled sample in split"),
+        (["--out", "{folder}"], "holds other files; give a new or empty folder"),
+    ],
+)
+def test_compile_refuses_before_it_starts_and_saves_nothing(tmp_path, capsys, arguments, message) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"id": "a", "image": "a.png", "mos": 1}\n{"id": "b"\n')
+    (tmp_path / "untold.jsonl").write_text('{"id": "a", "image": "a.png", "mos": 1}\n')
+    names = {"bad": tmp_path / "bad.jsonl", "untold": tmp_path / "untold.jsonl", "folder": tmp_path}
+    filled = [a.format(**names) for a in arguments]
+    if "--data" not in filled:
+        filled += ["--data", str(tmp_path / "untold.jsonl")]
+    before = sorted(tmp_path.rglob("*"))
+    assert compile.main(filled) == 2
+    assert message in one_line(capsys)
+    assert sorted(tmp_path.rglob("*")) == before

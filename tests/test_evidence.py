@@ -1,0 +1,79 @@
+"""Evidence as JSON in the documents' shape, the readings that count, and what an answer rests on."""
+
+import json
+
+import pytest
+
+from program.evidence import contradiction, findings_json, findings_note, scores_json, tool_scores, used_evidence
+from program.state import ExecutorOutput, Finding
+
+ANALYSIS = {"Global": [Finding(type="Blurs", severity="moderate", explanation="Edges appear soft.")]}
+SCORES = {"Global": {"Blurs": ("TOPIQ_FR", 2.6)}}
+
+
+@pytest.mark.spec("001/format-distortion-analysis-for-vlm")
+@pytest.mark.spec("000/8-evidence-formatting-strategy")
+def test_findings_are_rendered_in_the_documents_shape():
+    rendered = findings_json(ANALYSIS)
+    assert json.loads(rendered) == {
+        "Global": [{"type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]
+    }
+    assert list(json.loads(rendered)["Global"][0]) == ["type", "severity", "explanation"]
+
+
+@pytest.mark.spec("001/format-quality-scores-for-vlm")
+@pytest.mark.spec("000/8-evidence-formatting-strategy")
+def test_scores_are_rendered_in_the_documents_shape():
+    assert json.loads(scores_json(SCORES)) == {"Global": {"Blurs": ["TOPIQ_FR", 2.6]}}
+    assert json.loads(scores_json({"车辆": {"Noise": ("VIF", 2.123456)}, "sky": {}})) == {
+        "车辆": {"Noise": ["VIF", 2.123]}
+    }
+    assert "车辆" in scores_json({"车辆": {"Noise": ("VIF", 2.1)}})
+
+
+@pytest.mark.spec("001/handle-missing-executor-evidence")
+@pytest.mark.parametrize("nothing", [None, {}, {"Global": []}, {"Global": {}}])
+def test_nothing_renders_as_nothing(nothing):
+    assert findings_json(nothing) is None
+    assert scores_json(nothing) is None
+
+
+@pytest.mark.spec("003/3-score-fusion")
+def test_a_reading_shared_by_distortions_counts_once():
+    shared = {
+        "Global": {"Blurs": ("VIF", 2.6), "Noise": ("VIF", 2.6), "Contrast": ("PSNR", 3.0)},
+        "car": {"Blurs": ("VIF", 2.6)},
+    }
+    assert sorted(tool_scores(shared)) == [2.6, 2.6, 3.0]
+    assert tool_scores(None) == []
+
+
+@pytest.mark.spec("003/6-logging-and-observability")
+def test_used_evidence_names_readings_and_findings():
+    used = used_evidence(ExecutorOutput(distortion_analysis=ANALYSIS, quality_scores=SCORES))
+    assert used == {
+        "readings": [{"region": "Global", "distortion": "Blurs", "tool": "TOPIQ_FR", "score": 2.6}],
+        "findings": [{"region": "Global", "type": "Blurs", "severity": "moderate"}],
+    }
+    assert used_evidence(None) is None
+    assert used_evidence(ExecutorOutput()) is None
+
+
+@pytest.mark.spec("D15")
+def test_distortions_that_a_text_leaves_unsaid_are_named():
+    car = [Finding(type="Noise", severity="severe"), Finding(type="Contrast", severity="none")]
+    output = ExecutorOutput(distortion_analysis={**ANALYSIS, "car": car})
+    assert findings_note(output, "Fair.") == "Found: moderate Blurs, severe Noise in car."
+    assert findings_note(output, "Some blur is visible.") == "Found: severe Noise in car."
+    assert findings_note(output, "Blurred and noisy, with noise.") == ""
+    assert findings_note(ExecutorOutput(), "Fair.") == ""
+
+
+@pytest.mark.spec("001/contradictory-evidence")
+def test_a_contradiction_is_told_with_its_region_distortion_and_score():
+    severe = {"car": [Finding(type="Noise", severity="severe")]}
+    output = ExecutorOutput(distortion_analysis=severe, quality_scores={"car": {"Noise": ("VIF", 4.4)}})
+    assert contradiction(output) == "Contradictory evidence: severe Noise in car but a tool score of 4.40"
+    elsewhere = ExecutorOutput(distortion_analysis=severe, quality_scores={"Global": {"Noise": ("VIF", 4.4)}})
+    assert contradiction(elsewhere) is None
+    assert contradiction(None) is None

@@ -1,0 +1,131 @@
+import hashlib
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from program.errors import ImageError
+from program.images import HOST, IMAGES, ImageStore, crop, parse_url
+
+
+def encoded(array: np.ndarray, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def photo(rng: np.random.Generator) -> np.ndarray:
+    return rng.integers(0, 256, (40, 60, 3), dtype=np.uint8)
+
+
+def test_bytes_are_kept_as_they_are(tmp_path, photo) -> None:
+    file = tmp_path / "photo.jpg"
+    file.write_bytes(encoded(photo, "JPEG", quality=60))
+    store = ImageStore()
+    ref = store.add(file)
+    assert store.read(ref) == file.read_bytes()
+    assert ref.url == f"{HOST}{hashlib.sha256(file.read_bytes()).hexdigest()}.jpg"
+    assert (ref.width, ref.height, ref.media_type) == (60, 40, "image/jpeg")
+    assert store.add(file.read_bytes()).sha256 == ref.sha256 == store.find(ref.url).sha256
+
+
+def test_pixels_of_arrays_and_pil_images_are_stored_without_loss(photo) -> None:
+    store = ImageStore()
+    assert np.array_equal(store.pixels(store.add(photo)), photo)
+    assert np.array_equal(store.pixels(store.add(Image.fromarray(photo))), photo)
+
+
+def test_pixels_are_upright_composited_and_8_bit(photo) -> None:
+    store = ImageStore()
+    turned = Image.fromarray(photo)
+    exif = turned.getexif()
+    exif[0x0112] = 6  # displayed rotated by 90 degrees clockwise
+    buffer = io.BytesIO()
+    turned.save(buffer, "PNG", exif=exif)
+    ref = store.add(buffer.getvalue())
+    assert (ref.width, ref.height) == (40, 60)
+    assert np.array_equal(store.pixels(ref), np.rot90(photo, -1))
+
+    half = np.dstack([np.full((8, 8, 3), 100, np.uint8), np.full((8, 8), 128, np.uint8)])
+    expected = round(100 * 128 / 255 + 255 * (1 - 128 / 255))
+    assert abs(int(store.pixels(store.add(encoded(half, "PNG")))[0, 0, 0]) - expected) <= 1
+
+    deep = np.linspace(0, 65535, 64, dtype=np.uint16).reshape(8, 8)
+    assert np.array_equal(store.pixels(store.add(encoded(deep, "PNG")))[:, :, 1], (deep / 257 + 0.5).astype(np.uint8))
+
+    grey = photo[:, :, 0]
+    assert np.array_equal(store.pixels(store.add(encoded(grey, "PNG"))), np.repeat(grey[:, :, None], 3, axis=2))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"x\.png': is empty \(0 bytes\)"),
+        (b"not an image", r"x\.png': not an image that can be read"),
+    ],
+)
+def test_unusable_files_are_named_in_one_line(tmp_path, content, message) -> None:
+    file = tmp_path / "x.png"
+    file.write_bytes(content)
+    with pytest.raises(ImageError, match=message) as caught:
+        IMAGES.add(file)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "TIFF", "WEBP"])
+def test_truncated_files_are_refused(tmp_path, photo, kind) -> None:
+    whole = encoded(photo, kind)
+    file = tmp_path / "cut"
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ImageError, match=r"cut': (damaged or truncated|not an image)"):
+        IMAGES.add(file)
+
+
+def test_missing_folder_and_wrong_arrays_are_refused(tmp_path) -> None:
+    with pytest.raises(ImageError, match="no such file; check the path"):
+        IMAGES.add(tmp_path / "none.png")
+    with pytest.raises(ImageError, match="is a folder"):
+        IMAGES.add(tmp_path)
+    with pytest.raises(ImageError, match="H x W x 3 uint8"):
+        IMAGES.add(np.zeros((4, 4, 3)))
+    with pytest.raises(ImageError, match="give a path, bytes"):
+        IMAGES.add(3)
+
+
+def test_a_changed_file_is_noticed(tmp_path, photo) -> None:
+    file = tmp_path / "photo.png"
+    file.write_bytes(encoded(photo, "PNG"))
+    store = ImageStore()
+    ref = store.add(file)
+    file.write_bytes(encoded(255 - photo, "PNG"))
+    with pytest.raises(ImageError, match="changed since it was opened"):
+        store.read(ref)
+    file.unlink()
+    with pytest.raises(ImageError, match="cannot be read any more"):
+        store.read(ref)
+
+
+def test_references_are_checked() -> None:
+    with pytest.raises(ImageError, match="not of the form"):
+        parse_url("https://images.invalid/sha256/../../etc/passwd")
+    with pytest.raises(ImageError, match="not of the form"):
+        parse_url(f"{HOST}{'0' * 64}.exe")
+    with pytest.raises(ImageError, match="not known here"):
+        IMAGES.find(f"{HOST}{'0' * 64}.png")
+
+
+def test_crop_grows_to_the_minimum_and_stays_inside(photo) -> None:
+    cut, box = crop(photo, (10, 5, 20, 15))
+    assert np.array_equal(cut, photo[5:15, 10:20])
+    assert box == (10, 5, 20, 15)
+    cut, box = crop(photo, (0, 0, 4, 4), minimum_px=16)
+    assert cut.shape == (16, 16, 3)
+    assert box == (0, 0, 16, 16)
+    cut, box = crop(photo, (56, 36, 60, 40), minimum_px=16)
+    assert box == (44, 24, 60, 40)
+    with pytest.raises(ImageError, match="outside the 60x40 image"):
+        crop(photo, (100, 0, 120, 10))
+    with pytest.raises(ImageError, match="x0 < x1"):
+        crop(photo, (20, 0, 10, 10))

@@ -1,0 +1,169 @@
+"""The Planner on a scripted model: what it is told, and the rules that hold whatever it answers."""
+
+import json
+import logging
+
+import pytest
+
+from program.planner import apply_rules, rule_plan
+from program.state import AssessmentState
+from program.tools.registry import ToolRegistry
+from signatures.schemas import Plan
+
+REGISTRY = ToolRegistry.load()
+STEPS = ("distortion_detection", "distortion_analysis", "tool_selection", "tool_execute")
+ANSWER = {
+    "query_type": "IQA", "query_scope": ["Global"], "distortion_source": "inferred", "distortions": [],
+    "reference_mode": "No-Reference", "required_tools": [], **dict.fromkeys(STEPS, True),
+}  # fmt: skip
+
+
+def ruled(*, reference=False, boxes=(), **changes):
+    plan = Plan(**{**ANSWER, **changes})
+    return apply_rules(plan, has_reference=reference, boxes=boxes, registry=REGISTRY)
+
+
+def flags(plan):
+    return tuple(getattr(plan, step) for step in STEPS)
+
+
+@pytest.fixture
+def planned(scripted_iqa):
+    """Run the Planner on a script; returns plan, repairs and the scripted engine."""
+
+    def run(answers, state=None, **inputs):
+        iqa = scripted_iqa([{"plan": a} if isinstance(a, dict) else a for a in answers])
+        state = state or AssessmentState(query="Rate it.", image_path="x")
+        plan, repairs = iqa.planner(**{"state": state, "tool_names": ["VIF"], **inputs})
+        return plan, repairs, iqa.engine
+
+    return run
+
+
+@pytest.mark.spec("paper/planner")
+def test_a_good_plan_is_kept_without_repairs(planned):
+    plan, repairs, engine = planned([ANSWER])
+    assert plan == Plan(**ANSWER)
+    assert repairs == []
+    assert engine.images(engine.requests[0]) == []
+
+
+@pytest.mark.spec("paper/planner")
+def test_the_papers_looser_words_are_understood(planned):
+    loose = {
+        "task_type": "iqa", "required_object_names": "vehicle", "distortion_source": "Explict",
+        "distortions": {"vehicle": ["Motion blur", "Overexposure", "composition"]}, "reference_Mode": "FR",
+        "required_tool": "TopIQ_FR_tool", "tool_execution": True, "distortion_detection": False,
+        "distortion_analysis": True, "tool_selection": False,
+    }  # fmt: skip
+    plan, _, _ = planned([loose])
+    assert (plan.query_type, plan.query_scope, plan.distortion_source) == ("IQA", ["vehicle"], "explicit")
+    assert plan.distortions[0].distortions == ["Blurs", "Brightness change"]
+
+
+@pytest.mark.spec("paper/planner")
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (True, True, True, True)),
+        ({"distortion_source": "explicit", "distortions": {"Global": ["Blurs"]}}, (False, True, True, True)),
+        ({"required_tools": ["PIQE"]}, (True, True, False, True)),
+        ({"required_tools": ["PIQE"], "query_scope": ["car"]}, (True, True, False, True)),
+        ({"query_scope": ["car"]}, (True, True, False, False)),
+        ({"query_scope": ["car"], "boxes": ["car"]}, (True, True, True, True)),
+        ({"query_scope": ["car", "sky"], "boxes": ["car"]}, (True, True, True, True)),
+        ({"query_type": "Other"}, (False, False, False, False)),
+    ],
+)
+@pytest.mark.parametrize("answered", [True, False])
+def test_the_four_flags_follow_the_rules_whatever_the_model_says(changes, expected, answered):
+    plan, repairs = ruled(**{**dict.fromkeys(STEPS, answered), **changes})
+    assert flags(plan) == expected
+    changed = [step for step, flag in zip(STEPS, expected, strict=True) if flag is not answered]
+    assert [step for step in STEPS if any(line.startswith(f"{step}:") for line in repairs)] == changed
+
+
+@pytest.mark.spec("paper/planner")
+@pytest.mark.spec("D14")
+def test_an_other_plan_runs_nothing_and_lists_no_distortion():
+    plan, repairs = ruled(query_type="Other", distortion_source="explicit", distortions={"Global": ["Blurs"]})
+    assert flags(plan) == (False,) * 4
+    assert plan.distortions == []
+    assert len(repairs) >= 5
+
+
+@pytest.mark.spec("paper/planner")
+@pytest.mark.parametrize("reference", [True, False])
+def test_the_reference_mode_is_what_was_given(reference):
+    plan, repairs = ruled(reference=reference, reference_mode="No-Reference" if reference else "Full-Reference")
+    assert plan.reference_mode == ("Full-Reference" if reference else "No-Reference")
+    assert len(repairs) == 1
+
+
+@pytest.mark.spec("paper/planner")
+def test_unusable_named_tools_leave_the_plan_with_a_reason():
+    plan, repairs = ruled(required_tools=["psnr_tool", "SuperIQA", "PIQE", "piqe"])
+    assert plan.required_tools == ["PIQE"]
+    assert any("'PSNR': needs a reference" in line for line in repairs)
+    assert any("'SuperIQA': is not known here" in line for line in repairs)
+    plan, _ = ruled(required_tools=["SuperIQA"])
+    assert flags(plan) == (True, True, True, True)
+    plan, repairs = ruled(required_tools=["psnr_tool"], reference=True, reference_mode="FR", tool_selection=False)
+    assert (plan.required_tools, repairs) == (["PSNR"], [])
+
+
+@pytest.mark.spec("paper/planner")
+def test_the_whole_image_leaves_a_scope_that_names_regions():
+    assert ruled(query_scope=["Global", "car", "car"])[0].query_scope == ["car"]
+    assert ruled(query_scope=[])[0].query_scope == ["Global"]
+    assert ruled(query_scope=["the image"])[0].query_scope == ["Global"]
+
+
+@pytest.mark.spec("paper/planner")
+def test_named_distortions_need_an_explicit_source():
+    plan, _ = ruled(distortions={"Global": ["Blurs"]}, distortion_source="inferred")
+    assert (plan.distortions, plan.distortion_detection) == ([], True)
+    plan, _ = ruled(distortions={"Global": ["composition"]}, distortion_source="explicit")
+    assert (plan.distortion_source, plan.distortion_detection) == ("inferred", True)
+
+
+@pytest.mark.spec("000/9-error-handling-strategy")
+def test_an_unreadable_plan_is_replaced_by_the_general_one(planned, caplog):
+    plan, repairs, engine = planned(["no", "no", "no"])
+    assert len(engine.requests) == 3
+    assert plan == rule_plan([])
+    assert repairs[0].startswith("the model gave no usable plan")
+    state = AssessmentState(query="q", image_path="x", regions={"car": (0, 0, 9, 9)})
+    plan, _, engine = planned(["no", "no", ANSWER], state)
+    assert plan.query_scope == ["Global"]
+
+
+@pytest.mark.spec("D11")
+@pytest.mark.spec("003/4-reflection-and-replanning")
+def test_a_replan_is_told_why_and_what_the_plan_was(planned):
+    state = AssessmentState(query="Rate it.", image_path="x", plan=Plan(**{**ANSWER, "query_scope": ["car"]}))
+    _, _, engine = planned([ANSWER], state, feedback="Missing tool scores for car region")
+    text = engine.text(engine.requests[0])
+    assert "Missing tool scores for car region" in text
+    previous = text.split("[[ ## previous_plan ## ]]\n")[-1]
+    assert json.JSONDecoder().raw_decode(previous)[0]["query_scope"] == ["car"]
+    _, _, engine = planned([ANSWER], state)
+    text = engine.text(engine.requests[0])
+    assert "feedback ## ]]" not in text
+    assert "previous_plan ## ]]" not in text
+
+
+@pytest.mark.spec("paper/planner")
+def test_the_planner_knows_reference_boxes_and_tools(planned):
+    state = AssessmentState(query="Rate it.", image_path="x", reference_path="y", regions={"car": (0, 0, 9, 9)})
+    _, _, engine = planned([ANSWER], state, tool_names=["VIF", "PSNR"])
+    text = engine.text(engine.requests[0])
+    assert "[[ ## has_reference ## ]]\nTrue" in text
+    assert '[[ ## region_names ## ]]\n["car"]' in text
+    assert '[[ ## tool_names ## ]]\n["VIF", "PSNR"]' in text
+
+
+def test_the_plan_is_logged_with_its_repairs(planned, caplog):
+    caplog.set_level(logging.INFO, logger="program")
+    planned([{**ANSWER, "tool_selection": False}])
+    assert "tool_selection: False -> True" in caplog.text

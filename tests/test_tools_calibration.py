@@ -1,0 +1,286 @@
+"""Maps from raw tool values to scores 1..5."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from sklearn.isotonic import IsotonicRegression
+
+from program import calibrate
+from program.errors import SettingsError, ToolError
+from program.tools.calibration import Calibration, MonotoneMap, Provenance, ToolCalibration, apply_map
+from program.tools.registry import ToolRegistry
+
+WIDE = np.unique(np.concatenate([-np.logspace(6, -9, 400), [0.0], np.logspace(-9, 6, 400), np.linspace(-3, 100, 4000)]))
+SHIPPED = Calibration.load()
+REGISTRY = ToolRegistry.load()
+
+
+def _curve(raw):
+    return 1.2 + 3.4 / (1 + np.exp(-(raw - 32) / 3))
+
+
+def _fitted(noise=0.0, n=300, sign=1, **options):
+    rng = np.random.default_rng(3)
+    raw = rng.uniform(18, 48, n)
+    human = np.clip(_curve(raw) + noise * rng.standard_normal(n), 1, 5)
+    return MonotoneMap(higher_is_better=sign > 0, **options).fit(sign * raw, human)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_known_logistic_is_recovered_in_either_direction(sign):
+    fitted = _fitted(sign=sign)
+    grid = np.linspace(20, 46, 60)
+    assert fitted.parameters_.kind == "logistic"
+    np.testing.assert_allclose(fitted.predict(sign * grid), _curve(grid), atol=2e-3)
+    assert fitted.rmse_ < 1e-3
+
+
+def test_noise_changes_little_where_data_is_plenty():
+    grid = np.linspace(22, 44, 40)
+    assert np.max(np.abs(_fitted(noise=0.4, n=3000).predict(grid) - _curve(grid))) < 0.12
+
+
+def test_a_map_is_monotone_finite_and_within_the_scale_over_a_wide_range():
+    rng = np.random.default_rng(0)
+    for trial in range(10):
+        n = int(rng.integers(8, 200))
+        scale = 10.0 ** rng.integers(-6, 5)
+        raw = scale * rng.standard_normal(n) ** int(rng.integers(1, 4)) + scale * rng.integers(-3, 3)
+        better = bool(rng.integers(2))
+        human = np.clip(3 + (1 if better else -1) * rng.normal(0.8) * raw / scale + rng.standard_normal(n), 1, 5)
+        identity = float(raw.max() if better else raw.min()) if trial % 2 else None
+        fitted = MonotoneMap(higher_is_better=better, identity=identity).fit(raw, human)
+        scores = fitted.predict(WIDE)
+        assert np.all(np.isfinite(scores)), trial
+        assert np.all(np.diff(scores) * (1 if better else -1) >= 0), trial
+        assert scores.min() >= 1, trial
+        assert scores.max() <= 5, trial
+        if identity is not None:
+            assert fitted.predict(identity) == 5.0
+
+
+def test_the_largest_floats_are_scored():
+    fitted = _fitted()
+    assert np.all(np.isfinite(fitted.predict([-1.7e308, 1.7e308, 5e-324])))
+
+
+def test_the_identity_gets_5_and_the_middle_stays_as_without_it():
+    plain, pinned = _fitted(noise=0.2), _fitted(noise=0.2, identity=80.0)
+    middle = np.linspace(19, 45, 50)
+    assert pinned.predict(80.0) == 5.0
+    assert plain.predict(80.0) < 5.0
+    np.testing.assert_allclose(pinned.predict(middle), plain.predict(middle), atol=1e-9)
+
+
+def test_identities_in_the_data_do_not_bend_the_map():
+    rng = np.random.default_rng(1)
+    raw = rng.uniform(18, 48, 200)
+    with_identities = MonotoneMap(identity=80.0).fit(np.append(raw, [80.0] * 60), np.append(_curve(raw), [4.6] * 60))
+    without = MonotoneMap(identity=80.0).fit(raw, _curve(raw))
+    assert with_identities.n_ == without.n_ == 200
+    np.testing.assert_array_equal(with_identities.predict(WIDE), without.predict(WIDE))
+
+
+def test_a_tool_that_knows_little_gets_scores_near_the_mean():
+    rng = np.random.default_rng(5)
+    human = rng.uniform(1, 5, 2000)
+    poor = human + rng.normal(0, 6, 2000)
+    weak = MonotoneMap().fit(poor, human)
+    strong = MonotoneMap().fit(human + rng.normal(0, 0.3, 2000), human)
+    grid = np.linspace(1, 5, 100)
+    assert np.ptp(weak.predict(grid)) < 0.25 * np.ptp(strong.predict(grid))
+    assert abs(weak.predict(poor).mean() - human.mean()) < 0.01
+
+
+def test_a_step_is_fitted_by_isotonic_regression_as_scikit_learn_does_it():
+    rng = np.random.default_rng(2)
+    raw = np.sort(rng.uniform(0, 1, 400))
+    human = np.select([raw < 0.2, raw < 0.4, raw < 0.6, raw < 0.8], [1.2, 2.6, 2.7, 4.0], 4.9) + rng.normal(
+        0, 0.02, 400
+    )
+    fitted = MonotoneMap().fit(raw, human)
+    expected = IsotonicRegression(y_min=1, y_max=5, out_of_bounds="clip").fit(raw, human)
+    assert fitted.parameters_.kind == "isotonic"
+    np.testing.assert_allclose(fitted.predict(raw), expected.predict(raw), atol=1e-9)
+
+
+def test_fitting_twice_gives_the_same_numbers():
+    assert _fitted(noise=0.3).parameters_ == _fitted(noise=0.3).parameters_
+
+
+@pytest.mark.parametrize(
+    ("raw", "human", "message"),
+    [
+        ([1.0] * 20, [3.0] * 20, "20 usable readings, 8 that are not all equal"),
+        ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], "3 usable readings"),
+        ([1.0, float("nan")], [1.0, 2.0], "must be finite"),
+        ([1.0, 2.0], [1.0], "of equal number"),
+    ],
+)
+def test_what_cannot_be_fitted_says_why(raw, human, message):
+    with pytest.raises(ValueError, match=message):
+        MonotoneMap().fit(raw, human)
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED.tools))
+def test_every_shipped_map_is_monotone_finite_and_within_the_scale(name):
+    spec, entry = REGISTRY.get(name), SHIPPED.tools[name]
+    scores = apply_map(entry.map, WIDE)
+    assert np.all(np.isfinite(scores))
+    assert np.all(np.diff(scores) * (1 if spec.higher_is_better else -1) >= 0)
+    assert 1 <= scores.min() <= scores.max() <= 5
+    assert entry.map.sign == (1 if spec.higher_is_better else -1)
+    assert np.ptp(apply_map(entry.map, np.linspace(*entry.raw_range, 100))) > 0.2
+    if spec.mode == "FR":
+        assert SHIPPED.score(name, spec.identity) == 5.0
+
+
+def test_shipped_maps_say_what_they_were_fitted_on():
+    assert {spec.name for spec in REGISTRY.specs()} - {"ILNIQE"} == set(SHIPPED.tools)
+    for entry in SHIPPED.tools.values():
+        provenance = SHIPPED.sources[entry.source]
+        assert provenance.split == "train"
+        assert len(provenance.manifest_sha256) == 64
+        assert provenance.groups
+        assert entry.n > 100
+        assert entry.pyiqa_version
+
+
+def test_a_calibration_survives_its_file(tmp_path):
+    path = tmp_path / "calibration.json"
+    path.write_text(_example().to_json(), encoding="utf-8")
+    loaded = Calibration.load(path)
+    assert loaded.tools == _example().tools
+    assert loaded.sources == _example().sources
+    assert loaded.score("PSNR", 31.25) == _example().score("PSNR", 31.25)
+
+
+def test_updating_replaces_maps_and_drops_unused_sources():
+    example = _example()
+    entry = example.tools["PSNR"]
+    other = entry.model_copy(update={"source": "mine (all)"})
+    kept = example.updated({"VIF": other}, "mine (all)", example.sources["toy (train)"])
+    assert set(kept.sources) == {"toy (train)", "mine (all)"}
+    assert set(kept.tools) == {"PSNR", "VIF"}
+    replaced = kept.updated({"PSNR": other}, "mine (all)", example.sources["toy (train)"])
+    assert set(replaced.sources) == {"mine (all)"}
+
+
+def test_a_tool_without_a_map_or_a_value_that_is_not_finite_is_an_error():
+    with pytest.raises(ToolError, match=r"tool 'VIF': has no map to 1\.\.5 .*program\.calibrate"):
+        _example().score("VIF", 0.5)
+    with pytest.raises(ToolError, match="tool 'PSNR': raw value nan"):
+        _example().score("PSNR", float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t["tools"]["PSNR"].pop("rmse"), r"calibration\.json'?: tools\.PSNR\.rmse: field required"),
+        (lambda t: t["tools"]["PSNR"]["map"].update(scale=0), r"tools\.PSNR\.map\.scale"),
+        (lambda t: t["tools"]["PSNR"]["map"].update(logistic=[1, -2, 1, 0, 0]), "b, s and c not below 0"),
+        (lambda t: t["tools"]["PSNR"]["map"].update(kind="isotonic", knots=[[0, 3], [1, 2]]), "rising knots"),
+        (lambda t: t["tools"]["PSNR"].update(colour="red"), r"tools\.PSNR\.colour: extra inputs"),
+        (lambda t: t["sources"].clear(), "no source 'toy"),
+    ],
+)
+def test_a_malformed_file_is_named_with_its_key(tmp_path, change, message):
+    tree = json.loads(_example().to_json())
+    change(tree)
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    with pytest.raises(SettingsError, match=message) as caught:
+        Calibration.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_broken_json_are_one_line(tmp_path):
+    with pytest.raises(SettingsError, match=r"none\.json.*cannot be read"):
+        Calibration.load(tmp_path / "none.json")
+    (tmp_path / "broken.json").write_text("{", encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"broken\.json': the file: invalid json"):
+        Calibration.load(tmp_path / "broken.json")
+
+
+def _example():
+    fitted = _fitted(identity=80.0)
+    entry = ToolCalibration(
+        source="toy (train)", pyiqa="psnr", pyiqa_version="0", n=fitted.n_, rmse=0.0, srcc=1.0, raw_range=(18.0, 48.0),
+        map=fitted.parameters_,
+    )  # fmt: skip
+    provenance = Provenance(dataset="toy", manifest_sha256="0" * 64, split="train", samples=300, date="2026-01-01")
+    return Calibration({"toy (train)": provenance}, {"PSNR": entry})
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """Path of a manifest of 24 noisy and 24 blurred copies of two pictures, with human scores that fall."""
+    from PIL import Image
+    from scipy.ndimage import gaussian_filter
+
+    rng, lines = np.random.default_rng(4), []
+    for group in ("one", "two"):
+        scene = gaussian_filter(rng.uniform(0, 255, (96, 96, 3)), (1.5, 1.5, 0)) * 2 - 128
+        for level in range(-1, 24):
+            for kind in ("white_noise", "gblur"):
+                changed = scene + level * rng.standard_normal(scene.shape)
+                pixels = gaussian_filter(scene, (level / 8, level / 8, 0)) if kind == "gblur" and level > 0 else changed
+                name = f"{group}-{kind}-{level}.png"
+                Image.fromarray(np.clip(scene if level < 0 else pixels, 0, 255).astype(np.uint8)).save(tmp_path / name)
+                if level >= 0:
+                    lines.append(
+                        {"id": name, "image": name, "reference": f"{group}-gblur--1.png", "mos": 4.8 - level / 7,
+                         "distortion": kind, "group": group, "split": "train" if group == "one" else "test"}
+                    )  # fmt: skip
+    path = tmp_path / "manifest.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tmp_path, manifest, capsys):
+    out = tmp_path / "deep" / "calibration.json"
+    assert calibrate.main([str(manifest), "--tools", "psnr,GMSD", "--out", str(out), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report["tools"]) == {"PSNR", "GMSD"}
+    assert 40 <= report["tools"]["PSNR"]["n"] <= 48
+    loaded = Calibration.load(out)
+    (provenance,) = loaded.sources.values()
+    assert provenance.groups == ("one",)
+    assert provenance.samples == 48
+    assert loaded.tools["PSNR"].srcc > 0.7
+    assert loaded.score("GMSD", 0.0) == 5.0
+    before = out.read_bytes()
+    assert calibrate.main([str(manifest), "--tools", "PIQE", "--split", "test", "--out", str(out)]) == 0
+    assert Calibration.load(out).tools["PSNR"] == loaded.tools["PSNR"]
+    assert len(Calibration.load(out).sources) == 2
+    assert out.read_bytes() != before
+    assert [p.name for p in out.parent.iterdir()] == ["calibration.json"]
+
+
+def test_a_bad_image_is_reported_and_the_rest_is_fitted(tmp_path, manifest, capsys):
+    (manifest.parent / "one-white_noise-3.png").write_bytes(b"")
+    out = tmp_path / "calibration.json"
+    assert calibrate.main([str(manifest), "--tools", "PSNR", "--out", str(out)]) == 1
+    assert "PSNR: 1 of 48 failed, the first: image " in capsys.readouterr().err
+    assert "PSNR" in Calibration.load(out).tools
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.jsonl"], "error: dataset 'none.jsonl'"),
+        (["manifest.jsonl", "--tools", "PSNRR"], r"error: tool 'PSNRR': is not known here \(did you mean 'PSNR'\?\)"),
+        (["manifest.jsonl", "--tools", "NIQE"], "no tool could be fitted .*niqe_modelparameters"),
+        (["manifest.jsonl", "--split", "validation"], "no sample with a score in split 'validation'"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_one_line_and_exit_code_2(manifest, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(manifest.parent)
+    monkeypatch.setenv("TORCH_HOME", str(manifest.parent))
+    assert calibrate.main([*arguments, "--out", "calibration.json"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(message, error)
+    assert not (manifest.parent / "calibration.json").exists()
