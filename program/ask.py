@@ -1,5 +1,6 @@
 """Every question to a language model goes through `ask`: typed, metered, with one ladder of three calls."""
 
+import functools
 import json
 import logging
 import re
@@ -87,10 +88,7 @@ def ask(
     """
     model = predictor.lm or lm or dspy.settings.lm
     present = {name: _clean(value) for name, value in inputs.items() if value is not None}
-    signature = predictor.signature
-    for name in inputs:
-        if name not in present and name in signature.input_fields:
-            signature = signature.delete(name)
+    signature = _without(predictor.signature, tuple(name for name in inputs if name not in present))
     demos = [demo for demo in predictor.demos if _complete(demo, signature)]
     shown = (demos, present)
     if not resolves_references(model):
@@ -99,7 +97,7 @@ def ask(
     errors: list[str] = []
     raw = ""
     for number, rung in enumerate(RUNGS):
-        asked = signature.with_instructions(signature.instructions + _hint(number, example))
+        asked = signature if number == 0 else signature.with_instructions(signature.instructions + _hint(number, example))
         _log_prompt(rung, asked, *shown, model)
         try:
             prediction = _call(predictor, asked, demos, present, model, config or {})
@@ -113,6 +111,15 @@ def ask(
             errors.append(_line(str(error)))
         logger.warning("%s: the %s gave no usable answer: %s", _name(asked), rung, errors[-1])
     return Answer(None, None, raw, tuple(errors))
+
+
+@functools.lru_cache(maxsize=256)
+def _without(signature: type[dspy.Signature], absent: tuple[str, ...]) -> type[dspy.Signature]:
+    """Return the signature without its absent inputs; kept, as building a signature costs milliseconds."""
+    for name in absent:
+        if name in signature.input_fields:
+            signature = signature.delete(name)
+    return signature
 
 
 def _call(
@@ -163,8 +170,6 @@ def _count(usage: Usage, tracker: Any, costs: Sequence[float | None]) -> None:
 
 
 def _hint(number: int, example: Mapping[str, Any]) -> str:
-    if number == 0:
-        return ""
     hint = "\n\nReturn ONLY valid JSON."
     if number == 1:
         return hint
