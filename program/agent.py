@@ -16,6 +16,7 @@ from program.resources import Resources
 from program.settings import Settings, load_settings
 from program.state import Assessment, AssessmentState, ExecutorOutput, SummarizerOutput, Usage
 from program.summarizer import Summarizer
+from program.tracking import annotate_trace
 
 __all__ = ("DEFAULT_QUERY", "AgenticIQA")
 
@@ -55,7 +56,9 @@ class AgenticIQA(dspy.Module):
         state = _initial_state(query, test, original, options, regions, self.resources.settings)
         with metered() as usage:
             result = self._loop(state, test, original)
-        return Assessment(**dict(result), state=state, usage=_completed(usage, state))
+        assessment = Assessment(**dict(result), state=state, usage=_completed(usage, state))
+        annotate_trace(_facts(assessment))
+        return assessment
 
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
         feedback: str | None = None
@@ -146,3 +149,23 @@ def _completed(usage: Usage, state: AssessmentState) -> Usage:
     usage.tool_cache_hits = sum(log.cached for log in logs)
     usage.replans = state.iteration_count
     return usage
+
+
+def _facts(result: Assessment) -> dict[str, object]:
+    """Return what the log says of an assessment, for its trace."""
+    evidence = result.state.executor_evidence or ExecutorOutput()
+    return {
+        "mode": result.query_type.value if result.query_type else None,
+        "query_rule": result.query_rule,
+        "findings": sum(map(len, (evidence.distortion_analysis or {}).values())),
+        "tool_scores": len([log for log in evidence.tool_logs if log.score is not None]),
+        "tool_failures": len([log for log in evidence.tool_logs if log.error]),
+        "image": result.state.image_path,
+        "reference": result.state.reference_path,
+        "status": result.status,
+        "rung": result.rung,
+        "score": result.quality_score,
+        "replans": result.usage.replans,
+        "replan_reasons": [entry.reason for entry in result.state.replan_history] or None,
+        "lm_calls": result.usage.lm_calls,
+    }

@@ -12,6 +12,7 @@ import os
 import platform
 import shlex
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from program.evaluation.intervals import Figure
 
-__all__ = ("RunHandle", "Tracker")
+__all__ = ("RunHandle", "Tracker", "annotate_trace")
 
 _PROCESS_TAG = "agentic_iqa.process"
 
@@ -38,6 +39,20 @@ _BATCH = 100
 """MLflow refuses more params in one request."""
 
 logger = logging.getLogger(__name__)
+
+
+def annotate_trace(facts: Mapping[str, Any]) -> None:
+    """Write facts as attributes on the MLflow span that is being recorded, if there is one.
+
+    Costs nothing where nobody traces: MLflow is not imported for it.
+    """
+    if "mlflow" not in sys.modules:
+        return
+    import mlflow
+
+    span = mlflow.get_current_active_span()
+    if span is not None:
+        span.set_attributes({f"agentic_iqa.{name}": value for name, value in facts.items() if value is not None})
 
 
 class RunHandle:

@@ -139,7 +139,9 @@ def test_outputs_without_a_level_never_become_a_score(summarize, text):
     assert (tools.final_answer, tools.level_probabilities, tools.status) == (pytest.approx(3.0), None, "degraded")
 
 
-@pytest.mark.parametrize("piece", [" ", "\n", "quality ", "is ", "a ", "A) ", "rate ", "从", "质量的", "(", "1 ", '"', "why "])
+@pytest.mark.parametrize(
+    "piece", [" ", "\n", "quality ", "is ", "a ", "A) ", "rate ", "why ", "1 ", "(", '"', "从", "质量的"]
+)
 @pytest.mark.parametrize("start", ["", "quality", "rate", "A. x B. y", "质量"])
 def test_no_text_takes_the_parsers_long(piece, start):
     text = start + piece * 2000 + "x"

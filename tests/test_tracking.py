@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure as Plot
 
@@ -187,3 +188,26 @@ def test_import_is_light_and_the_first_store_is_made_quietly(tmp_path):
     assert done.stdout == "true\n"
     assert done.stderr == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mlruns"]
+
+
+@pytest.mark.filterwarnings("default")  # MLflow turns any warning of its own dependencies into a trace that is lost
+def test_an_assessment_writes_its_facts_on_the_trace_that_is_recorded(tmp_path, assess_a_picture):
+    import mlflow
+
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    mlflow.create_experiment("traces", artifact_location=(tmp_path / "artifacts").as_uri())
+    mlflow.set_experiment("traces")
+    with mlflow.start_span("request") as span:
+        result = assess_a_picture()
+    stored = mlflow.get_trace(span.trace_id, flush=True).data.spans[0].attributes
+    assert stored["agentic_iqa.mode"] == "scoring"
+    assert stored["agentic_iqa.score"] == result.quality_score
+    assert stored["agentic_iqa.lm_calls"] == result.usage.lm_calls > 0
+
+
+@pytest.fixture
+def assess_a_picture(rng):
+    from program.agent import AgenticIQA
+
+    picture = rng.integers(0, 256, (32, 48, 3), dtype=np.uint8)
+    return lambda: AgenticIQA()(image=picture)
