@@ -73,6 +73,8 @@ class Executor(dspy.Module):
         with stage("executor"):
             boxes = self._boxes(plan, state, image)
             evidence = self._diagnosis(plan, state.query, _views(plan.query_scope, boxes, image, reference))
+            # A tool that the user named and that cannot be used is never replaced in silence.
+            evidence.notes += [repair for repair in state.plan_repairs if repair.startswith("tool ")]
             evidence.notes += [
                 f"region {region!r}: no box is known, so no tool measures it"
                 for region in plan.query_scope

@@ -354,3 +354,11 @@ def test_the_predictors_optimizers_see_are_these(scripted_iqa):
         "planner.plan", "executor.detect", "executor.analyse", "executor.diagnose", "executor.select_tools",
         "executor.locate", "summarizer.score", "summarizer.classify", "summarizer.answer", "summarizer.explain",
     ]  # fmt: skip
+
+
+def test_a_named_tool_that_cannot_be_used_is_told_in_the_reasoning(scripted_iqa, picture):
+    made = {**PLAN, "required_tools": ["VIF", "SuperIQA"]}
+    result = scripted_iqa({**SCRIPT, "plan": {"plan": made}})(image=picture(), query="Rate it with VIF and SuperIQA.")
+    assert "tool 'VIF': needs a reference image and none is given" in result.quality_reasoning
+    assert "tool 'SuperIQA': is not known here" in result.quality_reasoning
+    assert isinstance(result.final_answer, float)
