@@ -26,7 +26,16 @@ def main() -> None:
         environment = {**os.environ, "AGENTICIQA_CACHE_DIR": f"{work}/cache", "AGENTICIQA_MLRUNS_DIR": f"{work}/mlruns"}
         for label in ("cold", "warm"):
             started = time.perf_counter()
-            command = [sys.executable, "-m", "program.compile", "--json", "--seed", arguments.seed, "--out", f"{work}/program"]
+            command = [
+                sys.executable,
+                "-m",
+                "program.compile",
+                "--json",
+                "--seed",
+                arguments.seed,
+                "--out",
+                f"{work}/program",
+            ]
             done = subprocess.run(
                 command, cwd=Path(__file__).parents[1], env=environment, check=True, stdout=subprocess.PIPE, text=True
             )
@@ -37,7 +46,8 @@ def main() -> None:
             print(
                 f"{label}: {time.perf_counter() - started:.0f} s, peak {peak:.2f} GiB, test SRCC "
                 f"{result['uncompiled']['srcc']['value']:.3f} -> {result['compiled']['srcc']['value']:.3f}, gain "
-                f"{gain['value']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}] (n = {gain['n']}), phases {result['seconds']}"
+                f"{gain['value']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}] "
+                f"(n = {gain['n']}), phases {result['seconds']}"
             )
 
 

@@ -184,7 +184,9 @@ def _runs(job: Job, validation: Sequence[Sample]) -> int | None:
     if job.optimizer != "random-search":
         return None
     settings = job.settings.compile
-    return (settings.candidate_programs + 3) * len(validation) + settings.candidate_programs * settings.max_bootstrapped_demos
+    return (settings.candidate_programs + 3) * len(
+        validation
+    ) + settings.candidate_programs * settings.max_bootstrapped_demos
 
 
 @contextmanager
@@ -199,7 +201,13 @@ def _progress(console: Console | None, label: str, total: int | None) -> Iterato
     if console is None:
         yield lambda: None
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(label, total=total)
         yield lambda: bar.advance(task)

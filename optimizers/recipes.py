@@ -25,7 +25,7 @@ Objective = Callable[..., float | bool]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A program that an optimizer proposes, and its mean objective on the validation samples (0..100) if it was searched."""
+    """A proposed program, and its mean objective on the validation samples (0..100) if it was searched."""
 
     name: str
     program: AgenticIQA
@@ -44,7 +44,9 @@ class Recipe(Protocol):
         objective: Objective,
         settings: CompileSettings,
         seed: int,
-    ) -> list[Candidate]: ...
+    ) -> list[Candidate]:
+        """Return the candidates for taught training examples and plain validation examples."""
+        ...
 
 
 def _none(program: AgenticIQA, *_: Any, **__: Any) -> list[Candidate]:

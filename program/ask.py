@@ -84,7 +84,8 @@ def ask(
 
     Inputs that are None leave the question. The second call adds "Return ONLY valid JSON", the third an example of a
     valid answer. `check` turns a prediction into a value and raises ValueError for one that will not do. `lm` None
-    means DSPy's own setting; `config` goes to the model with the question. Transport errors are not caught here: DSPy has retried them already.
+    means DSPy's own setting; `config` goes to the model with the question. Transport errors are not caught here:
+    DSPy has retried them already.
     """
     model = predictor.lm or lm or dspy.settings.lm
     present = {name: _clean(value) for name, value in inputs.items() if value is not None}
@@ -97,7 +98,9 @@ def ask(
     errors: list[str] = []
     raw = ""
     for number, rung in enumerate(RUNGS):
-        asked = signature if number == 0 else signature.with_instructions(signature.instructions + _hint(number, example))
+        asked = (
+            signature if number == 0 else signature.with_instructions(signature.instructions + _hint(number, example))
+        )
         _log_prompt(rung, asked, *shown, model)
         try:
             prediction = _call(predictor, asked, demos, present, model, config or {})
@@ -190,7 +193,7 @@ def _clean(value: Any) -> Any:
 
 def _complete(demo: Any, signature: type[dspy.Signature]) -> bool:
     """Return whether a demo answers every output and shows an image wherever the question does."""
-    images = [n for n, f in signature.input_fields.items() if n in {"image", "reference"}]
+    images = [n for n in signature.input_fields if n in {"image", "reference"}]
     return all(demo.get(name) is not None for name in [*signature.output_fields, *images])
 
 
@@ -210,7 +213,9 @@ def _inlined_demo(demo: Any) -> dict[str, Any]:
 
 def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> str:
     fields = {name: prediction.get(name) for name in signature.output_fields}
-    return json.dumps(fields, ensure_ascii=False, default=lambda v: v.model_dump() if isinstance(v, BaseModel) else str(v))
+    return json.dumps(
+        fields, ensure_ascii=False, default=lambda v: v.model_dump() if isinstance(v, BaseModel) else str(v)
+    )
 
 
 def _log_prompt(

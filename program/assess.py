@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m program.assess", description="Judge the quality of an image, and say why.")
+    parser = argparse.ArgumentParser(
+        prog="python -m program.assess", description="Judge the quality of an image, and say why."
+    )
     parser.add_argument("image", metavar="IMAGE", help="image file to judge")
     parser.add_argument("--reference", metavar="R", help="undistorted reference image of the same size")
     parser.add_argument("--query", metavar="Q", help="question to answer; a quality score without it")
@@ -52,7 +54,10 @@ def _show(result: "Assessment") -> None:
     answer = result.final_answer
     if isinstance(answer, float) and result.score_interval:
         low, high = result.score_interval
-        console.print(f"[bold]{answer:.2f}[/bold] of 5 (level {result.level}; 95 % of the fused belief lies in {low:.1f} to {high:.1f})")
+        console.print(
+            f"[bold]{answer:.2f}[/bold] of 5 (level {result.level}; "
+            f"95 % of the fused belief lies in {low:.1f} to {high:.1f})"
+        )
     else:
         console.print(f"[bold]{escape(str(answer))}[/bold]")
     console.print(escape(result.quality_reasoning))

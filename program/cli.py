@@ -19,7 +19,7 @@ EXIT_INTERRUPTED = 130
 
 def run_command(body: Callable[[], int]) -> int:
     """Run a command's body and return its exit code: input errors become one line on stderr and 2."""
-    # Offline, LiteLLM would try to download a price list at first use; tqdm bars of libraries would tear the progress shown here.
+    # Offline, LiteLLM would try to download a price list at first use; libraries' tqdm bars would tear our own.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("TQDM_DISABLE", "1")
     from data.errors import DataError
@@ -46,7 +46,9 @@ def _complain(message: str) -> int:
 
 def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that change the settings tree."""
-    parser.add_argument("--lm", metavar="MODEL", help="language model for every role, as perceptual/expert or openai/gpt-4o")
+    parser.add_argument(
+        "--lm", metavar="MODEL", help="language model for every role, as perceptual/expert or openai/gpt-4o"
+    )
     parser.add_argument("--api-base", metavar="URL", help="OpenAI-compatible server, as http://127.0.0.1:8000/v1")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
     parser.add_argument("--seed", type=_natural, metavar="N", help="seed of everything random")

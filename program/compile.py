@@ -21,11 +21,13 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m program.compile",
-        description="Teach a program on train, choose on validation, compare on test; save it and log the run to MLflow.",
+        description="Teach a program on train, choose on validation, compare on test; save it and log it to MLflow.",
     )
     parser.add_argument("--data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest.jsonl")
     parser.add_argument("--optimizer", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (default: random-search)")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="folder of the compiled program (default: programs/DATA-TIME)")
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, help="folder of the compiled program (default: programs/DATA-TIME)"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_settings_flags(parser)
     arguments = parser.parse_args(argv)

@@ -98,9 +98,7 @@ class Executor(dspy.Module):
         missing = [region for region in plan.query_scope if region != GLOBAL and region not in boxes]
         if missing:
             inputs = {"image": image, "query": state.query, "regions": missing}
-            answer = ask(
-                self.locate, inputs, lm=self._lm, check=lambda p: p.region_boxes, example=_LOCATED
-            )
+            answer = ask(self.locate, inputs, lm=self._lm, check=lambda p: p.region_boxes, example=_LOCATED)
             for found in answer.value or []:
                 if found.region in missing:
                     width, height = image.width, image.height
@@ -174,9 +172,7 @@ class Executor(dspy.Module):
             return {}
         wanted = {region: _ordered(evidence.distortions.get(region, [])) for region in regions}
         inputs = {"distortion_set": json.dumps(wanted, ensure_ascii=False), "tools": _tool_list(ready)}
-        answer = ask(
-            self.select_tools, inputs, lm=self._lm, check=lambda p: p.selected_tools, example=_CHOSEN
-        )
+        answer = ask(self.select_tools, inputs, lm=self._lm, check=lambda p: p.selected_tools, example=_CHOSEN)
         picked = {(c.region, c.distortion): c.tool for c in answer.value or []}
         return {
             region: {
@@ -253,17 +249,17 @@ class Executor(dspy.Module):
         return self.resources.lm("executor")
 
 
-def _views(
-    scope: Sequence[str], boxes: Mapping[str, Box], image: ImageRef, reference: ImageRef | None
-) -> list[View]:
+def _views(scope: Sequence[str], boxes: Mapping[str, Box], image: ImageRef, reference: ImageRef | None) -> list[View]:
     """Return one view per boxed region (its crop) and one of the whole image for all the others."""
     views = []
     whole = tuple(region for region in scope if region not in boxes)
     if whole:
         views.append(View(image, reference, whole))
-    for region in scope:
-        if region in boxes:
-            views.append(View(_cropped(image, boxes[region]), _cropped_reference(reference, image, boxes[region]), (region,)))
+    views += [
+        View(_cropped(image, boxes[region]), _cropped_reference(reference, image, boxes[region]), (region,))
+        for region in scope
+        if region in boxes
+    ]
     return views
 
 
@@ -302,7 +298,13 @@ def _mode(plan: Plan) -> Mode:
 def _tool_list(ready: Sequence[ToolSpec]) -> str:
     return json.dumps(
         [
-            {"name": s.name, "mode": s.mode, "description": s.description, "strengths": s.strengths, "general": s.general}
+            {
+                "name": s.name,
+                "mode": s.mode,
+                "description": s.description,
+                "strengths": s.strengths,
+                "general": s.general,
+            }
             for s in ready
         ],
         ensure_ascii=False,

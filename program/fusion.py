@@ -163,9 +163,7 @@ _REFUSAL = re.compile(
     r"\b(?:sorry|cannot|can't|can not|unable|not able|won't|impossible|refuse)\b|无法|不能|抱歉", re.IGNORECASE
 )
 # One token a turn and no nested repeats: a model that runs off into blanks must not cost seconds here.
-_LINK = (
-    r"(?:of|for|the|this|image|picture|photo|is|as|be|it|would|i|a|an|to|at|是|为|图像|图片|整体|的|[\s=:：*\"'])*"
-)
+_LINK = r"(?:of|for|the|this|image|picture|photo|is|as|be|it|would|i|a|an|to|at|是|为|图像|图片|整体|的|[\s=:：*\"'])*"
 _VALUE = (
     r"(?:level\s*)?(?:(?P<number>[1-5](?:\.\d+)?)(?!\d|\.\d)(?:\s*(?:/|out\s+of|分，?满分)\s*(?P<top>\d+))?"
     rf"|(?P<word>{_WORD})|(?P<letter>[A-E])(?![\w']))"

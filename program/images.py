@@ -117,7 +117,9 @@ class ImageStore:
         try:
             data = source.read_bytes()
         except OSError as error:
-            raise ImageError(f"image {str(source)!r}: cannot be read any more ({error.strerror}); restore it") from error
+            raise ImageError(
+                f"image {str(source)!r}: cannot be read any more ({error.strerror}); restore it"
+            ) from error
         if hashlib.sha256(data).hexdigest() != digest:
             raise ImageError(f"image {str(source)!r}: changed since it was opened; start again with the new file")
         return data
@@ -201,7 +203,9 @@ def crop(pixels: NDArray[np.uint8], box: Box, *, minimum_px: int = 1) -> tuple[N
     x0, x1 = _span(box[0], box[2], width, minimum_px)
     y0, y1 = _span(box[1], box[3], height, minimum_px)
     if x1 <= x0 or y1 <= y0:
-        raise ImageError(f"region {tuple(box)}: lies outside the {width}x{height} image; give x0 < x1 and y0 < y1 within it")
+        raise ImageError(
+            f"region {tuple(box)}: lies outside the {width}x{height} image; give x0 < x1 and y0 < y1 within it"
+        )
     return pixels[y0:y1, x0:x1], (x0, y0, x1, y1)
 
 
@@ -221,10 +225,14 @@ def _to_png(source: object) -> bytes:
 
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or 0 in source.shape:
-            raise ImageError(f"image array: shape {source.shape}, {source.dtype}; give a non-empty H x W x 3 uint8 array")
+            raise ImageError(
+                f"image array: shape {source.shape}, {source.dtype}; give a non-empty H x W x 3 uint8 array"
+            )
         source = Image.fromarray(source)
     if not isinstance(source, Image.Image):
-        raise ImageError(f"image of type {type(source).__name__}: give a path, bytes, a PIL image or an H x W x 3 uint8 array")
+        raise ImageError(
+            f"image of type {type(source).__name__}: give a path, bytes, a PIL image or an H x W x 3 uint8 array"
+        )
     buffer = io.BytesIO()
     lossless = source if source.mode in {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"} else source.convert("RGB")
     lossless.save(buffer, "PNG")
@@ -244,11 +252,14 @@ def _decode_checked(data: bytes, name: str) -> tuple[NDArray[np.uint8], str]:
                 raise ImageError(f"image {name!r}: format {image.format} is not read here; convert it to PNG")
             if image.width * image.height > MAX_PIXELS:
                 raise ImageError(
-                    f"image {name!r}: {image.width}x{image.height} is over {MAX_PIXELS // 10**6} megapixels; scale it down"
+                    f"image {name!r}: {image.width}x{image.height} is over {MAX_PIXELS // 10**6} megapixels; "
+                    "scale it down"
                 )
             return _to_rgb(image), _SUFFIX_OF_FORMAT[image.format]
     except UnidentifiedImageError as error:
-        raise ImageError(f"image {name!r}: not an image that can be read; give a PNG, JPEG, BMP, TIFF or WebP") from error
+        raise ImageError(
+            f"image {name!r}: not an image that can be read; give a PNG, JPEG, BMP, TIFF or WebP"
+        ) from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, ImageError):
             raise

@@ -34,7 +34,9 @@ class Planner(dspy.Module):
         self.resources = resources
         self.plan = dspy.Predict(PlanAssessment)
 
-    def forward(self, state: AssessmentState, tool_names: Sequence[str], feedback: str | None = None) -> tuple[Plan, list[str]]:
+    def forward(
+        self, state: AssessmentState, tool_names: Sequence[str], feedback: str | None = None
+    ) -> tuple[Plan, list[str]]:
         """Return the plan, and what the rules changed in the model's answer."""
         has_reference = state.reference_path is not None
         boxes = list(state.regions or {})
@@ -47,15 +49,15 @@ class Planner(dspy.Module):
             "previous_plan": state.plan.model_dump_json() if feedback and state.plan else None,
         }
         with stage("planner"):
-            answer = ask(
-                self.plan, inputs, lm=self.resources.lm("planner"), check=lambda p: p.plan, example=_EXAMPLE
-            )
+            answer = ask(self.plan, inputs, lm=self.resources.lm("planner"), check=lambda p: p.plan, example=_EXAMPLE)
         repairs = []
         plan = answer.value
         if plan is None:
             plan = rule_plan(boxes)
             repairs.append(f"the model gave no usable plan ({answer.errors[-1]}); the general plan stands in")
-        repaired, changes = apply_rules(plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry)
+        repaired, changes = apply_rules(
+            plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry
+        )
         repairs += changes
         logger.info("plan: %s, scope %s, repairs: %s", repaired.query_type, repaired.query_scope, repairs or "none")
         return repaired, repairs
@@ -114,9 +116,7 @@ def apply_rules(
     return plan.model_copy(update=wanted), changes
 
 
-def _usable_tools(
-    names: Sequence[str], has_reference: bool, registry: ToolRegistry, changes: list[str]
-) -> list[str]:
+def _usable_tools(names: Sequence[str], has_reference: bool, registry: ToolRegistry, changes: list[str]) -> list[str]:
     usable = []
     for name in names:
         try:

@@ -11,7 +11,8 @@ from signatures.schemas import GLOBAL, Plan
 __all__ = ("next_step", "should_replan")
 
 _UNCERTAIN = re.compile(
-    r"\b(?:uncertain|not (?:sure|certain)|unsure|cannot (?:tell|determine|judge)|can't tell|unable to (?:tell|determine|judge)"
+    r"\b(?:uncertain|not (?:sure|certain)|unsure|cannot (?:tell|determine|judge)|can't tell"
+    r"|unable to (?:tell|determine|judge)"
     r"|unclear (?:whether|if)|hard to (?:tell|judge))\b|无法(?:判断|确定)|不确定",
     re.IGNORECASE,
 )

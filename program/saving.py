@@ -63,7 +63,9 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"folder {str(folder)!r}: holds other files; give a new or empty folder")
 
 
-def load(folder: "str | os.PathLike[str]", settings: Settings | None = None, lm: dspy.BaseLM | None = None) -> AgenticIQA:
+def load(
+    folder: "str | os.PathLike[str]", settings: Settings | None = None, lm: dspy.BaseLM | None = None
+) -> AgenticIQA:
     """Return the compiled program of a folder, with the LMs of `settings` (or `lm`); none is stored inside.
 
     Raises InputError when the folder is no compiled program or was made for other signatures, and ImageError when

@@ -75,7 +75,7 @@ class CompileSettings(_Section):
     max_labeled_demos: int = Field(ge=0)
     candidate_programs: int = Field(ge=1)
     train_scoring: int = Field(ge=0)
-    """At most this many scoring samples of the train split teach; likewise below. 0 means none, so raise it for your data."""
+    """At most this many scoring samples of the train split teach; likewise below."""
     train_mcq: int = Field(ge=0)
     validation_scoring: int = Field(ge=1)
     validation_mcq: int = Field(ge=0)
@@ -124,7 +124,9 @@ def load_settings(path: Path | None = None, overrides: Mapping[str, Any] | None 
     """
     origin = "configs/default.yaml"
     tree = _read(files("configs").joinpath("default.yaml").read_text("utf-8"), origin)
-    tree["models"] = _read(files("configs").joinpath("model_backends.yaml").read_text("utf-8"), "configs/model_backends.yaml")
+    tree["models"] = _read(
+        files("configs").joinpath("model_backends.yaml").read_text("utf-8"), "configs/model_backends.yaml"
+    )
     chosen = path or (Path(os.environ["AGENTICIQA_CONFIG"]) if os.environ.get("AGENTICIQA_CONFIG") else None)
     if chosen is not None:
         try:
@@ -175,5 +177,7 @@ def _explain(error: ValidationError, origin: str) -> str:
         section: Any = Settings
         for part in first["loc"][:-1]:
             section = section.model_fields[str(part)].annotation
-        return f"settings {origin!r}: unknown key {location!r}{did_you_mean(str(first['loc'][-1]), section.model_fields)}"
+        return (
+            f"settings {origin!r}: unknown key {location!r}{did_you_mean(str(first['loc'][-1]), section.model_fields)}"
+        )
     return f"settings {origin!r}: {location} = {first['input']!r}: {first['msg'].lower()}"

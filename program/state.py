@@ -85,7 +85,8 @@ class SummarizerOutput(_Record):
             "examples": [
                 {
                     "final_answer": "B",
-                    "quality_reasoning": "The image shows moderate blur affecting sharpness, consistent with tool score of 2.6.",
+                    "quality_reasoning": "The image shows moderate blur affecting sharpness, "
+                    "consistent with tool score of 2.6.",
                     "need_replan": False,
                 },
                 {

@@ -33,7 +33,10 @@ _SCORED = {
 }
 _CLASSIFIED = {"quality_level": "C", "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees."}
 _ANSWERED = {"final_answer": "B", "quality_reasoning": "Moderate blur, and a tool score of 2.6."}
-_EXPLAINED = {"final_answer": "The image is moderately blurred.", "quality_reasoning": "Edges are soft; the tool score is 2.6."}
+_EXPLAINED = {
+    "final_answer": "The image is moderately blurred.",
+    "quality_reasoning": "Edges are soft; the tool score is 2.6.",
+}
 
 
 class Summarizer(dspy.Module):
@@ -47,9 +50,7 @@ class Summarizer(dspy.Module):
         self.answer = dspy.Predict(AnswerQuestion)
         self.explain = dspy.Predict(ExplainQuality)
 
-    def forward(
-        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None = None
-    ) -> SummarizerOutput:
+    def forward(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None = None) -> SummarizerOutput:
         """Return the answer for a state that holds a plan and evidence (either may be None).
 
         Raises ValueError when the state was never given a plan or evidence.
@@ -105,7 +106,9 @@ class Summarizer(dspy.Module):
             "final_answer": score,
             "quality_score": score,
             "quality_reasoning": " ".join(
-                filter(None, (reasoning, findings_note(evidence, reasoning), _fusion_note(score, scores, probabilities)))
+                filter(
+                    None, (reasoning, findings_note(evidence, reasoning), _fusion_note(score, scores, probabilities))
+                )
             ),
             "level_probabilities": probabilities,
             "score_interval": spread(posterior),
@@ -119,7 +122,9 @@ class Summarizer(dspy.Module):
         lm = self.resources.lm("summarizer")
         scoring = self.resources.settings.assessment.scoring
         if scoring != "probabilities":
-            wants_logprobs = scoring == "logprobs" and "logprobs" in getattr(self.classify.lm or lm, "supported_params", ())
+            wants_logprobs = scoring == "logprobs" and "logprobs" in getattr(
+                self.classify.lm or lm, "supported_params", ()
+            )
             return ask(
                 self.classify, inputs, lm=lm, example=_CLASSIFIED,
                 check=lambda p: (self._classified(p, from_tokens=wants_logprobs), _reasoning(p)),
@@ -149,7 +154,11 @@ class Summarizer(dspy.Module):
 
         listed = "\n".join(f"{letter}. {text}" for letter, text in options.items())
         answer = ask(
-            self.answer, {**inputs, "options": listed}, lm=self.resources.lm("summarizer"), check=chosen, example=_ANSWERED
+            self.answer,
+            {**inputs, "options": listed},
+            lm=self.resources.lm("summarizer"),
+            check=chosen,
+            example=_ANSWERED,
         )
         return _worded(answer)
 

@@ -225,7 +225,9 @@ class Plan(_Answer):
     @field_validator("query_type", mode="before")
     @classmethod
     def _known_type(cls, value: Any) -> Any:
-        return {"iqa": "IQA", "other": "Other"}.get(value.strip().casefold(), value) if isinstance(value, str) else value
+        return (
+            {"iqa": "IQA", "other": "Other"}.get(value.strip().casefold(), value) if isinstance(value, str) else value
+        )
 
     @field_validator("query_scope", mode="before")
     @classmethod

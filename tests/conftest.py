@@ -19,7 +19,9 @@ KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY
 @pytest.fixture(autouse=True)
 def _hermetic(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path_factory.mktemp("home")
-    for name in [n for n in os.environ if n.startswith(("AGENTICIQA_", "MLFLOW_TRACKING", "MLFLOW_EXPERIMENT"))] + list(KEYS):
+    for name in [n for n in os.environ if n.startswith(("AGENTICIQA_", "MLFLOW_TRACKING", "MLFLOW_EXPERIMENT"))] + list(
+        KEYS
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(home / "cache"))
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(home / "mlruns"))

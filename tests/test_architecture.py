@@ -21,7 +21,9 @@ def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 
 def linted(root: Path) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command(['--no-cache']))"
+    code = (
+        "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command(['--no-cache']))"
+    )
     return run("-c", code, cwd=root)
 
 

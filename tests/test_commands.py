@@ -32,7 +32,9 @@ def manifest(tmp_path: Path, rng: np.random.Generator) -> Path:
             lines.append({"id": f"s{name}", "mos": mos, **shared})
             options = {"A": "Yes", "B": "No"}
             answer = "A" if mos < 3 else "B"
-            lines.append({"id": f"q{name}", "query": "Is the image blurry?", "options": options, "answer": answer, **shared})
+            lines.append(
+                {"id": f"q{name}", "query": "Is the image blurry?", "options": options, "answer": answer, **shared}
+            )
     file = tmp_path / "manifest.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     return file

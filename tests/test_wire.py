@@ -76,7 +76,9 @@ class Server:
         }  # fmt: skip
 
     def sent_images(self) -> list[bytes]:
-        parts = [p for r in self.requests for m in r["messages"] if isinstance(m["content"], list) for p in m["content"]]
+        parts = [
+            p for r in self.requests for m in r["messages"] if isinstance(m["content"], list) for p in m["content"]
+        ]
         urls = [p["image_url"]["url"] for p in parts if p["type"] == "image_url"]
         return [base64.b64decode(url.partition("base64,")[2]) for url in urls]
 
