@@ -3,14 +3,22 @@
 import json
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["TQDM_DISABLE"] = "1"
+
+# Seeded like everything else, and no folder of Hypothesis's in the tree.
+set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "agentic-iqa-hypothesis")
+settings.register_profile("hermetic", database=None, derandomize=True, deadline=None)
+settings.load_profile("hermetic")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "AGENTICIQA_API_KEY")
@@ -19,10 +27,9 @@ KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY
 @pytest.fixture(autouse=True)
 def _hermetic(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path_factory.mktemp("home")
-    for name in [n for n in os.environ if n.startswith(("AGENTICIQA_", "MLFLOW_TRACKING", "MLFLOW_EXPERIMENT"))] + list(
-        KEYS
-    ):
-        monkeypatch.delenv(name, raising=False)
+    for name in list(os.environ):
+        if name in KEYS or name.startswith(("AGENTICIQA_", "MLFLOW_TRACKING", "MLFLOW_EXPERIMENT")):
+            monkeypatch.delenv(name)
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(home / "cache"))
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(home / "mlruns"))
     monkeypatch.setenv("DSPY_CACHEDIR", str(home / "dspy"))
