@@ -27,8 +27,6 @@ from program.lms.perceptual import (
     answer,
     make_perceptual_lm,
 )
-from program.lms.perceptual.quality import believe, level_probabilities, load_models
-from program.lms.perceptual.regression import Examples, Hyper, Regression, Standard, radial
 from program.lms.perceptual.views import Viewer
 from signatures.executor import AnalyseDistortions, DetectDistortions, DiagnoseDistortions, LocateRegions, SelectTools
 from signatures.planner import PlanAssessment
@@ -201,50 +199,16 @@ def test_score_with_a_reference_falls_with_the_difference() -> None:
         assert scores[0] > 4
 
 
-def test_unlike_images_widen_the_probabilities() -> None:
-    single, _ = load_models()
-    viewer = Viewer()
-    natural = viewer.view(_image(PHOTOGRAPH)).prior
-    bars = np.zeros((256, 256, 3), np.uint8)
-    bars[::2] = (255, 0, 255)
-    strange = viewer.view(_image(bars)).prior
-    assert strange.novelty > natural.novelty + 0.2
-    assert strange.deviation > natural.deviation * 1.15
-    assert single.regression.novelty(single.regression.standard.centre[None])[0] < 0.3
-
-
-def test_level_probabilities_are_a_distribution_that_widens() -> None:
-    narrow, wide = level_probabilities(3.2, 0.3), level_probabilities(3.2, 1.2)
-    assert sum(narrow) == pytest.approx(1)
-    assert narrow[2] > wide[2]
-    assert level_probabilities(9, 0.2)[4] == pytest.approx(1)
-    assert level_probabilities(-9, 0.2)[0] == pytest.approx(1)
-
-
-def test_regression_matches_a_textbook_gaussian_process() -> None:
-    rng = np.random.default_rng(0)
-    x, y, new = rng.normal(size=(20, 3)), rng.normal(size=20), rng.normal(size=(4, 3))
-    hyper = Hyper(width=0.8, linear=0.0, noise=0.2, clip=50.0)
-    model = Regression(x, y, Standard(np.zeros(3), np.ones(3), 50.0), hyper)
-
-    def kernel(a, b):
-        return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * 0.8 * 3))
-
-    inverse = np.linalg.inv(kernel(x, x) + 0.2 * np.eye(20))
-    np.testing.assert_allclose(radial(x, new, 0.8), kernel(x, new), rtol=1e-10)
-    np.testing.assert_allclose(model.mean(new), y.mean() + kernel(new, x) @ inverse @ (y - y.mean()), rtol=1e-8)
-    expected = kernel(new, new) - kernel(new, x) @ inverse @ kernel(x, new)
-    np.testing.assert_allclose(model.covariance(new, new), expected, atol=1e-10)
-    np.testing.assert_allclose(model.novelty(new), np.diag(expected), atol=1e-10)
-
-
-def test_many_demos_reduce_the_uncertainty() -> None:
-    single, _ = load_models()
-    viewer = Viewer()
-    views = [viewer.view(_image(_noisy(s))) for s in (10, 11, 12, 13, 15, 16)]
-    examples = Examples(np.array([v.vector for v in views]), np.full(6, 2.0), np.array([v.tilt for v in views]))
-    query = viewer.view(_image(_noisy(14)))
-    assert believe(single, query.vector, examples).deviation < query.prior.deviation
+def test_messages_hold_the_question_and_a_digest_of_the_demos() -> None:
+    inputs = {"image": _image(_noisy(14)), "query": QUERY}
+    few, many = [_demo(_noisy(13), 1)], [_demo(_noisy(13), 1), _demo(_noisy(15), 2)]
+    found = [CallAdapter().format(ScoreQuality, demos, inputs) for demos in ([], few, many, [_demo(_noisy(13), 2)])]
+    plain = dspy.JSONAdapter().format(ScoreQuality, [], inputs)
+    assert found[0] == plain
+    assert [m["role"] for m in found[2]] == ["system", "user"]
+    assert found[2][1] == plain[1]
+    assert "2 (" in found[2][0]["content"]
+    assert len({json.dumps(messages) for messages in found}) == 4
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from program.lms.perceptual.findings import describe, findings, present, severit
 from program.lms.perceptual.planning import choose_tools, is_chinese, plan_assessment
 from program.lms.perceptual.quality import Belief, level_probabilities
 from program.lms.perceptual.questions import Choice, answer_choice
-from program.lms.perceptual.regression import Examples
 from program.lms.perceptual.views import View, Viewer
 from program.query import parse_options
 from signatures.schemas import (
@@ -140,7 +139,7 @@ def _outvoted(viewer: Viewer, view: View, demos: Demos, query: str, options: Map
 def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     chinese, scores = is_chinese(query), _scores(inputs)
-    belief = view.belief(_examples(viewer, view, demos))
+    belief = view.belief(_labelled(viewer, view, demos))
     named = [c for c in DISTORTION_CATEGORIES if category_of(query) == c]
     told = _summary(view, scores, chinese=chinese, limit=3, first=named)
     mean = belief.mean if not scores else 0.5 * (belief.mean + float(np.mean([s for _, s in scores])))
@@ -166,12 +165,12 @@ def _classify(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
 
 def _judgement(viewer: Viewer, demos: Demos, inputs: Inputs) -> tuple[View, Belief, str]:
     view, chinese = _view(viewer, inputs), is_chinese(str(inputs.get("query", "")))
-    belief, scores = view.belief(_examples(viewer, view, demos)), _scores(inputs)
+    belief, scores = view.belief(_labelled(viewer, view, demos)), _scores(inputs)
     told = _summary(view, scores, chinese=chinese, limit=2)
     return view, belief, f"{told} {_grounds(view, belief, [], chinese=chinese)}"
 
 
-def _examples(viewer: Viewer, view: View, demos: Demos) -> Examples | None:
+def _labelled(viewer: Viewer, view: View, demos: Demos) -> list[tuple[View, float]]:
     """Return the demos that carry a level belief and an image of the same kind (with or without reference)."""
     kept: list[tuple[View, float]] = []
     for demo in demos:
@@ -181,11 +180,7 @@ def _examples(viewer: Viewer, view: View, demos: Demos) -> Examples | None:
         other = _view(viewer, demo)
         if (other.difference is None) == (view.difference is None):
             kept.append((other, label))
-    if not kept:
-        return None
-    return Examples(
-        np.array([v.vector for v, _ in kept]), np.array([y for _, y in kept]), np.array([v.tilt for v, _ in kept])
-    )
+    return kept
 
 
 def _label(demo: Mapping[str, Any]) -> float | None:

@@ -5,6 +5,8 @@ of a prompt. It never sees labels, file names or manifests: images arrive as con
 """
 
 import asyncio
+import functools
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
@@ -13,6 +15,7 @@ from typing import Any, cast
 
 import dspy
 from dspy import lm15
+from pydantic import BaseModel
 
 from program.errors import ModelError
 from program.lms.perceptual.answers import answer_fields
@@ -36,8 +39,43 @@ _Call = tuple[type[dspy.Signature], list[Any], dict[str, Any]]
 _CALL: ContextVar[_Call | None] = ContextVar("agentic_iqa_call", default=None)
 
 
+_PLAIN = dspy.JSONAdapter()
+
+
+@functools.lru_cache(maxsize=256)
+def _system_message(signature: type[dspy.Signature]) -> str:
+    return str(_PLAIN.format_system_message(signature))
+
+
+def _digest(demos: Iterable[Any]) -> str:
+    """Return 12 hex digits that change with any demo."""
+    text = json.dumps([dict(demo) for demo in demos], default=_plain, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump() if isinstance(value, BaseModel) else repr(value)
+
+
 class CallAdapter(dspy.JSONAdapter):
-    """JSONAdapter that also hands the structured call to an engine in the same process."""
+    """JSONAdapter that also hands the structured call to an engine in the same process.
+
+    The engine reads that call and not the messages, which are left for histories and traces. So they hold the task and
+    the current inputs, and of the demos only how many there are and a digest: rendering thirty of them as text costs
+    more than the answer. The digest keeps requests with other demos apart wherever requests are keys, as in caches.
+    """
+
+    def format(self, signature: Any, demos: list[Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the system message and the current inputs; demos travel in the structured call."""
+        messages: list[dict[str, Any]] = super().format(signature, [], inputs)
+        if demos:
+            note = f"\n\nDemos, handed over beside this text: {len(demos)} ({_digest(demos)})."
+            messages[0] = {**messages[0], "content": messages[0]["content"] + note}
+        return messages
+
+    def format_system_message(self, signature: Any) -> str:
+        """Describe the task; kept per signature, as describing its types costs milliseconds."""
+        return _system_message(signature)
 
     def __call__(
         self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: list[Any], inputs: dict[str, Any]
@@ -63,10 +101,11 @@ class CallAdapter(dspy.JSONAdapter):
 class PerceptualEngine:
     """Answers the program's own signatures from measurements. Deterministic and thread-safe."""
 
-    supports_response_schema = True
+    # It answers in the signature's own fields whatever schema it is sent, and DSPy takes milliseconds to build one.
+    supports_response_schema = False
     supports_function_calling = False
     supports_reasoning = False
-    supported_params = frozenset({"response_format", "temperature", "max_tokens", "seed"})
+    supported_params = frozenset({"temperature", "max_tokens", "seed"})
     resolves_references = True
 
     def __init__(self, cache_dir: Path | None = None) -> None:

@@ -13,21 +13,26 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
-from scipy import special
+from scipy import linalg, special
 
-from program.lms.perceptual.regression import Examples, Hyper, Matrix, Regression, Standard, radial
-from signatures.schemas import DISTORTION_CATEGORIES, LEVEL_WORDS, DistortionCategory
+from program.lms.perceptual.regression import Hyper, Matrix, Projection, Regression, Standard, radial
+from signatures.schemas import LEVEL_WORDS
 
 __all__ = (
     "MODEL_FILE",
     "PROVENANCE_FILE",
     "Belief",
     "Detector",
+    "Evidence",
     "QualityModel",
+    "Seen",
     "assembled",
     "believe",
+    "corrected",
     "level_probabilities",
     "load_models",
+    "look",
+    "weigh",
 )
 
 MODEL_FILE = "expert-r1.npz"
@@ -78,11 +83,6 @@ class Detector:
         kernel = (1 - share) * radial(z, self._centres, self._hyper.width) + share * z @ self._centres.T / z.shape[1]
         return np.asarray(np.clip(self._offset + kernel @ self._weights, 0.0, 4.0))
 
-    def named(self, vector: Matrix) -> dict[DistortionCategory, float]:
-        """Return one vector's severities by category."""
-        values = self.severities(vector)[0]
-        return dict(zip(DISTORTION_CATEGORIES, (float(v) for v in values[:7]), strict=True))
-
 
 @dataclass(frozen=True)
 class QualityModel:
@@ -96,36 +96,75 @@ class QualityModel:
     """Severities at 0, 10 .. 100 % of natural photographs, by category; empty with a reference."""
 
 
-def believe(model: QualityModel, vector: Matrix, examples: Examples | None = None) -> Belief:
-    """Predict one image's quality; examples correct the prediction where it was left open.
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """N images as a model sees them: projected on its regression, and N x 8 severities."""
 
-    The residual `label - prior` of the examples is conditioned on as a Gaussian process whose covariance is what the
-    prior left undecided, plus, as far as an image is unlike the training images (`novelty`), a constant shift and
-    slopes on the detected severities. No examples: the prior. Source: Rasmussen & Williams 2006, sec. 2.7.
+    projection: Projection
+    severities: Matrix
+
+    @classmethod
+    def stacked(cls, parts: "Sequence[Seen]") -> "Seen":
+        """Join images seen by the same model, in order."""
+        return cls(Projection.stacked([p.projection for p in parts]), np.concatenate([p.severities for p in parts]))
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Labelled images worked out as far as no query is needed: made once per set of demos."""
+
+    seen: Seen
+    factor: Matrix
+    """N x N lower factor of the residuals' covariance, label noise included."""
+    weights: Matrix
+    """N: that covariance's inverse times the residuals `label - prior`."""
+
+
+def look(model: QualityModel, vectors: Matrix) -> Seen:
+    """Return how a model sees N x F raw feature vectors."""
+    return Seen(model.regression.project(vectors), model.detector.severities(vectors))
+
+
+def weigh(model: QualityModel, seen: Seen, labels: Matrix) -> Evidence:
+    """Turn images with N labels (1..5) into evidence; N >= 1."""
+    within = _residual_covariance(model, seen, seen) + _DEMO_NOISE * np.eye(len(labels))
+    factor = np.asarray(linalg.cholesky(within, lower=True))
+    return Evidence(seen, factor, np.asarray(linalg.cho_solve((factor, True), labels - seen.projection.mean)))
+
+
+def believe(model: QualityModel, seen: Seen, evidence: Evidence | None = None) -> Belief:
+    """Predict the quality of one image; evidence corrects the prediction where it was left open.
+
+    The residual `label - prior` of the labelled images is conditioned on as a Gaussian process whose covariance is what
+    the prior left undecided, plus, as far as an image is unlike the training images (`novelty`), a constant shift and
+    slopes on the detected severities. No evidence: the prior. Source: Rasmussen & Williams 2006, sec. 2.7.
     """
-    query = np.atleast_2d(vector)
-    regression = model.regression
-    prior = float(regression.mean(query)[0])
-    novelty = float(regression.novelty(query)[0])
-    open_variance = float(regression.covariance(query, query)[0, 0])
-    if examples is not None and len(examples.labels):
-        severity = model.detector.severities(query)
-        others = examples.vectors
-        unlike = regression.novelty(others)
-        across = _POSTERIOR * regression.covariance(query, others) + novelty * unlike[None] * _tilt(
-            severity, examples.extra
-        )
-        within = _POSTERIOR * regression.covariance(others, others) + np.outer(unlike, unlike) * _tilt(
-            examples.extra, examples.extra
-        )
-        noisy = within + _DEMO_NOISE * np.eye(len(unlike))
-        gain = np.linalg.solve(noisy, across.T).T
-        prior += float((gain @ (examples.labels - regression.mean(others)))[0])
-        own = _POSTERIOR * open_variance + novelty**2 * float(_tilt(severity, severity)[0, 0])
-        explained = float((gain @ across.T)[0, 0]) / max(own, 1e-9)
-        open_variance *= 1 - min(max(explained, 0.0), 1.0)
-    variance = model.error_scale * (max(open_variance, 0.0) + regression.hyper.noise)
-    return Belief(round(float(np.clip(prior, 0.6, 5.4)), 4), round(float(np.sqrt(variance)), 4), round(novelty, 4))
+    mean, open_variance = corrected(model, seen, evidence)
+    variance = model.error_scale * (open_variance + model.regression.hyper.noise)
+    return Belief(
+        round(float(np.clip(mean, 0.6, 5.4)), 4),
+        round(float(np.sqrt(variance)), 4),
+        round(float(seen.projection.novelty[0]), 4),
+    )
+
+
+def corrected(model: QualityModel, seen: Seen, evidence: Evidence | None) -> tuple[float, float]:
+    """Return mean and undecided variance of one image's quality, neither limited nor scaled."""
+    own = seen.projection
+    mean, open_variance = float(own.mean[0]), float(model.regression.covariance(own, own)[0, 0])
+    if evidence is not None:
+        across = _residual_covariance(model, seen, evidence.seen)
+        mean += float((across @ evidence.weights)[0])
+        reached = linalg.solve_triangular(evidence.factor, across[0], lower=True, check_finite=False)
+        whole = float(_residual_covariance(model, seen, seen)[0, 0])
+        open_variance *= 1 - min(float(reached @ reached) / max(whole, 1e-9), 1.0)
+    return mean, max(open_variance, 0.0)
+
+
+def _residual_covariance(model: QualityModel, one: Seen, other: Seen) -> Matrix:
+    unlike = np.outer(one.projection.novelty, other.projection.novelty)
+    left_open = _POSTERIOR * model.regression.covariance(one.projection, other.projection)
+    return np.asarray(left_open + unlike * _tilt(one.severities, other.severities))
 
 
 def _tilt(one: Matrix, other: Matrix) -> Matrix:
@@ -148,8 +187,9 @@ def assembled(kind: str, arrays: Mapping[str, Matrix], settings: Mapping[str, An
     hyper, detector_hyper = Hyper(**settings[kind]["quality"]), Hyper(**settings[kind]["detector"])
     standard = Standard(arrays[f"{kind}_centre"], arrays[f"{kind}_spread"], hyper.clip)
     detector_standard = Standard(
-        arrays[f"{kind}_detector_centre"], arrays[f"{kind}_detector_spread"], detector_hyper.clip
-    )
+        arrays[f"{kind}_detector_centre"], arrays[f"{kind}_detector_spread"], detector_hyper.clip,
+        arrays.get(f"{kind}_detector_mix"),
+    )  # fmt: skip
     return QualityModel(
         Regression(arrays[f"{kind}_vectors"], arrays[f"{kind}_labels"], standard, hyper),
         float(settings[kind]["error_scale"]),

@@ -5,13 +5,14 @@ in the same way, so none leave the prior, few move it near them and in direction
 approach a local regression. Source: Rasmussen & Williams 2006, ch. 2. Pure numpy/scipy.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-__all__ = ("Examples", "Hyper", "Matrix", "Regression", "Standard", "radial")
+__all__ = ("Hyper", "Matrix", "Projection", "Regression", "Standard", "radial")
 
 Matrix = NDArray[np.float64]
 
@@ -37,19 +38,35 @@ class Standard:
     centre: Matrix
     spread: Matrix
     clip: float
+    mix: Matrix | None = None
+    """F x F, applied last: evens out directions in which features vary together. None: as they are."""
 
     def apply(self, vectors: Matrix) -> Matrix:
         """Standardise N x F vectors and limit how far one feature can carry."""
-        return np.asarray(np.clip((np.atleast_2d(vectors) - self.centre) / self.spread, -self.clip, self.clip))
+        z = np.asarray(np.clip((np.atleast_2d(vectors) - self.centre) / self.spread, -self.clip, self.clip))
+        return z if self.mix is None else z @ self.mix
 
 
-@dataclass(frozen=True)
-class Examples:
-    """Further labelled cases: N x F raw vectors, N labels, and N x S extra coordinates that may tilt the correction."""
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """N images as a fitted process sees them: all that covariances with other images need of the training data."""
 
-    vectors: Matrix
-    labels: Matrix
-    extra: Matrix
+    points: Matrix
+    """N x F standardised features."""
+    whitened: Matrix
+    """N x T: the kernel with the T training images, divided by the factor of their own covariance."""
+    mean: Matrix
+    """N predictions."""
+    novelty: Matrix
+    """N shares of the prior variance left undecided: 0 (like the training data) .. 1 (nothing like it)."""
+
+    @classmethod
+    def stacked(cls, parts: "Sequence[Projection]") -> "Projection":
+        """Join projections on the same process, in order."""
+        return cls(
+            np.concatenate([p.points for p in parts]), np.concatenate([p.whitened for p in parts]),
+            np.concatenate([p.mean for p in parts]), np.concatenate([p.novelty for p in parts]),
+        )  # fmt: skip
 
 
 def radial(one: Matrix, other: Matrix, width: float) -> Matrix:
@@ -66,31 +83,23 @@ class Regression:
         self.hyper, self.standard = hyper, standard
         self._inputs = standard.apply(vectors)
         self._mean = float(np.mean(labels))
-        self._factor = linalg.cho_factor(
-            self._kernel(self._inputs, self._inputs) + hyper.noise * np.eye(len(labels)), lower=True
-        )
-        self._weights = linalg.cho_solve(self._factor, np.asarray(labels, dtype=np.float64) - self._mean)
+        own = self._kernel(self._inputs, self._inputs) + hyper.noise * np.eye(len(labels))
+        self._factor = np.asarray(linalg.cholesky(own, lower=True))
+        self._weights = linalg.cho_solve((self._factor, True), np.asarray(labels, dtype=np.float64) - self._mean)
 
     def _kernel(self, one: Matrix, other: Matrix) -> Matrix:
         share = self.hyper.linear
         return np.asarray((1 - share) * radial(one, other, self.hyper.width) + share * (one @ other.T) / one.shape[1])
 
-    def mean(self, vectors: Matrix) -> Matrix:
-        """Predict N x F raw vectors."""
-        return np.asarray(
-            self._mean + self._kernel(self.standard.apply(vectors), self._inputs) @ self._weights, dtype=np.float64
-        )
-
-    def covariance(self, one: Matrix, other: Matrix) -> Matrix:
-        """Return what the training data left undecided between all pairs of rows (posterior covariance)."""
-        a, b = self.standard.apply(one), self.standard.apply(other)
-        left, right = self._kernel(a, self._inputs), self._kernel(b, self._inputs)
-        return np.asarray(self._kernel(a, b) - left @ linalg.cho_solve(self._factor, right.T))
-
-    def novelty(self, vectors: Matrix) -> Matrix:
-        """Return 0 (like the training data) .. 1 (nothing like it): the undecided share of the prior variance."""
+    def project(self, vectors: Matrix) -> Projection:
+        """Return what N x F raw vectors are to this process: the costly part of every later question."""
         z = self.standard.apply(vectors)
-        left = self._kernel(z, self._inputs)
+        cross = self._kernel(z, self._inputs)
+        whitened = linalg.solve_triangular(self._factor, cross.T, lower=True, check_finite=False).T
         prior = (1 - self.hyper.linear) + self.hyper.linear * (z * z).mean(axis=1)
-        reduced = (left * linalg.cho_solve(self._factor, left.T).T).sum(axis=1)
-        return np.asarray(np.clip(1 - reduced / prior, 0.0, 1.0))
+        novelty = np.clip(1 - (whitened * whitened).sum(axis=1) / prior, 0.0, 1.0)
+        return Projection(z, np.ascontiguousarray(whitened), np.asarray(self._mean + cross @ self._weights), novelty)
+
+    def covariance(self, one: Projection, other: Projection) -> Matrix:
+        """Return what the training data left undecided between all pairs of rows (posterior covariance)."""
+        return np.asarray(self._kernel(one.points, other.points) - one.whitened @ other.whitened.T)

@@ -6,10 +6,10 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -17,15 +17,17 @@ from program.cache import open_cache
 from program.errors import ImageError
 from program.images import HOST, IMAGES, ImageRef
 from program.lms.perceptual.features import FEATURE_NAMES, Measured, measure
-from program.lms.perceptual.quality import Belief, QualityModel, believe, load_models
+from program.lms.perceptual.quality import Belief, Evidence, QualityModel, Seen, believe, load_models, look, weigh
 from program.lms.perceptual.reference import DIFFERENCE_NAMES, Difference, compare
-from program.lms.perceptual.regression import Examples, Matrix
-from signatures.schemas import DistortionCategory
+from program.lms.perceptual.regression import Matrix
+from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
 __all__ = ("View", "Viewer", "image_of")
 
 REMEMBERED = 4096
-"""Views kept in memory: about 10 KB each."""
+"""Views kept in memory: 19 to 25 KB each, so at most 100 MB."""
+EVIDENCE_SETS = 32
+"""Sets of demos kept worked out: about 5 KB a demo, so 5 MB for sets of 32."""
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _LAYOUT = hashlib.sha256("|".join((*FEATURE_NAMES, *DIFFERENCE_NAMES)).encode()).hexdigest()[:12]
 
@@ -33,8 +35,9 @@ _LAYOUT = hashlib.sha256("|".join((*FEATURE_NAMES, *DIFFERENCE_NAMES)).encode())
 class View:
     """One image, alone or against its reference; derived values are computed on first use."""
 
-    def __init__(self, measured: Measured, difference: Difference | None) -> None:
-        self.measured, self.difference = measured, difference
+    def __init__(self, key: tuple[str, str], measured: Measured, difference: Difference | None) -> None:
+        """Take the content hashes of image and reference ("" without one) and what was measured."""
+        self.key, self.measured, self.difference = key, measured, difference
 
     @property
     def model(self) -> QualityModel:
@@ -48,32 +51,76 @@ class View:
         return self.measured.vector if self.difference is None else self.difference.vector
 
     @cached_property
+    def seen(self) -> Seen:
+        """How the model sees it; every later answer reads this instead of the training data."""
+        return look(self.model, self.vector)
+
+    @property
     def severities(self) -> dict[DistortionCategory, float]:
         """How strong each distortion category is, 0 .. 4."""
-        return self.model.detector.named(self.vector)
+        return dict(zip(DISTORTION_CATEGORIES, self.tilt[:7].tolist(), strict=True))
 
-    @cached_property
+    @property
     def tilt(self) -> Matrix:
         """The detector's whole output, one row."""
-        return np.asarray(self.model.detector.severities(self.vector)[0])
+        return np.asarray(self.seen.severities[0])
 
     @cached_property
     def prior(self) -> Belief:
         """The quality believed in without any demo."""
-        return believe(self.model, self.vector)
+        return believe(self.model, self.seen)
 
-    def belief(self, examples: Examples | None) -> Belief:
-        """Return the quality believed in after some demos."""
-        return (
-            self.prior if examples is None or not len(examples.labels) else believe(self.model, self.vector, examples)
-        )
+    def belief(self, demos: "Sequence[tuple[View, float]]") -> Belief:
+        """Return the quality believed in after demos of the same kind (all or none with a reference), each labelled."""
+        return believe(self.model, self.seen, _evidence(demos)) if demos else self.prior
+
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class _Recent(Generic[_K, _V]):
+    """The values used last, up to a number of them. Thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._lock = limit, threading.Lock()
+        self._values: OrderedDict[_K, _V] = OrderedDict()
+
+    def get(self, key: _K) -> _V | None:
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
+
+    def put(self, key: _K, value: _V) -> None:
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while len(self._values) > self._limit:
+                self._values.popitem(last=False)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._values.clear()
+
+
+_EVIDENCE: _Recent[tuple[tuple[tuple[str, str], float], ...], Evidence] = _Recent(EVIDENCE_SETS)
+
+
+def _evidence(demos: Sequence[tuple[View, float]]) -> Evidence:
+    key = tuple((view.key, label) for view, label in demos)
+    found = _EVIDENCE.get(key)
+    if found is None:
+        model = demos[0][0].model
+        found = weigh(model, Seen.stacked([view.seen for view, _ in demos]), np.array([label for _, label in demos]))
+        _EVIDENCE.put(key, found)
+    return found
 
 
 class Viewer:
     """Measures each image once per process, and once per machine when a folder is given. Thread-safe."""
 
-    _memory: ClassVar[OrderedDict[tuple[str, str], View]] = OrderedDict()
-    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _memory: ClassVar[_Recent[tuple[str, str], View]] = _Recent(REMEMBERED)
 
     def __init__(self, folder: Path | None = None) -> None:
         """Keep measurements in `folder`, or in memory only."""
@@ -85,15 +132,10 @@ class Viewer:
         ref = image_of(image)
         against = image_of(reference) if reference is not None else None
         key = (ref.sha256, against.sha256 if against else "")
-        with self._lock:
-            if key in self._memory:
-                self._memory.move_to_end(key)
-                return self._memory[key]
-        view = View(self._measured(ref), self._difference(ref, against) if against else None)
-        with self._lock:
-            self._memory[key] = view
-            while len(self._memory) > REMEMBERED:
-                self._memory.popitem(last=False)
+        view = self._memory.get(key)
+        if view is None:
+            view = View(key, self._measured(ref), self._difference(ref, against) if against else None)
+            self._memory.put(key, view)
         return view
 
     def _measured(self, ref: ImageRef) -> Measured:

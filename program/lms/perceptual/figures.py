@@ -1,0 +1,109 @@
+"""How well the expert agrees with human scores on images it was not fitted on, with n, and what demos add."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from program.lms.perceptual import quality
+from program.lms.perceptual.findings import PRESENT
+from program.lms.perceptual.fitting import QUALITY, SEED, scale_aligned
+from program.lms.perceptual.regression import Matrix, Regression, Standard
+from program.lms.perceptual.tables import UNDISTORTED, Table, severities
+from signatures.schemas import DISTORTION_CATEGORIES
+
+__all__ = ("figures",)
+
+
+def figures(
+    arrays: Mapping[str, Matrix], settings: Mapping[str, Any], clive: Table, live: Table, quickstart: Table
+) -> dict[str, Any]:
+    """Return agreement on each split, with n, and what demos add on data not used for fitting."""
+    wide = {name: value.astype(np.float64) for name, value in arrays.items()}
+    single, paired = (quality.assembled(kind, wide, settings) for kind in ("nr", "fr"))
+    found: dict[str, Any] = {}
+    for name, table in (("clive", clive), ("live", live), ("quickstart", quickstart)):
+        for split in ("validation", "test"):
+            chosen = table.split == split
+            found[f"{name} {split}, no reference"] = _agreement(
+                _means(single, table.vectors[chosen]), table.labels[chosen]
+            )
+            if name != "clive":
+                found[f"{name} {split}, with reference"] = _agreement(
+                    _means(paired, table.differences[chosen]), table.labels[chosen]
+                )
+    found["live all, with reference (train included)"] = _agreement(_means(paired, live.differences), live.labels)
+    found["clive train, ten folds"] = _folds(clive, live, settings)
+    found["demos from quickstart train, queries from its validation"] = _with_demos(single, quickstart, quickstart)
+    found["demos from clive validation, queries the rest of it"] = _with_demos(single, clive, clive, own=True)
+    for split in ("validation", "test"):
+        for kind, model in (("no reference", single), ("with reference", paired)):
+            found[f"detection on quickstart {split}, {kind}"] = _detection(model, quickstart, kind, split)
+    return found
+
+
+def _means(model: quality.QualityModel, vectors: Matrix) -> Matrix:
+    return model.regression.project(vectors).mean
+
+
+def _agreement(predicted: Matrix, truth: Matrix) -> dict[str, float]:
+    return {
+        "srcc": round(float(stats.spearmanr(predicted, truth).statistic), 4),
+        "rmse": round(float(np.sqrt(np.mean((predicted - truth) ** 2))), 4),
+        "n": len(truth),
+    }
+
+
+def _folds(clive: Table, live: Table, settings: Mapping[str, Any]) -> dict[str, float]:
+    chosen, others = np.flatnonzero(clive.split == "train"), np.flatnonzero(live.split == "train")
+    order = np.random.default_rng(SEED).permutation(chosen)
+    centre, spread = clive.vectors[chosen].mean(axis=0), clive.vectors[chosen].std(axis=0) + 1e-6
+    standard = Standard(centre, spread, QUALITY["nr"].clip)
+    added = scale_aligned(live.labels[others], clive.labels[chosen], **settings["nr"]["live_labels"])
+    predicted = np.zeros(len(clive.labels))
+    for fold in range(10):
+        out, rest = order[fold::10], np.setdiff1d(order, order[fold::10])
+        vectors = np.vstack([clive.vectors[rest], live.vectors[others]])
+        model = Regression(vectors, np.r_[clive.labels[rest], added], standard, QUALITY["nr"])
+        predicted[out] = model.project(clive.vectors[out]).mean
+    return _agreement(predicted[chosen], clive.labels[chosen])
+
+
+def _with_demos(model: quality.QualityModel, source: Table, target: Table, *, own: bool = False) -> dict[str, Any]:
+    """Mean SRCC and RMSE over 20 random draws of 4, 8 and 16 demos, beside the prior's on the same queries."""
+    rng = np.random.default_rng(SEED)
+    pool = np.flatnonzero(source.split == ("validation" if own else "train"))
+    every = np.flatnonzero(target.split == "validation")
+    found: dict[str, Any] = {}
+    for count in (4, 8, 16):
+        gains = []
+        for _ in range(20):
+            drawn = rng.choice(pool, count, replace=False)
+            queries = np.setdiff1d(every, drawn) if own else every
+            evidence = quality.weigh(model, quality.look(model, source.vectors[drawn]), source.labels[drawn])
+            seen = [quality.look(model, vector) for vector in target.vectors[queries]]
+            after = np.array([quality.believe(model, one, evidence).mean for one in seen])
+            before = _means(model, target.vectors[queries])
+            truth = target.labels[queries]
+            gains.append([*list(_agreement(before, truth).values())[:2], *list(_agreement(after, truth).values())[:2]])
+        means = np.mean(gains, axis=0).round(4).tolist()
+        found[f"{count} demos"] = dict(zip(("srcc_prior", "rmse_prior", "srcc", "rmse"), means, strict=True))
+    return found
+
+
+def _detection(model: quality.QualityModel, table: Table, kind: str, split: str) -> dict[str, Any]:
+    """F1 per category at the shipped threshold; truth is a mean score below 3.5 under that category's distortion."""
+    chosen = table.split == split
+    vectors = table.vectors if kind == "no reference" else table.differences
+    found = model.detector.severities(vectors[chosen])[:, :7]
+    truth = severities(table)[chosen][:, :7]
+    scores = {}
+    for i, category in enumerate(DISTORTION_CATEGORIES):
+        yes, said = truth[:, i] > UNDISTORTED - 3.5, found[:, i] >= PRESENT
+        # A slight true distortion that is reported counts neither way.
+        yes_or_slight = truth[:, i] > 0.1
+        hits, false = int((yes & said).sum()), int((said & ~yes_or_slight).sum())
+        missed = int((yes & ~said).sum())
+        scores[category] = round(2 * hits / max(2 * hits + false + missed, 1), 3)
+    return {"f1": scores, "macro_f1": round(float(np.mean(list(scores.values()))), 3), "n": int(chosen.sum())}

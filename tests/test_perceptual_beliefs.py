@@ -1,0 +1,139 @@
+"""What the embedded expert believes: priors, demos as evidence, and that keeping their projections changes nothing."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import dspy
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from skimage import data as photographs
+
+from program.images import IMAGES
+from program.lms.perceptual import answer, quality
+from program.lms.perceptual.quality import believe, level_probabilities, load_models, look, weigh
+from program.lms.perceptual.regression import Hyper, Regression, Standard, radial
+from program.lms.perceptual.views import EVIDENCE_SETS, Viewer, _Recent
+from signatures.schemas import LEVEL_WORDS
+from signatures.summarizer import ScoreQuality
+
+Pixels = NDArray[np.uint8]
+PHOTOGRAPH: Pixels = np.asarray(photographs.astronaut())[:384, :384]
+QUERY = "Rate the perceptual quality of this image."
+
+
+def _noisy(sigma: float) -> Pixels:
+    noise = np.random.default_rng(5).normal(0, sigma, PHOTOGRAPH.shape)
+    return np.asarray(np.clip(PHOTOGRAPH + noise, 0, 255), dtype=np.uint8)
+
+
+def _image(pixels: Pixels) -> dspy.Image:
+    return dspy.Image(IMAGES.add(np.ascontiguousarray(pixels)).url)
+
+
+def _mean(found: dict) -> float:
+    return sum(level * found["quality_probs"][word] for level, word in enumerate(LEVEL_WORDS, 1))
+
+
+def _score(pixels: Pixels, demos=()) -> float:
+    return _mean(answer(ScoreQuality, demos, {"image": _image(pixels), "query": QUERY}))
+
+
+def _demo(pixels: Pixels, level: int) -> dspy.Example:
+    probabilities = {word: float(i == level) for i, word in enumerate(LEVEL_WORDS, 1)}
+    return dspy.Example(image=_image(pixels), query=QUERY, quality_probs=probabilities, quality_reasoning="seen")
+
+
+def test_unlike_images_widen_the_probabilities() -> None:
+    single, _ = load_models()
+    viewer = Viewer()
+    natural = viewer.view(_image(PHOTOGRAPH)).prior
+    bars = np.zeros((256, 256, 3), np.uint8)
+    bars[::2] = (255, 0, 255)
+    strange = viewer.view(_image(bars)).prior
+    assert strange.novelty > natural.novelty + 0.2
+    assert strange.deviation > natural.deviation * 1.15
+    assert look(single, single.regression.standard.centre[None]).projection.novelty[0] < 0.3
+
+
+def test_level_probabilities_are_a_distribution_that_widens() -> None:
+    narrow, wide = level_probabilities(3.2, 0.3), level_probabilities(3.2, 1.2)
+    assert sum(narrow) == pytest.approx(1)
+    assert narrow[2] > wide[2]
+    assert level_probabilities(9, 0.2)[4] == pytest.approx(1)
+    assert level_probabilities(-9, 0.2)[0] == pytest.approx(1)
+
+
+def test_regression_matches_a_textbook_gaussian_process() -> None:
+    rng = np.random.default_rng(0)
+    x, y, new = rng.normal(size=(20, 3)), rng.normal(size=20), rng.normal(size=(4, 3))
+    hyper = Hyper(width=0.8, linear=0.0, noise=0.2, clip=50.0)
+    model = Regression(x, y, Standard(np.zeros(3), np.ones(3), 50.0), hyper)
+
+    def kernel(a, b):
+        return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * 0.8 * 3))
+
+    inverse = np.linalg.inv(kernel(x, x) + 0.2 * np.eye(20))
+    np.testing.assert_allclose(radial(x, new, 0.8), kernel(x, new), rtol=1e-10)
+    seen = model.project(new)
+    np.testing.assert_allclose(seen.mean, y.mean() + kernel(new, x) @ inverse @ (y - y.mean()), rtol=1e-8)
+    expected = kernel(new, new) - kernel(new, x) @ inverse @ kernel(x, new)
+    np.testing.assert_allclose(model.covariance(seen, seen), expected, atol=1e-10)
+    np.testing.assert_allclose(seen.novelty, np.diag(expected), atol=1e-10)
+
+
+def test_many_demos_reduce_the_uncertainty() -> None:
+    viewer = Viewer()
+    demos = [(viewer.view(_image(_noisy(s))), 2.0) for s in (10, 11, 12, 13, 15, 16)]
+    query = viewer.view(_image(_noisy(14)))
+    assert query.belief(demos).deviation < query.belief([]).deviation == query.prior.deviation
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_beliefs_from_kept_projections_equal_the_direct_formula(paired: bool) -> None:
+    model = load_models()[paired]
+    regression, rng = model.regression, np.random.default_rng(2)
+    train = regression._inputs
+    z = rng.normal(0, 0.9, (9, train.shape[1]))
+    raw = z * regression.standard.spread + regression.standard.centre
+    z, labels = regression.standard.apply(raw), rng.uniform(1, 5, 8)
+    hyper = regression.hyper
+
+    def kernel(a, b):
+        return (1 - hyper.linear) * radial(a, b, hyper.width) + hyper.linear * a @ b.T / a.shape[1]
+
+    inverse = np.linalg.inv(kernel(train, train) + hyper.noise * np.eye(len(train)))
+    left_open = kernel(z, z) - kernel(z, train) @ inverse @ kernel(train, z)
+    mean = regression._mean + kernel(z, train) @ regression._weights
+    novelty = 1 - np.diag(kernel(z, train) @ inverse @ kernel(train, z)) / np.diag(kernel(z, z))
+    tilt = quality._tilt(model.detector.severities(raw), model.detector.severities(raw))
+    residual = quality._POSTERIOR * left_open + np.outer(novelty, novelty) * tilt
+    within = residual[1:, 1:] + quality._DEMO_NOISE * np.eye(8)
+    gain = np.linalg.solve(within, residual[1:, 0])
+    expected = mean[0] + gain @ (labels - mean[1:])
+    left = left_open[0, 0] * (1 - min(gain @ residual[1:, 0] / residual[0, 0], 1))
+
+    evidence = weigh(model, look(model, raw[1:]), labels)
+    found = quality.corrected(model, look(model, raw[0]), evidence)
+    np.testing.assert_allclose(found, (expected, left), rtol=0, atol=1e-9)
+    stated = believe(model, look(model, raw[0]), evidence)
+    assert stated.mean == pytest.approx(np.clip(expected, 0.6, 5.4), abs=1e-4)
+
+
+def test_kept_evidence_does_not_mix_demo_sets_or_labels() -> None:
+    query = _noisy(14)
+    sets = [[_demo(_noisy(13), a), _demo(_noisy(15), b)] for a, b in ((1, 5), (5, 1), (1, 1), (5, 5), (1, 5))]
+    scores = [_score(query, demos) for demos in sets]
+    assert len(set(scores)) == 4
+    assert scores[0] == scores[4]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda demos: _score(query, demos), sets * 8)) == scores * 8
+
+
+def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
+    recent: _Recent[int, int] = _Recent(EVIDENCE_SETS)
+    for i in range(EVIDENCE_SETS):
+        recent.put(i, -i)
+    assert recent.get(0) == 0
+    recent.put(EVIDENCE_SETS, 7)
+    assert (recent.get(0), recent.get(1), recent.get(EVIDENCE_SETS)) == (0, None, 7)
+    assert len(recent._values) == EVIDENCE_SETS
