@@ -1,7 +1,7 @@
 """The manifest: one JSON object a line, one image (with its question or score) an object.
 
-Reading streams and opens no image; of a line it keeps a hash of its id only, to find duplicates
-(about 0.2 KB a line, so 0.2 GB for a million).
+Reading streams and opens no image; of a line it keeps a hash of its id only, to find duplicates: 14 to 20 bytes a
+line, so about 20 MB for a million (`benchmarks/manifest_streaming.py` measures it).
 """
 
 import hashlib
@@ -24,8 +24,9 @@ from pydantic import (
 )
 
 from data.errors import DataError
+from data.keys import KeyTable
 
-__all__ = ("Box", "Sample", "Split", "Task", "manifest_sha256", "read_manifest", "write_manifest")
+__all__ = ("Box", "Sample", "Split", "Task", "manifest_sha256", "read_manifest", "scan_manifest", "write_manifest")
 
 Split: TypeAlias = Literal["train", "validation", "test"]
 Task: TypeAlias = Literal["scoring", "mcq", "open"]
@@ -146,8 +147,19 @@ def read_manifest(path: Path | str) -> Iterator[Sample]:
 
     Raises DataError naming the manifest, the line, the fault and the mend.
     """
+    for _, sample in scan_manifest(path):
+        if isinstance(sample, DataError):
+            raise sample
+        yield sample
+
+
+def scan_manifest(path: Path | str) -> Iterator[tuple[int, Sample | DataError]]:
+    """Yield line number and sample of each line, or the DataError that says what is wrong with it.
+
+    Raises DataError when the file as a whole cannot be read or is empty.
+    """
     path = Path(path)
-    folder, seen = path.resolve().parent, set[bytes]()
+    folder, seen = path.resolve().parent, KeyTable()
     number = 0
     for number, line in _lines(path):
         try:
@@ -161,13 +173,11 @@ def read_manifest(path: Path | str) -> Iterator[Sample]:
         except ValueError as error:
             fault = str(error)
         else:
-            digest = hashlib.blake2b(sample.id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-            if digest not in seen:
-                seen.add(digest)
-                yield sample
+            if seen.number(sample.id)[1]:
+                yield number, sample
                 continue
             fault = f'"id" {_short(sample.id)} was there before; give each line its own'
-        raise DataError(f"manifest {str(path)!r} line {number}: {fault}")
+        yield number, DataError(f"manifest {str(path)!r} line {number}: {fault}")
     if not number:
         raise DataError(f"manifest {str(path)!r}: is empty; give one JSON object a line")
 

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from data.catalogue import catalogue
 from data.distortions import DISTORTIONS, check_distortion, distort, distortions_for, generator_for
 from data.errors import DataError
 from data.kadid import LEVELS, level_means_sha256
@@ -86,6 +87,11 @@ def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool
     if path.is_file():
         return path
     shown = str(name_or_path)
+    if shown in catalogue():
+        raise DataError(
+            f"dataset {shown!r}: give its prepared manifest; to make one: python -m data.prepare {shown} --root DIR "
+            f"--out {shown}/manifest.jsonl"
+        )
     if path.is_dir():
         inside = ", ".join(sorted(p.name for p in path.glob("*.jsonl"))) or "none is there; make one"
         raise DataError(f"dataset {shown!r}: is a folder; give a manifest in it ({inside})")

@@ -1,17 +1,28 @@
-"""Splits by content: a group (a photograph, a scene) is in one split only.
+"""Splits by content: a group (a photograph, a scene) is in one split only, and every split spans the scores.
 
-A sample without a group is a group of its own, named by its id.
+A sample without a group is a group of its own, named by its id. Of each group, 8 bytes of hash, the sum of its scores
+and their number are kept (about 40 bytes a group), so a manifest with a million groups is split in bounded memory.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate
-from typing import get_args
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, get_args
 
 from data.errors import DataError
+from data.keys import KeyTable
 from data.manifest import Sample, Split
 
-__all__ = ("check_leaks", "find_leaks", "group_of", "split_groups", "with_splits")
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ("FRACTIONS", "SplitPlan", "check_leaks", "find_leaks", "group_of", "plan_splits", "with_splits")
+
+FRACTIONS = (0.6, 0.2, 0.2)
+"""Default shares of train, validation and test."""
 
 _SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -21,53 +32,85 @@ def group_of(sample: Sample) -> str:
     return sample.group if sample.group is not None else sample.id
 
 
-def split_groups(
-    groups: Iterable[str], *, fractions: tuple[float, float, float] = (0.6, 0.2, 0.2), seed: int = 0
-) -> dict[str, Split]:
-    """Assign each group to train, validation or test in these shares of the number of groups.
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """Which split each group belongs to."""
 
-    The groups are ordered by a hash of seed and name and cut at the rounded shares, so the result depends on
-    the set of groups and the seed alone. Raises DataError when a share is negative or all are zero, or when a
-    share above zero would get no group.
+    seed: int
+    fractions: tuple[float, float, float]
+    groups: Counter[Split]
+    """Number of groups by split."""
+    sha256: str
+    """Hash of the assignment: the same groups in the same splits give the same, in whatever order they came."""
+    _table: KeyTable = field(repr=False, compare=False)
+    _codes: bytes = field(repr=False, compare=False)
 
-    >>> sorted(split_groups("abcde").values())
-    ['test', 'train', 'train', 'train', 'validation']
+    def split_of(self, group: str) -> Split:
+        """Return the split of a group; DataError for one that was not there when the plan was made."""
+        number = self._table.find(group)
+        if number is None:
+            raise DataError(f"group {group!r}: has no split; plan the splits again with all groups")
+        return _SPLITS[self._codes[number]]
+
+
+def plan_splits(
+    samples: Iterable[Sample], *, fractions: tuple[float, float, float] = FRACTIONS, seed: int = 0
+) -> SplitPlan:
+    """Assign each group to train, validation or test in these shares of the number of groups, level by level of score.
+
+    The groups are ordered by their mean quality (1..5; those without a score come first) and cut into runs just long
+    enough for every split to have its share; within a run a hash of seed and name decides. The result depends on the
+    groups, their scores and the seed alone, not on their order or the machine. Raises DataError when a share is
+    negative or all are zero, or when a share above zero would get no group.
+
+    >>> samples = [Sample(id=name, image="x.png") for name in "abcde"]
+    >>> sorted(plan_splits(samples).groups.items())
+    [('test', 1), ('train', 3), ('validation', 1)]
     """
+    import numpy as np
+
     total = sum(fractions)
-    if len(fractions) != len(_SPLITS) or min(fractions) < 0 or not 0 < total < float("inf"):
+    if len(fractions) != len(_SPLITS) or not 0 < total < float("inf") or min(fractions) < 0:
         raise DataError(f"split fractions {fractions}: give three numbers from 0, for train, validation and test")
-    ordered = sorted(set(groups), key=lambda name: hashlib.sha256(f"{seed}/{name}".encode()).digest())
-    ends = [round(len(ordered) * part / total) for part in accumulate(fractions)]
-    starts = [0, *ends[:-1]]
-    for split, share, start, end in zip(_SPLITS, fractions, starts, ends, strict=True):
-        if share and start == end:
-            raise DataError(
-                f"split {split!r}: {len(ordered)} group(s) leave it none at {share:g}; give more groups or 0"
-            )
-    return {
-        name: split
-        for split, start, end in zip(_SPLITS, starts, ends, strict=True)
-        for name in ordered[start:end]
-    }  # fmt: skip
+    table, sums, counts = _scores_by_group(samples)
+    keys = np.array(table.keys, dtype=np.uint64)
+    scored = np.array(counts, dtype=np.uint32)
+    # Sums differ in their last digits with the order of the lines; means to 1e-9 do not.
+    means = np.where(scored > 0, np.round(np.array(sums, dtype=np.float64) / np.maximum(scored, 1), 9), 0.0)
+    ranks = _mixed(keys, seed)
+    shares = tuple(share / total for share in fractions)
+    codes = _dealt(np.lexsort((ranks, means)), ranks, shares)
+    groups = Counter({split: int((codes == code).sum()) for code, split in enumerate(_SPLITS)})
+    for split, share in zip(_SPLITS, fractions, strict=True):
+        if share and not groups[split]:
+            raise DataError(f"split {split!r}: {len(table)} group(s) leave it none at {share:g}; give more groups or 0")
+    order = np.argsort(keys)
+    digest = hashlib.sha256(keys[order].astype("<u8").tobytes() + codes[order].tobytes()).hexdigest()
+    return SplitPlan(seed, fractions, groups, digest, table, codes.tobytes())
 
 
-def with_splits(samples: Iterable[Sample], assigned: Mapping[str, Split]) -> Iterator[Sample]:
+def with_splits(samples: Iterable[Sample], plan: SplitPlan) -> Iterator[Sample]:
     """Yield the samples with their group's split; DataError for a group that has none."""
     for sample in samples:
-        group = group_of(sample)
-        if group not in assigned:
-            raise DataError(f"sample {sample.id!r}: its group {group!r} has no split; split again with all groups")
-        yield sample.model_copy(update={"split": assigned[group]})
+        yield sample.model_copy(update={"split": plan.split_of(group_of(sample))})
 
 
 def find_leaks(samples: Iterable[Sample]) -> dict[str, tuple[Split, ...]]:
     """Return the groups that are in more than one split, with these splits; samples without a split do not count."""
-    seen: dict[str, set[Split]] = {}
+    table, marks, leaks = KeyTable(), bytearray(), dict[str, int]()
     for sample in samples:
-        if sample.split is not None:
-            seen.setdefault(group_of(sample), set()).add(sample.split)
+        if sample.split is None:
+            continue
+        group = group_of(sample)
+        number, new = table.number(group)
+        if new:
+            marks.append(0)
+        marks[number] |= 1 << _SPLITS.index(sample.split)
+        if marks[number].bit_count() > 1:
+            leaks[group] = number
     return {
-        group: tuple(s for s in _SPLITS if s in splits) for group, splits in sorted(seen.items()) if len(splits) > 1
+        group: tuple(split for code, split in enumerate(_SPLITS) if marks[leaks[group]] >> code & 1)
+        for group in sorted(leaks)
     }
 
 
@@ -78,3 +121,53 @@ def check_leaks(samples: Iterable[Sample]) -> None:
         group, splits = next(iter(leaks.items()))
         more = f" (and {len(leaks) - 1} more)" if len(leaks) > 1 else ""
         raise DataError(f"group {group!r}{more}: is in {' and '.join(splits)}; keep each group in one split")
+
+
+def _scores_by_group(samples: Iterable[Sample]) -> "tuple[KeyTable, array[float], array[int]]":
+    table, sums, counts = KeyTable(), array("d"), array("I")
+    for sample in samples:
+        number, new = table.number(group_of(sample))
+        if new:
+            sums.append(0.0)
+            counts.append(0)
+        if sample.quality is not None:
+            sums[number] += sample.quality
+            counts[number] += 1
+    return table, sums, counts
+
+
+def _mixed(keys: "NDArray[np.uint64]", seed: int) -> "NDArray[np.uint64]":
+    """Return a pseudo-random 64-bit number for each key and seed (the finalizer of SplitMix64)."""
+    import numpy as np
+
+    offset = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "little")
+    mixed = keys ^ np.uint64(offset)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _dealt(order: "NDArray[np.intp]", ranks: "NDArray[np.uint64]", shares: tuple[float, ...]) -> "NDArray[np.uint8]":
+    """Return the split (0, 1, 2) of each group, dealt run by run along `order`."""
+    import numpy as np
+
+    codes = np.zeros(len(order), dtype=np.uint8)
+    run = max(1, round(1 / min(share for share in shares if share)))
+    have = [0] * len(shares)
+    for start in range(0, len(order), run):
+        members = order[start : start + run]
+        members = members[np.argsort(ranks[members])]
+        want = [share * (start + len(members)) - had for share, had in zip(shares, have, strict=True)]
+        sizes = _apportioned(want, len(members))
+        codes[members] = np.repeat(np.arange(len(shares), dtype=np.uint8), sizes)
+        have = [had + size for had, size in zip(have, sizes, strict=True)]
+    return codes
+
+
+def _apportioned(want: list[float], seats: int) -> list[int]:
+    """Return whole numbers >= 0 that sum to `seats`, one at a time to whoever lacks most."""
+    given = [0] * len(want)
+    for _ in range(seats):
+        neediest = max(range(len(want)), key=lambda i: (round(want[i] - given[i], 9), -i))
+        given[neediest] += 1
+    return given

@@ -1,5 +1,7 @@
-"""Splits by group: shares, determinism, leaks."""
+"""Splits by group: shares, strata of score, determinism, leaks."""
 
+import random
+import statistics
 from collections import Counter
 from pathlib import Path
 
@@ -7,58 +9,91 @@ import pytest
 
 from data.errors import DataError
 from data.manifest import Sample
-from data.splits import check_leaks, find_leaks, group_of, split_groups, with_splits
-
-NAMES = [f"photo-{n}" for n in range(200)]
+from data.splits import check_leaks, find_leaks, group_of, plan_splits, with_splits
 
 
-def sample(identity: str, group: str | None = None, split: str | None = None) -> Sample:
-    return Sample(id=identity, image=Path("/x.png"), group=group, split=split)  # type: ignore[arg-type]
+def sample(identity: str, group: str | None = None, split: str | None = None, mos: float | None = None) -> Sample:
+    return Sample(id=identity, image=Path("/x.png"), group=group, split=split, mos=mos)  # type: ignore[arg-type]
 
 
-def test_shares_are_met_exactly() -> None:
-    assert Counter(split_groups(NAMES).values()) == {"train": 120, "validation": 40, "test": 40}
-    thirds = Counter(split_groups(NAMES[:10], fractions=(1, 1, 1)).values())
-    assert sorted(thirds.values()) == [3, 3, 4]
+PHOTOS = [sample(f"photo-{n}") for n in range(200)]
+SCORED = [sample(f"photo-{n}", mos=random.Random(n).uniform(1, 5)) for n in range(200)]
+
+
+def assigned(samples: list[Sample], **how: object) -> dict[str, str]:
+    plan = plan_splits(samples, **how)  # type: ignore[arg-type]
+    return {group_of(s): plan.split_of(group_of(s)) for s in samples}
+
+
+@pytest.mark.parametrize("samples", [PHOTOS, SCORED], ids=["unscored", "scored"])
+def test_shares_are_met_exactly(samples: list[Sample]) -> None:
+    assert plan_splits(samples).groups == {"train": 120, "validation": 40, "test": 40}
+    assert Counter(assigned(samples).values()) == {"train": 120, "validation": 40, "test": 40}
+    assert sorted(plan_splits(samples[:10], fractions=(1, 1, 1)).groups.values()) == [3, 3, 4]
+    assert plan_splits(samples, fractions=(0.8, 0, 0.2)).groups == {"train": 160, "validation": 0, "test": 40}
 
 
 def test_order_and_repeats_do_not_matter_and_the_seed_does() -> None:
-    assert split_groups(NAMES) == split_groups([*reversed(NAMES), *NAMES])
-    assert split_groups(NAMES, seed=1) != split_groups(NAMES)
+    again = [*reversed(SCORED), *(s.model_copy(update={"id": f"{s.id}-b", "group": s.id}) for s in SCORED)]
+    assert assigned(SCORED).items() <= assigned(again).items()
+    assert plan_splits(SCORED).sha256 == plan_splits(again).sha256
+    assert assigned(SCORED, seed=1) != assigned(SCORED)
+    assert plan_splits(SCORED, seed=1).sha256 != plan_splits(SCORED).sha256
+
+
+def test_every_split_spans_the_scores() -> None:
+    splits = assigned(SCORED)
+    scores = {split: [s.mos for s in SCORED if splits[s.id] == split] for split in ("train", "validation", "test")}
+    means = [statistics.mean(values) for values in scores.values()]
+    spreads = [statistics.stdev(values) for values in scores.values()]
+    # Forty drawn at random from a uniform 1..5 would have means with a standard deviation of 0.18.
+    assert max(means) - min(means) < 0.05
+    assert max(spreads) - min(spreads) < 0.05
+
+
+def test_the_score_counts_in_its_own_direction_and_scale() -> None:
+    turned = [s.model_copy(update={"mos": 5 - s.mos, "mos_range": (0, 4), "higher_is_better": False}) for s in SCORED]
+    assert assigned(turned) == assigned(SCORED)
 
 
 def test_the_assignment_looks_random() -> None:
     hits = Counter(
-        name for seed in range(300) for name, s in split_groups(NAMES[:10], seed=seed).items() if s == "test"
+        name for seed in range(300) for name, split in assigned(PHOTOS[:10], seed=seed).items() if split == "test"
     )
     # Each of ten names is in the test fifth in 60 of 300 draws on average, standard deviation 7.
-    assert all(30 < hits[name] < 90 for name in NAMES[:10])
+    assert all(30 < hits[s.id] < 90 for s in PHOTOS[:10])
 
 
 def test_the_same_seed_gives_the_same_split_on_every_machine() -> None:
-    assert split_groups("abcdefghij", seed=7) == split_groups("jihgfedcba", seed=7)
-    assert [g for g, s in split_groups("abcde").items() if s == "test"] == ["a"]
+    letters = [sample(letter) for letter in "abcdefghij"]
+    assert assigned(letters, seed=7) == assigned(letters[::-1], seed=7)
+    assert [name for name, split in assigned(letters, seed=7).items() if split == "test"] == ["a", "d"]
+    assert plan_splits(letters, seed=7).sha256[:12] == "972811e2ac46"
 
 
 @pytest.mark.parametrize("fractions", [(0, 0, 0), (1, -0.1, 0.1), (float("nan"), 1, 1), (float("inf"), 1, 1)])
 def test_impossible_shares_are_refused(fractions: tuple[float, float, float]) -> None:
     with pytest.raises(DataError, match="give three numbers from 0"):
-        split_groups(NAMES, fractions=fractions)
+        plan_splits(PHOTOS, fractions=fractions)
 
 
 def test_too_few_groups_are_refused_unless_the_share_is_zero() -> None:
     with pytest.raises(DataError, match=r"split '\w+': 2 group\(s\) leave it none"):
-        split_groups(["a", "b"])
-    assert Counter(split_groups(["a", "b"], fractions=(0.5, 0, 0.5)).values()) == {"train": 1, "test": 1}
+        plan_splits(PHOTOS[:2])
+    assert plan_splits(PHOTOS[:2], fractions=(0.5, 0, 0.5)).groups == {"train": 1, "test": 1, "validation": 0}
+    with pytest.raises(DataError, match=r"0 group\(s\)"):
+        plan_splits([])
 
 
 def test_samples_get_the_split_of_their_group_or_of_themselves() -> None:
-    samples = [sample("1", "g"), sample("2", "g"), sample("3")]
-    assert [group_of(s) for s in samples] == ["g", "g", "3"]
-    result = list(with_splits(samples, {"g": "test", "3": "train"}))
-    assert [s.split for s in result] == ["test", "test", "train"]
-    with pytest.raises(DataError, match=r"sample '1': its group 'g' has no split"):
-        list(with_splits(samples, {"3": "train"}))
+    samples = [sample("1", "g"), sample("2", "g"), sample("3"), sample("4"), sample("5"), sample("6")]
+    assert [group_of(s) for s in samples[:3]] == ["g", "g", "3"]
+    plan = plan_splits(samples)
+    result = list(with_splits(samples, plan))
+    assert [s.split for s in result] == [plan.split_of(group_of(s)) for s in samples]
+    assert result[0].split == result[1].split
+    with pytest.raises(DataError, match=r"group 'other': has no split"):
+        list(with_splits([sample("7", "other")], plan))
 
 
 def test_leaks_are_found_and_named() -> None:
@@ -72,5 +107,5 @@ def test_leaks_are_found_and_named() -> None:
 
 
 def test_grouped_splits_never_leak() -> None:
-    samples = [sample(f"{g}-{n}", g) for g in NAMES for n in range(3)]
-    assert find_leaks(with_splits(samples, split_groups(NAMES, seed=3))) == {}
+    samples = [sample(f"{s.id}-{n}", s.id, mos=s.mos) for s in SCORED for n in range(3)]
+    assert find_leaks(with_splits(samples, plan_splits(samples, seed=3))) == {}

@@ -1,0 +1,75 @@
+"""`python -m data.check manifest.jsonl`: is a manifest's data whole, readable, unrepeated and free of leaks?"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data.command import EXIT_PROBLEMS, progress_bar, run_command
+
+if TYPE_CHECKING:
+    from data.check_report import CheckReport
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code: 0 clean, 1 problems found, 2 cannot run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m data.check",
+        description="Check a manifest: lines, files, score ranges, duplicates by content, leaks across splits, counts.",
+        epilog="Exit code 0: clean. 1: problems were found. 2: the check could not run.",
+    )
+    parser.add_argument("manifest", metavar="MANIFEST", type=Path, help="manifest.jsonl")
+    parser.add_argument(
+        "--dataset", metavar="NAME", help="compare counts with this release (default: what it was prepared from)"
+    )
+    parser.add_argument("--no-decode", action="store_true", help="hash the files, do not decode them")
+    parser.add_argument("--workers", metavar="N", type=_positive, help="threads (default: one a core)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    arguments = parser.parse_args(argv)
+    return run_command(lambda: _check(arguments))
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    import json
+
+    from data.catalogue import entry_of
+    from data.checking import check_manifest
+
+    if arguments.dataset is not None:
+        entry_of(arguments.dataset)
+    with progress_bar("Checking lines", None) as advance:
+        report = check_manifest(
+            arguments.manifest, dataset=arguments.dataset, decode=not arguments.no_decode,
+            workers=arguments.workers, on_lines=advance,
+        )  # fmt: skip
+    shown = json.dumps(report.as_json(), indent=2, ensure_ascii=False) if arguments.json else _told(report)
+    sys.stdout.write(shown + "\n")
+    return 0 if report.clean else EXIT_PROBLEMS
+
+
+def _told(report: "CheckReport") -> str:
+    splits = ", ".join(f"{name} {count}" for name, count in report.splits.items())
+    lines = [
+        f"{report.manifest}: {report.lines} lines, {report.images} image files, {report.groups} groups",
+        f"splits: {splits}",
+        f"sha256: {report.sha256}",
+    ]
+    lines += [f"{p.kind}: {'' if p.line is None else f'line {p.line}: '}{p.message}" for p in report.problems]
+    listed = {kind: sum(p.kind == kind for p in report.problems) for kind in report.counts}
+    lines += [
+        f"{kind}: and {count - listed[kind]} more" for kind, count in report.counts.items() if count > listed[kind]
+    ]
+    lines += [f"note: {count} {note}" for note, count in report.notes.items()]
+    how = "" if report.decoded else " (files were not decoded)"
+    lines.append(f"clean{how}" if report.clean else f"{report.counts.total()} problems{how}")
+    return "\n".join(lines)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Public datasets, read from their official release layout into samples.
+
+One reader a dataset, one entry each in configs/datasets.yaml. Readers stream and open no image.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+from data import readers_authentic as authentic
+from data import readers_hub as hub
+from data import readers_questions as questions
+from data import readers_reference as reference
+from data.catalogue import entry_of
+from data.errors import DataError
+from data.manifest import Sample
+from data.release import Release
+
+__all__ = ("READERS", "Reader", "load")
+
+Reader: TypeAlias = Callable[[Release], Iterator[Sample]]
+
+READERS: Mapping[str, Reader] = MappingProxyType({
+    "tid2013": reference.tid2013,
+    "kadid10k": reference.kadid10k,
+    "live": reference.live,
+    "csiq": reference.csiq,
+    "pipal": reference.pipal,
+    "clive": authentic.clive,
+    "bid": authentic.bid,
+    "koniq10k": authentic.koniq10k,
+    "spaq": authentic.spaq,
+    "agiqa3k": authentic.agiqa3k,
+    "biq2021": authentic.biq2021,
+    "qbench-dev": questions.qbench_dev,
+    "qbench-test": questions.qbench_test,
+    "agenticiqa-eval": questions.agenticiqa_eval,
+    "table": questions.table,
+    "huggingface": hub.huggingface,
+})  # fmt: skip
+"""Reader by the dataset's name in configs/datasets.yaml."""
+
+logger = logging.getLogger(__name__)
+
+
+def load(
+    name: str,
+    root: Path | str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    mos_range: tuple[float, float] | None = None,
+    higher_is_better: bool | None = None,
+    images: Path | None = None,
+    on_missing: Callable[[Sample, Path], None] | None = None,
+) -> Iterator[Sample]:
+    """Yield the samples of a dataset's release at `root`.
+
+    `columns`, `mos_range` and `higher_is_better` are for "table" and "huggingface"; `images` takes the images that the
+    latter holds as bytes. A file that a label names and the release lacks raises DataError, or, with `on_missing`, is
+    told to it and left out. Raises DataError for an unknown name or a release that is not in its documented layout.
+    """
+    entry = entry_of(name)
+    if not entry.verified:
+        logger.warning("dataset %s: its layout is not verified (%s)", name, entry.layout)
+    if (columns or mos_range or higher_is_better is not None) and name not in {"table", "huggingface"}:
+        raise DataError(f"dataset {name!r}: has columns and a scale of its own; leave --columns and --mos-range away")
+    release = Release(entry, Path(root).expanduser(), columns or {}, mos_range, higher_is_better, images)
+    if name != "huggingface" and not release.root.exists():
+        raise DataError(f"dataset {name!r}: there is no {str(release.root)!r}; get it from {entry.source}")
+    for sample in READERS[name](release):
+        missing = next((p for p in (sample.image, sample.reference) if p is not None and not p.is_file()), None)
+        if missing is None:
+            yield sample
+        elif on_missing is None:
+            raise DataError(
+                f"dataset {name!r}: {sample.id!r} needs {str(missing)!r}, which is not there; unpack the whole "
+                "release, or leave such lines out with --allow-missing"
+            )
+        else:
+            on_missing(sample, missing)

@@ -1,0 +1,144 @@
+"""`python -m data.prepare NAME --root DIR --out manifest.jsonl`: a dataset's release as a manifest with splits."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data.command import EXIT_PROBLEMS, progress_bar, run_command
+
+if TYPE_CHECKING:
+    from data.manifest import Sample
+    from data.preparing import Prepared
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m data.prepare",
+        description="Read a dataset's official release into a manifest with splits. Nothing is downloaded.",
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="dataset, as tid2013; --list shows all")
+    parser.add_argument("--list", action="store_true", help="show the known datasets and end")
+    parser.add_argument(
+        "--root", metavar="DIR", help="folder of the unpacked release (table: its file; huggingface: or a hub name)"
+    )
+    parser.add_argument("--out", metavar="FILE", type=Path, help="manifest to write, as koniq10k/manifest.jsonl")
+    parser.add_argument("--fractions", metavar="A,B,C", type=_numbers(3), help="shares of train, validation and test "
+                        "by content (default: the release's own split, else 0.6,0.2,0.2)")  # fmt: skip
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the split (default: 0)")
+    parser.add_argument("--allow-missing", action="store_true", help="leave out lines whose image is not there")
+    parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=_columns, default={},
+                        help="table, huggingface: which column is which field, as image=img,mos=score")  # fmt: skip
+    parser.add_argument(
+        "--mos-range",
+        metavar="LOW,HIGH",
+        type=_numbers(2),
+        help="table, huggingface: scale of the scores (default: 1,5)",
+    )
+    parser.add_argument("--lower-is-better", action="store_true", help="table, huggingface: low scores are good ones")
+    parser.add_argument("--json", action="store_true", help="print the record (or the list) as JSON")
+    arguments = parser.parse_args(argv)
+    if not arguments.list and not (arguments.name and arguments.root and arguments.out):
+        parser.error("give NAME, --root and --out, or --list")
+    return run_command(lambda: _list(arguments) if arguments.list else _prepare(arguments))
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    import json
+    from dataclasses import asdict
+
+    from data.catalogue import entry_of
+    from data.preparing import prepare
+
+    entry, left_out = entry_of(arguments.name), list[Path]()
+    if not entry.verified:
+        sys.stderr.write(f"warning: the layout of {entry.name} is not verified; {entry.layout}\n")
+    with progress_bar(f"Reading {entry.name}", entry.count) as advance:
+        samples = _read(arguments, advance, left_out.append)
+        prepared = prepare(
+            entry,
+            samples,
+            arguments.out,
+            fractions=arguments.fractions,
+            seed=arguments.seed,
+            missing=lambda: len(left_out),
+        )
+    told = (
+        json.dumps(asdict(prepared), indent=2, ensure_ascii=False) if arguments.json else _told(prepared, arguments.out)
+    )
+    sys.stdout.write(told + "\n")
+    return EXIT_PROBLEMS if prepared.leaks else 0
+
+
+def _read(
+    arguments: argparse.Namespace, advance: Callable[[int], None], leave_out: Callable[[Path], None]
+) -> "Iterator[Sample]":
+    from data.loaders import load
+
+    for sample in load(
+        arguments.name, arguments.root, columns=arguments.columns, mos_range=arguments.mos_range,
+        higher_is_better=False if arguments.lower_is_better else None, images=arguments.out.parent / "images",
+        on_missing=(lambda _, path: leave_out(path)) if arguments.allow_missing else None,
+    ):  # fmt: skip
+        advance(1)
+        yield sample
+
+
+def _told(prepared: "Prepared", out: Path) -> str:
+    sizes = ", ".join(
+        f"{name} {prepared.splits[name]}" for name in ("train", "validation", "test") if name in prepared.splits
+    )
+    expected = "" if prepared.expected in {None, prepared.samples} else f" of {prepared.expected} in the full release"
+    lines = [
+        f"{out}: {prepared.samples} samples{expected}, {prepared.groups} groups",
+        f"splits: {sizes} (by {prepared.split_by}" + (f", seed {prepared.seed})" if prepared.split_sha256 else ")"),
+        f"sha256: {prepared.manifest_sha256}",
+        f"licence: {prepared.licence}",
+        f"cite: {prepared.citation}",
+    ]
+    if prepared.missing:
+        lines.append(f"left out: {prepared.missing} lines whose image is not there")
+    if prepared.leaks:
+        lines.append(f"leaks: {prepared.leaks} groups are in more than one split; split anew with --fractions")
+    return "\n".join(lines)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    import json
+
+    from data.catalogue import catalogue
+
+    if arguments.json:
+        listed = [entry.model_dump(mode="json") for entry in catalogue().values()]
+        sys.stdout.write(json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+        return 0
+    for name, entry in catalogue().items():
+        note = "" if entry.verified else " (layout not verified)"
+        sys.stdout.write(f"{name:<16} {entry.count or '':>6}  {entry.title}{note}\n{'':<24} {entry.licence}\n")
+    return 0
+
+
+def _numbers(count: int) -> Callable[[str], tuple[float, ...]]:
+    def parse(text: str) -> tuple[float, ...]:
+        try:
+            values = tuple(float(part) for part in text.split(","))
+        except ValueError:
+            values = ()
+        if len(values) != count:
+            raise argparse.ArgumentTypeError(f"{text!r}: give {count} numbers with commas between")
+        return values
+
+    return parse
+
+
+def _columns(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if not all(field.strip() and column.strip() for field, _, column in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r}: give FIELD=COLUMN with commas between, as image=img,mos=score")
+    return {field.strip(): column.strip() for field, _, column in pairs}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""From a release to a manifest with splits, in bounded memory, whole or not at all."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from data.catalogue import DatasetEntry
+from data.errors import DataError
+from data.manifest import Sample, manifest_sha256, read_manifest, write_manifest
+from data.splits import FRACTIONS, find_leaks, group_of, plan_splits, with_splits
+
+__all__ = ("Prepared", "prepare", "read_record", "record_path")
+
+Fractions = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What was written, as it stands in the record beside the manifest."""
+
+    dataset: str
+    manifest: str
+    """File name of the manifest."""
+    manifest_sha256: str
+    samples: int
+    expected: int | None
+    """Lines that the full release gives; None where there is no fixed number."""
+    missing: int
+    """Labels left out because their file was not there."""
+    groups: int
+    splits: dict[str, int]
+    """Number of samples by split."""
+    split_by: str
+    """"release", "content" or "release, validation drawn by content"."""
+    split_sha256: str | None
+    """Hash of the assignment of groups to splits, where it was planned here."""
+    seed: int
+    fractions: Fractions
+    leaks: int
+    """Groups that the release itself has in more than one split."""
+    tasks: dict[str, int]
+    verified: bool
+    source: str
+    licence: str
+    citation: str
+
+
+def prepare(
+    entry: DatasetEntry,
+    samples: Iterable[Sample],
+    out: Path,
+    *,
+    fractions: Fractions | None = None,
+    seed: int = 0,
+    missing: Callable[[], int] = lambda: 0,
+) -> Prepared:
+    """Write the samples with their splits to `out`, and the record beside it.
+
+    The release's own split stands, unless `fractions` are given. A split without validation gets one from its train
+    images, by content. Raises DataError when there is no sample or a split would be empty.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    stage = out.with_name(f".{out.name}.{os.getpid()}.stage")
+    try:
+        write_manifest(stage, samples)
+        if not stage.stat().st_size:
+            raise DataError(f"dataset {entry.name!r}: no sample was read ({missing()} lack their file); check --root")
+        split, split_by, digest = _assigned(entry, stage, fractions, seed)
+        write_manifest(out, split)
+    finally:
+        stage.unlink(missing_ok=True)
+    prepared = _described(entry, out, split_by, digest, seed, fractions or FRACTIONS, missing())
+    _write_record(record_path(out), asdict(prepared))
+    return prepared
+
+
+def record_path(manifest: Path) -> Path:
+    """Return where the record of a prepared manifest lies."""
+    return manifest.with_name(f"{manifest.stem}.prepared.json")
+
+
+def read_record(manifest: Path) -> dict[str, Any] | None:
+    """Return the record of a prepared manifest, or None where there is none."""
+    try:
+        record = json.loads(record_path(manifest).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _assigned(
+    entry: DatasetEntry, stage: Path, fractions: Fractions | None, seed: int
+) -> tuple[Iterator[Sample], str, str | None]:
+    splits = Counter(sample.split for sample in read_manifest(stage))
+    if fractions is None and splits[None] == 0:
+        if entry.split != "official-test" or splits["validation"] or not splits["train"]:
+            return read_manifest(stage), "release", None
+        shares = (FRACTIONS[0], FRACTIONS[1], 0.0)
+        plan = plan_splits((s for s in read_manifest(stage) if s.split == "train"), fractions=shares, seed=seed)
+        drawn = (
+            s if s.split == "test" else s.model_copy(update={"split": plan.split_of(group_of(s))})
+            for s in read_manifest(stage)
+        )
+        return drawn, "release, validation drawn by content", plan.sha256
+    plan = plan_splits(read_manifest(stage), fractions=fractions or FRACTIONS, seed=seed)
+    return with_splits(read_manifest(stage), plan), "content", plan.sha256
+
+
+def _described(
+    entry: DatasetEntry, out: Path, split_by: str, digest: str | None, seed: int, fractions: Fractions, missing: int
+) -> Prepared:
+    from data.keys import KeyTable
+
+    splits, tasks, groups = Counter[str](), Counter[str](), KeyTable()
+    for sample in read_manifest(out):
+        splits[str(sample.split)] += 1
+        tasks[sample.task] += 1
+        groups.number(group_of(sample))
+    return Prepared(
+        dataset=entry.name, manifest=out.name, manifest_sha256=manifest_sha256(out), samples=splits.total(),
+        expected=entry.count, missing=missing, groups=len(groups), splits=dict(splits), split_by=split_by,
+        split_sha256=digest, seed=seed, fractions=fractions, leaks=len(find_leaks(read_manifest(out))),
+        tasks=dict(tasks), verified=entry.verified, source=entry.source, licence=entry.licence, citation=entry.citation,
+    )  # fmt: skip
+
+
+def _write_record(path: Path, record: dict[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,134 @@
+"""Reader of any Hugging Face dataset with an image column: a local folder, a Parquet file or a name on the hub.
+
+Rows stream, so no copy of the data goes into a cache. Images keep their original bytes where the dataset has them and
+are stored as PNG where it holds pixels only; files are named by their content.
+"""
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from data.errors import DataError
+from data.manifest import Sample
+from data.readers_questions import SPLIT_WORDS, sample_from_row
+from data.release import Release
+
+__all__ = ("huggingface",)
+
+SUFFIXES = {"JPEG": ".jpg", "PNG": ".png", "BMP": ".bmp", "WEBP": ".webp", "TIFF": ".tif", "GIF": ".gif"}
+BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
+
+
+def huggingface(release: Release) -> Iterator[Sample]:
+    """Read a dataset of the `datasets` library; columns are named as manifest fields or by --columns FIELD=COLUMN."""
+    if release.images is None:
+        raise DataError("dataset 'huggingface': no folder for its images; name one")
+    release.images.mkdir(parents=True, exist_ok=True)
+    for split, rows in _splits(release.root):
+        columns = _image_columns(rows, release)
+        for number, row in enumerate(_undecoded(rows, columns, release)):
+            where = f"{str(release.root)!r}, {split} row {number + 1}"
+            fields: dict[str, Any] = {"id": f"{split}/{number:07d}", "split": SPLIT_WORDS.get(split.casefold())}
+            fields |= {name: value for name, value in row.items() if name not in columns.values()}
+            for field, column in columns.items():
+                if row[column] is not None:
+                    fields[field] = str(_store(row[column], release.images, where).resolve())
+            others = {field: column for field, column in release.columns.items() if field not in columns}
+            sample = sample_from_row(replace(release, columns=others), fields, release.images, where)
+            yield sample.model_copy(update={"group": sample.group if "group" in row or "group" in others else None})
+
+
+def _splits(root: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the rows of each split."""
+    # A broken installation can fail with more than ImportError; the user needs the reason either way.
+    try:
+        import datasets  # type: ignore[import-untyped]
+    except Exception as error:
+        raise DataError(
+            f"dataset {str(root)!r}: needs the `datasets` package ({error}); pip install datasets"
+        ) from error
+    try:
+        if (root / "dataset_dict.json").is_file() or (root / "state.json").is_file():
+            loaded = datasets.load_from_disk(str(root))
+        elif root.is_file():
+            if root.suffix.casefold() not in BUILDERS:
+                raise DataError(
+                    f"dataset {str(root)!r}: is none of {', '.join(BUILDERS)}; give such a file or a folder"
+                )
+            files = {"train": str(root)}
+            loaded = datasets.load_dataset(BUILDERS[root.suffix.casefold()], data_files=files, streaming=True)
+            yield "all", loaded["train"]
+            return
+        else:
+            # Relative names with one slash are names on the hub unless such a folder is there.
+            loaded = datasets.load_dataset(str(root.resolve()) if root.is_dir() else root.as_posix(), streaming=True)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(
+            f"dataset {str(root)!r}: cannot be loaded ({reason}); give a folder, a Parquet file or a name on the hub"
+        ) from error
+    if isinstance(loaded, Mapping):
+        yield from loaded.items()
+    else:
+        yield "all", loaded
+
+
+def _image_columns(rows: Any, release: Release) -> dict[str, str]:
+    """Return the columns with the image and, where there is one, the reference."""
+    import datasets
+
+    features = rows.features or {}
+    images = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
+    image = release.columns.get("image") or next((name for name in ("image", *images) if name in features), None)
+    reference = release.columns.get("reference") or ("reference" if "reference" in images else None)
+    found = {field: name for field, name in (("image", image), ("reference", reference)) if name is not None}
+    missing = [name for name in found.values() if name not in features]
+    if not image or missing:
+        raise DataError(
+            f"dataset {str(release.root)!r}: has no image column {missing[0] if missing else ''!r} but "
+            f"{', '.join(features) or 'no columns'}; name it with --columns image=NAME"
+        )
+    return found
+
+
+def _undecoded(rows: Any, columns: Mapping[str, str], release: Release) -> Iterator[Mapping[str, Any]]:
+    import datasets
+
+    for column, feature in dict(rows.features).items():
+        if isinstance(feature, datasets.Image):
+            wanted = column in columns.values()
+            # Another image column would only be decoded and thrown away.
+            rows = rows.cast_column(column, datasets.Image(decode=False)) if wanted else rows.remove_columns(column)
+    try:
+        yield from rows
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"dataset {str(release.root)!r}: stopped in the middle ({reason}); fetch it again") from error
+
+
+def _store(image: Any, folder: Path, where: str) -> Path:
+    """Write an image under a name made of its content and return the path."""
+    from PIL import Image, UnidentifiedImageError
+
+    data: Any = image.get("bytes") if isinstance(image, Mapping) else image
+    if data is None and isinstance(image, Mapping) and image.get("path"):
+        data = Path(image["path"]).read_bytes()
+    if not isinstance(data, bytes):
+        buffer = io.BytesIO()
+        (data if isinstance(data, Image.Image) else Image.fromarray(data)).save(buffer, "PNG")
+        data = buffer.getvalue()
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            suffix = SUFFIXES.get(opened.format or "", ".img")
+    except (UnidentifiedImageError, OSError) as error:
+        raise DataError(f"dataset {where}: the image cannot be opened; correct or remove the row") from error
+    path = folder / f"{hashlib.sha256(data).hexdigest()}{suffix}"
+    if not path.is_file():
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    return path

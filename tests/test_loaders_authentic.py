@@ -1,0 +1,159 @@
+"""Datasets without reference images: miniature releases in the exact file formats, read by the real readers."""
+
+import statistics
+from pathlib import Path
+
+import numpy as np
+import openpyxl
+import pytest
+from PIL import Image
+from scipy.io import savemat
+
+from data.errors import DataError
+from data.loaders import load
+
+
+def picture(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = "JPEG" if path.suffix.casefold() == ".jpg" else path.suffix[1:].upper()
+    Image.new("RGB", (4, 3), (90, 120, 150)).save(path, format=kind)
+    return path
+
+
+def clive(root: Path) -> None:
+    """Nine entries: seven pictures for practice, then two photographs."""
+    names = [f"t{n}.bmp" for n in range(1, 8)] + ["3.bmp", "1000.JPG"]
+    cells = np.empty((len(names), 1), dtype=object)
+    cells[:, 0] = names
+    (root / "Data").mkdir()
+    savemat(root / "Data/AllImages_release.mat", {"AllImages_release": cells})
+    savemat(root / "Data/AllMOS_release.mat", {"AllMOS_release": np.arange(9.0)[None] * 10})
+    savemat(root / "Data/AllStdDev_release.mat", {"AllStdDev_release": np.arange(9.0)[None] + 15})
+    for name in names:
+        picture(root / "Images" / ("trainingImages" if name.startswith("t") else ".") / name)
+
+
+def workbook(path: Path, *rows: tuple[object, ...]) -> None:
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(list(row))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    book.save(path)
+
+
+def test_clive_leaves_the_practice_pictures_out(tmp_path: Path) -> None:
+    clive(tmp_path)
+    first, second = load("clive", tmp_path)
+    assert (first.id, first.mos, first.mos_std) == ("clive/3.bmp", 70, 22)
+    assert (second.image, second.group) == (tmp_path / "Images/1000.JPG", "1000")
+    assert (second.mos_range, second.higher_is_better, second.distortion) == ((0, 100), True, "authentic")
+
+
+def test_clive_refuses_tables_of_different_lengths(tmp_path: Path) -> None:
+    clive(tmp_path)
+    savemat(tmp_path / "Data/AllMOS_release.mat", {"AllMOS_release": np.arange(8.0)})
+    with pytest.raises(DataError, match="has 8 scores for 9 names"):
+        list(load("clive", tmp_path))
+
+
+@pytest.mark.parametrize("folder", [".", "ImageDatabase"])
+def test_bid(tmp_path: Path, folder: str) -> None:
+    rows = (
+        ("Image Number", "Average Subjective Grade", None, "Grades"),
+        (4, 3.5, None, 3, 4, 3.5, None),
+        (586, 1, None, 1),
+    )
+    workbook(tmp_path / "DatabaseGrades.xlsx", *rows)
+    for number in (4, 586):
+        picture(tmp_path / folder / f"DatabaseImage{number:04d}.JPG")
+    first, second = load("bid", tmp_path)
+    assert (first.id, first.mos, first.mos_range) == ("bid/0004", 3.5, (0, 5))
+    assert first.mos_std == pytest.approx(statistics.stdev([3, 4, 3.5]))
+    assert (second.mos_std, second.image.name) == (None, "DatabaseImage0586.JPG")
+
+
+def test_koniq10k_with_the_official_sets(tmp_path: Path) -> None:
+    header = "image_name,c1,c2,c3,c4,c5,c_total,MOS,SD,set"
+    labels = (("10004473376", 77.38, "training"), ("10007357496", 68.7, "test"), ("10043785683", 71.2, "validation"))
+    rows = [f"{name}.jpg,0.0,0.0,0.2,0.7,0.1,105,{mos},0.527,{part}" for name, mos, part in labels]
+    (tmp_path / "koniq10k_distributions_sets.csv").write_text("\n".join([header, *rows]) + "\n", "utf-8")
+    for row in rows:
+        picture(tmp_path / "1024x768" / row.split(",")[0])
+    samples = list(load("koniq10k", tmp_path))
+    assert [s.split for s in samples] == ["train", "test", "validation"]
+    assert (samples[0].mos, samples[0].mos_range, samples[0].mos_std) == (77.38, (1, 100), None)
+    assert samples[0].metadata == {"acr_std": 0.527, "resolution": "1024x768"}
+
+
+def test_koniq10k_without_sets_has_no_split(tmp_path: Path) -> None:
+    header = '"image_name","c1","c2","c3","c4","c5","c_total","MOS","SD","MOS_zscore"'
+    text = f'{header}\n"7.jpg",0,0,25,73,7,105,3.828,0.527,77.38\n'
+    (tmp_path / "koniq10k_scores_and_distributions.csv").write_text(text, "utf-8")
+    picture(tmp_path / "512x384/7.jpg")
+    (sample,) = load("koniq10k", tmp_path)
+    assert (sample.mos, sample.split, sample.metadata["resolution"]) == (77.38, None, "512x384")
+
+
+def test_spaq(tmp_path: Path) -> None:
+    header = ("Image name", "MOS", "Brightness", "Colorfulness", "Contrast", "Noisiness", "Sharpness")
+    workbook(
+        tmp_path / "Annotations/MOS and Image attribute scores.xlsx", header, ("00001.jpg", 38.6, 50, 51, 52, 53, 54)
+    )
+    picture(tmp_path / "TestImage/00001.jpg")
+    (sample,) = load("spaq", tmp_path)
+    assert (sample.id, sample.mos, sample.quality) == ("spaq/00001", 38.6, pytest.approx(1 + 4 * 0.386))
+    expected = {"brightness": 50, "colorfulness": 51, "contrast": 52, "noisiness": 53, "sharpness": 54}
+    assert sample.metadata == expected
+
+
+def test_agiqa3k_groups_by_prompt(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(
+        "name,prompt,adj1,adj2,style,mos_quality,std_quality,mos_align,std_align\n"
+        "AttnGAN_normal_000.jpg,statue of a man,,,,0.9656,0.2233,0.4089,0.6156\n"
+        'sd1.5_lowstep_060.jpg,"artwork, anime style",,,anime style,2.5,0.7,0.8,0.8\n'
+        "midjourney_normal_000.jpg,Statue  of a man,,,,3.9,0.5,4.1,0.6\n",
+        "utf-8",
+    )  # fmt: skip
+    for name in ("AttnGAN_normal_000", "sd1.5_lowstep_060", "midjourney_normal_000"):
+        picture(tmp_path / "images" / f"{name}.jpg")
+    first, second, third = load("agiqa3k", tmp_path)
+    assert (first.mos, first.mos_std, first.mos_range) == (0.9656, 0.2233, (0, 5))
+    assert first.group == third.group != second.group
+    assert (second.metadata["generator"], second.metadata["setting"]) == ("sd1.5", "lowstep")
+    assert (third.metadata["mos_align"], third.distortion) == (4.1, "generated")
+
+
+@pytest.mark.parametrize(
+    "names", [("Train (Images and MOS).csv", "Test (Images and MOS).csv"), ("Train.csv", "Test.csv")]
+)
+def test_biq2021_keeps_the_official_split(tmp_path: Path, names: tuple[str, str]) -> None:
+    (tmp_path / names[0]).write_text("Image Name,MOS\nss03 (3753).jpg,0.83292\nss03 (2190).jpg,-0.00468\n", "utf-8")
+    (tmp_path / names[1]).write_text("Image Name,MOS\nss01 (151).jpg,0.1931\n", "utf-8")
+    for name in ("ss03 (3753)", "ss03 (2190)", "ss01 (151)"):
+        picture(tmp_path / "Images" / f"{name}.jpg")
+    samples = list(load("biq2021", tmp_path))
+    assert [s.split for s in samples] == ["train", "train", "test"]
+    assert (samples[0].id, samples[0].mos, samples[0].mos_range) == ("biq2021/ss03 (3753)", 0.83292, (0, 1))
+    assert samples[2].metadata == {"subset": "ss01"}
+
+
+def test_a_workbook_without_the_headers_is_refused(tmp_path: Path) -> None:
+    workbook(tmp_path / "DatabaseGrades.xlsx", ("Image", "Grade"), (1, 2))
+    with pytest.raises(DataError, match="no row holds the headers Image Number, Average Subjective Grade"):
+        list(load("bid", tmp_path))
+    workbook(tmp_path / "DatabaseGrades.xlsx", ("Image Number", "Average Subjective Grade"), (1, "good"))
+    with pytest.raises(DataError, match="row 1 below the header: 'good' is no number"):
+        list(load("bid", tmp_path))
+
+
+def test_an_unknown_set_is_refused(tmp_path: Path) -> None:
+    text = "image_name,MOS,SD,set\n1.jpg,70,0.5,spare\n"
+    (tmp_path / "koniq10k_distributions_sets.csv").write_text(text, "utf-8")
+    (tmp_path / "1024x768").mkdir()
+    with pytest.raises(DataError, match="line 2: set 'spare' is none of training, validation, test"):
+        list(load("koniq10k", tmp_path))
+
+
+def test_columns_and_scales_are_for_tables_of_ones_own(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has columns and a scale of its own"):
+        list(load("spaq", tmp_path, mos_range=(0, 1)))

@@ -1,0 +1,119 @@
+"""Hugging Face datasets: Parquet, an image folder, a saved dataset and a name that cannot be reached."""
+
+import hashlib
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data.errors import DataError
+from data.loaders import load
+
+datasets = pytest.importorskip("datasets", reason="the optional `datasets` package is not installed")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    monkeypatch.setattr(datasets.config, "HF_MODULES_CACHE", str(tmp_path / "hf-modules"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # fails at once instead of trying again
+
+
+def encoded(shade: int, kind: str = "JPEG") -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 6), (shade, 90, 30)).save(buffer, kind, quality=61)
+    return buffer.getvalue()
+
+
+def dataset(**columns: list[object]) -> "datasets.Dataset":
+    images = [{"bytes": encoded(10), "path": None}, {"bytes": encoded(20, "PNG"), "path": None}]
+    made = datasets.Dataset.from_dict({"picture": images, **columns})
+    return made.cast_column("picture", datasets.Image())
+
+
+def test_parquet_keeps_the_original_bytes(tmp_path: Path) -> None:
+    dataset(score=[30, 70], prompt=["a", "b"]).to_parquet(tmp_path / "rows.parquet")
+    samples = list(
+        load(
+            "huggingface",
+            tmp_path / "rows.parquet",
+            columns={"mos": "score"},
+            mos_range=(0, 100),
+            images=tmp_path / "images",
+        )
+    )
+    assert [s.id for s in samples] == ["huggingface/all/0000000", "huggingface/all/0000001"]
+    assert [(s.mos, s.mos_range, s.split, s.group) for s in samples] == [
+        (30, (0, 100), None, None),
+        (70, (0, 100), None, None),
+    ]
+    assert samples[0].metadata == {"prompt": "a"}
+    for sample, data in zip(samples, (encoded(10), encoded(20, "PNG")), strict=True):
+        assert sample.image.read_bytes() == data
+        assert sample.image.stem == hashlib.sha256(data).hexdigest()
+    assert [s.image.suffix for s in samples] == [".jpg", ".png"]
+
+
+def test_references_and_other_images(tmp_path: Path) -> None:
+    images = [{"bytes": encoded(shade), "path": None} for shade in (1, 2, 3)]
+    features = datasets.Features({name: datasets.Image() for name in ("image", "reference", "thumbnail")})
+    made = datasets.Dataset.from_dict(dict(zip(features, ([i] for i in images), strict=True)), features=features)
+    made.to_parquet(tmp_path / "rows.parquet")
+    (sample,) = load("huggingface", tmp_path / "rows.parquet", images=tmp_path / "images")
+    assert (sample.image.read_bytes(), sample.reference.read_bytes()) == (encoded(1), encoded(2))
+    assert sample.metadata == {}
+    assert len(list((tmp_path / "images").iterdir())) == 2
+
+
+def test_a_saved_dataset_with_splits(tmp_path: Path) -> None:
+    saved = datasets.DatasetDict({"train": dataset(mos=[1.0, 2.0]), "dev": dataset(mos=[3.0, 4.0])})
+    saved.save_to_disk(str(tmp_path / "saved"))
+    samples = list(load("huggingface", tmp_path / "saved", images=tmp_path / "images"))
+    assert [s.split for s in samples] == ["train", "train", "validation", "validation"]
+    assert len(list((tmp_path / "images").iterdir())) == 2
+
+
+def test_an_image_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder/test"
+    folder.mkdir(parents=True)
+    (folder / "x.jpg").write_bytes(encoded(40))
+    (folder / "metadata.csv").write_text("file_name,mos,group\nx.jpg,4.5,scene\n", "utf-8")
+    (sample,) = load("huggingface", tmp_path / "folder", images=tmp_path / "images")
+    assert (sample.mos, sample.split, sample.group) == (4.5, "test", "scene")
+    assert sample.image.read_bytes() == encoded(40)
+
+
+def test_pixels_without_a_file_are_stored_losslessly(tmp_path: Path) -> None:
+    from data.readers_hub import _store
+
+    pixels = np.arange(8 * 6 * 3, dtype=np.uint8).reshape(6, 8, 3)
+    path = _store(pixels, tmp_path, "here")
+    assert path.suffix == ".png"
+    assert np.array_equal(np.asarray(Image.open(path)), pixels)
+    with pytest.raises(DataError, match="dataset here: the image cannot be opened"):
+        _store({"bytes": b"nothing", "path": None}, tmp_path, "here")
+
+
+def test_without_an_image_column_it_says_which_there_are(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"a": [1], "b": [2]}).to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=r"has no image column '' but a, b; name it with --columns image=NAME"):
+        list(load("huggingface", tmp_path / "rows.parquet", images=tmp_path / "images"))
+
+
+def test_a_name_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"cannot be loaded .* give a folder, a Parquet file or a name on the hub"
+    ) as caught:
+        list(load("huggingface", "nobody/nothing-of-this-name", images=tmp_path / "images"))
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_package_the_mend_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match=r"needs the `datasets` package .*; pip install datasets"):
+        list(load("huggingface", tmp_path, images=tmp_path / "images"))

@@ -1,0 +1,168 @@
+"""Multiple-choice questions: Q-Bench LLVisionQA, the assumed AgenticIQA-Eval, and tables of one's own."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from data.errors import DataError
+from data.loaders import load
+from data.readers_questions import question_type
+
+
+def picture(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (4, 3), (90, 120, 150)).save(path)
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("a", "b"):
+        picture(tmp_path / "images" / f"{name}.png")
+    return tmp_path
+
+
+def test_qbench_dev(root: Path) -> None:
+    rows = [
+        {
+            "img_path": "a.png", "question": "Is it sharp?", "candidates": ["Yes", "No"], "correct_ans": "No",
+            "type": 0, "concern": 0,
+        },
+        {
+            "img_path": "b.png", "question": "How bright is it?", "candidates": ["Dark", "Medium", "Bright"],
+            "correct_ans": "Bright",
+        },
+    ]  # fmt: skip
+    (root / "llvisionqa_dev.json").write_text(json.dumps(rows), "utf-8")
+    first, second = load("qbench-dev", root)
+    assert (first.id, first.task, first.query) == ("qbench-dev/0001", "mcq", "Is it sharp?")
+    assert (first.options, first.answer, first.split) == ({"A": "Yes", "B": "No"}, "B", "validation")
+    assert first.metadata == {"question_type": "yes-or-no", "type": 0, "concern": 0}
+    assert (second.answer, second.group, second.metadata) == ("C", "b.png", {"question_type": "how"})
+
+
+def test_qbench_test_has_no_answers(root: Path) -> None:
+    rows = [{"img_path": "a.png", "question": "What is wrong?", "candidates": ["Blur", "Noise"]}]
+    (root / "llvisionqa_test.json").write_text(json.dumps(rows), "utf-8")
+    (sample,) = load("qbench-test", root)
+    assert (sample.task, sample.answer, sample.split) == ("mcq", None, "test")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"img_path": "a.png", "question": "?"}]', "question 1: has no 'candidates'"),
+        (
+            '[{"img_path": "a.png", "question": "?", "candidates": ["x", "y"], "correct_ans": "z"}]',
+            "answer 'z' is none of",
+        ),
+        ('{"img_path": "a.png"}', "holds no list"),
+        ("[1]", "row 1: is not an object"),
+        ("[", "is not JSON in UTF-8"),
+    ],
+)
+def test_damaged_questions_are_named(root: Path, text: str, message: str) -> None:
+    (root / "llvisionqa_dev.json").write_text(text, "utf-8")
+    with pytest.raises(DataError, match=message) as caught:
+        list(load("qbench-dev", root))
+    assert "\n" not in str(caught.value)
+
+
+def test_agenticiqa_eval_says_that_its_layout_is_assumed(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    row = {
+        "image": "images/a.png",
+        "reference": "images/b.png",
+        "question": "Which tool?",
+        "options": ["VIF", "NIQE"],
+        "answer": "A",
+    }
+    (root / "executor_tool.json").write_text(json.dumps([row]), "utf-8")
+    with caplog.at_level(logging.WARNING, logger="data"):
+        (sample,) = load("agenticiqa-eval", root)
+    assert "its layout is not verified" in caplog.text
+    assert (sample.answer, sample.reference) == ("A", root / "images/b.png")
+    assert sample.metadata == {"question_type": "executor_tool"}
+
+
+CSV = """image,question,A,B,C,answer,split,difficulty
+images/a.png,Is it sharp?,Yes,No,,b),dev,easy
+images/b.png,What is wrong?,Blur,Noise,Nothing,noise,test,
+"""
+
+
+def test_a_csv_table_with_lettered_columns(root: Path) -> None:
+    (root / "mine.csv").write_text(CSV, "utf-8")
+    first, second = load("table", root / "mine.csv")
+    assert (first.options, first.answer, first.split) == ({"A": "Yes", "B": "No"}, "B", "validation")
+    assert (first.metadata, first.group) == ({"difficulty": "easy"}, "images/a.png")
+    assert (second.options, second.answer, second.split) == ({"A": "Blur", "B": "Noise", "C": "Nothing"}, "B", "test")
+    assert second.metadata == {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["Yes", "No"], {"A": "Yes", "B": "No"}, '["Yes", "No"]', "Yes | No"],
+    ids=["list", "object", "text", "bars"],
+)
+def test_options_come_as_list_object_or_text(root: Path, options: object) -> None:
+    row = {"image": "images/a.png", "query": "Sharp?", "options": options, "answer": "yes"}
+    (root / "mine.jsonl").write_text(json.dumps(row) + "\n", "utf-8")
+    (sample,) = load("table", root / "mine.jsonl")
+    assert (sample.options, sample.answer, sample.query) == ({"A": "Yes", "B": "No"}, "A", "Sharp?")
+
+
+def test_a_table_of_scores_with_other_column_names(root: Path) -> None:
+    (root / "mine.csv").write_text("file,score,spread,scene\nimages/a.png,30,4.5,x\nimages/b.png,80,,x\n", "utf-8")
+    columns = {"image": "file", "mos": "score", "mos_std": "spread", "group": "scene"}
+    first, second = load("table", root / "mine.csv", columns=columns, mos_range=(0, 100), higher_is_better=False)
+    assert (first.mos, first.mos_std, first.group, first.task) == (30, 4.5, "x", "scoring")
+    assert first.quality == pytest.approx(6 - 2.2)
+    assert second.mos_std is None
+
+
+def test_a_json_table_keeps_its_scale_and_regions(root: Path) -> None:
+    row = {
+        "image": "images/a.png",
+        "mos": 3,
+        "mos_range": [0, 9],
+        "higher_is_better": False,
+        "regions": {"car": [0, 0, 2, 2]},
+    }
+    (root / "mine.json").write_text(json.dumps([row]), "utf-8")
+    (sample,) = load("table", root / "mine.json")
+    assert (sample.mos_range, sample.higher_is_better, sample.regions) == ((0, 9), False, {"car": (0, 0, 2, 2)})
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "?"}, "has no image; name its column with --columns image=NAME"),
+        ({"image": "images/a.png", "mos": "good"}, "row 1: mos 'good' is no number"),
+        ({"image": "images/a.png", "split": "spare"}, "split 'spare' is none of"),
+        ({"image": "images/a.png", "options": ["a"]}, "give at least two"),
+        ({"image": "images/a.png", "options": ["a"] * 30}, "has 30 options; give at most 26"),
+        ({"image": "images/a.png", "options": ["a", "A"], "answer": "a"}, None),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named(root: Path, row: dict[str, object], message: str | None) -> None:
+    (root / "mine.json").write_text(json.dumps([row]), "utf-8")
+    if message is None:  # two equal choices: the letter decides
+        assert next(iter(load("table", root / "mine.json"))).answer == "A"
+        return
+    with pytest.raises(DataError, match=message) as caught:
+        list(load("table", root / "mine.json"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_is_a_file(root: Path) -> None:
+    with pytest.raises(DataError, match="is not a file"):
+        list(load("table", root))
+
+
+def test_question_types_follow_the_wording() -> None:
+    assert question_type("How is the light?", {"A": "Good", "B": "Bad"}) == "how"
+    assert question_type("Which part is blurry?", {"A": "Sky", "B": "Tree"}) == "what"
+    assert question_type("Is it noisy?", {"A": "No.", "B": "Yes"}) == "yes-or-no"
