@@ -65,6 +65,9 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     for name in ("program", "optimizers", "data"):
         logging.getLogger(name).setLevel(level)
+    for name in ("dspy.evaluate", "dspy.teleprompt"):
+        # A line for every candidate, between the progress bars.
+        logging.getLogger(name).setLevel(logging.WARNING if level > logging.DEBUG else level)
     if arguments.seed is not None:
         overrides["seed"] = arguments.seed
     return load_settings(arguments.config, overrides).with_model(arguments.lm, arguments.api_base)
