@@ -11,6 +11,7 @@ from program.evaluation.metrics import METRICS
 from program.evaluation.resampling import bootstrap, make_resampler
 
 NUMERIC = ("srcc", "plcc", "krcc", "rmse", "mae")
+FURTHER = ("bias", "pairwise", "plcc_logistic4", "rmse_logistic5")
 
 
 def _scores(seed, n, noise=1.0):
@@ -19,7 +20,7 @@ def _scores(seed, n, noise=1.0):
     return x, x + noise * rng.standard_normal(n)
 
 
-@pytest.mark.parametrize("metric", NUMERIC)
+@pytest.mark.parametrize("metric", NUMERIC + FURTHER)
 @pytest.mark.parametrize("tied", [False, True])
 def test_counted_resamples_equal_repeated_samples(metric, tied):
     x, y = _scores(0, 25)
@@ -28,6 +29,36 @@ def test_counted_resamples_equal_repeated_samples(metric, tied):
     counts = np.random.default_rng(1).multinomial(25, np.full(25, 1 / 25), size=40).astype(float)
     expected = [METRICS[metric](np.repeat(x, row.astype(int)), np.repeat(y, row.astype(int))) for row in counts]
     np.testing.assert_allclose(make_resampler(metric, x, y)(counts), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_counted_calibration_equals_repeated_answers():
+    rng = np.random.default_rng(0)
+    right, confidence = rng.integers(0, 2, 25).astype(float), np.round(rng.random(25), 1)
+    counts = rng.multinomial(25, np.full(25, 1 / 25), size=20)
+    expected = [METRICS["calibration_error"](np.repeat(right, row), np.repeat(confidence, row)) for row in counts]
+    found = make_resampler("calibration_error", right, confidence)(counts.astype(float))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_an_interval_says_that_the_logistic_did_not_converge(monkeypatch):
+    x, y = _scores(0, 30)
+    assert interval("plcc_logistic5", x, y, resamples=20).method == "bootstrap over images"
+    monkeypatch.setattr("program.evaluation.logistic._MAX_CALLS", 2)
+    note = "; a line instead of the logistic, which did not converge"
+    assert interval("plcc_logistic5", x, y, resamples=20).method.endswith(note)
+    assert interval("plcc", x, y, resamples=20).method == "bootstrap over images"
+
+
+def test_pairwise_and_fitted_intervals_cover_the_truth():
+    hits = {"pairwise": [], "plcc_logistic4": []}
+    truth = {"pairwise": 0.5 + np.arcsin(0.7) / np.pi, "plcc_logistic4": 0.7}
+    for x, y, seed in _normal_draws(100, 0.7, 150):
+        for metric, value in truth.items():
+            figure = interval(metric, x, y, seed=seed, resamples=120)
+            hits[metric].append(figure.low <= value <= figure.high)
+    assert 0.90 <= np.mean(hits["pairwise"]) <= 0.99
+    # A fit to the judged labels flatters: a little under the nominal rate, as the docs say.
+    assert 0.86 <= np.mean(hits["plcc_logistic4"]) <= 0.99
 
 
 def test_counted_accuracy_equals_repeated_answers():

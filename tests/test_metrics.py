@@ -5,11 +5,29 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from program.errors import InputError
 from program.evaluation import metrics
-from program.evaluation.metrics import METRICS, MetricName, accuracy, krcc, mae, mid_ranks, plcc, rmse, srcc
+from program.evaluation.details import details_of, nearest_level
+from program.evaluation.logistic import fit_logistic
+from program.evaluation.metrics import (
+    METRICS,
+    MetricName,
+    accuracy,
+    bias,
+    calibration_error,
+    equal_mass_bins,
+    krcc,
+    mae,
+    mid_ranks,
+    outliers,
+    pairwise,
+    plcc,
+    rmse,
+    srcc,
+)
+from program.evaluation.rows import Row
 
 CORRELATIONS = [(srcc, stats.spearmanr), (plcc, stats.pearsonr), (krcc, stats.kendalltau)]
 
@@ -114,4 +132,171 @@ def test_order_of_samples_does_not_matter(metric):
 
 def test_every_metric_is_listed():
     assert set(METRICS) == set(get_args(MetricName))
-    assert all(getattr(metrics, name) is function for name, function in METRICS.items())
+    own = {name: function for name, function in METRICS.items() if "logistic" not in name}
+    assert all(getattr(metrics, name) is function for name, function in own.items())
+
+
+def _sigmoid(seed, n, noise=0.3):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(1, 5, n)
+    return 1 + 4 / (1 + np.exp(-(x - 3.2) / 0.4)) + noise * rng.standard_normal(n), x
+
+
+def _four(x, b1, b2, b3, b4):
+    return b2 + (b1 - b2) / (1 + np.exp(-(x - b3) / np.abs(b4)))
+
+
+def _five(x, b1, b2, b3, b4, b5):
+    return b1 * (0.5 - 1 / (1 + np.exp(b2 * (x - b3)))) + b4 * x + b5
+
+
+@pytest.mark.parametrize("n", [40, 500])
+@pytest.mark.parametrize(("parameters", "curve"), [(4, _four), (5, _five)])
+def test_logistic_fit_equals_curve_fit_of_the_formula_as_published(n, parameters, curve):
+    y, x = _sigmoid(n, n)
+    start = (5, 1, 3, 0.5) if parameters == 4 else (4, 2.5, 3, 0, 3)
+    beta, _ = optimize.curve_fit(curve, x, y, p0=start, maxfev=20_000)
+    fit = fit_logistic(y, x, parameters)
+    assert fit.converged
+    np.testing.assert_allclose(fit(x), curve(x, *beta), atol=2e-3)
+    assert METRICS[f"plcc_logistic{parameters}"](y, x) == pytest.approx(
+        stats.pearsonr(curve(x, *beta), y).statistic, abs=1e-5
+    )
+    left = np.sqrt(np.mean((curve(x, *beta) - y) ** 2))
+    assert METRICS[f"rmse_logistic{parameters}"](y, x) == pytest.approx(left, abs=1e-5)
+
+
+@pytest.mark.parametrize("parameters", [4, 5])
+def test_logistic_follows_scale_shift_and_direction(parameters):
+    y, x = _sigmoid(1, 200)
+    value = METRICS[f"plcc_logistic{parameters}"](y, x)
+    assert value > plcc(y, x)
+    assert METRICS[f"plcc_logistic{parameters}"](y, 1e6 - 1e4 * x) == pytest.approx(value, abs=1e-6)
+    assert METRICS[f"rmse_logistic{parameters}"](10 * y, x) == pytest.approx(
+        10 * METRICS[f"rmse_logistic{parameters}"](y, x), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("parameters", [4, 5])
+@pytest.mark.parametrize("case", ["few", "constant prediction", "constant truth", "no room to search"])
+def test_a_line_stands_in_for_a_logistic_that_cannot_be_fitted(monkeypatch, parameters, case):
+    y, x = _sigmoid(2, 30)
+    if case == "few":
+        y, x = y[:parameters], x[:parameters]
+    elif case == "constant prediction":
+        x = np.full(30, 2.0)
+    elif case == "constant truth":
+        y = np.full(30, 2.0)
+    else:
+        monkeypatch.setattr("program.evaluation.logistic._MAX_CALLS", 2)
+    fit = fit_logistic(y, x, parameters)
+    assert not fit.converged
+    expected = np.polyval(np.polyfit(x, y, 1), x) if np.ptp(x) else np.full(30, y.mean())
+    np.testing.assert_allclose(fit(x), expected, atol=1e-9)
+
+
+def test_logistic_of_nothing_is_nan():
+    assert np.isnan(METRICS["plcc_logistic4"]([], []))
+    assert np.isnan(METRICS["rmse_logistic5"]([], []))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pairwise_equals_its_definition_and_somers_d(seed):
+    x, y = _tied(np.random.default_rng(seed), 40)
+    points = [
+        0.5 if y[i] == y[j] else float((x[i] < x[j]) == (y[i] < y[j]))
+        for i, j in itertools.combinations(range(40), 2)
+        if x[i] != x[j]
+    ]
+    assert pairwise(x, y) == pytest.approx(np.mean(points), rel=1e-12)
+    assert pairwise(x, y) == pytest.approx((1 + stats.somersd(x, y).statistic) / 2, rel=1e-10)
+
+
+def test_pairwise_of_ties():
+    assert pairwise([1, 2, 3], [7, 7, 7]) == 0.5
+    assert np.isnan(pairwise([2, 2, 2], [1, 2, 3]))
+    assert np.isnan(pairwise([1], [1]))
+    assert pairwise([1, 2, 3], [3, 2, 1]) == pytest.approx(0.0, abs=1e-12)
+    assert pairwise(range(70_000), range(70_000)) == 1.0
+
+
+def test_bias_is_signed():
+    assert bias([1, 2, 3], [2, 2, 5]) == 1.0
+    assert bias([3.0], [1.0]) == -2.0
+    assert np.isnan(bias([], []))
+
+
+def test_outliers_are_beyond_two_deviations_of_the_opinions():
+    assert outliers([3, 3, 3], [4.0, 4.01, 1.9], [0.5, 0.5, 0.6]).tolist() == [False, True, False]
+    assert outliers([3.0], [3.9], [0.5], factor=1).tolist() == [True]
+    with pytest.raises(InputError, match="1 true and 2 predicted"):
+        outliers([3.0], [3.0], [0.1, 0.1])
+
+
+def test_calibration_error_equals_its_definition():
+    rng = np.random.default_rng(0)
+    confidence, right = rng.uniform(0.3, 1, 100), rng.integers(0, 2, 100).astype(float)
+    order = np.argsort(confidence)
+    parts = [(right[part], confidence[part]) for part in np.array_split(order, 5)]
+    expected = sum(len(r) / 100 * abs(r.mean() - c.mean()) for r, c in parts)
+    assert calibration_error(right, confidence) == pytest.approx(expected, rel=1e-12)
+    shuffled = rng.permutation(100)
+    assert calibration_error(right[shuffled], confidence[shuffled]) == pytest.approx(expected, rel=1e-12)
+    assert calibration_error([1, 1, 0, 0], [0.5] * 4) == 0.0
+    assert np.isnan(calibration_error([], []))
+
+
+def test_calibration_error_of_a_calibrated_program_is_what_the_docs_say():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.4, 0.9, (400, 100))
+    values = [calibration_error((rng.random(100) < c).astype(float), c) for c in confidence]
+    assert np.mean(values) == pytest.approx(0.08, abs=0.01)
+
+
+@pytest.mark.parametrize("n", [1, 4, 5, 17, 100])
+def test_bins_have_equal_mass_and_ties_stay_together(n):
+    counts = np.bincount(equal_mass_bins(np.random.default_rng(n).random(n)), minlength=5)
+    assert counts.max() - counts.min() <= 1
+    assert len(set(equal_mass_bins(np.full(n, 0.3)).tolist())) == 1
+
+
+def _row(i, **more):
+    fields = {"id": f"s{i:03}", "group": f"g{i}", "task": "scoring", "status": "ok", **more}
+    return Row.model_validate(fields)
+
+
+def test_details_agree_with_computing_each_by_hand():
+    rng = np.random.default_rng(4)
+    truth, noise = rng.uniform(1, 5, 60), rng.standard_normal(60)
+    rows = [
+        _row(i, truth=truth[i], predicted=float(np.clip(truth[i] + noise[i], 1, 5)), mos_std=0.5,
+             distortion="ab"[i % 2], level_probabilities={1: 0.1, 2: 0.2, 3: 0.4, 4: 0.2, 5: 0.1})
+        for i in range(60)
+    ]  # fmt: skip
+    failed = _row(99, truth=2.0, status="failed", distortion="a")
+    details = details_of([*rows, failed])
+    predicted = np.array([row.predicted for row in rows])
+    assert details.outlier_ratio.value == pytest.approx(np.mean(np.abs(predicted - truth) > 1.0))
+    assert details.outlier_ratio.asked == 61
+    assert details.by_distortion["a"].figures["srcc"].value == pytest.approx(srcc(truth[::2], predicted[::2]))
+    assert (details.by_distortion["a"].n, details.by_distortion["a"].figures["srcc"].asked) == (30, 31)
+    levels = np.array([nearest_level(t) for t in truth])
+    assert details.by_level["3"].figures["bias"].value == pytest.approx((predicted - truth)[levels == 3].mean())
+    assert sum(part.n for part in details.by_level.values()) == 60
+    assert details.calibration_error.value == pytest.approx(abs(np.mean(levels == 3) - 0.4))
+    assert sum(b.n for b in details.calibration_bins) == 60
+    assert details.by_question_type == {}
+    assert details.chance is None
+
+
+def test_details_of_choices():
+    kinds, truth, said = ("how", "what", None), "ABAB", "ABBB"
+    rows = [
+        _row(i, task="mcq", truth=truth[i], predicted=said[i], question_type=kinds[i % 3], choices=2 + i % 2)
+        for i in range(4)
+    ]
+    details = details_of(rows)
+    assert details.by_question_type["how"].figures["accuracy"].value == 1.0
+    assert details.confusion == {"A": {"A": 1, "B": 1}, "B": {"A": 0, "B": 2}}
+    assert details.chance == pytest.approx((1 / 2 + 1 / 3) / 2)
+    assert details.mae is None

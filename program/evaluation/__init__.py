@@ -1,22 +1,26 @@
-"""How well a program agrees with people: metrics, intervals, running over data, records and plots."""
+"""How well a program agrees with people: metrics, intervals, running over data, records and reports.
+
+`evaluate(program, data, ...)` runs a program over a dataset and returns its record.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from program.evaluation.evaluating import evaluate as evaluate
     from program.evaluation.intervals import Figure as Figure
+    from program.evaluation.page import write_report as write_report
     from program.evaluation.record import Dataset as Dataset
     from program.evaluation.record import EvaluationRecord as EvaluationRecord
-    from program.evaluation.record import Row as Row
     from program.evaluation.record import compare as compare
-    from program.evaluation.runner import evaluate as evaluate
+    from program.evaluation.rows import Row as Row
 
 _HOMES = {
-    "Dataset": "record", "EvaluationRecord": "record", "Figure": "intervals", "Row": "record", "compare": "record",
-    "evaluate": "runner",
+    "Dataset": "record", "EvaluationRecord": "record", "Figure": "intervals", "Row": "rows", "compare": "record",
+    "evaluate": "evaluating", "write_report": "page",
 }  # fmt: skip
 
-__all__ = ("Dataset", "EvaluationRecord", "Figure", "Row", "compare", "evaluate")
+__all__ = ("Dataset", "EvaluationRecord", "Figure", "Row", "compare", "evaluate", "write_report")
 
 
 def __getattr__(name: str) -> object:

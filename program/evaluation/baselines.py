@@ -1,52 +1,156 @@
-"""Baselines on the same samples: always one tool, and the mean of all that are ready."""
+"""Simpler ways to answer the same samples: each tool alone, means, the model alone, and the two fusion formulas."""
 
 import math
-from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from program.agent import AgenticIQA
-from program.errors import ToolError
-from program.evaluation.record import EvaluationRecord
-from program.evaluation.runner import SampleLike, evaluate
+from program.ask import metered
+from program.errors import InputError
+from program.evaluation.intervals import interval, paired_difference
+from program.evaluation.record import TASK_METRICS, Baseline, EvaluationRecord
+from program.evaluation.rows import Cost, Row
+from program.evaluation.runner import SampleLike
 from program.images import IMAGES
-from program.settings import Settings
+from program.state import AssessmentState
 
-__all__ = ("tool_baselines",)
+__all__ = ("ALL_TOOLS", "MODEL_ONLY", "Beside", "with_baselines")
+
+MODEL_ONLY = "model only"
+ALL_TOOLS = "all tools"
+
+Kind = Literal["tool", "tools", "model", "mean", "fusion"]
 
 
-def tool_baselines(
-    program: AgenticIQA, samples: Sequence[SampleLike], settings: Settings
-) -> dict[str, EvaluationRecord]:
-    """Return a record per baseline over the scoring samples: each ready tool alone, and the mean of their scores.
+class Beside:
+    """Answers a sample without the agent, right after the agent did: every ready tool, and the model on its own.
 
-    Full-reference tools are left out unless every sample has a reference.
+    A full-reference tool runs where the sample has a reference. Tools over 0.3 s an image are left out. The tools'
+    scores are calibrated to 1..5 without knowledge of the distortion, as a user of that tool alone would get them.
+    "model only" is a separate call of the program's Summarizer with no evidence: it sees the question, the image
+    and the reference where there is one, no finding, no tool score and no tool mean.
     """
-    scoring = [sample for sample in samples if sample.task == "scoring"]
-    runner = program.resources.runner
-    specs = list(runner.ready("NR"))
-    if scoring and all(sample.reference for sample in scoring):
-        specs = [*runner.ready("FR"), *specs]
 
-    def reading(name: str, image: str, reference: str | None) -> float:
-        original = IMAGES.add(reference) if reference and runner.registry.get(name).mode == "FR" else None
-        measured = runner.measure(name, IMAGES.add(image), original)
-        if measured.score is None:
-            raise ToolError(f"tool {name!r}: {measured.error}")
-        return measured.score
+    def __init__(self, program: AgenticIQA) -> None:
+        self._program = program
+        runner = program.resources.runner
+        self._nr = tuple(spec.name for spec in runner.ready("NR"))
+        self._fr = tuple(spec.name for spec in runner.ready("FR"))
 
-    def always(*names: str) -> Any:
-        def assess(image: str, query: str, reference: str | None, **_: object) -> SimpleNamespace:
-            score = math.fsum(reading(name, image, reference) for name in names) / len(names)
-            return SimpleNamespace(final_answer=score, quality_score=score, status="ok")
+    def __call__(self, sample: SampleLike, assessment: Any) -> tuple[dict[str, float | str], Cost]:
+        """Return the answers by baseline; one that failed is absent. Never raises."""
+        answers: dict[str, float | str] = {}
+        try:
+            image = IMAGES.add(sample.image)
+            reference = IMAGES.add(sample.reference) if sample.reference else None
+        except InputError:
+            return {}, Cost()
+        if sample.task == "scoring":
+            names = (*self._fr, *self._nr) if reference is not None else self._nr
+            runner = self._program.resources.runner
+            read = {name: runner.measure(name, image, reference).score for name in names}
+            scores = {name: score for name, score in read.items() if score is not None}
+            answers |= {name: round(score, 6) for name, score in scores.items()}
+            if scores and len(scores) == len(names):
+                answers[ALL_TOOLS] = round(math.fsum(scores.values()) / len(scores), 6)
+        with metered() as usage:
+            alone = self._model_only(assessment, image, reference)
+        if alone is not None:
+            answers[MODEL_ONLY] = alone
+        tokens = usage.input_tokens + usage.output_tokens
+        return answers, Cost(lm_calls=usage.lm_calls, tokens=tokens, cost_usd=usage.cost_usd)
 
-        return assess
+    def _model_only(self, assessment: Any, image: Any, reference: Any) -> float | str | None:
+        state: AssessmentState | None = getattr(assessment, "state", None)
+        if state is None:
+            return None
+        blind = AssessmentState(
+            query=state.query, image_path=state.image_path, reference_path=state.reference_path, options=state.options,
+            plan=state.plan, executor_evidence=None,
+        )  # fmt: skip
+        try:
+            answer = self._program.summarizer(state=blind, image=image, reference=reference)
+        except Exception:  # the sample border again: a baseline's failure is counted, not raised
+            return None
+        if answer.status == "failed":
+            return None
+        return answer.final_answer if isinstance(answer.final_answer, str) else round(answer.final_answer, 6)
 
-    programs = {f"always {spec.name}": always(spec.name) for spec in specs}
-    if len(specs) > 1:
-        programs["mean of these tools"] = always(*(spec.name for spec in specs))
-    return {
-        name: evaluate(assess, scoring, workers=settings.compile.workers, seed=settings.seed, label=name)
-        for name, assess in programs.items()
-        if scoring
-    }
+
+@dataclass(frozen=True)
+class _Way:
+    """One row of the table: its key, what it is called, and how a row of the evaluation holds its answer."""
+
+    key: str
+    label: str
+    kind: Kind
+
+    def answer(self, row: Row) -> float | str | None:
+        given = row.baselines or {}
+        if self.key == "mean of tools and model":
+            pair = (row.tool_mean, row.expected_level)
+            return None if None in pair else math.fsum(v for v in pair if v is not None) / 2
+        if self.key in _FIELDS:
+            found: float | None = getattr(row, _FIELDS[self.key])
+            return found
+        return given.get(self.key)
+
+
+_FIELDS = {
+    "tools used": "tool_mean", "model with evidence": "expected_level", "printed fusion": "fusion_printed",
+    "normalised fusion": "fusion_normalised",
+}  # fmt: skip
+
+_FIXED = (
+    _Way("tools used", "mean of the tools the agent used", "tools"),
+    _Way(ALL_TOOLS, "mean of all ready tools", "tools"),
+    _Way(MODEL_ONLY, "model only, no evidence", "model"),
+    _Way("model with evidence", "model's level with evidence", "model"),
+    _Way("mean of tools and model", "plain mean, tools and model", "mean"),
+    _Way("printed fusion", "fusion as printed", "fusion"),
+    _Way("normalised fusion", "fusion normalised", "fusion"),
+)
+
+
+def with_baselines(record: EvaluationRecord) -> EvaluationRecord:
+    """Return the record with a table entry for every baseline its rows hold, in the table's order."""
+    columns: dict[str, list[tuple[str, str, Any, Any, Any]]] = {}
+    asked = {"scoring": 0, "mcq": 0}
+    tools: dict[str, None] = {}
+    for row in record.rows:
+        if row.task == "open":
+            continue
+        asked[row.task] += row.truth is not None
+        tools |= dict.fromkeys(key for key in row.baselines or {} if key not in {ALL_TOOLS, MODEL_ONLY})
+        if not row.counts:
+            continue
+        for way in (*(_Way(name, f"{name} alone", "tool") for name in tools), *_FIXED):
+            answer = way.answer(row)
+            if answer is not None and isinstance(answer, str) == (row.task == "mcq"):
+                cells = columns.setdefault(f"{row.task} {way.key}", [])
+                cells.append((row.id, row.group, row.truth, row.predicted, answer))
+    found: dict[str, Baseline] = {}
+    for way in (*(_Way(name, f"{name} alone", "tool") for name in tools), *_FIXED):
+        entry = _entry(way, columns, asked, record.seed)
+        if entry is not None:
+            found[way.key] = entry
+    return record.model_copy(update={"baselines": found})
+
+
+def _entry(way: _Way, columns: dict[str, list[Any]], asked: dict[str, int], seed: int) -> Baseline | None:
+    fields: dict[str, Any] = {"gain": {}}
+    for task, metrics in TASK_METRICS:
+        cells = sorted(columns.get(f"{task} {way.key}", ()), key=lambda c: c[0])
+        if not cells:
+            continue
+        _, groups, truth, program, answers = _transposed(cells)
+        for metric in metrics:
+            fields[metric] = interval(metric, truth, answers, groups, seed=seed).of(asked[task])
+            gain = paired_difference(metric, truth, answers, program, groups, seed=seed)
+            fields["gain"][metric] = gain.of(asked[task])
+    return Baseline(label=way.label, kind=way.kind, **fields) if fields["gain"] else None
+
+
+def _transposed(cells: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*cells, strict=True)]

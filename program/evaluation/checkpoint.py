@@ -10,7 +10,8 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from program.errors import InputError
-from program.evaluation.record import SCHEMA_VERSION, Dataset, Row
+from program.evaluation.record import SCHEMA_VERSION, Dataset
+from program.evaluation.rows import Row
 
 __all__ = ("Checkpoint",)
 
@@ -34,8 +35,8 @@ class Checkpoint:
         }
         self._file: IO[str] | None = None
         self._resume = resume
-        self.done: dict[str, Row] = {}
-        """Rows of an earlier run, by sample id."""
+        self._done: dict[str, bytes] = {}
+        """Rows of an earlier run as they were written, by sample id."""
 
     def __enter__(self) -> "Checkpoint":
         if self._path is None:
@@ -60,7 +61,12 @@ class Checkpoint:
     def append(self, row: Row) -> None:
         """Write one finished sample; it survives a kill of the process from here on."""
         if self._file is not None:
-            self._write(row.model_dump_json(exclude_defaults=True))
+            self._write(row.line().decode("utf-8"))
+
+    def pop(self, sample_id: str) -> Row | None:
+        """Return the row of a sample that an earlier run finished, once."""
+        line = self._done.pop(sample_id, None)
+        return None if line is None else Row.model_validate_json(line)
 
     def _write(self, line: str) -> None:
         if self._file is not None:
@@ -68,26 +74,34 @@ class Checkpoint:
             self._file.flush()
 
     def _read(self, path: Path) -> None:
-        raw = path.read_bytes()
-        whole = raw.rfind(b"\n") + 1  # a kill can leave half a line at the end
-        lines = raw[:whole].decode("utf-8").splitlines()
-        self._check_header(lines[0] if lines else "")
-        for number, line in enumerate(lines[1:], 2):
-            try:
-                row = Row.model_validate_json(line)
-            except ValidationError:
-                raise InputError(
-                    f"checkpoint {str(self._path)!r}, line {number}: not a sample's row; "
-                    "remove that line, or start afresh without resuming"
-                ) from None
-            self.done[row.id] = row
-        if whole < len(raw):
+        whole = 0
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):  # a kill can leave half a line at the end
+                    break
+                whole += len(line)
+                if number == 1:
+                    self._check_header(line)
+                else:
+                    self._done[self._id(line, number)] = line
+        if not whole:
+            self._check_header(b"")
+        if whole < path.stat().st_size:
             os.truncate(path, whole)
 
-    def _check_header(self, line: str) -> None:
+    def _id(self, line: bytes, number: int) -> str:
+        try:
+            return Row.model_validate_json(line).id
+        except ValidationError:
+            raise InputError(
+                f"checkpoint {str(self._path)!r}, line {number}: not a sample's row; "
+                "remove that line, or start afresh without resuming"
+            ) from None
+
+    def _check_header(self, line: bytes) -> None:
         try:
             found = json.loads(line)
-        except json.JSONDecodeError:
+        except ValueError:
             found = None
         if not isinstance(found, dict) or found.get("checkpoint") != "evaluation":
             raise InputError(f"checkpoint {str(self._path)!r} is not an evaluation's checkpoint; name another file")

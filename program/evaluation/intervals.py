@@ -21,7 +21,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from scipy import special
 
 from program.errors import InputError
-from program.evaluation.metrics import CORRELATIONS, METRICS, MetricName, Values
+from program.evaluation.logistic import Parameters, fit_logistic
+from program.evaluation.metrics import CORRELATIONS, METRICS, MetricName, Values, paired_arrays
 from program.evaluation.resampling import bootstrap, make_resampler
 
 __all__ = ("CONFIDENCE", "MIN_GROUPS", "Figure", "interval", "paired_difference", "wilson")
@@ -35,11 +36,25 @@ _MAX_BLOCKS = 200
 """More groups than this are merged (whole) into this many blocks before the jackknife: same width, less work."""
 
 _MAX_BOOTSTRAP = 20_000
-_MAX_BOOTSTRAP_KRCC = 2_000
+_MAX_BOOTSTRAP_PAIRS = 2_000
 """Larger sets use the jackknife over blocks of samples: same width, far less work (tau needs every pair)."""
 
 _BOUNDS: dict[MetricName, tuple[float, float]] = {
     "srcc": (-1, 1), "plcc": (-1, 1), "krcc": (-1, 1), "accuracy": (0, 1), "rmse": (0, np.inf), "mae": (0, np.inf),
+    "bias": (-np.inf, np.inf), "pairwise": (0, 1), "calibration_error": (0, 1),
+    "plcc_logistic4": (-1, 1), "plcc_logistic5": (-1, 1), "rmse_logistic4": (0, np.inf), "rmse_logistic5": (0, np.inf),
+}  # fmt: skip
+
+_PAIRS: frozenset[MetricName] = frozenset({"krcc", "pairwise"})
+_SLOW: frozenset[MetricName] = frozenset(
+    {"plcc_logistic4", "plcc_logistic5", "rmse_logistic4", "rmse_logistic5", "calibration_error"}
+)
+"""Computed resample by resample: 500 of them place an end within a tenth of the interval's width."""
+
+_SLOW_RESAMPLES = 500
+
+_LOGISTIC: dict[MetricName, Parameters] = {
+    "plcc_logistic4": 4, "rmse_logistic4": 4, "plcc_logistic5": 5, "rmse_logistic5": 5,
 }  # fmt: skip
 
 _Array = NDArray[np.float64]
@@ -58,6 +73,8 @@ class Figure(BaseModel):
     """Upper end; None where the samples allow no interval."""
     n: int
     """Samples used."""
+    asked: int | None = None
+    """Samples that should have been: those that failed make the difference. None where that was not counted."""
     groups: int
     """Distinct groups (photographs) among them."""
     method: str
@@ -68,6 +85,10 @@ class Figure(BaseModel):
     def _nan_is_none(cls, value: object) -> object:
         # JSON has no nan, and None survives a round trip.
         return None if isinstance(value, float) and not np.isfinite(value) else value
+
+    def of(self, asked: int) -> "Figure":
+        """Return the figure with the number of samples that were asked."""
+        return self.model_copy(update={"asked": asked})
 
     @property
     def descriptive(self) -> bool:
@@ -111,7 +132,7 @@ def interval(
         low, high = wilson(value, plan.size if plan.resample else plan.groups)
         method = f"Wilson score interval over {plan.unit if plan.resample else 'photographs'}{plan.note}"
     elif plan.resample:
-        drawn = bootstrap([make_resampler(metric, truth, predicted)], plan.size, seed, resamples)
+        drawn = bootstrap([make_resampler(metric, truth, predicted)], plan.size, seed, _draws(metric, resamples))
         low, high = _percentiles(drawn[0])
         method = f"bootstrap over images{plan.note}"
     else:
@@ -119,6 +140,7 @@ def interval(
         scale = " on Fisher's z" if fisher else ""
         low, high = _jackknife(value, _leave_out(metric, truth, predicted, plan), fisher=fisher)
         method = f"jackknife over {plan.unit}{scale}{plan.note}"
+    method += _fit_note(metric, truth, predicted)
     low, high = np.clip([low, high], *_BOUNDS[metric])
     return Figure(value=value, low=float(low), high=float(high), n=plan.size, groups=plan.groups, method=method)
 
@@ -146,7 +168,7 @@ def paired_difference(
         return _bare(value, plan)
     if plan.resample:
         both = [make_resampler(metric, truth, predicted) for predicted in (before, after)]
-        drawn = bootstrap(both, plan.size, seed, resamples)
+        drawn = bootstrap(both, plan.size, seed, _draws(metric, resamples))
         low, high = _percentiles(drawn[1] - drawn[0])
         method = f"paired bootstrap over images{plan.note}"
     else:
@@ -192,12 +214,25 @@ def _plan(metric: MetricName, groups: Sequence[Hashable] | None, size: int, seed
         if count < size:
             note = f" (descriptive: only {count} photograph{'s' if count != 1 else ''})"
         codes = np.arange(size)
-        resample = size <= (_MAX_BOOTSTRAP_KRCC if metric == "krcc" else _MAX_BOOTSTRAP)
+        resample = size <= (_MAX_BOOTSTRAP_PAIRS if metric in _PAIRS | _SLOW else _MAX_BOOTSTRAP)
     units = int(codes.max(initial=-1)) + 1
     if not resample and units > _MAX_BLOCKS:
         codes = (np.random.default_rng(seed).permutation(units) % _MAX_BLOCKS)[codes]
         unit = f"{_MAX_BLOCKS} blocks of {unit}"
     return _Plan(size, count, resample, note, unit, codes)
+
+
+def _fit_note(metric: MetricName, truth: Values, predicted: Values) -> str:
+    parameters = _LOGISTIC.get(metric)
+    if parameters is None:
+        return ""
+    x, y = paired_arrays(metric, truth, predicted)
+    converged = fit_logistic(x, y, parameters).converged
+    return "" if converged else "; a line instead of the logistic, which did not converge"
+
+
+def _draws(metric: MetricName, resamples: int) -> int:
+    return min(resamples, _SLOW_RESAMPLES) if metric in _SLOW else resamples
 
 
 def _codes(groups: Sequence[Hashable] | None, size: int) -> NDArray[np.intp]:

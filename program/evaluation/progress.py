@@ -1,14 +1,15 @@
 """Progress of an evaluation on stderr: a bar on a terminal, a line now and then elsewhere."""
 
 import time
+from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from program.evaluation.metrics import srcc
-from program.evaluation.record import Row
+from program.evaluation.rows import Row
 
 __all__ = ("Watch", "watching")
 
@@ -30,7 +31,7 @@ class Watch:
             self._task = self._bar.add_task(label, total=total, facts="")
         self._started = self._last_line = time.perf_counter()
         self._done = self._fresh = self._failed = 0
-        self._scores: list[tuple[float, float]] = []
+        self._truth, self._predicted = array("d"), array("d")
         self._next_srcc, self._srcc = 10, float("nan")
 
     def add(self, row: Row, *, fresh: bool) -> None:
@@ -39,15 +40,28 @@ class Watch:
         self._fresh += fresh
         self._failed += row.status == "failed"
         if row.counts and isinstance(row.truth, float) and isinstance(row.predicted, float):
-            self._scores.append((row.truth, row.predicted))
-            if len(self._scores) >= self._next_srcc:
-                truth, predicted = zip(*self._scores, strict=True)
-                self._srcc, self._next_srcc = srcc(truth, predicted), int(self._next_srcc * 1.1) + 1
+            self._truth.append(row.truth)
+            self._predicted.append(row.predicted)
+            if len(self._truth) >= self._next_srcc:
+                self._next_srcc = int(self._next_srcc * 1.1) + 1
+                self._update()
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, facts=self.facts())
         elif self._console is not None and time.perf_counter() - self._last_line > _LINE_EVERY_S:
             self._last_line = time.perf_counter()
             self.line()
+
+    def finish(self) -> None:
+        """Bring the running figures up to the last sample, and draw or write them."""
+        if len(self._truth) >= 10:
+            self._update()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, facts=self.facts())
+        else:
+            self.line()
+
+    def _update(self) -> None:
+        self._srcc = srcc(self._truth[:], self._predicted[:])  # copies, as an exported array could not grow
 
     def facts(self) -> str:
         """Return rate, failures and running SRCC in a few words."""
@@ -75,11 +89,8 @@ class Watch:
 def watching(label: str, total: int | None, *, shown: bool) -> Iterator[Watch]:
     """Yield a Watch that draws on stderr when `shown`; the last state stays on the screen."""
     watch = Watch(label, total, Console(stderr=True) if shown else None)
-    if watch.bar is not None:
-        with watch.bar:
-            yield watch
-    else:
+    with watch.bar or nullcontext():
         try:
             yield watch
         finally:
-            watch.line()
+            watch.finish()

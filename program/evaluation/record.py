@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: one small row per sample, and one record over all of them."""
+"""What an evaluation leaves behind: one record over all rows."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,48 +10,22 @@ from program.errors import InputError
 from program.evaluation.environment import Environment, environment
 from program.evaluation.intervals import Figure, interval, paired_difference
 from program.evaluation.metrics import MetricName
+from program.evaluation.rows import Cost, Row, Rows, Task
 
-__all__ = ("SCHEMA_VERSION", "Counts", "Dataset", "EvaluationRecord", "Row", "compare", "summarize")
+__all__ = (
+    "SCHEMA_VERSION", "SCORING_METRICS", "TASK_METRICS", "Baseline", "Bin", "Counts", "Dataset", "Details",
+    "EvaluationRecord", "Part", "Row", "compare", "summarize",
+)  # fmt: skip
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
 
 SCORING_METRICS: tuple[MetricName, ...] = ("srcc", "plcc", "krcc", "rmse")
 
-Task = Literal["scoring", "mcq", "open"]
+TASK_METRICS: tuple[tuple[Task, tuple[MetricName, ...]], ...] = (("scoring", SCORING_METRICS), ("mcq", ("accuracy",)))
 
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Row(_Frozen):
-    """One sample: what was true, what the program said, and what it cost. Holds no image and no prompt."""
-
-    id: str
-    group: str
-    """The content (photograph) it shows; samples of one group are not independent."""
-    task: Task
-    distortion: str | None = None
-    truth: float | str | None = None
-    """Human score on 1..5 (scoring), option letter (mcq), None (open)."""
-    predicted: float | str | None = None
-    """Score on 1..5, option letter or text as the program gave it; None where it failed."""
-    level_probabilities: dict[int, float] | None = None
-    status: Literal["ok", "degraded", "failed"]
-    """"failed" samples are counted and enter no figure."""
-    rung: str | None = None
-    """What the answer was read from, where the program says so."""
-    seconds: float = 0.0
-    lm_calls: int | None = None
-    tokens: int | None = None
-    cost_usd: float | None = None
-    error: str | None = None
-    """One line, for a failed or degraded sample."""
-
-    @property
-    def counts(self) -> bool:
-        """Whether the row enters the figures: it has a truth and did not fail."""
-        return self.status != "failed" and self.truth is not None
 
 
 class Counts(_Frozen):
@@ -74,10 +48,67 @@ class Dataset(_Frozen):
     """The split taken; None for all."""
 
 
+class Baseline(_Frozen):
+    """A simpler way to answer the same samples, and what the program adds to it.
+
+    Figures are over the samples that both answered, out of all that have a label.
+    """
+
+    label: str
+    kind: Literal["tool", "tools", "model", "mean", "fusion"]
+    srcc: Figure | None = None
+    plcc: Figure | None = None
+    krcc: Figure | None = None
+    rmse: Figure | None = None
+    accuracy: Figure | None = None
+    gain: dict[MetricName, Figure] = Field(default_factory=dict)
+    """Program minus this, paired over the samples both answered. Higher is better, but lower for rmse."""
+
+
+class Part(_Frozen):
+    """The figures of one part of the samples: a distortion, a level or a question type."""
+
+    n: int
+    figures: dict[MetricName, Figure]
+
+
+class Bin(_Frozen):
+    """Samples of like confidence: what was claimed and what held."""
+
+    n: int
+    confidence: float
+    right: Figure
+
+
+class Details(_Frozen):
+    """Figures beyond the headline ones; each null or empty where the data has no such label."""
+
+    mae: Figure | None = None
+    bias: Figure | None = None
+    pairwise: Figure | None = None
+    """Share of pairs put in the right order."""
+    plcc_logistic4: Figure | None = None
+    rmse_logistic4: Figure | None = None
+    plcc_logistic5: Figure | None = None
+    rmse_logistic5: Figure | None = None
+    outlier_ratio: Figure | None = None
+    """Share of scores more than two standard deviations of the opinions away from their mean."""
+    calibration_error: Figure | None = None
+    calibration_bins: tuple[Bin, ...] = ()
+    by_distortion: dict[str, Part] = Field(default_factory=dict)
+    by_level: dict[str, Part] = Field(default_factory=dict)
+    """By the human score rounded to a level, "1" to "5"."""
+    by_question_type: dict[str, Part] = Field(default_factory=dict)
+    confusion: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """True letter -> answered letter -> count."""
+    chance: float | None = None
+    """Accuracy of guessing: the mean of 1 / options."""
+
+
 class EvaluationRecord(_Frozen):
     """Everything needed to read, compare and repeat an evaluation. Round-trips through JSON."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     dataset: Dataset = Dataset()
     scoring: Counts = Counts()
     mcq: Counts = Counts()
@@ -91,18 +122,25 @@ class EvaluationRecord(_Frozen):
     rmse: Figure | None = None
     """On the 1..5 scale."""
     accuracy: Figure | None = None
+    details: Details | None = None
+    baselines: dict[str, Baseline] = Field(default_factory=dict)
+    """By key; empty unless they were asked for."""
     rungs: dict[str, int] = Field(default_factory=dict)
     """How many samples were answered on each rung of the answer ladder."""
+    rung_shares: dict[str, float] = Field(default_factory=dict)
+    """The same as shares of the samples asked."""
     lm_calls: int | None = None
     tokens: int | None = None
     cost_usd: float | None = None
+    baseline_cost: Cost | None = None
+    """What the baselines cost on top."""
     seed: int = 0
     wall_seconds: float = 0.0
     """Of this run; samples taken over from a checkpoint cost nothing again."""
     context: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings hash, program hash, model names: what the caller knows of the program."""
+    """Settings hash, program hash, model names, tools: what the caller knows of the program."""
     environment: Environment
-    rows: tuple[Row, ...] = ()
+    rows: Rows = Field(default_factory=Rows)
 
     @property
     def figures(self) -> dict[MetricName, Figure]:
@@ -129,32 +167,65 @@ def summarize(
     wall_seconds: float = 0.0,
 ) -> EvaluationRecord:
     """Return the record over `rows`; figures are null where no row has such a label."""
-    ordered = sorted(rows, key=lambda row: row.id)  # so that the order of the data changes no interval
-    by_task: dict[Task, list[Row]] = {"scoring": [], "mcq": [], "open": []}
-    for row in ordered:
-        by_task[row.task].append(row)
+    kept = rows if isinstance(rows, Rows) else Rows(rows)
+    tally = _Tally()
+    labelled: dict[Task, list[tuple[str, str, Any, Any]]] = {"scoring": [], "mcq": [], "open": []}
+    truths: Counter[Task] = Counter()
+    for row in kept:
+        tally.add(row)
+        truths[row.task] += row.truth is not None
+        if row.counts:
+            labelled[row.task].append((row.id, row.group, row.truth, row.predicted))
     figures: dict[str, Any] = {}
-    if any(row.truth is not None for row in by_task["scoring"]):
-        figures |= {name: _figure(name, by_task["scoring"], seed) for name in SCORING_METRICS}
-    if any(row.truth is not None for row in by_task["mcq"]):
-        figures["accuracy"] = _figure("accuracy", by_task["mcq"], seed)
+    for task, names in TASK_METRICS:
+        if truths[task]:
+            # Sorted, so that the order of the data changes no interval.
+            columns = list(zip(*sorted(labelled[task], key=lambda cells: cells[0]), strict=True)) or [()] * 4
+            _, groups, truth, predicted = columns
+            asked = truths[task]
+            figures |= {name: interval(name, truth, predicted, groups, seed=seed).of(asked) for name in names}
     return EvaluationRecord(
-        dataset=dataset or Dataset(),
-        scoring=_counts(by_task["scoring"]),
-        mcq=_counts(by_task["mcq"]),
-        other=_counts(by_task["open"]),
-        groups=len({row.group for row in rows}),
-        rungs=dict(sorted(Counter(row.rung for row in rows if row.rung).items())),
-        lm_calls=_total(row.lm_calls for row in rows),
-        tokens=_total(row.tokens for row in rows),
-        cost_usd=_total(row.cost_usd for row in rows),
-        seed=seed,
-        wall_seconds=wall_seconds,
-        context=dict(context or {}),
-        environment=environment(),
-        rows=tuple(rows),
-        **figures,
-    )
+        dataset=dataset or Dataset(), seed=seed, wall_seconds=wall_seconds, context=dict(context or {}),
+        environment=environment(), rows=kept, **tally.fields(), **figures,
+    )  # fmt: skip
+
+
+class _Tally:
+    """Counts and costs over rows, one at a time."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Task, Counter[str]] = {"scoring": Counter(), "mcq": Counter(), "open": Counter()}
+        self._groups: set[str] = set()
+        self._rungs: Counter[str] = Counter()
+        self._costs: dict[str, Any] = {}
+
+    def add(self, row: Row) -> None:
+        status = "failed" if row.status == "failed" else "used" if row.counts else "unlabelled"
+        self._counts[row.task].update(("asked", status))
+        self._groups.add(row.group)
+        if row.rung:
+            self._rungs[row.rung] += 1
+        spent: Iterable[tuple[str, BaseModel]] = [("", row)]
+        if row.baseline_cost is not None:
+            spent = [*spent, ("baseline_", row.baseline_cost)]
+        for prefix, holder in spent:
+            for name in ("lm_calls", "tokens", "cost_usd"):
+                value = getattr(holder, name)
+                if value is not None:
+                    self._costs[prefix + name] = self._costs.get(prefix + name, 0) + value
+
+    def fields(self) -> dict[str, Any]:
+        counts = self._counts
+        asked = sum(counter["asked"] for counter in counts.values())
+        baseline = {k.removeprefix("baseline_"): v for k, v in self._costs.items() if k.startswith("baseline_")}
+        return {
+            "scoring": Counts(**counts["scoring"]), "mcq": Counts(**counts["mcq"]), "other": Counts(**counts["open"]),
+            "groups": len(self._groups),
+            "rungs": dict(sorted(self._rungs.items())),
+            "rung_shares": {rung: round(n / asked, 6) for rung, n in sorted(self._rungs.items())},
+            "baseline_cost": Cost(**baseline) if baseline else None,
+            **{name: self._costs.get(name) for name in ("lm_calls", "tokens", "cost_usd")},
+        }  # fmt: skip
 
 
 def compare(before: Sequence[Row], after: Sequence[Row], *, seed: int = 0) -> dict[MetricName, Figure]:
@@ -172,7 +243,7 @@ def compare(before: Sequence[Row], after: Sequence[Row], *, seed: int = 0) -> di
                 "compare two runs over the same manifest"
             )
     differences: dict[MetricName, Figure] = {}
-    for task, names in (("scoring", SCORING_METRICS), ("mcq", ("accuracy",))):
+    for task, names in TASK_METRICS:
         chosen = [pair for pair in pairs if pair[0].task == task]
         if chosen:
             truth: list[Any] = [first.truth for first, _ in chosen]
@@ -181,21 +252,3 @@ def compare(before: Sequence[Row], after: Sequence[Row], *, seed: int = 0) -> di
             groups = [first.group for first, _ in chosen]
             differences |= {name: paired_difference(name, truth, old, new, groups, seed=seed) for name in names}
     return differences
-
-
-def _figure(metric: MetricName, rows: Sequence[Row], seed: int) -> Figure:
-    used = [row for row in rows if row.counts]
-    truth: list[Any] = [row.truth for row in used]
-    predicted: list[Any] = [row.predicted for row in used]
-    return interval(metric, truth, predicted, [row.group for row in used], seed=seed)
-
-
-def _counts(rows: Sequence[Row]) -> Counts:
-    failed = sum(row.status == "failed" for row in rows)
-    used = sum(row.counts for row in rows)
-    return Counts(asked=len(rows), used=used, failed=failed, unlabelled=len(rows) - used - failed)
-
-
-def _total(values: Iterable[float | None]) -> Any:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

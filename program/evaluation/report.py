@@ -1,4 +1,4 @@
-"""Evaluations as people look at them: a scatter plot and a comparison table."""
+"""Two programs side by side: a scatter plot and a comparison table."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,11 +12,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from program.evaluation.charts import plain
 from program.evaluation.intervals import Figure
 from program.evaluation.metrics import MetricName
 from program.evaluation.record import EvaluationRecord, Row
 
-__all__ = ("comparison_table", "record_table", "scatter_plot", "write_png")
+__all__ = ("comparison_table", "scatter_plot", "write_png")
 
 _COLOURS = (
     "#4269d0",
@@ -94,28 +95,6 @@ def comparison_table(
     return table
 
 
-def record_table(records: Mapping[str, EvaluationRecord]) -> Table:
-    """Return one row per program or baseline, one column per figure, each with its 95 % interval."""
-    metrics = list(dict.fromkeys(metric for record in records.values() for metric in record.figures))
-    first = next(iter(records.values()))
-    split = f" · {first.dataset.split} split" if first.dataset.split else ""
-    table = Table(title=f"{first.dataset.name}{split} · 95 % intervals in brackets", title_justify="left")
-    table.add_column("", no_wrap=True)
-    for metric in metrics:
-        table.add_column(_LABELS[metric] + (" ↓" if metric in _LOWER_IS_BETTER else " ↑"), justify="right", no_wrap=True)
-    table.add_column("n / asked\nphotographs", justify="right", no_wrap=True)
-    for name, record in records.items():
-        used = record.scoring.used + record.mcq.used
-        asked = record.scoring.asked + record.mcq.asked
-        cells = [_cell(record.figures.get(metric)) for metric in metrics]
-        table.add_row(name, *cells, f"{used} / {asked}\n{record.groups}")
-    few = sorted({f.groups for record in records.values() for f in record.figures.values() if f.descriptive})
-    if few:
-        table.caption = _descriptive(few)
-        table.caption_justify = "left"
-    return table
-
-
 def _cell(figure: Figure | None) -> Text:
     if figure is None:
         return Text("-")
@@ -176,7 +155,7 @@ def _legend(axis: Axes, colours: Mapping[str, str]) -> tuple[list[Artist], list[
     handles: list[Artist] = [
         axis.plot([], [], "o", color=colour, markersize=7, markeredgecolor="white")[0] for colour in colours.values()
     ]
-    return handles, [name or "none" for name in colours]
+    return handles, [plain(name) or "none" for name in colours]
 
 
 def _panel(

@@ -10,7 +10,7 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from program.evaluation.metrics import MetricName, Values, paired_arrays
+from program.evaluation.metrics import METRICS, MetricName, Values, equal_mass_bins, paired_arrays
 
 __all__ = ("Resampler", "bootstrap", "make_resampler")
 
@@ -43,9 +43,16 @@ def make_resampler(metric: MetricName, truth: Values, predicted: Values) -> Resa
         case "rmse":
             squares = (y - x) ** 2
             return lambda counts: np.sqrt(_mean(counts, squares))
-        case "mae":
-            errors = np.abs(y - x)
+        case "mae" | "bias":
+            errors = np.abs(y - x) if metric == "mae" else y - x
             return lambda counts: _mean(counts, errors)
+        case "pairwise":
+            return _Kendall(x, y).right_order
+        case "calibration_error":
+            return lambda counts: _calibration_errors(counts, x, y)
+        case "plcc_logistic4" | "rmse_logistic4" | "plcc_logistic5" | "rmse_logistic5":
+            # A curve is fitted anew to every resample: no closed form.
+            return lambda counts: np.array([METRICS[metric](*_repeated(row, x, y)) for row in counts])
     assert_never(metric)
 
 
@@ -99,11 +106,33 @@ class _Kendall:
         self._agree = signs.astype(np.float32)  # -1, 0, 1: sums stay exact far beyond any n that fits in memory
 
     def __call__(self, counts: _Array) -> _Array:
+        agreeing, untied_x, untied_y = self._pairs(counts)
+        return _divide(agreeing, np.sqrt(untied_x * untied_y))
+
+    def right_order(self, counts: _Array) -> _Array:
+        """Return the pairwise accuracy of each resample."""
+        agreeing, untied_x, _ = self._pairs(counts)
+        return (1 + _divide(agreeing, untied_x)) / 2
+
+    def _pairs(self, counts: _Array) -> tuple[_Array, _Array, _Array]:
+        """Return concordant minus discordant pairs, and the pairs untied in x and in y."""
         n = counts.sum(axis=1)
         pairs = n * (n - 1) / 2
         agreeing = np.einsum("bi,bi->b", counts.astype(np.float32) @ self._agree, counts) / 2
-        untied = (pairs - self._ranks_x.ties(counts)) * (pairs - self._ranks_y.ties(counts))
-        return _divide(agreeing, np.sqrt(untied))
+        return agreeing, pairs - self._ranks_x.ties(counts), pairs - self._ranks_y.ties(counts)
+
+
+def _repeated(counts: _Array, x: _Array, y: _Array) -> tuple[_Array, _Array]:
+    times = counts.astype(np.intp)
+    return np.repeat(x, times), np.repeat(y, times)
+
+
+def _calibration_errors(counts: _Array, right: _Array, confidence: _Array) -> _Array:
+    errors = []
+    for row in counts:
+        x, y = _repeated(row, right, confidence)
+        errors.append(np.abs(np.bincount(equal_mass_bins(y), x - y)).sum() / x.size)
+    return np.array(errors)
 
 
 def _mean(counts: _Array, values: _Array) -> _Array:

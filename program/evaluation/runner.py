@@ -3,27 +3,26 @@
 import contextvars
 import hashlib
 import logging
-import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from pydantic import JsonValue
 
 from program.errors import InputError
+from program.evaluation.answers import answer_fields, one_line
 from program.evaluation.checkpoint import Checkpoint
+from program.evaluation.misses import Misses
 from program.evaluation.progress import watching
-from program.evaluation.record import Dataset, EvaluationRecord, Row, summarize
+from program.evaluation.record import Dataset, EvaluationRecord, summarize
+from program.evaluation.rows import Cost, Row, Rows
 
-__all__ = ("SCORING_QUERY", "SampleLike", "evaluate", "run_sample")
+__all__ = ("SCORING_QUERY", "Beside", "SampleLike", "evaluate", "run_sample")
 
 SCORING_QUERY = "Rate the perceptual quality of this image."
 """Asked where a sample has a score but no question of its own."""
-
-_MAX_TEXT = 300
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +75,10 @@ class SampleLike(Protocol):
         """What kind of answer is wanted."""
 
 
+Beside: TypeAlias = Callable[[SampleLike, Any], tuple[dict[str, float | str], Cost]]
+"""Takes a sample and the program's Assessment (None where it failed), returns other answers by name; never raises."""
+
+
 def evaluate(
     program: Callable[..., Any],
     samples: Iterable[SampleLike],
@@ -88,6 +91,7 @@ def evaluate(
     dataset: Dataset | None = None,
     context: Mapping[str, JsonValue] | None = None,
     label: str = "evaluating",
+    beside: Beside | None = None,
 ) -> EvaluationRecord:
     """Run `program` over `samples` with `workers` threads and return the record, rows in the samples' order.
 
@@ -96,6 +100,7 @@ def evaluate(
     or a "failed" Assessment becomes a failed row. `samples` may be a stream: about two per worker are held at once.
     `seed` fixes the intervals. `context` says whose result this is (hashes, model names); with `dataset` it is what
     a `checkpoint` must match to be resumed. Ctrl-C finishes and writes the samples in flight, then raises.
+    `beside(sample, assessment)` answers the same sample in other ways, in the same thread (see baselines.py).
 
     Raises InputError for fewer than one worker, a repeated sample id, or a checkpoint of another run.
     """
@@ -103,33 +108,31 @@ def evaluate(
         raise InputError(f"workers: {workers} is too few; give 1 or more")
     dataset, context = dataset or Dataset(), dict(context or {})
     started = time.perf_counter()
-    rows: dict[int, Row] = {}
+    rows, misses = Rows(), Misses()
     total = len(samples) if isinstance(samples, Sized) else None
+
+    def take(row: Row, place: int, *, fresh: bool) -> None:
+        kept = misses.judged(row)
+        if fresh:
+            saved.append(kept)
+        rows.put(kept, place)
+        watch.add(kept, fresh=fresh)
+
     with (
         Checkpoint(checkpoint, dataset, context, resume=resume) as saved,
         watching(label, total, shown=progress) as watch,
     ):
-        fresh = _unfinished(samples, saved.done, rows, lambda row: watch.add(row, fresh=False))
-        for index, row in _run_all(program, fresh, workers):
-            saved.append(row)
-            rows[index] = row
-            watch.add(row, fresh=True)
-    ordered = [rows[index] for index in sorted(rows)]
+        unfinished = _unfinished(samples, saved, lambda row, place: take(row, place, fresh=False))
+        for place, row in _run_all(program, unfinished, workers, beside):
+            take(row, place, fresh=True)
     wall = time.perf_counter() - started
-    return summarize(ordered, dataset=dataset, context=context, seed=seed, wall_seconds=wall)
+    return summarize(rows, dataset=dataset, context=context, seed=seed, wall_seconds=wall)
 
 
-def run_sample(program: Callable[..., Any], sample: SampleLike) -> Row:
+def run_sample(program: Callable[..., Any], sample: SampleLike, beside: Beside | None = None) -> Row:
     """Ask the program about one sample and return its row; whatever goes wrong becomes a failed row."""
     started = time.perf_counter()
-    known = Row(
-        id=sample.id,
-        group=_group(sample),
-        task=sample.task,
-        distortion=sample.distortion,
-        truth=_truth(sample),
-        status="failed",
-    )
+    known = _known(sample)
     try:
         assessment = program(
             image=str(sample.image),
@@ -138,11 +141,36 @@ def run_sample(program: Callable[..., Any], sample: SampleLike) -> Row:
             options=sample.options,
             regions=sample.regions,
         )
-        row = Row.model_validate({**known.model_dump(), **_answer(sample.task, assessment)})
+        fields = answer_fields(program, sample.task, assessment)
+        row = Row.model_validate({**known.model_dump(), **fields})
     except Exception as error:  # the sample border: one bad sample must not end the run
         logger.debug("sample %s failed", sample.id, exc_info=True)
-        row = known.model_copy(update={"error": _one_line(f"{type(error).__name__}: {error}")})
-    return row.model_copy(update={"seconds": round(time.perf_counter() - started, 4)})
+        assessment, row = None, known.model_copy(update={"error": one_line(f"{type(error).__name__}: {error}")})
+    row = row.model_copy(update={"seconds": round(time.perf_counter() - started, 4)})
+    if beside is not None and sample.task != "open":
+        answers, cost = beside(sample, assessment)
+        row = row.model_copy(update={"baselines": answers, "baseline_cost": cost})
+    return row
+
+
+def _known(sample: SampleLike) -> Row:
+    kind = (getattr(sample, "metadata", None) or {}).get("question_type")
+    return Row(
+        id=sample.id,
+        group=_group(sample),
+        task=sample.task,
+        distortion=sample.distortion,
+        question_type=str(kind)[:80] if kind is not None and sample.task == "mcq" else None,
+        choices=len(sample.options) if sample.options else None,
+        truth=_truth(sample),
+        mos_std=_spread(sample),
+        status="failed",
+    )
+
+
+def _spread(sample: SampleLike) -> float | None:
+    std, scale = getattr(sample, "mos_std", None), getattr(sample, "mos_range", (1.0, 5.0))
+    return round(4 * std / (scale[1] - scale[0]), 6) if std is not None and sample.task == "scoring" else None
 
 
 def _truth(sample: SampleLike) -> float | str | None:
@@ -151,71 +179,32 @@ def _truth(sample: SampleLike) -> float | str | None:
     return sample.quality if sample.task == "scoring" else None
 
 
-def _answer(task: str, assessment: Any) -> dict[str, Any]:
-    usage = _usage(getattr(assessment, "usage", None))
-    status, error = assessment.status, getattr(assessment, "error", None)
-    if status == "failed":
-        return {"status": status, "error": _one_line(error or "the program gave no reason"), **usage}
-    answer: Any = assessment.final_answer
-    if task == "scoring":
-        score = assessment.quality_score if assessment.quality_score is not None else answer
-        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-            return {"status": "failed", "error": _one_line(f"answered {score!r} where a score was asked"), **usage}
-        answer = float(score)
-    else:
-        answer = str(answer).strip()[:_MAX_TEXT]
-    return {
-        "predicted": answer.upper() if task == "mcq" else answer,
-        "level_probabilities": getattr(assessment, "level_probabilities", None),
-        "status": status,
-        "rung": getattr(assessment, "rung", None),
-        "error": _one_line(error) if error else None,
-        **usage,
-    }
-
-
-def _usage(usage: Any) -> dict[str, Any]:
-    if usage is None:
-        return {}
-    known = usage if isinstance(usage, Mapping) else usage.model_dump()
-    tokens = [known[key] for key in ("input_tokens", "output_tokens") if known.get(key) is not None]
-    total = sum(tokens) if tokens else known.get("tokens")
-    return {"lm_calls": known.get("lm_calls"), "tokens": total, "cost_usd": known.get("cost_usd")}
-
-
 def _group(sample: SampleLike) -> str:
     # Several questions about one image are not independent, whether or not the manifest names a group.
     return sample.group or "image-" + hashlib.sha256(str(sample.image).encode()).hexdigest()[:12]
 
 
-def _one_line(text: str) -> str:
-    shortened = re.sub(r"[A-Za-z0-9+/=_-]{120,}", "...", " ".join(str(text).split()))  # no base64 in records
-    return shortened if len(shortened) <= _MAX_TEXT else shortened[: _MAX_TEXT - 3] + "..."
-
-
 def _unfinished(
-    samples: Iterable[SampleLike], done: Mapping[str, Row], rows: dict[int, Row], note: Callable[[Row], None]
+    samples: Iterable[SampleLike], saved: Checkpoint, take: Callable[[Row, int], None]
 ) -> Iterator[tuple[int, SampleLike]]:
-    """Yield the samples still to run with their places; finished ones go straight into `rows`."""
-    seen: set[str] = set()
-    for index, sample in enumerate(samples):
-        if sample.id in seen:
+    """Yield the samples still to run with their places; finished ones are taken from the checkpoint."""
+    seen: set[bytes] = set()
+    for place, sample in enumerate(samples):
+        digest = hashlib.blake2b(sample.id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        if digest in seen:
             raise InputError(f"sample {sample.id!r} occurs twice; give every sample its own id")
-        seen.add(sample.id)
-        row = done.get(sample.id)
+        seen.add(digest)
+        row = saved.pop(sample.id)
         if row is None:
-            yield index, sample
+            yield place, sample
+        elif (row.task, row.truth) != (sample.task, _truth(sample)):
+            raise InputError(f"sample {sample.id!r} has another truth in the checkpoint; start afresh without resuming")
         else:
-            if (row.task, row.truth) != (sample.task, _truth(sample)):
-                raise InputError(
-                    f"sample {sample.id!r} has another truth in the checkpoint; start afresh without resuming"
-                )
-            rows[index] = row
-            note(row)
+            take(row, place)
 
 
 def _run_all(
-    program: Callable[..., Any], samples: Iterable[tuple[int, SampleLike]], workers: int
+    program: Callable[..., Any], samples: Iterable[tuple[int, SampleLike]], workers: int, beside: Beside | None
 ) -> Iterator[tuple[int, Row]]:
     """Yield (place, row) as samples finish, holding at most two per worker."""
     pending: dict[Future[Row], int] = {}
@@ -228,7 +217,7 @@ def _run_all(
     try:
         for index, sample in samples:
             # Threads start with an empty context; the copy carries dspy.context into the call.
-            pending[pool.submit(contextvars.copy_context().run, run_sample, program, sample)] = index
+            pending[pool.submit(contextvars.copy_context().run, run_sample, program, sample, beside)] = index
             if len(pending) >= 2 * workers:
                 yield from finished()
         while pending:

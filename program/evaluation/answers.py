@@ -1,0 +1,95 @@
+"""What a row keeps of an assessment."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from program.evidence import tool_scores, used_evidence
+from program.fusion import ScoreFusion
+
+__all__ = ("answer_fields", "expected_level", "one_line")
+
+_BELIEF: TypeAdapter[dict[int, float] | None] = TypeAdapter(dict[int, float] | None)
+
+_MAX_TEXT = 300
+_MAX_REASONING = 1200
+
+
+def answer_fields(program: Callable[..., Any], task: str, assessment: Any) -> dict[str, Any]:
+    """Return the fields of a row that come from the assessment; raises for one that is no assessment."""
+    usage = _usage(getattr(assessment, "usage", None))
+    notes: dict[str, Any] = {"reasoning": str(getattr(assessment, "quality_reasoning", "") or "")[:_MAX_REASONING]}
+    evidence = getattr(getattr(assessment, "state", None), "executor_evidence", None)
+    if evidence is not None:
+        notes["evidence"] = getattr(assessment, "used_evidence", None) or used_evidence(evidence)
+    status, error = assessment.status, getattr(assessment, "error", None)
+    if status == "failed":
+        return {"status": status, "error": one_line(error or "the program gave no reason"), **usage}
+    answer: Any = assessment.final_answer
+    if task == "scoring":
+        score = assessment.quality_score if assessment.quality_score is not None else answer
+        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            return {"status": "failed", "error": one_line(f"answered {score!r} where a score was asked"), **usage}
+        answer = float(score)
+    else:
+        answer = str(answer).strip()[:_MAX_TEXT]
+    probabilities = _BELIEF.validate_python(getattr(assessment, "level_probabilities", None))
+    return {
+        "predicted": answer.upper() if task == "mcq" else answer,
+        "level": getattr(assessment, "level", None),
+        "level_probabilities": {c: _rounded(p) for c, p in probabilities.items()} if probabilities else None,
+        **_beliefs(program, evidence, probabilities),
+        "status": status,
+        "rung": getattr(assessment, "rung", None),
+        "error": one_line(error) if error else None,
+        "notes": notes,
+        **usage,
+    }
+
+
+def expected_level(probabilities: Mapping[int, float] | None) -> float | None:
+    """Return the mean of a belief over the levels, or None without one.
+
+    >>> expected_level({3: 0.5, 4: 0.5})
+    3.5
+    """
+    return math.fsum(c * p for c, p in probabilities.items()) if probabilities else None
+
+
+def one_line(text: str) -> str:
+    """Return a message on one line, short and without base64."""
+    shortened = re.sub(r"[A-Za-z0-9+/=_-]{120,}", "...", " ".join(str(text).split()))
+    return shortened if len(shortened) <= _MAX_TEXT else shortened[: _MAX_TEXT - 3] + "..."
+
+
+def _beliefs(program: Any, evidence: Any, probabilities: Mapping[int, float] | None) -> dict[str, float | None]:
+    """Return the two beliefs the score was fused from, and both formulas applied to them with the program's eta."""
+    scores = tool_scores(evidence.quality_scores) if evidence is not None else []
+    if not scores and not probabilities:
+        return {}
+    mean = math.fsum(scores) / len(scores) if scores else None
+    found = {"tool_mean": _rounded(mean), "expected_level": _rounded(expected_level(probabilities))}
+    if mean is not None and probabilities:
+        fusion = ScoreFusion(float(getattr(getattr(getattr(program, "resources", None), "fusion", None), "eta", 1.0)))
+        found["fusion_normalised"] = _rounded(fusion.fuse_scores([mean], probabilities))
+        # Written out: ScoreFusion would warn of nearly every sample that the printed formula leaves the scale.
+        weights = fusion.compute_perceptual_weights([mean])
+        printed = math.fsum(weights[c] * probabilities.get(c, 0.0) * c for c in weights)
+        found["fusion_printed"] = _rounded(min(5.0, max(1.0, printed)))
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _usage(usage: Any) -> dict[str, Any]:
+    if usage is None:
+        return {}
+    known = usage if isinstance(usage, Mapping) else usage.model_dump()
+    tokens = [known[key] for key in ("input_tokens", "output_tokens") if known.get(key) is not None]
+    total = sum(tokens) if tokens else known.get("tokens")
+    return {"lm_calls": known.get("lm_calls"), "tokens": total, "cost_usd": known.get("cost_usd")}

@@ -1,0 +1,151 @@
+"""An evaluation from a dataset's name to a whole record: what `python -m program.evaluate` does, from Python."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import dspy
+from pydantic import JsonValue
+
+from data.manifest import Sample, manifest_sha256, read_manifest
+from data.quickstart import DATASETS, resolve_dataset
+from program.agent import AgenticIQA
+from program.errors import InputError
+from program.evaluation.baselines import Beside, with_baselines
+from program.evaluation.details import details_of
+from program.evaluation.record import SCHEMA_VERSION, Dataset, EvaluationRecord
+from program.evaluation.runner import SampleLike
+from program.evaluation.runner import evaluate as run
+from program.saving import program_sha256
+from program.settings import Settings
+from program.tools.models import file_sha256, parameter_path, pyiqa_version
+
+__all__ = ("SPLITS", "Samples", "checkpoint_path", "context_of", "evaluate", "samples_of")
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One split of a manifest, read anew at each pass; no more than a line is held."""
+
+    manifest: Path
+    split: str | None
+    size: int
+    name: str
+    """The dataset's own name, or the manifest's with the folder it lies in."""
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (s for s in read_manifest(self.manifest) if self.split is None or s.split == self.split)
+
+
+def samples_of(data: str | Path, settings: Settings, split: str | None = "test", *, progress: bool = True) -> Samples:
+    """Return a dataset's samples, after reading every line once: a fault is told before the first model call.
+
+    `data` is a dataset's name or a manifest's path; `split` None takes all. Raises InputError for an empty split.
+    """
+    manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
+    size = sum(split is None or sample.split == split for sample in read_manifest(manifest))
+    if not size:
+        raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; choose another --split, or all")
+    name = str(data) if str(data) in DATASETS else "/".join(manifest.resolve().parts[-2:])
+    return Samples(manifest, split, size, name)
+
+
+def evaluate(
+    program: AgenticIQA | None = None,
+    data: str | Path | Iterable[SampleLike] = "quickstart",
+    *,
+    split: str | None = "test",
+    baselines: bool = False,
+    workers: int | None = None,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+) -> EvaluationRecord:
+    """Run a program over human-labelled samples and return the record, every figure with its interval.
+
+    `program` None is the uncompiled one on the settings. `data` is a dataset's name, a manifest's path (of these,
+    `split` takes "train", "validation" or "test", None all) or samples, which are taken as they are. Every finished
+    sample goes to a checkpoint (default: in the cache folder, one file for each program, data, split and choice of
+    baselines), which `resume` continues; without it an older file is kept beside the new one as `<name>.previous`.
+    Raises InputError or DataError.
+    """
+    program = program if program is not None else AgenticIQA()
+    settings = program.resources.settings
+    if split is not None and split not in SPLITS:
+        raise InputError(f"split {split!r}: unknown; give {', '.join(SPLITS)}, or None for all")
+    samples: Iterable[SampleLike]
+    if isinstance(data, str | Path):
+        samples = samples_of(data, settings, split, progress=progress)
+    else:
+        samples = data
+    if isinstance(samples, Samples):
+        digest = manifest_sha256(samples.manifest)
+        dataset = Dataset(name=samples.name, manifest_sha256=digest, split=samples.split)
+    else:
+        dataset = Dataset(name="samples")
+    context = context_of(program, baselines=baselines)
+    if checkpoint is None and dataset.manifest_sha256 is not None:
+        checkpoint = checkpoint_path(settings, dataset, context)
+    elif checkpoint is None and resume:
+        raise InputError("resume: samples from Python have no checkpoint of their own; give checkpoint=")
+    # Neither prompts nor predictions may pile up: DSPy's history and trace would keep every one of them.
+    workers = workers if workers is not None else settings.compile.workers
+    with dspy.context(disable_history=True, trace=None):
+        record = run(
+            program, samples, workers=workers, progress=progress, seed=settings.seed,
+            checkpoint=checkpoint, resume=resume, dataset=dataset, context=context,
+            beside=Beside(program) if baselines else None,
+        )  # fmt: skip
+    record = record.model_copy(update={"details": details_of(record.rows, seed=settings.seed)})
+    return with_baselines(record) if baselines else record
+
+
+def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, JsonValue]:
+    """Return what an answer depends on besides the sample: a checkpoint of another context is not continued."""
+    settings = program.resources.settings
+    shown = settings.model_dump(mode="json", exclude={"cache_dir", "mlruns_dir", "programs_dir", "compile", "seed"})
+    calibration = settings.tools.calibration or Path(str(files("configs").joinpath("calibration.json")))
+    shown["tools"] = {"device": settings.tools.device, "calibration_sha256": file_sha256(calibration)}
+    return {
+        "program_sha256": program_sha256(program),
+        "settings_sha256": _digest(shown),
+        "models": {role: program.resources.lm(role).model for role in ("planner", "executor", "summarizer")},
+        "scoring_mode": settings.assessment.scoring,
+        "baselines": baselines,
+        "tools": _tool_versions(program),
+        "settings": shown,
+    }
+
+
+def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any]) -> Path:
+    """Return where the checkpoint of this evaluation lies unless told otherwise."""
+    key = _digest([SCHEMA_VERSION, dataset.manifest_sha256, dataset.split, context])[:16]
+    return settings.cache_dir / "evaluations" / f"{_slug(dataset.name)}-{dataset.split or 'all'}-{key}.jsonl"
+
+
+def _tool_versions(program: AgenticIQA) -> dict[str, Any]:
+    runner = program.resources.runner
+    versions = {}
+    for spec in (*runner.ready("FR"), *runner.ready("NR")):
+        parameters = parameter_path(spec, runner.params_dir) if spec.parameter_file else None
+        suffix = f", parameters {file_sha256(parameters)[:12]}" if parameters else ""
+        versions[spec.name] = f"{spec.pyiqa}, pyiqa {pyiqa_version()}{suffix}"
+    return versions
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name.removesuffix(".jsonl")).strip("-")[:60]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -1,0 +1,81 @@
+"""Where an evaluation goes when it is done: an MLflow run, and the terminal."""
+
+import tempfile
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+
+from program.evaluation.charts import charts
+from program.evaluation.page import write_report
+from program.evaluation.record import EvaluationRecord
+from program.evaluation.runner import SampleLike
+from program.evaluation.tables import baseline_tables, figures_table
+from program.settings import Settings
+from program.tracking import RunHandle, Tracker
+
+__all__ = ("Logged", "log_evaluation", "show")
+
+_MAX_TABLE_ROWS = 20_000
+"""A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
+
+
+class Logged:
+    """Where an evaluation's MLflow run is found."""
+
+    def __init__(self, run: RunHandle, runs_url: str) -> None:
+        self.run_id = run.run_id
+        self.hint = f"{run.run_id}  ({run.ui_hint}, then {runs_url})"
+
+
+def log_evaluation(
+    record: EvaluationRecord, settings: Settings, samples: Iterable[SampleLike], page: Path | None = None
+) -> Logged:
+    """Log params, every figure with its interval, the samples' table, the charts and the report as one MLflow run.
+
+    `page` is the report where it was written already; else one is made from `samples` for the run alone.
+    """
+    name = record.dataset.name.removesuffix(".jsonl").removesuffix("/manifest")
+    tracker = Tracker(settings.mlruns_dir, experiment=f"evaluate {name}")
+    plots = charts(record)
+    with tracker.run(f"{record.dataset.split or 'all splits'} seed {record.seed}", {"command": "evaluate"}) as run:
+        run.log_params({"data": record.dataset.model_dump(), "seed": record.seed, **record.context})
+        for metric, figure in record.figures.items():
+            run.log_figure(metric, figure)
+        if record.details is not None:
+            fields = type(record.details).model_fields
+            for field in fields:
+                value = getattr(record.details, field)
+                if hasattr(value, "method"):
+                    run.log_figure(field, value)
+        for key, way in record.baselines.items():
+            prefix = "baseline_" + "".join(c if c.isalnum() else "_" for c in key)
+            for metric in ("srcc", "plcc", "rmse", "accuracy"):
+                run.log_figure(f"{prefix}_{metric}", getattr(way, metric))
+        counts = {"failed": record.failed, "wall_seconds": record.wall_seconds, "lm_calls": record.lm_calls,
+                  "tokens": record.tokens, "cost_usd": record.cost_usd}  # fmt: skip
+        run.log_metrics({**counts, **{f"rung_{k.replace(' ', '_')}": v for k, v in record.rung_shares.items()}})
+        rows = islice(record.rows, _MAX_TABLE_ROWS)
+        run.log_table([row.model_dump(mode="json", exclude={"notes"}) for row in rows], "samples")
+        for plot_name, plot in plots.items():
+            run.log_plot(plot, plot_name)
+        run.log_json(record.summary(), "record")
+        with tempfile.TemporaryDirectory() as folder:
+            run.log_file(page or write_report(record, samples, Path(folder), plots))
+    return Logged(run, tracker.runs_url)
+
+
+def show(record: EvaluationRecord, page: Path | None, run: Logged) -> None:
+    """Print the tables and where the rest is."""
+    console = Console()
+    console.print(figures_table(record))
+    for table in baseline_tables(record):
+        console.print()
+        console.print(table)
+    spent = f"{record.lm_calls or 0} model calls, {record.tokens or 0} tokens"
+    spent += f", {record.cost_usd:.4f} USD" if record.cost_usd is not None else ""
+    console.print(f"\n{len(record.rows)} samples in {record.wall_seconds:.1f} s, {spent}", highlight=False)
+    if page is not None:
+        console.print(f"report      {page}", highlight=False, soft_wrap=True)
+    console.print(f"MLflow run  {run.hint}", highlight=False, soft_wrap=True)

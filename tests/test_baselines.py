@@ -1,0 +1,204 @@
+"""Baselines: what each one sees, that all answer the same samples, and how the table shows them."""
+
+import io
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from data.manifest import Sample
+from program.evaluation import evaluate
+from program.evaluation.answers import expected_level
+from program.evaluation.baselines import Beside, with_baselines
+from program.evaluation.intervals import interval, paired_difference
+from program.evaluation.record import summarize
+from program.evaluation.rows import Row, Rows
+from program.evaluation.tables import baseline_tables, figures_table
+from program.fusion import ScoreFusion
+
+PROBABILITIES = {"bad": 0.05, "poor": 0.15, "fair": 0.5, "good": 0.2, "excellent": 0.1}
+SCRIPT = {
+    "plan": {
+        "query_type": "IQA", "query_scope": ["Global"], "distortion_source": "Inferred",
+        "reference_mode": "No-Reference", "distortion_detection": True, "distortion_analysis": True,
+        "tool_selection": True, "tool_execute": True,
+    },
+    "findings": {"findings": [{"region": "Global", "type": "Blurs", "severity": "moderate", "explanation": "Soft."}]},
+    "selected_tools": {"selected_tools": [{"region": "Global", "distortion": "Blurs", "tool": "PIQE"}]},
+    "quality_probs": {"quality_probs": PROBABILITIES, "quality_reasoning": "Moderate blur."},
+    "final_answer": {"final_answer": "A", "quality_reasoning": "Blurry."},
+}  # fmt: skip
+
+
+@pytest.fixture
+def samples(tmp_path: Path, rng: np.random.Generator) -> list[Sample]:
+    found = []
+    for i in range(6):
+        path = tmp_path / f"{i}.png"
+        Image.fromarray(rng.integers(0, 256, (32, 48, 3), dtype=np.uint8)).save(path)
+        more = {"reference": path} if i < 2 else {}
+        found.append(Sample(id=f"s{i}", image=path, mos=1 + 0.7 * i, mos_std=0.4, **more))
+    options = {"A": "Yes", "B": "No"}
+    found.append(Sample(id="q", image=path, query="Is it blurry?", options=options, answer="A"))
+    return found
+
+
+def _run(iqa, samples, **more):
+    return evaluate(iqa, samples, baselines=True, progress=False, workers=1, **more)
+
+
+def test_every_way_answers_the_same_samples_and_nothing_leaks_into_the_model_alone(scripted_iqa, fake_runner, samples):
+    runner = fake_runner({"PSNR": 4.0, "VIF": 3.0, "PIQE": 2.0})
+    iqa = scripted_iqa(SCRIPT, runner)
+    record = _run(iqa, samples)
+    assert record.failed == 0
+    rows = {row.id: row for row in record.rows}
+    with_reference, without = rows["s0"], rows["s3"]
+    assert with_reference.baselines == pytest.approx(
+        {"PSNR": 4.0, "VIF": 3.0, "PIQE": 2.0, "all tools": 3.0, "model only": 3.15}
+    )
+    assert without.baselines == pytest.approx({"PIQE": 2.0, "all tools": 2.0, "model only": 3.15})
+    assert rows["q"].baselines == {"model only": "A"}
+
+    asked = iqa.engine.asked("quality_probs")
+    texts = [iqa.engine.text(request) for request in asked]
+    sighted = [text for text in texts if "PIQE" in text or "VIF" in text]
+    blind = [text for text in texts if text not in sighted]
+    assert (len(sighted), len(blind)) == (6, 6)
+    assert all("Soft." in text and "## tool_mean ##" in text for text in sighted)
+    assert not any("Soft." in text or "## tool_mean ##" in text for text in blind)
+    assert all(iqa.engine.images(request) for request in asked)
+
+
+def test_beliefs_and_both_formulas_are_kept_and_right(scripted_iqa, fake_runner, samples):
+    record = _run(scripted_iqa(SCRIPT, fake_runner({"PIQE": 2.0})), samples[3:6])
+    row = record.rows[0]
+    p = {level: mass for level, mass in zip(range(1, 6), PROBABILITIES.values(), strict=True)}
+    assert row.tool_mean == 2.0
+    assert row.expected_level == pytest.approx(3.15)
+    alpha = {c: math.exp(-((2.0 - c) ** 2)) for c in p}
+    alpha = {c: a / sum(alpha.values()) for c, a in alpha.items()}
+    printed = sum(alpha[c] * p[c] * c for c in p)
+    assert row.fusion_printed == pytest.approx(max(1.0, printed), abs=1e-6)
+    assert row.fusion_normalised == pytest.approx(printed / sum(alpha[c] * p[c] for c in p), abs=1e-6)
+    assert row.predicted == pytest.approx(ScoreFusion().fuse_scores([2.0], p))
+    assert row.level == "D"
+    assert row.mos_std == 0.4
+    assert set(record.baselines) == {
+        "PIQE", "tools used", "all tools", "model only", "model with evidence", "mean of tools and model",
+        "printed fusion", "normalised fusion",
+    }  # fmt: skip
+    assert record.baselines["normalised fusion"].rmse.value == pytest.approx(record.rmse.value, abs=1e-5)
+    assert record.baseline_cost.lm_calls == 3
+
+
+def test_what_a_baseline_cannot_answer_is_counted_and_the_run_goes_on(scripted_iqa, fake_runner, samples):
+    (samples[4].image).write_bytes(b"broken")
+    record = _run(scripted_iqa(SCRIPT, fake_runner(failing=["PIQE"], ready=("PIQE",))), samples[2:6])
+    assert record.failed == 1
+    assert "PIQE" not in record.baselines
+    assert "all tools" not in record.baselines
+    alone = record.baselines["model only"]
+    assert (alone.srcc.n, alone.srcc.asked) == (3, 4)
+
+
+def test_a_failing_model_alone_is_no_answer(scripted_iqa, fake_runner, samples, monkeypatch):
+    iqa = scripted_iqa(SCRIPT, fake_runner())
+    beside = Beside(iqa)
+    assessment = iqa(image=samples[3].image)
+
+    def broken(**_):
+        raise RuntimeError("down")
+
+    monkeypatch.setattr(iqa.summarizer, "forward", broken)
+    assert "model only" not in beside(samples[3], assessment)[0]
+    assert beside(samples[3], None)[0]["PIQE"] == 2.6
+
+
+def _rows(n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = []
+    for i in range(n):
+        truth = float(rng.uniform(1, 5))
+        near, far = (float(np.clip(truth + rng.normal(0, s), 1, 5)) for s in (0.4, 1.5))
+        p = {c: 0.2 for c in range(1, 6)}
+        rows.append(
+            Row(
+                id=f"s{i}", group=f"g{i}", task="scoring", truth=truth, predicted=near, status="ok", tool_mean=far,
+                expected_level=near, level_probabilities=p, fusion_printed=1.0 + near / 5, fusion_normalised=near,
+                baselines={"PIQE": far, "Tool-with-a-long-name": 6 - truth, "all tools": far, "model only": near},
+            )
+        )  # fmt: skip
+    return rows
+
+
+def test_figures_and_gains_equal_the_interval_functions():
+    rows = _rows()
+    record = with_baselines(summarize(rows, seed=3))
+    ordered = sorted(rows, key=lambda row: row.id)
+    truth, program = [r.truth for r in ordered], [r.predicted for r in ordered]
+    piqe, groups = [r.baselines["PIQE"] for r in ordered], [r.group for r in ordered]
+    way = record.baselines["PIQE"]
+    assert way.srcc == interval("srcc", truth, piqe, groups, seed=3).of(60)
+    assert way.gain["rmse"] == paired_difference("rmse", truth, piqe, program, groups, seed=3).of(60)
+    assert way.gain["srcc"].low > 0
+    half = record.baselines["mean of tools and model"]
+    mean = [(r.tool_mean + r.expected_level) / 2 for r in ordered]
+    assert half.plcc == interval("plcc", truth, mean, groups, seed=3).of(60)
+    assert type(record).model_validate_json(record.model_dump_json()) == record
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_fit_80_columns_without_cutting_anything(width):
+    record = with_baselines(summarize(_rows()))
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(figures_table(record))
+    for table in baseline_tables(record):
+        console.print(table)
+    text = console.export_text()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    for words in ("program", "PIQE alone", "model only, no", "fusion as printed", "SRCC ↑", "PLCC ↑", "RMSE ↓"):
+        assert words in text
+    way = record.baselines["Tool-with-a-long-name"]
+    assert f"{way.srcc.value:.3f}" in text
+    assert f"{way.gain['srcc'].value:+.3f}" in text
+    assert f"[{way.srcc.low:.2f}, {way.srcc.high:.2f}]" in text  # negative ends: two decimals, not a cut
+    assert f"[{record.srcc.low:.2f}, {record.srcc.high:.2f}]" in text
+
+
+def test_choices_have_a_table_of_their_own():
+    rows = [
+        Row(id=f"q{i}", group=f"g{i}", task="mcq", truth="A", predicted="AB"[i % 2], status="ok", choices=4,
+            baselines={"model only": "A"})
+        for i in range(20)
+    ]  # fmt: skip
+    record = with_baselines(summarize(rows))
+    assert list(record.baselines) == ["model only"]
+    assert record.baselines["model only"].accuracy.value == 1.0
+    assert record.baselines["model only"].gain["accuracy"].value == -0.5
+    tables = baseline_tables(record)
+    assert len(tables) == 1
+    assert record.baselines["model only"].srcc is None
+
+
+def test_expected_level_is_the_mean_of_the_belief():
+    assert expected_level({1: 0.5, 5: 0.5}) == 3.0
+    assert expected_level(None) is None
+
+
+def test_rows_keep_order_and_content_in_a_fraction_of_the_memory():
+    rows = _rows(200)
+    kept = Rows()
+    for place in np.random.default_rng(0).permutation(200):
+        kept.put(rows[place], int(place))
+    assert list(kept) == rows
+    assert kept == rows
+    assert kept[-1] == rows[-1]
+    assert list(kept[3:6]) == rows[3:6]
+    with pytest.raises(IndexError):
+        kept[200]
+    assert kept != rows[:-1]

@@ -1,0 +1,220 @@
+"""`python -m program.evaluate` as a shell and as Python sees it: checkpoints, kills, reports, MLflow."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import program.evaluation
+from program import evaluate
+from program.agent import AgenticIQA
+from program.errors import InputError
+from program.evaluation.evaluating import checkpoint_path, context_of, samples_of
+from program.evaluation.record import Dataset, EvaluationRecord
+from program.settings import load_settings
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mlruns")
+
+
+@pytest.fixture(autouse=True)
+def _shared_store(store: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(store))  # making one takes MLflow seconds
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, rng: np.random.Generator) -> Path:
+    lines = []
+    for i in range(24):
+        pixels = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((16, 16, 1))).astype(np.uint8)
+        picture = Image.fromarray(pixels)
+        level = i % 4
+        picture.resize((128 >> level, 96 >> level)).resize((128, 96)).save(tmp_path / f"{i}.png")
+        split = "validation" if i < 4 else "test"
+        shared = {"image": f"{i}.png", "group": str(i), "split": split}
+        lines.append({"id": f"s{i}", "mos": 4.8 - level + i / 50, "mos_std": 0.5, "distortion": f"d{level}", **shared})
+        if i % 4 == 0:
+            options = {"A": "Yes", "B": "No"}
+            asked = {"query": "Is the image blurry?", "options": options, "answer": "AB"[i % 2]}
+            asked["question_type"] = "yes-or-no"
+            lines.append({"id": f"q{i}", **asked, **shared})
+    file = tmp_path / "some" / "manifest.jsonl"
+    file.parent.mkdir()
+    file.write_text("".join(json.dumps({**line, "image": f"../{line['image']}"}) + "\n" for line in lines), "utf-8")
+    return file
+
+
+def _record(capsys, *arguments):
+    code = evaluate.main([*map(str, arguments), "--json"])
+    captured = capsys.readouterr()
+    return code, json.loads(captured.out)
+
+
+def test_json_holds_the_record_with_baselines_and_details(manifest, capsys):
+    code, record = _record(capsys, manifest, "--baselines")
+    assert code == 0
+    assert record["schema_version"] == 2
+    assert record["dataset"]["name"] == "some/manifest.jsonl"
+    assert record["dataset"]["split"] == "test"
+    assert len(record["dataset"]["manifest_sha256"]) == 64
+    assert record["scoring"] == {"asked": 20, "used": 20, "failed": 0, "unlabelled": 0}
+    for name in ("srcc", "plcc", "krcc", "rmse", "accuracy"):
+        assert {"value", "low", "high", "n", "asked"} <= record[name].keys()
+    details = record["details"]
+    assert set(details["by_distortion"]) == {"d0", "d1", "d2", "d3"}
+    assert details["by_question_type"]["yes-or-no"]["n"] == record["mcq"]["used"] == 5
+    assert details["outlier_ratio"]["n"] == 20
+    assert details["plcc_logistic4"]["value"] >= abs(record["plcc"]["value"]) - 0.02
+    ways = {"PIQE", "tools used", "all tools", "model only", "printed fusion", "normalised fusion"}
+    assert ways <= set(record["baselines"])
+    assert record["baselines"]["model only"]["gain"]["srcc"]["n"] == 20
+    context = record["context"]
+    assert len(context["settings_sha256"]) == len(context["program_sha256"]) == 64
+    assert set(context["models"]) == {"planner", "executor", "summarizer"}
+    assert context["scoring_mode"] == "probabilities"
+    assert "pyiqa" in context["tools"]["PIQE"]
+    assert sum(record["rung_shares"].values()) == pytest.approx(1.0)
+    assert record["lm_calls"] > 0
+    assert "rows" not in record
+    assert str(manifest.parent.parent) not in json.dumps(record)
+
+
+def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(manifest, store, capsys):
+    _, record = _record(capsys, manifest)
+    base = sqlite3.connect(store / "mlflow.db")
+    metrics = dict(base.execute("select key, value from latest_metrics where run_uuid = ?", (record["mlflow_run"],)))
+    params = dict(base.execute("select key, value from params where run_uuid = ?", (record["mlflow_run"],)))
+    base.close()
+    assert metrics["srcc"] == pytest.approx(record["srcc"]["value"])
+    assert metrics["srcc_low"] == pytest.approx(record["srcc"]["low"])
+    assert metrics["plcc_logistic5"] == pytest.approx(record["details"]["plcc_logistic5"]["value"])
+    assert params["data.split"] == "test"
+    assert params["settings_sha256"] == record["context"]["settings_sha256"]
+    logged = {path.name for path in (store / "artifacts" / record["mlflow_run"]).rglob("*")}
+    assert {"report.html", "record.json", "samples.json", "scatter.png", "calibration.png", "confusion.png"} <= logged
+
+
+def test_terminal_output_fits_80_columns(manifest, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert evaluate.main([str(manifest), "--baselines", "--report", str(tmp_path / "report")]) == 0
+    out = capsys.readouterr().out
+    tables = out.partition("samples in")[0]
+    assert "…" not in tables
+    assert max(map(len, tables.splitlines())) <= 80
+    assert "model only, no" in out
+    assert (tmp_path / "report" / "report.html").stat().st_size > 50_000
+    assert str(tmp_path / "report" / "report.html") in out
+
+
+def test_resume_without_a_file_name_takes_up_the_same_evaluation_only(manifest, capsys):
+    _, first = _record(capsys, manifest)
+    _, again = _record(capsys, manifest, "--resume")
+    assert again["srcc"] == first["srcc"]
+    folder = Path(os.environ["AGENTICIQA_CACHE_DIR"]) / "evaluations"
+    assert len(list(folder.iterdir())) == 1
+    _record(capsys, manifest, "--resume", "--split", "validation")
+    _record(capsys, manifest, "--resume", "--baselines")
+    assert len(list(folder.iterdir())) == 3
+    assert all(path.name.startswith("some-manifest-") for path in folder.iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
+def test_a_killed_command_resumes_with_nothing_lost_or_repeated(manifest, tmp_path, capsys):
+    command = [sys.executable, "-m", "program.evaluate", str(manifest), "--baselines", "--workers", "1"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    folder = Path(os.environ["AGENTICIQA_CACHE_DIR"]) / "evaluations"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        lines = [path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl")] if folder.is_dir() else []
+        if lines and lines[0] >= 4:
+            break
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+    (checkpoint,) = folder.glob("*.jsonl")
+    before = checkpoint.read_bytes()
+    finished = [json.loads(line)["id"] for line in before[: before.rfind(b"\n") + 1].splitlines()[1:]]
+    assert process.returncode == -signal.SIGKILL
+    assert 3 <= len(finished) < 25
+
+    code, resumed = _record(capsys, manifest, "--baselines", "--resume")
+    assert code == 0
+    after = checkpoint.read_bytes()
+    assert after.startswith(before[: before.rfind(b"\n") + 1])
+    ids = [json.loads(line)["id"] for line in after.splitlines()[1:]]
+    assert ids[: len(finished)] == finished
+    assert len(ids) == len(set(ids)) == 25
+    _, whole = _record(capsys, manifest, "--baselines", "--checkpoint", tmp_path / "other.jsonl")
+    for part in ("srcc", "accuracy", "details", "baselines", "rungs", "lm_calls", "baseline_cost"):
+        assert resumed[part] == whole[part], part
+
+
+def test_failed_samples_end_in_exit_code_1_and_are_counted(manifest, tmp_path, capsys):
+    (tmp_path / "9.png").write_bytes(b"damaged")
+    code, record = _record(capsys, manifest)
+    assert code == 1
+    assert record["scoring"] == {"asked": 20, "used": 19, "failed": 1, "unlabelled": 0}
+    assert (record["srcc"]["n"], record["srcc"]["asked"]) == (19, 20)
+    assert record["details"]["by_distortion"]["d1"]["figures"]["srcc"]["asked"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{manifest}", "--split", "train"], "no sample in split 'train'; choose another --split, or all"),
+        (["{manifest}", "--workers", "0"], "workers: 0 is too few"),
+        (["{manifest}", "--report", "{manifest}"], "cannot be written"),
+        (["nothing.jsonl"], "neither a known name nor a file"),
+    ],
+)
+def test_what_cannot_run_is_one_line_and_exit_code_2(manifest, capsys, arguments, message):
+    assert evaluate.main([a.format(manifest=manifest) for a in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err.splitlines()[-1]
+    assert captured.err.splitlines()[-1].startswith("error: ")
+
+
+def test_python_gets_the_same_record_as_the_command(manifest, capsys):
+    _, printed = _record(capsys, manifest)
+    record = program.evaluation.evaluate(None, manifest, progress=False)
+    assert isinstance(record, EvaluationRecord)
+    assert record.srcc.value == pytest.approx(printed["srcc"]["value"])
+    assert record.details.model_dump(mode="json") == printed["details"]
+    listed = program.evaluation.evaluate(None, list(samples_of(manifest, load_settings())), progress=False)
+    assert listed.figures == record.figures
+    assert listed.dataset.manifest_sha256 is None
+    with pytest.raises(InputError, match="resume: samples from Python have no checkpoint"):
+        program.evaluation.evaluate(None, [], resume=True)
+
+
+def test_checkpoints_are_keyed_by_all_that_changes_an_answer():
+    settings = load_settings()
+    iqa = AgenticIQA(settings)
+    data = Dataset(name="d/manifest.jsonl", manifest_sha256="ab", split="test")
+    base = checkpoint_path(settings, data, context_of(iqa))
+    assert base == checkpoint_path(settings, data, context_of(AgenticIQA(load_settings())))
+    other = AgenticIQA(load_settings(overrides={"fusion": {"eta": 2.0}}))
+    taught = AgenticIQA(settings)
+    taught.planner.plan.signature = taught.planner.plan.signature.with_instructions("Plan briefly.")
+    paths = {
+        base,
+        checkpoint_path(settings, data.model_copy(update={"split": None}), context_of(iqa)),
+        checkpoint_path(settings, data.model_copy(update={"manifest_sha256": "cd"}), context_of(iqa)),
+        checkpoint_path(settings, data, context_of(iqa, baselines=True)),
+        checkpoint_path(settings, data, context_of(other)),
+        checkpoint_path(settings, data, context_of(taught)),
+    }
+    assert len(paths) == 6

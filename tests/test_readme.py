@@ -1,0 +1,80 @@
+"""Every block of the README runs, in a folder with the files that it names."""
+
+import importlib
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data.manifest import read_manifest
+from program import AgenticIQA
+from program.saving import save
+
+README = (Path(__file__).resolve().parents[1] / "README.md").read_text("utf-8")
+BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)]
+
+ELSEWHERE = ("make ", "mlflow ui", "--lm openai", ". .venv")
+"""Lines that tests of their own run: the two commands (`.ci/run`), the MLflow page, a remote model (`test_wire.py`)."""
+
+
+def commands() -> list[str]:
+    lines = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines() if line.strip()]
+    return [line for line in lines if not any(part in line for part in ELSEWHERE)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Path:
+    photo = Image.fromarray(np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8))
+    photo.save(tmp_path / "photo.jpg")
+    photo.save(tmp_path / "original.png")
+    photo.resize((64, 48)).resize(photo.size).save(tmp_path / "distorted.png")
+    lines = []
+    for number, split in enumerate(("train", "train", "validation", "test")):
+        for level in range(4):
+            name = f"{number}-{level}.png"
+            small = photo.rotate(90 * number).resize((128 >> level, 96 >> level))
+            small.resize((128, 96)).save(tmp_path / name)
+            lines.append({"id": name, "image": name, "mos": 5 - level, "group": str(number), "split": split})
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (tmp_path / "small.yaml").write_text("compile: {candidate_programs: 1, rerank: 1, max_labeled_demos: 4}\n")
+    save(AgenticIQA(), tmp_path / "programs" / "first")
+    monkeypatch.setenv("AGENTICIQA_CONFIG", str(tmp_path / "small.yaml"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_shell_lines_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(commands()) >= 6
+    for line in commands():
+        words = shlex.split(line)
+        assert words[:2] == ["python", "-m"], line
+        module = importlib.import_module(words[2] if words[2] != "program.tools" else "program.tools.__main__")
+        assert module.main(words[3:]) == 0, (line, capsys.readouterr().err)
+    assert (folder / "programs" / "mine" / "program.json").is_file()
+
+
+def test_the_python_blocks_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = [text for language, text in BLOCKS if language == "python"]
+    assert blocks
+    for text in blocks:
+        exec(compile(text, "README.md", "exec"), {})  # noqa: S102
+    shown = capsys.readouterr().out.splitlines()
+    assert re.match(r"[1-5]\.\d+ [A-E] \(", shown[0])
+    assert shown[-1].startswith(("A {", "B {", "C {"))
+
+
+def test_the_json_block_is_a_manifest(tmp_path: Path) -> None:
+    (text,) = (text for language, text in BLOCKS if language == "json")
+    (tmp_path / "manifest.jsonl").write_text(text, "utf-8")
+    scored, asked = read_manifest(tmp_path / "manifest.jsonl")
+    assert (scored.task, asked.task) == ("scoring", "mcq")
+
+
+def test_files_that_the_readme_links_exist() -> None:
+    root = Path(__file__).resolve().parents[1]
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (root / target).is_file(), target

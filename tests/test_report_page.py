@@ -1,0 +1,195 @@
+"""The report's page: self-contained, escaped, complete, and the same charts for MLflow."""
+
+import base64
+import html.parser
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data.manifest import Sample
+from program.errors import InputError
+from program.evaluation.baselines import with_baselines
+from program.evaluation.charts import charts, plain, svg_url
+from program.evaluation.details import details_of
+from program.evaluation.misses import WORST, Misses, worst
+from program.evaluation.page import render, write_report
+from program.evaluation.record import Dataset, summarize
+from program.evaluation.rows import Notes, Row
+
+EVIL = '<script>alert("x")</script><img src=http://evil.example/x onerror=alert(1)>"\'{{7*7}}$\\frac'
+
+
+class Page(html.parser.HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.texts = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.fixture
+def images(tmp_path: Path, rng: np.random.Generator) -> list[Path]:
+    paths = []
+    for i in range(3):
+        paths.append(tmp_path / f"{i}.png")
+        Image.fromarray(rng.integers(0, 256, (40, 60, 3), dtype=np.uint8)).save(paths[-1])
+    return paths
+
+
+def _record(evil=""):
+    rng = np.random.default_rng(0)
+    rows = []
+    for i in range(30):
+        truth = float(rng.uniform(1, 5))
+        rows.append(
+            Row(
+                id=f"s{i}{evil}", group=f"g{i}", task="scoring", truth=truth, mos_std=0.5,
+                distortion="blur"[: i % 2 + 2] + evil,
+                predicted=float(np.clip(truth + rng.normal(0, 0.6), 1, 5)), status="ok", rung="first call",
+                level_probabilities=dict(zip(range(1, 6), rng.dirichlet(np.ones(5)), strict=True)),
+                tool_mean=2.5, expected_level=3.0, fusion_printed=1.2, fusion_normalised=2.8,
+                baselines={f"Tool{evil}": truth, "model only": 3.0 + truth / 10},
+                notes=Notes(
+                    reasoning=f"Because. {evil}",
+                    evidence={"findings": [{"region": f"sky{evil}", "type": "Blurs", "severity": "severe"}],
+                              "readings": [{"region": "Global", "tool": f"VIF{evil}", "score": 2.5}]},
+                ),
+            )
+        )  # fmt: skip
+    options = {"A": f"Yes{evil}", "B": "No"}
+    rows += [
+        Row(id=f"q{i}", group=f"g{i}", task="mcq", truth="A", predicted="AB"[i % 2], status="ok", choices=2,
+            question_type=f"how{evil}", notes=Notes(reasoning="Guessed."))
+        for i in range(6)
+    ]  # fmt: skip
+    context = {"models": {"summarizer": f"model{evil}"}, "tools": {f"VIF{evil}": "1"}, "scoring_mode": "probabilities"}
+    record = summarize(rows, dataset=Dataset(name=f"data{evil}", split="test"), context=context)
+    return with_baselines(record.model_copy(update={"details": details_of(rows)})), options
+
+
+def _samples(record, options, images, evil=""):
+    for i, row in enumerate(record.rows):
+        more = {"options": options, "query": f"Blurry?{evil}", "answer": "A"} if row.task == "mcq" else {"mos": 3.0}
+        yield Sample(id=row.id, image=images[i % 3], reference=images[0] if i % 2 else None, **more)
+
+
+def test_page_holds_everything_and_fetches_nothing(images):
+    record, options = _record()
+    text = render(record, _samples(record, options, images))
+    page = Page(text)
+    shown = " ".join(page.texts)
+    for words in (
+        "SRCC", "What the agent adds", "Tool alone", "The worst misses", "Wrong answers", "How this came about",
+        "severe Blurs in sky", "VIF 2.50", "Because.", "Blurry?", "A. Yes (true)", "first call: 30",
+    ):  # fmt: skip
+        assert words in shown
+    assert f"{record.srcc.value:.3f}" in shown
+    assert "script" not in page.tags
+    links = [value for name, value in page.attributes if name in {"src", "href", "action", "data", "srcset"}]
+    assert links
+    assert all(link.startswith("data:image/") for link in links)
+    assert "url(" not in text
+    assert "@import" not in text
+    assert page.tags.count("article") == 12 + 3
+    assert len(text) < 3_000_000
+
+
+def test_everything_from_data_and_models_is_escaped(images):
+    record, options = _record(EVIL)
+    text = render(record, _samples(record, options, images, EVIL))
+    page = Page(text)
+    clean = Page(render(*(lambda r, o: (r, _samples(r, o, images)))(*_record())))
+    assert sorted(page.tags) == sorted(clean.tags)
+    assert "script" not in page.tags
+    assert not any(name.startswith("on") for name, _ in page.attributes)
+    assert "49" not in [part.strip() for part in page.texts]
+    assert any("<script>" in part for part in page.texts)  # shown as text
+    policy = next(value for name, value in page.attributes if name == "content" and "default-src" in value)
+    assert policy.startswith("default-src 'none'; img-src data:")
+
+
+def test_charts_are_whole_pictures_whatever_the_names_are():
+    record, _ = _record(EVIL)
+    drawn = charts(record)
+    assert set(drawn) == {"scatter", "by_distortion", "by_level", "calibration", "by_question_type", "confusion"}
+    for plot in drawn.values():
+        data = base64.b64decode(svg_url(plot).partition(",")[2])
+        root = ElementTree.fromstring(data)  # noqa: S314 - our own
+        assert root.tag.endswith("svg")
+        assert not [e for e in root.iter() if e.tag.endswith(("script", "foreignObject"))]
+        assert b"evil.example" not in re.sub(rb"<!--.*?-->", b"", data)
+
+
+def test_chart_names_hold_no_formula_and_no_missing_glyph():
+    assert plain("$x$") == r"\$x\$"
+    assert plain("模糊") == "??"
+    assert len(plain("long " * 20)) <= 28
+
+
+def test_a_record_without_scores_has_a_page_too(images):
+    rows = [Row(id="a", group="g", task="scoring", truth=2.0, status="failed", error="down")]
+    record = summarize(rows)
+    record = record.model_copy(update={"details": details_of(rows)})
+    text = render(record, [])
+    assert "1 of 1 samples failed" in text
+    assert "The worst misses" not in text
+
+
+def test_a_missing_image_leaves_its_card(images):
+    record, options = _record()
+    images[1].unlink()
+    text = render(record, _samples(record, options, images))
+    assert "image not readable" in text
+
+
+def test_report_is_written_whole_with_its_record(tmp_path, images):
+    record, options = _record()
+    page = write_report(record, _samples(record, options, images), tmp_path / "deep" / "report")
+    assert page.name == "report.html"
+    assert sorted(p.name for p in page.parent.iterdir()) == ["record.json", "report.html"]
+    assert json.loads((page.parent / "record.json").read_text("utf-8")) == record.summary()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_report(record, [], tmp_path / "file")
+
+
+def _miss(i, error, task="scoring"):
+    fields = {"truth": 3.0, "predicted": 3.0 + error} if task == "scoring" else {"truth": "A", "predicted": "B"}
+    return Row(id=f"r{i}", group="g", task=task, status="ok", notes=Notes(reasoning="r"), **fields)
+
+
+def test_only_the_worst_misses_keep_their_reasons():
+    rng = np.random.default_rng(0)
+    rows = [_miss(i, e) for i, e in enumerate(rng.normal(0, 0.6, 500).tolist())]
+    misses = Misses()
+    kept = [misses.judged(row) for row in rows]
+    expected = sorted(rows, key=lambda row: -abs(row.predicted - row.truth))[:WORST]
+    found = worst(kept, "scoring")
+    assert [row.id for row in found] == [row.id for row in expected]
+    assert all(row.notes for row in found)
+    assert sum(row.notes is not None for row in kept) < 100  # 12 (1 + ln(500 / 12)) = 57
+    bare = [[row.model_copy(update={"notes": None}) for row in some] for some in (kept, rows)]
+    assert bare[0] == bare[1]
+
+
+def test_right_and_failed_answers_are_no_misses():
+    right = Row(id="a", group="g", task="mcq", truth="A", predicted="A", status="ok", notes=Notes(reasoning="r"))
+    failed = Row(id="b", group="g", task="scoring", truth=2.0, status="failed")
+    misses = Misses()
+    assert [misses.judged(row).notes for row in (right, failed)] == [None, None]
+    assert worst([right, failed], "mcq") == []
+    wrong = [_miss(i, 0, "mcq") for i in range(40)]
+    assert [r.id for r in worst(wrong, "mcq")] == [r.id for r in worst(wrong[::-1], "mcq")]
