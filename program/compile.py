@@ -66,6 +66,7 @@ def _log(run: "RunHandle", result: "Compiled") -> None:
         for name, figure in figures.items():
             run.log_figure(f"{prefix}{name}", figure)
     run.log_metrics({f"seconds_{phase}": value for phase, value in result.seconds.items()})
+    run.log_metrics({f"mean_{name}": value for name, value in result.compiled.spent_per_sample.items()})
     run.log_table([row.model_dump(mode="json") for row in result.compiled.rows], "samples")
     run.log_table([row.model_dump(mode="json") for row in result.uncompiled.rows], "samples_uncompiled")
     run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": result.compiled}), "scatter")

@@ -346,6 +346,21 @@ def test_an_interrupted_run_leaves_a_checkpoint_that_resumes(tmp_path, number):
     assert len(ran) + len(ids) == len(record.rows) == 200
 
 
+def test_what_samples_cost_is_averaged_over_those_that_say():
+    usage = {"lm_calls": 4, "input_tokens": 100, "replans": 1, "seconds": {"planner": 0.5, "total": 2.0}}
+
+    def program(*, image, **_):
+        answer = _by_name(image=image)
+        answer.usage = usage if int(Path(image).stem) % 2 else None
+        return answer
+
+    record = _run(program, _scoring(10))
+    assert record.spent_per_sample == {
+        "lm_calls": 4.0, "input_tokens": 100.0, "replans": 1.0, "seconds_planner": 0.5, "seconds_total": 2.0
+    }  # fmt: skip
+    assert record.lm_calls == 4 * sum(row.spent is not None for row in record.rows)
+
+
 def test_record_names_what_it_came_from():
     context = {"settings_hash": "s", "program_hash": "p", "lms": {"planner": "perceptual/expert@1"}}
     record = _run(_by_name, _scoring(12), dataset=Dataset(name="d", split="test"), context=context, seed=3)

@@ -86,10 +86,22 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
+_SPENT = (
+    "lm_calls", "lm_cache_hits", "input_tokens", "output_tokens", "tool_readings", "tool_cache_hits", "replans"
+)  # fmt: skip
+
+
 def _usage(usage: Any) -> dict[str, Any]:
     if usage is None:
         return {}
     known = usage if isinstance(usage, Mapping) else usage.model_dump()
     tokens = [known[key] for key in ("input_tokens", "output_tokens") if known.get(key) is not None]
     total = sum(tokens) if tokens else known.get("tokens")
-    return {"lm_calls": known.get("lm_calls"), "tokens": total, "cost_usd": known.get("cost_usd")}
+    spent = {name: float(known[name]) for name in _SPENT if known.get(name) is not None}
+    spent |= {f"seconds_{name}": round(float(s), 6) for name, s in (known.get("seconds") or {}).items()}
+    return {
+        "lm_calls": known.get("lm_calls"),
+        "tokens": total,
+        "cost_usd": known.get("cost_usd"),
+        "spent": spent or None,
+    }

@@ -56,6 +56,7 @@ def log_evaluation(
         counts = {"failed": record.failed, "wall_seconds": record.wall_seconds, "lm_calls": record.lm_calls,
                   "tokens": record.tokens, "cost_usd": record.cost_usd}  # fmt: skip
         run.log_metrics({**counts, **{f"rung_{k.replace(' ', '_')}": v for k, v in record.rung_shares.items()}})
+        run.log_metrics({f"mean_{name}": value for name, value in record.spent_per_sample.items()})
         rows = islice(record.rows, _MAX_TABLE_ROWS)
         run.log_table([row.model_dump(mode="json", exclude={"notes"}) for row in rows], "samples")
         for plot_name, plot in plots.items():

@@ -134,6 +134,8 @@ class EvaluationRecord(_Frozen):
     cost_usd: float | None = None
     baseline_cost: Cost | None = None
     """What the baselines cost on top."""
+    spent_per_sample: dict[str, float] = Field(default_factory=dict)
+    """Means over the samples that say: tokens, calls, cache hits, tool readings, replans, seconds by stage."""
     seed: int = 0
     wall_seconds: float = 0.0
     """Of this run; samples taken over from a checkpoint cost nothing again."""
@@ -198,6 +200,8 @@ class _Tally:
         self._groups: set[str] = set()
         self._rungs: Counter[str] = Counter()
         self._costs: dict[str, Any] = {}
+        self._spent: dict[str, float] = {}
+        self._spenders = 0
 
     def add(self, row: Row) -> None:
         status = "failed" if row.status == "failed" else "used" if row.counts else "unlabelled"
@@ -205,6 +209,10 @@ class _Tally:
         self._groups.add(row.group)
         if row.rung:
             self._rungs[row.rung] += 1
+        if row.spent is not None:
+            self._spenders += 1
+            for name, amount in row.spent.items():
+                self._spent[name] = self._spent.get(name, 0.0) + amount
         spent: Iterable[tuple[str, BaseModel]] = [("", row)]
         if row.baseline_cost is not None:
             spent = [*spent, ("baseline_", row.baseline_cost)]
@@ -224,6 +232,7 @@ class _Tally:
             "rungs": dict(sorted(self._rungs.items())),
             "rung_shares": {rung: round(n / asked, 6) for rung, n in sorted(self._rungs.items())},
             "baseline_cost": Cost(**baseline) if baseline else None,
+            "spent_per_sample": {name: round(total / self._spenders, 6) for name, total in self._spent.items()},
             **{name: self._costs.get(name) for name in ("lm_calls", "tokens", "cost_usd")},
         }  # fmt: skip
 

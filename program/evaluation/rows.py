@@ -72,6 +72,8 @@ class Row(_Frozen):
     lm_calls: int | None = None
     tokens: int | None = None
     cost_usd: float | None = None
+    spent: dict[str, float] | None = None
+    """Input and output tokens, cache hits, tool readings, replans, and seconds by stage ("seconds_planner")."""
     error: str | None = None
     """One line, for a failed or degraded sample."""
     notes: Notes | None = None
