@@ -86,8 +86,7 @@ def notes(record: EvaluationRecord) -> list[str]:
         lines.append(f"{record.failed} of {len(record.rows)} samples failed; no figure counts them.")
     if any(figure.descriptive for figure in record.figures.values()):
         groups = sorted({figure.groups for figure in record.figures.values()})
-        shown = f"{groups[0]} photograph" + ("s" if groups[0] != 1 else "")
-        lines.append(f"Only {shown}: the intervals are over images and say nothing of new ones.")
+        lines.append(f"Only {_photographs(groups[0])}: the intervals are over images and say nothing of new ones.")
     for parameters in (4, 5):
         figure = getattr(record.details, f"plcc_logistic{parameters}", None)
         if figure is not None and "line instead" in figure.method:
@@ -105,7 +104,7 @@ def _baseline_table(
 ) -> Table:
     basis: Figure = getattr(record, gain)
     digits = 3 if _width(record, ways, metrics, gain) <= _COLUMNS else 2
-    title = f"{heading(record)}\nn = {basis.n} of {basis.asked}, {basis.groups} photographs"
+    title = f"{heading(record)}\nn = {basis.n} of {basis.asked}, {_photographs(basis.groups)}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("", no_wrap=True, min_width=_LABEL)
     for metric in metrics:
@@ -128,6 +127,10 @@ def _width(record: EvaluationRecord, ways: Sequence[Baseline], metrics: Sequence
     """Return the columns that a table with three decimals takes."""
     shown = [max(len(_ends(f, 3)) for w in (record, *ways) if (f := getattr(w, m)) is not None) for m in metrics]
     return _LABEL + sum(shown) + len(shown) + 1 + max(len(_ends(way.gain[gain], 3, "+")) for way in ways)
+
+
+def _photographs(count: int) -> str:
+    return f"{count} photograph" + ("s" if count != 1 else "")
 
 
 def _value(way: Baseline, metric: MetricName) -> float:
