@@ -109,8 +109,8 @@ def compile_program(job: Job, *, lm: dspy.BaseLM | None = None, console: Console
             dataset=job.dataset, context=_context(candidate, job, lm), label=label,
         )  # fmt: skip
 
-    # The history of prompts would grow by every demo of every call.
-    with dspy.context(disable_history=True):
+    # The history of prompts and the trace would grow by every demo of every call.
+    with dspy.context(disable_history=True, trace=None):
         uncompiled = Candidate("uncompiled", program)
         with _timed(seconds, "teach"), _progress(console, "evidence", len(train)) as advance:
             examples = taught_examples(program, train, workers=chosen.workers, advance=advance)
