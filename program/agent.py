@@ -10,7 +10,7 @@ from program.errors import InputError
 from program.executor import Executor
 from program.images import HOST, IMAGES, Box, ImageRef, ImageSource
 from program.planner import Planner
-from program.query import letter_options
+from program.query import DEFAULT_QUERY, letter_options
 from program.replan import next_step
 from program.resources import Resources
 from program.settings import Settings, load_settings
@@ -21,8 +21,6 @@ from program.tracking import annotate_trace
 __all__ = ("DEFAULT_QUERY", "AgenticIQA")
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_QUERY = "Rate the perceptual quality of this image."
 
 
 class AgenticIQA(dspy.Module):

@@ -7,13 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-__all__ = ("LETTERS", "LEVEL_WORDS", "ScoreFusion", "level_in_text", "spread")
+from signatures.schemas import LEVEL_WORDS
+
+__all__ = ("LETTERS", "ScoreFusion", "level_in_text", "spread")
 
 logger = logging.getLogger(__name__)
 
 LETTERS = "EDCBA"
 """Letter of each level, 1 (E, bad) to 5 (A, excellent)."""
-LEVEL_WORDS = ("bad", "poor", "fair", "good", "excellent")
 SMOOTHING = 0.15
 """Mass taken from a single named level and shared by the four others."""
 

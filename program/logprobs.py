@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from program.fusion import LETTERS, LEVEL_WORDS
+from program.fusion import LETTERS
+from signatures.schemas import LEVEL_WORDS
 
 __all__ = ("level_masses",)
 

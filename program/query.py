@@ -7,6 +7,7 @@ from enum import Enum
 from itertools import pairwise
 
 __all__ = (
+    "DEFAULT_QUERY",
     "QueryReading",
     "QueryType",
     "detect_query_type",
@@ -15,6 +16,10 @@ __all__ = (
     "parse_options",
     "read_query",
 )
+
+
+DEFAULT_QUERY = "Rate the perceptual quality of this image."
+"""What is asked of an image that comes without a question."""
 
 
 class QueryType(Enum):

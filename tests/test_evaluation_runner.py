@@ -24,7 +24,8 @@ from program.errors import InputError
 from program.evaluation.metrics import METRICS
 from program.evaluation.record import Dataset, EvaluationRecord, Row, compare, summarize
 from program.evaluation.report import comparison_table, scatter_plot, write_png
-from program.evaluation.runner import SCORING_QUERY, evaluate, run_sample
+from program.evaluation.runner import evaluate, run_sample
+from program.query import DEFAULT_QUERY
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -74,7 +75,7 @@ def test_program_gets_the_sample_and_a_default_question():
     ]
     _run(lambda **given: seen.append(given) or _answer(3.0), samples, workers=1)
     assert seen[0] == {
-        "image": "x.png", "query": SCORING_QUERY, "reference": "r.png", "options": None,
+        "image": "x.png", "query": DEFAULT_QUERY, "reference": "r.png", "options": None,
         "regions": {"sky": (0, 0, 1, 1)},
     }  # fmt: skip
     assert seen[1]["query"] == "Blurry?"

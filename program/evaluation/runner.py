@@ -18,11 +18,9 @@ from program.evaluation.misses import Misses
 from program.evaluation.progress import watching
 from program.evaluation.record import Dataset, EvaluationRecord, summarize
 from program.evaluation.rows import Cost, Row, Rows
+from program.query import DEFAULT_QUERY
 
-__all__ = ("SCORING_QUERY", "Beside", "SampleLike", "evaluate", "run_sample")
-
-SCORING_QUERY = "Rate the perceptual quality of this image."
-"""Asked where a sample has a score but no question of its own."""
+__all__ = ("Beside", "SampleLike", "evaluate", "run_sample")
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +134,7 @@ def run_sample(program: Callable[..., Any], sample: SampleLike, beside: Beside |
     try:
         assessment = program(
             image=str(sample.image),
-            query=sample.query or SCORING_QUERY,
+            query=sample.query or DEFAULT_QUERY,
             reference=str(sample.reference) if sample.reference else None,
             options=sample.options,
             regions=sample.regions,

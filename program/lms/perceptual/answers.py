@@ -1,6 +1,5 @@
 """The expert's answer to each of the program's signatures, chosen by the names of the output fields."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from program.errors import ModelError
 from program.lms.perceptual.findings import describe, findings, present, severity_word
-from program.lms.perceptual.planning import choose_tools, is_chinese, plan_assessment
+from program.lms.perceptual.planning import choose_tools, is_chinese, parsed_json, plan_assessment
 from program.lms.perceptual.quality import Belief, level_probabilities
 from program.lms.perceptual.questions import Choice, answer_choice
 from program.lms.perceptual.views import View, Viewer
@@ -79,7 +78,7 @@ def _judged(viewer: Viewer, inputs: Inputs) -> list[dict[str, str]]:
 
 
 def _asked(text: Any) -> dict[str, list[DistortionCategory]]:
-    given = _json(text)
+    given = parsed_json(text)
     if not isinstance(given, dict):
         return {}
     return {
@@ -190,7 +189,7 @@ def _label(demo: Mapping[str, Any]) -> float | None:
         return float(_LETTERS.index(letter) + 1)
     given = demo.get("quality_probs")
     if isinstance(given, str):
-        given = _json(given)
+        given = parsed_json(given)
     try:
         stated = given if isinstance(given, LevelProbabilities) else LevelProbabilities.model_validate(given)
     except ValueError:
@@ -211,7 +210,7 @@ def _view(viewer: Viewer, inputs: Inputs) -> View:
 
 def _regions(inputs: Inputs) -> list[str]:
     given = inputs.get("regions")
-    names = _json(given) if isinstance(given, str) else given
+    names = parsed_json(given) if isinstance(given, str) else given
     if isinstance(names, str):
         names = [names]
     return [str(name) for name in names] if names else [GLOBAL]
@@ -226,7 +225,7 @@ def _options(inputs: Inputs) -> dict[str, str]:
 
 def _evidence(inputs: Inputs) -> dict[str, str]:
     """Return the strongest severity word per category in the given analysis."""
-    given = _json(inputs.get("distortion_analysis"))
+    given = parsed_json(inputs.get("distortion_analysis"))
     strongest: dict[str, str] = {}
     for region in given.values() if isinstance(given, dict) else []:
         for finding in region if isinstance(region, list) else []:
@@ -239,22 +238,13 @@ def _evidence(inputs: Inputs) -> dict[str, str]:
 
 def _scores(inputs: Inputs) -> list[tuple[str, float]]:
     """Return each distinct tool and its score, in the order given."""
-    given = _json(inputs.get("quality_scores"))
+    given = parsed_json(inputs.get("quality_scores"))
     found: dict[tuple[str, float], None] = {}
     for by in given.values() if isinstance(given, dict) else []:
         for reading in by.values() if isinstance(by, dict) else []:
             if isinstance(reading, list) and len(reading) == 2 and isinstance(reading[1], int | float):
                 found[str(reading[0]), float(reading[1])] = None
     return list(found)
-
-
-def _json(text: Any) -> Any:
-    if not isinstance(text, str):
-        return text
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return None
 
 
 def _summary(

@@ -8,7 +8,7 @@ from typing import Any
 from program.query import parse_options
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionCategory, category_of
 
-__all__ = ("choose_tools", "is_chinese", "named_distortions", "named_regions", "plan_assessment")
+__all__ = ("choose_tools", "is_chinese", "named_distortions", "named_regions", "parsed_json", "plan_assessment")
 
 _BEAUTY = re.compile(
     r"\b(?:aesthetic\w*|beaut\w+|pretty|gorgeous|attractive|appealing|pleasing|artistic\w*|art\s*style|style|"
@@ -262,16 +262,17 @@ def _merit(tool: Mapping[str, Any], distortion: str) -> tuple[float, float]:
 
 
 def _json(text: Any) -> dict[str, Any]:
-    value = _parsed(text)
+    value = parsed_json(text)
     return value if isinstance(value, dict) else {}
 
 
 def _json_list(text: Any) -> list[Any]:
-    value = _parsed(text)
+    value = parsed_json(text)
     return value if isinstance(value, list) else []
 
 
-def _parsed(text: Any) -> Any:
+def parsed_json(text: Any) -> Any:
+    """Return what JSON text holds, None for text that is none; anything but text is returned as it is."""
     if not isinstance(text, str):
         return text
     try:
