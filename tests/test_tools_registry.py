@@ -97,7 +97,12 @@ def test_best_goes_by_strength_then_general_then_cost():
 @pytest.mark.parametrize("category", [None, *DISTORTION_CATEGORIES])
 def test_declared_strengths_lead_to_a_tool_that_is_not_slow(category):
     assert REGISTRY.best(category, [s for s in REGISTRY.for_mode("FR") if s.cost != "expensive"]).name in {
-        "VIF", "FSIM", "VSI", "GMSD", "PSNR", "NLPD"
+        "VIF",
+        "FSIM",
+        "VSI",
+        "GMSD",
+        "PSNR",
+        "NLPD",
     }
 
 

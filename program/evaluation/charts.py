@@ -187,9 +187,7 @@ def _numbers(figure: Figure) -> tuple[float, float, float]:
     return value, value if figure.low is None else figure.low, value if figure.high is None else figure.high
 
 
-def _whiskers(
-    axis: Axes, values: Sequence[tuple[float, float, float]], places: NDArray[Any], *, upright: bool
-) -> None:
+def _whiskers(axis: Axes, values: Sequence[tuple[float, float, float]], places: NDArray[Any], *, upright: bool) -> None:
     for place, (_, low, high) in zip(places, values, strict=True):
         along = ([place, place], [low, high]) if upright else ([low, high], [place, place])
         axis.plot(*along, color=INK, linewidth=1.3, solid_capstyle="butt", zorder=3)
