@@ -191,3 +191,33 @@ def picture():
         return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
     return make
+
+
+def _module_at(name):
+    """Load a file beside this one by path: no test imports another."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def loopback_module():
+    """The module of the loopback server (`Loopback`, `Faults`, `Reply`, `FAULTS`, ...)."""
+    return _module_at("loopback")
+
+
+@pytest.fixture
+def loopback(loopback_module):
+    """Start OpenAI-compatible servers on the loopback: `loopback(latency_s=0.2, faults=["drop"])`; see loopback.py."""
+    running = []
+
+    def start(**options):
+        running.append(loopback_module.Loopback(**options).start())
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.stop()
