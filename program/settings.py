@@ -84,6 +84,13 @@ class CompileSettings(_Section):
     """How many of the best candidates are ranked again by validation SRCC and accuracy."""
 
 
+class TrackingSettings(_Section):
+    """What MLflow is told beyond params, figures and tables."""
+
+    trace_sampling: float = Field(ge=0, le=1)
+    """Share of the assessments of an evaluation that are recorded step by step as traces."""
+
+
 class Settings(_Section):
     """The whole tree."""
 
@@ -96,6 +103,7 @@ class Settings(_Section):
     fusion: FusionSettings
     tools: ToolSettings
     compile: CompileSettings
+    tracking: TrackingSettings
     models: LanguageModels
 
     def with_model(self, backend: str | None, api_base: str | None = None) -> "Settings":

@@ -1,13 +1,19 @@
 """MLflow tracking: what a run holds, where it lies, how it ends, and how quiet it is."""
 
+import base64
+import contextlib
 import json
 import os
+import re
 import shlex
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +22,7 @@ from matplotlib.figure import Figure as Plot
 
 from program.errors import InputError
 from program.evaluation.intervals import Figure
-from program.tracking import Tracker
+from program.tracking import Tracker, experiment_name, traced
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -159,10 +165,142 @@ def test_a_store_that_cannot_be_opened_is_one_line(tmp_path, monkeypatch):
         Tracker(tmp_path / "file", "x")
     assert "\n" not in str(caught.value)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(InputError, match=r"nor the server 'http://127\.0\.0\.1:9'") as caught:
+        Tracker(tmp_path / "file", "x", tracking_uri="http://127.0.0.1:9")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_is_down_is_said_once_and_the_run_goes_to_the_local_store(store, caplog, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     started = time.monotonic()
-    with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9"):
-        Tracker(tmp_path, "x", tracking_uri="http://127.0.0.1:9")
+    tracker = Tracker(store, "down", tracking_uri="http://127.0.0.1:9")
+    with tracker.run("kept") as run:
+        run.log_metrics({"srcc": 0.5})
     assert time.monotonic() - started < 20
+    assert caplog.text.count("http://127.0.0.1:9' does not answer") == 1
+    assert "mlflow ui" in caplog.text
+    local = Tracker(store, "down")
+    assert _read(local, run.run_id).data.metrics == {"srcc": 0.5}
+    assert _read(local, run.run_id).info.status == "FINISHED"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A real MLflow server on its own store; (address, process)."""
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination",
+        str(folder / "artifacts"),
+    ]  # fmt: skip
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, env={**os.environ, **quiet}, cwd=folder, stdout=log, stderr=log, start_new_session=True
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(240):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=2):  # noqa: S310
+                break
+            assert process.poll() is None, (folder / "log").read_text()
+            time.sleep(0.5)
+        yield address, process
+    finally:
+        _stop(process)
+
+
+def _stop(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _children(tracker, run_id):
+    return tracker._client.search_runs([tracker._experiment_id], f"tags.mlflow.parentRunId = '{run_id}'")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
+def test_a_run_on_a_real_server_moves_whole_to_the_local_store_when_that_dies(
+    server, store, tmp_path, caplog, monkeypatch
+):
+    address, process = server
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    report = tmp_path / "report.html"
+    report.write_text("<p>fine</p>", encoding="utf-8")
+    tracker = Tracker(store, "moved", tracking_uri=address)
+    with tracker.run("whole", {"note": "fine"}) as run:
+        on_server = run.run_id
+        run.log_params({"seed": 1})
+        run.log_dataset("clive", "0" * 64, "clive/manifest.jsonl", "test")
+        run.log_file(report)
+        report.unlink()
+        for step in range(2):
+            with run.nested(f"candidate {step}") as child:
+                child.log_metrics({"srcc": 0.1 * step})
+            run.log_metrics({"best": 0.1 * step}, step=step)
+        first = tracker.client.get_run(on_server)
+        assert first.inputs.dataset_inputs[0].dataset.name == "clive"
+        assert len(_children(tracker, on_server)) == 2
+        _stop(process)
+        with run.nested("candidate 2") as child:
+            child.log_metrics({"srcc": 0.7})
+        run.log_table([{"id": "a"}])
+    assert caplog.text.count("does not answer") == 1
+    local = Tracker(store, "moved")
+    found = _read(local, run.run_id)
+    assert (found.info.status, found.data.params, found.data.tags["note"]) == ("FINISHED", {"seed": "1"}, "fine")
+    assert found.inputs.dataset_inputs[0].dataset.digest == "0" * 36
+    assert [m.value for m in local._client.get_metric_history(run.run_id, "best")] == [0.0, 0.1]
+    assert sorted(c.data.metrics["srcc"] for c in _children(local, run.run_id)) == [0.0, 0.1, 0.7]
+    assert {c.info.status for c in _children(local, run.run_id)} == {"FINISHED"}
+    kept = store / "artifacts" / run.run_id / "artifacts"
+    assert (kept / "report.html").read_text(encoding="utf-8") == "<p>fine</p>"
+    assert (kept / "samples.json").is_file()
+    assert not list(Path(tempfile.gettempdir()).glob("agentic-iqa-run-*"))
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ("quickstart", "quickstart"),
+        ("a/clive/manifest.jsonl", "clive"),
+        ("/a/mine.jsonl", "mine"),
+        ("mcq.jsonl", "mcq"),
+    ],
+)
+def test_an_experiment_is_called_by_its_dataset(data, name, monkeypatch):
+    assert experiment_name(data) == name
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine alone")
+    assert experiment_name(data) == "mine alone"
+
+
+@pytest.mark.filterwarnings("default")  # as below
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, 0), (1.0, 2)])
+def test_a_share_of_the_assessments_is_traced_and_no_image_bytes_are(
+    store, assess_a_picture, scripted_lm, picture, rate, expected
+):
+    import dspy
+
+    tracker = Tracker(store, f"traces {rate}")
+    seen = scripted_lm([{"text": "fine"}])
+    seen.engine.resolves_references = False
+    with traced(tracker, rate):
+        assess_a_picture()
+        with dspy.context(lm=seen, adapter=dspy.JSONAdapter()):
+            inline = dspy.Image(f"data:image/png;base64,{base64.b64encode(picture().tobytes()).decode()}")
+            dspy.Predict("image: dspy.Image -> text")(image=inline)
+    assess_a_picture()
+    traces = tracker.client.search_traces(locations=[tracker.experiment_id])
+    assert len(traces) == expected
+    written = json.dumps([trace.to_dict() for trace in traces], default=str)
+    assert not re.search("base64,(?!.?left out)[A-Za-z0-9+/]{8}", written)
+    if expected:
+        assert "base64,(left out)" in written
+        assert "Summarizer.forward" in written
 
 
 def test_ui_hint_names_the_store_as_seen_from_here(store, monkeypatch):

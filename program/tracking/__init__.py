@@ -1,0 +1,11 @@
+"""MLflow, and nothing else in the project, is spoken to here: runs, traces and registered models.
+
+The local store is sqlite at `<mlruns>/mlflow.db` with artifacts under `<mlruns>/artifacts`; nothing is written
+elsewhere. MLflow is imported when a Tracker is made, not before: it takes over a second.
+"""
+
+from program.tracking.runs import RunHandle
+from program.tracking.store import Tracker, experiment_name
+from program.tracking.traces import annotate_trace, traced
+
+__all__ = ("RunHandle", "Tracker", "annotate_trace", "experiment_name", "traced")

@@ -1,0 +1,99 @@
+"""Traces of assessments in the MLflow store: every stage and question with its time, and no image bytes."""
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from program.tracking.store import Tracker
+
+__all__ = ("annotate_trace", "traced", "without_image_bytes")
+
+_IMAGE_BYTES = re.compile(r"(data:[\w.+-]+/[\w.+-]+;base64,)[A-Za-z0-9+/=_-]{16,}")
+
+
+def annotate_trace(facts: Mapping[str, Any]) -> None:
+    """Write facts as attributes on the MLflow span that is being recorded, if there is one.
+
+    Costs nothing where nobody traces: MLflow is not imported for it.
+    """
+    if "mlflow" not in sys.modules:
+        return
+    import mlflow
+
+    span = mlflow.get_current_active_span()
+    if span is not None:
+        span.set_attributes({f"agentic_iqa.{name}": value for name, value in facts.items() if value is not None})
+
+
+def without_image_bytes(value: Any) -> Any:
+    """Return a value (text, or lists and mappings of it) with the bytes of data URIs left out.
+
+    >>> without_image_bytes({"url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUg=="})
+    {'url': 'data:image/png;base64,(left out)'}
+    """
+    if isinstance(value, str):
+        return _IMAGE_BYTES.sub(r"\1(left out)", value)
+    if isinstance(value, Mapping):
+        return {key: without_image_bytes(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_image_bytes(item) for item in value]
+    url = getattr(value, "url", None)
+    if isinstance(url, str) and url.startswith("data:"):
+        return without_image_bytes(url)
+    return value
+
+
+@contextlib.contextmanager
+def traced(tracker: "Tracker", rate: float) -> Iterator[None]:
+    """Record a share `rate` (0..1) of the assessments made inside as traces of the tracker's experiment.
+
+    The whole process is traced meanwhile: MLflow has one tracing configuration.
+    """
+    if rate <= 0:
+        yield
+        return
+    import dspy
+    import mlflow
+
+    mlflow.set_tracking_uri(tracker.tracking_uri)
+    mlflow.set_experiment(experiment_id=tracker.experiment_id)
+    counted = dspy.settings.track_usage
+    with _environment("MLFLOW_TRACE_SAMPLING_RATIO", str(rate)):
+        mlflow.tracing.reset()
+        mlflow.tracing.configure(span_processors=[_strip])
+        mlflow.dspy.autolog(log_traces=True, log_traces_from_eval=True, log_traces_from_compile=False, silent=True)
+        # It switches on DSPy's own count of tokens, which complains of programs that return no Prediction.
+        dspy.configure(track_usage=counted)
+        try:
+            yield
+        finally:
+            mlflow.dspy.autolog(disable=True, silent=True)
+            mlflow.flush_trace_async_logging()
+            mlflow.tracing.configure(span_processors=[])
+
+
+def _strip(span: Any) -> None:
+    """Leave out the image bytes that a caller's own language model was sent inline."""
+    span.set_inputs(without_image_bytes(span.inputs))
+    span.set_outputs(without_image_bytes(span.outputs))
+    for key, value in list(span.attributes.items()):
+        if not key.startswith("mlflow.") and "base64," in str(value):
+            span.set_attribute(key, without_image_bytes(value))
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    import os
+
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
