@@ -145,6 +145,7 @@ def _completed(usage: Usage, state: AssessmentState) -> Usage:
     logs = state.executor_evidence.tool_logs if state.executor_evidence else []
     usage.tool_readings = len(logs)
     usage.tool_cache_hits = sum(log.cached for log in logs)
+    usage.tool_failures = sum(log.error is not None for log in logs)
     usage.replans = state.iteration_count
     return usage
 

@@ -38,15 +38,15 @@ def _compile(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from optimizers.compiling import compile_program, prepared
-    from program.tracking import Tracker
+    from program.tracking import Tracker, experiment_name
 
     settings = settings_from(arguments)
     data = arguments.data or settings.compile.data
     out = arguments.out or settings.programs_dir / f"{Path(data).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     console = Console(stderr=True)
     job = prepared(settings, data, arguments.optimizer or settings.compile.optimizer, out, console=console)
-    tracker = Tracker(settings.mlruns_dir, experiment=f"compile {Path(data).stem}")
-    with tracker.run(f"{job.optimizer} seed {settings.seed}", {"command": "compile"}) as run:
+    tracker = Tracker(settings.mlruns_dir, experiment=experiment_name(data))
+    with tracker.run(f"compile {job.optimizer} seed {settings.seed}", {"command": "compile"}) as run:
         run.log_params(job.params())
         result = compile_program(job, console=console)
         _log(run, result)

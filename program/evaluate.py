@@ -38,18 +38,21 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from program.evaluation.page import check_report_folder, write_report
     from program.evaluation.publishing import log_evaluation, show
     from program.saving import load
+    from program.tracking import Tracker, experiment_name, traced
 
     settings = settings_from(arguments)
     program = load(arguments.program, settings) if arguments.program else AgenticIQA(settings)
     samples = samples_of(arguments.data, settings, None if arguments.split == "all" else arguments.split)
     if arguments.report:
         check_report_folder(arguments.report)
-    record = evaluate(
-        program, samples, baselines=arguments.baselines, workers=arguments.workers,
-        checkpoint=arguments.checkpoint, resume=arguments.resume,
-    )  # fmt: skip
+    tracker = Tracker(settings.mlruns_dir, experiment_name(samples.name))
+    with traced(tracker, settings.tracking.trace_sampling):
+        record = evaluate(
+            program, samples, baselines=arguments.baselines, workers=arguments.workers,
+            checkpoint=arguments.checkpoint, resume=arguments.resume,
+        )  # fmt: skip
     page = write_report(record, samples, arguments.report) if arguments.report else None
-    run = log_evaluation(record, settings, samples, page)
+    run = log_evaluation(record, tracker, samples, page)
     if arguments.json:
         sys.stdout.write(json.dumps({**record.summary(), "mlflow_run": run.run_id}, indent=2) + "\n")
     else:

@@ -193,6 +193,7 @@ class Usage(_Record):
     cost_usd: float | None = None
     tool_readings: int = 0
     tool_cache_hits: int = 0
+    tool_failures: int = 0
     replans: int = 0
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time by stage: planner, executor, tools (part of the executor), summarizer, total."""

@@ -87,7 +87,8 @@ def _rounded(value: Any) -> Any:
 
 
 _SPENT = (
-    "lm_calls", "lm_cache_hits", "input_tokens", "output_tokens", "tool_readings", "tool_cache_hits", "replans"
+    "lm_calls", "lm_cache_hits", "input_tokens", "output_tokens", "tool_readings", "tool_cache_hits", "tool_failures",
+    "replans",
 )  # fmt: skip
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from rich.console import Console
 
 from program.evaluation.charts import charts
+from program.evaluation.intervals import Figure
 from program.evaluation.page import write_report
 from program.evaluation.record import EvaluationRecord
 from program.evaluation.runner import SampleLike
 from program.evaluation.tables import baseline_tables, figures_table
-from program.settings import Settings
 from program.tracking import RunHandle, Tracker
 
-__all__ = ("Logged", "log_evaluation", "show")
+__all__ = ("Logged", "log_evaluation", "log_origin", "show")
 
 _MAX_TABLE_ROWS = 20_000
 """A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
@@ -30,33 +30,22 @@ class Logged:
 
 
 def log_evaluation(
-    record: EvaluationRecord, settings: Settings, samples: Iterable[SampleLike], page: Path | None = None
+    record: EvaluationRecord,
+    tracker: Tracker,
+    samples: Iterable[SampleLike],
+    page: Path | None = None,
 ) -> Logged:
     """Log params, every figure with its interval, the samples' table, the charts and the report as one MLflow run.
 
     `page` is the report where it was written already; else one is made from `samples` for the run alone.
     """
-    name = record.dataset.name.removesuffix(".jsonl").removesuffix("/manifest")
-    tracker = Tracker(settings.mlruns_dir, experiment=f"evaluate {name}")
+    split = record.dataset.split or "all"
     plots = charts(record)
-    with tracker.run(f"{record.dataset.split or 'all splits'} seed {record.seed}", {"command": "evaluate"}) as run:
+    with tracker.run(f"evaluate {split} seed {record.seed}", {"command": "evaluate"}) as run:
+        log_origin(run, record, split)
         run.log_params({"data": record.dataset.model_dump(), "seed": record.seed, **record.context})
-        for metric, figure in record.figures.items():
-            run.log_figure(metric, figure)
-        if record.details is not None:
-            fields = type(record.details).model_fields
-            for field in fields:
-                value = getattr(record.details, field)
-                if hasattr(value, "method"):
-                    run.log_figure(field, value)
-        for key, way in record.baselines.items():
-            prefix = "baseline_" + "".join(c if c.isalnum() else "_" for c in key)
-            for metric in ("srcc", "plcc", "rmse", "accuracy"):
-                run.log_figure(f"{prefix}_{metric}", getattr(way, metric))
-        counts = {"failed": record.failed, "wall_seconds": record.wall_seconds, "lm_calls": record.lm_calls,
-                  "tokens": record.tokens, "cost_usd": record.cost_usd}  # fmt: skip
-        run.log_metrics({**counts, **{f"rung_{k.replace(' ', '_')}": v for k, v in record.rung_shares.items()}})
-        run.log_metrics({f"mean_{name}": value for name, value in record.spent_per_sample.items()})
+        run.log_figures(_figures(record))
+        run.log_metrics(_costs(record))
         rows = islice(record.rows, _MAX_TABLE_ROWS)
         run.log_table([row.model_dump(mode="json", exclude={"notes"}) for row in rows], "samples")
         for plot_name, plot in plots.items():
@@ -65,6 +54,38 @@ def log_evaluation(
         with tempfile.TemporaryDirectory() as folder:
             run.log_file(page or write_report(record, samples, Path(folder), plots))
     return Logged(run, tracker.runs_url)
+
+
+def log_origin(run: RunHandle, record: EvaluationRecord, context: str) -> None:
+    """Log which data a record is about, and the code and packages that made it."""
+    run.log_dataset(record.dataset.name, record.dataset.manifest_sha256 or "unknown", record.dataset.name, context)
+    here = record.environment
+    tags = {f"version.{name}": version for name, version in here.versions.items()}
+    if here.git_commit:
+        tags |= {"mlflow.source.git.commit": here.git_commit, "git_dirty": str(here.git_dirty).lower()}
+    run.set_tags(tags)
+
+
+def _figures(record: EvaluationRecord) -> dict[str, Figure]:
+    named: dict[str, Figure] = {str(name): figure for name, figure in record.figures.items()}
+    for field in type(record.details).model_fields if record.details is not None else ():
+        value = getattr(record.details, field)
+        if isinstance(value, Figure):
+            named[field] = value
+    for key, way in record.baselines.items():
+        prefix = "baseline_" + "".join(c if c.isalnum() else "_" for c in key)
+        for metric in ("srcc", "plcc", "rmse", "accuracy"):
+            figure = getattr(way, metric)
+            if figure is not None:
+                named[f"{prefix}_{metric}"] = figure
+    return named
+
+
+def _costs(record: EvaluationRecord) -> dict[str, float | None]:
+    counts = {"failed": record.failed, "wall_seconds": record.wall_seconds, "lm_calls": record.lm_calls,
+              "tokens": record.tokens, "cost_usd": record.cost_usd}  # fmt: skip
+    rungs = {f"rung_{name.replace(' ', '_')}": share for name, share in record.rung_shares.items()}
+    return {**counts, **rungs, **{f"mean_{n}": v for n, v in record.spent_per_sample.items()}, **record.pace}
 
 
 def show(record: EvaluationRecord, page: Path | None, run: Logged) -> None:

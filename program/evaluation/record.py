@@ -1,9 +1,11 @@
 """What an evaluation leaves behind: one record over all rows."""
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from program.errors import InputError
@@ -136,6 +138,9 @@ class EvaluationRecord(_Frozen):
     """What the baselines cost on top."""
     spent_per_sample: dict[str, float] = Field(default_factory=dict)
     """Means over the samples that say: tokens, calls, cache hits, tool readings, replans, seconds by stage."""
+    pace: dict[str, float] = Field(default_factory=dict)
+    """Over the samples that say: seconds a sample took ("seconds_p50", "seconds_p95"), and the shares of samples that
+    planned again ("replan_rate") and of tool readings that failed ("tool_failure_rate")."""
     seed: int = 0
     wall_seconds: float = 0.0
     """Of this run; samples taken over from a checkpoint cost nothing again."""
@@ -202,15 +207,19 @@ class _Tally:
         self._costs: dict[str, Any] = {}
         self._spent: dict[str, float] = {}
         self._spenders = 0
+        self._replanned = 0
+        self._seconds = array("d")
 
     def add(self, row: Row) -> None:
         status = "failed" if row.status == "failed" else "used" if row.counts else "unlabelled"
         self._counts[row.task].update(("asked", status))
         self._groups.add(row.group)
+        self._seconds.append(row.seconds)
         if row.rung:
             self._rungs[row.rung] += 1
         if row.spent is not None:
             self._spenders += 1
+            self._replanned += row.spent.get("replans", 0) > 0
             for name, amount in row.spent.items():
                 self._spent[name] = self._spent.get(name, 0.0) + amount
         spent: Iterable[tuple[str, BaseModel]] = [("", row)]
@@ -231,10 +240,22 @@ class _Tally:
             "groups": len(self._groups),
             "rungs": dict(sorted(self._rungs.items())),
             "rung_shares": {rung: round(n / asked, 6) for rung, n in sorted(self._rungs.items())},
+            "pace": self._pace(),
             "baseline_cost": Cost(**baseline) if baseline else None,
             "spent_per_sample": {name: round(total / self._spenders, 6) for name, total in self._spent.items()},
             **{name: self._costs.get(name) for name in ("lm_calls", "tokens", "cost_usd")},
         }  # fmt: skip
+
+    def _pace(self) -> dict[str, float]:
+        pace: dict[str, float] = {}
+        if self._seconds:
+            middle, slow = np.percentile(np.frombuffer(self._seconds), (50, 95))
+            pace = {"seconds_p50": round(float(middle), 6), "seconds_p95": round(float(slow), 6)}
+        if self._spenders:
+            pace["replan_rate"] = round(self._replanned / self._spenders, 6)
+        if readings := self._spent.get("tool_readings"):
+            pace["tool_failure_rate"] = round(self._spent.get("tool_failures", 0.0) / readings, 6)
+        return pace
 
 
 def compare(before: Sequence[Row], after: Sequence[Row], *, seed: int = 0) -> dict[MetricName, Figure]:

@@ -37,7 +37,10 @@ _PARENT_TAG = "mlflow.parentRunId"
 class Store(Protocol):
     """Where runs are created: a Tracker."""
 
-    ui_hint: str
+    @property
+    def ui_hint(self) -> str:
+        """How to open the store in use."""
+        ...
 
     @property
     def client(self) -> "MlflowClient":
