@@ -17,6 +17,12 @@ EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
 
 
+_ROLE_FLAGS = {
+    "planner": "planner's alone", "executor": "executor's alone", "summarizer": "summarizer's alone",
+    "reflection": "model that rewrites instructions for optimizers",
+}  # fmt: skip
+
+
 def run_command(body: Callable[[], int]) -> int:
     """Run a command's body and return its exit code: input errors become one line on stderr and 2."""
     # Offline, LiteLLM would try to download a price list at first use; libraries' tqdm bars would tear our own.
@@ -49,7 +55,9 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lm", metavar="MODEL", help="language model for every role, as perceptual/expert or openai/gpt-4o"
     )
-    parser.add_argument("--api-base", metavar="URL", help="OpenAI-compatible server, as http://127.0.0.1:8000/v1")
+    for role, asks in _ROLE_FLAGS.items():
+        parser.add_argument(f"--{role}-lm", metavar="MODEL", help=f"the {asks}")
+    parser.add_argument("--api-base", metavar="URL", help="OpenAI-compatible server of the models named openai/NAME")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
     parser.add_argument("--seed", type=_natural, metavar="N", help="seed of everything random")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
@@ -72,7 +80,9 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
         logging.getLogger(name).setLevel(logging.WARNING if level > logging.DEBUG else level)
     if arguments.seed is not None:
         overrides["seed"] = arguments.seed
-    return load_settings(arguments.config, overrides).with_model(arguments.lm, arguments.api_base)
+    return load_settings(arguments.config, overrides).with_model(
+        arguments.lm, arguments.api_base, {role: getattr(arguments, f"{role}_lm") for role in _ROLE_FLAGS}
+    )
 
 
 def _natural(text: str) -> int:

@@ -4,39 +4,16 @@ import os
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from program.backends import ROLES, LanguageModels, RoleSettings, takes_api_base
+from program.backends import Section as _Section
 from program.errors import SettingsError, did_you_mean
 
 __all__ = ("CompileSettings", "FusionSettings", "RoleSettings", "Settings", "ToolSettings", "load_settings")
-
-ROLES = ("planner", "executor", "summarizer")
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class RoleSettings(_Section):
-    """The language model that plays one role."""
-
-    backend: str
-    """`provider/model` or `provider.model`; `perceptual/expert` is the embedded one."""
-    temperature: float = Field(0.0, ge=0)
-    max_tokens: int = Field(1024, gt=0)
-    api_base: str | None = None
-    """An OpenAI-compatible server, as http://127.0.0.1:8000/v1."""
-
-
-class LanguageModels(_Section):
-    """A language model per role."""
-
-    planner: RoleSettings
-    executor: RoleSettings
-    summarizer: RoleSettings
 
 
 class AssessmentSettings(_Section):
@@ -106,13 +83,50 @@ class Settings(_Section):
     tracking: TrackingSettings
     models: LanguageModels
 
-    def with_model(self, backend: str | None, api_base: str | None = None) -> "Settings":
-        """Return the settings with one model in every role."""
-        if backend is None and api_base is None:
-            return self
-        update = {k: v for k, v in {"backend": backend, "api_base": api_base}.items() if v is not None}
-        roles = {role: getattr(self.models, role).model_copy(update=update) for role in ROLES}
-        return self.model_copy(update={"models": LanguageModels(**roles)})
+    def with_model(
+        self, backend: str | None, api_base: str | None = None, roles: Mapping[str, str] | None = None
+    ) -> "Settings":
+        """Return the settings with one model in every role, but for the roles that `roles` gives their own.
+
+        `api_base` is the server of every model whose name leaves it open (openai/NAME, vllm/NAME, ...). Raises
+        SettingsError where there is none, or where the address cannot be used.
+        """
+        named = {role: {"backend": name} for role, name in (roles or {}).items() if name is not None}
+        if backend is not None:
+            filled = [role for role in ROLES if role != "reflection" or self.models.reflection is not None]
+            named = {role: {"backend": backend} for role in filled} | named
+        return self.model_copy(update={"models": _with_server(self.models, named, api_base)})
+
+
+def _with_server(models: LanguageModels, named: Mapping[str, Any], api_base: str | None) -> LanguageModels:
+    changes = {role: dict(change) for role, change in named.items()}
+    backends = {
+        role: changes[role]["backend"] if role in changes else getattr(models, role).backend
+        for role in ROLES
+        if role in changes or getattr(models, role) is not None
+    }
+    served = [
+        r for r, name in backends.items() if takes_api_base(name) and name.partition("/")[0] not in models.backends
+    ]
+    if api_base is not None and not served:
+        raise SettingsError(
+            f"--api-base: no role's model is on a server (they are {', '.join(sorted(set(backends.values())))}); "
+            "name one as --lm openai/NAME"
+        )
+    ambient = os.environ.get("AGENTICIQA_API_BASE") or None
+    for role in ROLES:
+        if role in served and api_base is not None:
+            changes[role] = {**changes.get(role, {}), "api_base": api_base}
+        elif role in changes:
+            # A model chosen anew is on the server that was set, if on any; a hosted one on none.
+            known = getattr(models, role) or models.summarizer
+            changes[role]["api_base"] = (known.api_base or ambient) if role in served else None
+    if not changes:
+        return models
+    try:
+        return models.changed(changes)
+    except ValidationError as error:
+        raise SettingsError(_explain(error, "--lm, --api-base", LanguageModels)) from error
 
 
 _ENVIRONMENT = {
@@ -120,8 +134,6 @@ _ENVIRONMENT = {
     "AGENTICIQA_MLRUNS_DIR": ("mlruns_dir",),
     "AGENTICIQA_PARAMS_DIR": ("tools", "params_dir"),
     "AGENTICIQA_DEVICE": ("tools", "device"),
-    "AGENTICIQA_LM": ("models", "*", "backend"),
-    "AGENTICIQA_API_BASE": ("models", "*", "api_base"),
 }
 
 
@@ -145,8 +157,8 @@ def load_settings(path: Path | None = None, overrides: Mapping[str, Any] | None 
         _merge(tree, _read(text, origin))
     for variable, keys in _ENVIRONMENT.items():
         if os.environ.get(variable):
-            for role in ROLES if "*" in keys else ("",):
-                _merge(tree, _nest([role if key == "*" else key for key in keys], os.environ[variable]))
+            _merge(tree, _nest(list(keys), os.environ[variable]))
+    _apply_model_environment(tree["models"])
     _merge(tree, overrides or {})
     for key in ("cache_dir", "mlruns_dir", "programs_dir"):
         tree[key] = Path(str(tree[key])).expanduser()
@@ -154,6 +166,16 @@ def load_settings(path: Path | None = None, overrides: Mapping[str, Any] | None 
         return Settings.model_validate(tree)
     except ValidationError as error:
         raise SettingsError(_explain(error, origin)) from error
+
+
+def _apply_model_environment(models: Any) -> None:
+    roles = [models[r] for r in ROLES if isinstance(models, dict) and isinstance(models.get(r), dict)]
+    for role in roles:
+        if os.environ.get("AGENTICIQA_LM"):
+            role["backend"] = os.environ["AGENTICIQA_LM"]
+        named = str(role.get("backend")).partition("/")[0] in (models.get("backends") or {})
+        if os.environ.get("AGENTICIQA_API_BASE") and takes_api_base(str(role.get("backend"))) and not named:
+            role["api_base"] = os.environ["AGENTICIQA_API_BASE"]
 
 
 def _read(text: str, origin: str) -> dict[str, Any]:
@@ -178,14 +200,21 @@ def _merge(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
             tree[key] = value
 
 
-def _explain(error: ValidationError, origin: str) -> str:
-    first = error.errors()[0]
+def _explain(error: ValidationError, origin: str, root: type[_Section] | None = None) -> str:
+    first = error.errors(include_url=False)[0]
     location = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        section: Any = Settings
-        for part in first["loc"][:-1]:
-            section = section.model_fields[str(part)].annotation
-        return (
-            f"settings {origin!r}: unknown key {location!r}{did_you_mean(str(first['loc'][-1]), section.model_fields)}"
-        )
+        known = _fields_at(root or Settings, first["loc"][:-1])
+        return f"settings {origin!r}: unknown key {location!r}{did_you_mean(str(first['loc'][-1]), known)}"
+    if first["type"] == "value_error":  # our own checks: they name the fault and the mend, and no secret
+        return f"settings {origin!r}: {location}: {first['ctx']['error']}"
     return f"settings {origin!r}: {location} = {first['input']!r}: {first['msg'].lower()}"
+
+
+def _fields_at(section: Any, location: tuple[int | str, ...]) -> list[str]:
+    """Return the keys a section of the tree may hold; `location` may lead through named entries."""
+    for part in location:
+        fields = getattr(section, "model_fields", None)
+        found = fields[str(part)].annotation if fields and str(part) in fields else section
+        section = next((t for t in (found, *get_args(found)) if hasattr(t, "model_fields")), found)
+    return list(getattr(section, "model_fields", ()))

@@ -20,6 +20,7 @@ __all__ = (
     "SummarizerOutput",
     "ToolLog",
     "Usage",
+    "WireImage",
 )
 
 logger = logging.getLogger(__name__)
@@ -182,6 +183,20 @@ class AssessmentState(_Record):
         self.iteration_count += 1
 
 
+class WireImage(_Record):
+    """One image as a language model was sent it."""
+
+    sha256: str
+    """Of the original."""
+    name: str
+    media_type: str
+    width: int
+    height: int
+    size_bytes: int
+    change: str | None = None
+    """How it differs from the original ("bmp as png", "scaled from 9000x6000 to 8000x5333"); None: original bytes."""
+
+
 class Usage(_Record):
     """What one assessment cost: model calls, tokens, money where prices are known, and seconds per stage."""
 
@@ -197,6 +212,10 @@ class Usage(_Record):
     replans: int = 0
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time by stage: planner, executor, tools (part of the executor), summarizer, total."""
+    wire_images: list[WireImage] = Field(default_factory=list)
+    """Images that went to a model's service; answers from a cache and the embedded expert send none."""
+    wire_notes: list[str] = Field(default_factory=list)
+    """What a model's service refused or was sent otherwise than asked, as its JSON schema or log-probabilities."""
 
 
 class Assessment(SummarizerOutput):

@@ -5,16 +5,19 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import dspy
 from dspy import lm15
 from dspy.clients.engines import AsyncLM15Engine, LM15Engine
+from dspy.utils.exceptions import LMConfigurationError
 
+from program.backends import SERVER_PROVIDERS, BackendSettings, RoleSettings
 from program.errors import ModelError
-from program.lms.reference_engine import AsyncReferenceEngine, ReferenceEngine
-from program.settings import RoleSettings
+from program.lms.reference_engine import AsyncReferenceEngine, ReferenceEngine, Service
+from program.lms.wire_images import limits_for
 
 __all__ = ("SERVER_KEY", "adapter_for", "build_lm", "model_name", "resolves_references")
 
@@ -39,7 +42,8 @@ def model_name(backend: str) -> str:
 
 def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     """Return the LM a role's settings name. No connection is made; keys are read from the environment only."""
-    name = model_name(role.backend)
+    entry = role.entry or BackendSettings()
+    name = _named(role)
     options = {"temperature": role.temperature, "max_tokens": role.max_tokens}
     if name.partition("@")[0] == EMBEDDED:
         from program.lms.perceptual import MODEL, make_perceptual_lm
@@ -47,36 +51,69 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
         if name not in {EMBEDDED, MODEL}:
             raise ModelError(f"model {name!r}: this version holds {MODEL!r}; use that name or plain {EMBEDDED!r}")
         return make_perceptual_lm(cache_dir, **options)
-    return _remote_lm(name, role.api_base, options)
-
-
-def _remote_lm(name: str, api_base: str | None, options: Mapping[str, Any]) -> dspy.LM:
-    config: dict[str, Any] = {}
-    capabilities: dict[str, Any] | None
-    if api_base is not None:
-        if not re.match(r"https?://[^/\s]+", api_base):
-            raise ModelError(f"api_base {api_base!r}: not an http(s) URL; give one as http://127.0.0.1:8000/v1")
-        definition = _server(api_base)
-        key = os.environ.get(SERVER_KEY)
-        config = {"providers": (definition,), "api_keys": {definition.id: key} if key else {}}
-        # DSPy's cache is keyed by the model string: the same name on two servers must not share answers.
-        name = f"{definition.id}/{name.partition('/')[2]}"
-        capabilities = _SERVER_CAPABILITIES
-    else:
-        capabilities = _declared_capabilities(name)
-        if capabilities is None:
-            return dspy.LM(name, **options)
-    try:
-        engine = LM15Engine(lm15.RouterConfig(**config))
-        engine.resolve(name)
-    except (lm15.UnknownModelError, lm15.UnsupportedFeatureError) as error:
-        raise ModelError(f"model {name!r}: {error}") from error
+    api_base = entry.api_base or role.api_base
+    key_env = entry.key_env or (SERVER_KEY if api_base else None)
+    if key_env and entry.key_env and not os.environ.get(key_env):
+        raise ModelError(f"model {role.backend!r}: its key_env {key_env} is not set; export it first")
+    key = os.environ.get(key_env) if key_env else None
+    images = role.images or limits_for(name)
+    connection = _hosted(name, key) if api_base is None else _at_address(name, api_base, key)
+    if connection is None:
+        return dspy.LM(name, **_allowed(name, options), **({"api_key": key} if key else {}))
+    service = Service(
+        _with_entry(connection.capabilities, entry), images, connection.wire_model, role.backend,
+        {key_env: key} if key_env and key else {},
+    )  # fmt: skip
     return dspy.LM(
-        name,
-        engine=ReferenceEngine(engine, capabilities),
-        async_engine=AsyncReferenceEngine(AsyncLM15Engine(lm15.RouterConfig(**config)), capabilities),
-        **options,
+        connection.lm_name,
+        engine=ReferenceEngine(LM15Engine(connection.config), service),
+        async_engine=AsyncReferenceEngine(AsyncLM15Engine(connection.config), service),
+        **_allowed(name, options),
     )
+
+
+@dataclass(frozen=True)
+class _Connection:
+    lm_name: str
+    """What caches, histories and records call the model."""
+    wire_model: str | None
+    config: Any = field(repr=False)
+    capabilities: Mapping[str, Any]
+
+
+def _named(role: RoleSettings) -> str:
+    """Return `provider/model` for a role, looking its backend up where it is an entry's name."""
+    if role.entry is None:
+        return model_name(role.backend)
+    name, _, model = role.backend.partition("/")
+    model = model or role.entry.model or ""
+    if not model:
+        raise ModelError(f"model {name!r}: this backend has no model of its own; give one as {name}/MODEL")
+    return f"{role.entry.provider}/{model}"
+
+
+def _at_address(name: str, api_base: str, key: str | None) -> _Connection:
+    """Connect to an OpenAI-compatible server, or to a gateway that speaks another provider's protocol."""
+    provider, _, model = name.partition("/")
+    # DSPy's cache is keyed by the model string: the same name at two addresses must not share answers.
+    digest = hashlib.sha256(api_base.encode()).hexdigest()[:8]
+    if provider in SERVER_PROVIDERS or not _is_hosted(name):
+        definition = _server(f"server-{digest}", api_base)
+        config = lm15.RouterConfig(env={}, providers=(definition,), api_keys={definition.id: key} if key else {})
+        return _Connection(f"{definition.id}/{model}", None, config, _SERVER_CAPABILITIES)
+    capabilities = _declared_capabilities(name) or _SERVER_CAPABILITIES
+    door = LM15Engine(lm15.RouterConfig(env={})).resolve(name).provider
+    config = lm15.RouterConfig(env={}, base_urls={door: api_base}, api_keys={door: key or "none"})
+    return _Connection(f"{provider}-{digest}/{model}", name, config, capabilities)
+
+
+def _hosted(name: str, key: str | None) -> _Connection | None:
+    """Connect to a hosted model by its provider's own key; None when only LiteLLM can reach it."""
+    capabilities = _declared_capabilities(name)
+    if capabilities is None:
+        return None
+    keys = {LM15Engine(lm15.RouterConfig(env={})).resolve(name).provider: key} if key else None
+    return _Connection(name, None, lm15.RouterConfig(api_keys=keys), capabilities)
 
 
 _SERVER_CAPABILITIES: dict[str, Any] = {
@@ -87,25 +124,51 @@ _SERVER_CAPABILITIES: dict[str, Any] = {
 }
 
 
-def _server(api_base: str) -> Any:
-    digest = hashlib.sha256(api_base.encode()).hexdigest()[:8]
+def _with_entry(capabilities: Mapping[str, Any], entry: BackendSettings) -> Mapping[str, Any]:
+    """Take away what a named backend is said to lack."""
+    lacking = set() if entry.logprobs else {"logprobs", "top_logprobs"}
+    if not entry.structured_output:
+        lacking.add("response_format")
+    return {
+        **capabilities,
+        "supports_response_schema": capabilities["supports_response_schema"] and entry.structured_output,
+        "supported_params": frozenset(capabilities["supported_params"]) - lacking,
+    }
+
+
+def _allowed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options a model takes: OpenAI's reasoning models set their own temperature and need room to think."""
+    try:
+        dspy.LM(name, **options)
+    except LMConfigurationError:
+        return {"temperature": None, "max_tokens": None}
+    return dict(options)
+
+
+def _server(provider: str, api_base: str) -> Any:
     return lm15.ProviderDefinition.chat(
         lm15.AccessPolicy(
-            provider=f"server-{digest}",
+            provider=provider,
             supports=lm15.EndpointSupport(complete=True, stream=True, models=True),
             auth_modes=("bearer",),
-            base_url=api_base.rstrip("/"),
+            base_url=api_base,
         ),
         compat=lm15.OpenAIChatCompat(max_tokens_field="max_tokens", instruction_role="system"),
         placeholder_key="none",
     )
 
 
-def _declared_capabilities(name: str) -> dict[str, Any] | None:
-    """Return what DSPy knows of a hosted model, or None when only LiteLLM can reach it."""
+def _is_hosted(name: str) -> bool:
     try:
         LM15Engine(lm15.RouterConfig(env={})).resolve(name)
     except (lm15.UnknownModelError, lm15.UnsupportedFeatureError):
+        return False
+    return True
+
+
+def _declared_capabilities(name: str) -> dict[str, Any] | None:
+    """Return what DSPy knows of a hosted model, or None when only LiteLLM can reach it."""
+    if not _is_hosted(name):
         return None
     plain = dspy.LM(name)
     return {

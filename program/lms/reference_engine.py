@@ -1,63 +1,144 @@
-"""A wrapper engine that swaps image references for the original bytes, at the wire and nowhere else."""
+"""A wrapper engine: image references become bytes at the wire, and a service that refuses a feature goes without."""
 
-import base64
-import functools
+import logging
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dspy import lm15
 
+from program.backends import ImageLimits
 from program.images import HOST, IMAGES
+from program.lms.wire_images import encoded_image, note_refusal
+from program.redaction import redact
 
-__all__ = ("AsyncReferenceEngine", "ReferenceEngine", "resolve_references")
+__all__ = ("AsyncReferenceEngine", "ReferenceEngine", "Service", "resolve_references")
+
+logger = logging.getLogger(__name__)
+
+_OPTIONAL = {
+    "response_format": r"response_?format|json_?schema|structured|guided|grammar|schema",
+    "logprobs": r"log_?prob",
+    "temperature": r"temperature",
+    "seed": r"\bseed\b",
+}
+"""What a request can do without, and the words a refusal names it by."""
+_LACKING = (400, 404, 415, 422, 500, 501)
+"""Statuses that servers answer unknown or unsupported fields with; llama.cpp gives 500 for a schema it cannot use."""
 
 
-def resolve_references(request: lm15.Request) -> lm15.Request:
-    """Return the request with every image reference replaced by the image's original bytes (base64).
+@dataclass
+class Service:
+    """What is known of the service behind an LM; shared by its synchronous and its asynchronous engine."""
+
+    capabilities: Mapping[str, Any]
+    limits: ImageLimits
+    wire_model: str | None = None
+    """The model's name on the wire where it differs from the LM's, which is what caches are keyed by."""
+    title: str = ""
+    """What the user called the model, for notes."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    refused: dict[str, str] = field(default_factory=dict)
+    """Features left out from now on, and why."""
+    gave_logprobs: bool = False
+    """Whether log-probabilities ever came: one answer without them then means nothing."""
+
+    def outgoing(self, request: lm15.Request) -> lm15.Request:
+        """Return a request as it goes over the wire."""
+        wired = resolve_references(request, self.limits)
+        return wired if self.wire_model is None else replace(wired, model=self.wire_model)
+
+    def without_refused(self, request: lm15.Request) -> lm15.Request:
+        """Return a request without the features that the service refused before."""
+        left_out = {name: None for name in self.refused if getattr(request.config, name) is not None}
+        for name in left_out:
+            note_refusal(f"{self.title}: {name} left out ({self.refused[name]})")
+        return replace(request, config=replace(request.config, **left_out)) if left_out else request
+
+    def leaves_out(self, request: lm15.Request, error: lm15.LM15Error) -> bool:
+        """Learn from a refusal what the service lacks; False where the request is not to be sent again."""
+        if error.status not in _LACKING or isinstance(error, lm15.ContextLengthError | lm15.AuthError):
+            return False
+        words = f"{error.message} {error.provider_code or ''}"
+        asked = [name for name in _OPTIONAL if getattr(request.config, name) is not None]
+        named = [name for name in asked if re.search(_OPTIONAL[name], words, re.IGNORECASE)]
+        for name in named:
+            self.refused[name] = f"HTTP {error.status}: {redact(' '.join(words.split()), self.secrets)[:120]}"
+            logger.warning("%s does not take %s and is asked without (%s)", self.title, name, self.refused[name])
+        return bool(named)
+
+    def scrub(self, error: lm15.LM15Error) -> None:
+        """Take out of an error the key that its message may quote."""
+        error.message = redact(error.message, self.secrets)
+        error.args = tuple(redact(a, self.secrets) if isinstance(a, str) else a for a in error.args)
+
+    def noted(self, request: lm15.Request, response: lm15.Response) -> lm15.Response:
+        """Record what the client itself left out or changed, and log-probabilities that did not come."""
+        for change in response.adaptations:
+            if change.action not in {"satisfied", "defaulted"}:
+                note_refusal(f"{self.title}: {change.field} {change.action} ({change.reason})")
+        if response.logprobs:
+            self.gave_logprobs = True
+        elif request.config.logprobs is not None and response.text and not self.gave_logprobs:
+            self.refused["logprobs"] = "none came with the answer"
+            note_refusal(f"{self.title}: logprobs asked for, {self.refused['logprobs']}")
+        return response
+
+
+def resolve_references(request: lm15.Request, limits: ImageLimits) -> lm15.Request:
+    """Return the request with every image reference replaced by what its service is sent of the image (base64).
 
     Raises ImageError when an image is unknown here or has changed since it was opened.
     """
 
     def resolved(part: Any) -> Any:
         if isinstance(part, lm15.ImagePart) and part.url and part.url.startswith(HOST):
-            ref = IMAGES.find(part.url)
-            return lm15.ImagePart(data=_encoded(ref.sha256, part.url), media_type=ref.media_type)
+            image = encoded_image(IMAGES.find(part.url), limits)
+            return lm15.ImagePart(data=image.data, media_type=image.media_type)
         return part
 
     messages = tuple(replace(m, parts=tuple(resolved(p) for p in m.parts)) for m in request.messages)
     return replace(request, messages=messages)
 
 
-@functools.lru_cache(maxsize=64)
-def _encoded(sha256: str, url: str) -> str:
-    """Base64 of an image's bytes; kept for the images in use, as every demo travels with every call."""
-    return base64.b64encode(IMAGES.read(url)).decode("ascii")
-
-
 class _Wrapper:
-    """What both engines share; `capabilities` are what the wrapped model declares."""
+    """What both engines share."""
 
     resolves_references = True
 
-    def __init__(self, inner: Any, capabilities: Mapping[str, Any]) -> None:
+    def __init__(self, inner: Any, service: Service) -> None:
         self.inner = inner
-        self.supports_response_schema = capabilities["supports_response_schema"]
-        self.supports_function_calling = capabilities["supports_function_calling"]
-        self.supports_reasoning = capabilities["supports_reasoning"]
-        self.supported_params = capabilities["supported_params"]
+        self.service = service
+        self.supports_response_schema = service.capabilities["supports_response_schema"]
+        self.supports_function_calling = service.capabilities["supports_function_calling"]
+        self.supports_reasoning = service.capabilities["supports_reasoning"]
+        self.supported_params = service.capabilities["supported_params"]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Features that the service turned out to lack, and how it said so."""
+        return self.service.refused
 
 
 class ReferenceEngine(_Wrapper):
     """A synchronous engine around another."""
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request, one attempt."""
-        return self.inner.complete(resolve_references(request))
+        """Answer one request in one attempt, or in one more for each feature that the service turns out to lack."""
+        wired = self.service.outgoing(request)
+        while True:
+            asked = self.service.without_refused(wired)
+            try:
+                return self.service.noted(asked, self.inner.complete(asked))
+            except lm15.LM15Error as error:
+                if not self.service.leaves_out(asked, error):
+                    self.service.scrub(error)
+                    raise
 
     def stream(self, request: lm15.Request) -> Iterator[Any]:
         """Answer one request as a stream of events."""
-        yield from self.inner.stream(resolve_references(request))
+        yield from self.inner.stream(self.service.without_refused(self.service.outgoing(request)))
 
     def close(self) -> None:
         """Close the wrapped engine's connections."""
@@ -68,12 +149,20 @@ class AsyncReferenceEngine(_Wrapper):
     """The asynchronous counterpart."""
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request, one attempt."""
-        return await self.inner.complete(resolve_references(request))
+        """Answer one request in one attempt, or in one more for each feature that the service turns out to lack."""
+        wired = self.service.outgoing(request)
+        while True:
+            asked = self.service.without_refused(wired)
+            try:
+                return self.service.noted(asked, await self.inner.complete(asked))
+            except lm15.LM15Error as error:
+                if not self.service.leaves_out(asked, error):
+                    self.service.scrub(error)
+                    raise
 
     async def stream(self, request: lm15.Request) -> AsyncIterator[Any]:
         """Answer one request as a stream of events."""
-        async for event in self.inner.stream(resolve_references(request)):
+        async for event in self.inner.stream(self.service.without_refused(self.service.outgoing(request))):
             yield event
 
     async def aclose(self) -> None:

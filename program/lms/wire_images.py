@@ -1,0 +1,183 @@
+"""What a model is sent of an image: its original bytes, or a picture that its service takes.
+
+A format that a service refuses becomes PNG without loss; an image over its limits is scaled down, as PNG. That is for
+the model's eyes only: tools always measure the original. Whatever was sent is recorded with the answer.
+"""
+
+import base64
+import functools
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib.resources import files
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from program.backends import ImageLimits
+from program.errors import ImageError
+from program.images import IMAGES, ImageRef
+from program.state import WireImage
+
+__all__ = ("EncodedImage", "encoded_image", "limits_for", "note_refusal", "recording")
+
+CACHE_MB = 24
+"""Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
+
+_FORMATS = {
+    ".bmp": "bmp", ".gif": "gif", ".jpg": "jpeg", ".png": "png", ".tif": "tiff", ".webp": "webp", ".ppm": "ppm",
+}  # fmt: skip
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_MARGIN = 0.95
+"""A scaled picture that is still too large is scaled again, this much below what its size calls for."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedImage:
+    """An image as it goes over the wire."""
+
+    data: str
+    """Base64."""
+    media_type: str
+    record: WireImage
+
+    @property
+    def data_uri(self) -> str:
+        """The image as a data URI."""
+        return f"data:{self.media_type};base64,{self.data}"
+
+
+class _Encodings:
+    """The images encoded last, bounded in bytes. Thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._size = limit, 0
+        self._kept: OrderedDict[tuple[str, ImageLimits], EncodedImage] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[str, ImageLimits]) -> EncodedImage | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: tuple[str, ImageLimits], image: EncodedImage) -> None:
+        with self._lock:
+            if key in self._kept or len(image.data) > self._limit:
+                return
+            self._kept[key] = image
+            self._size += len(image.data)
+            while self._size > self._limit:
+                self._size -= len(self._kept.popitem(last=False)[1].data)
+
+
+_ENCODINGS = _Encodings(CACHE_MB * 2**20)
+_SENT: ContextVar[tuple[list[WireImage], list[str]] | None] = ContextVar("agentic_iqa_wire", default=None)
+
+
+@contextmanager
+def recording(images: list[WireImage], notes: list[str]) -> Iterator[None]:
+    """Collect what goes over the wire inside: each image once, and each feature that a service refused."""
+    token = _SENT.set((images, notes))
+    try:
+        yield
+    finally:
+        _SENT.reset(token)
+
+
+def note_refusal(note: str) -> None:
+    """Record, once, that a service did not take something it was asked."""
+    sent = _SENT.get()
+    if sent is not None and note not in sent[1]:
+        sent[1].append(note)
+
+
+def limits_for(model: str) -> ImageLimits:
+    """Return what images the service behind `provider/model` takes, by configs/model_backends.yaml."""
+    known = _shipped_limits()
+    return known.get(model.partition("/")[0], known["default"])
+
+
+@functools.cache
+def _shipped_limits() -> dict[str, ImageLimits]:
+    text = files("configs").joinpath("model_backends.yaml").read_text("utf-8")
+    return {name: ImageLimits.model_validate(limits) for name, limits in yaml.safe_load(text)["images"].items()}
+
+
+def encoded_image(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
+    """Return an image as a service takes it, and record that it is sent.
+
+    Raises ImageError when its file went away or changed, or when no picture of it fits the limits.
+    """
+    found = _ENCODINGS.get((ref.sha256, limits))
+    if found is None:
+        found = _encode(ref, limits)
+        _ENCODINGS.put((ref.sha256, limits), found)
+    sent = _SENT.get()
+    if sent is not None and all(known.sha256 != ref.sha256 or known.change != found.record.change for known in sent[0]):
+        sent[0].append(found.record.model_copy(update={"name": ref.name}))
+    return found
+
+
+def _encode(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
+    data = IMAGES.read(ref)
+    kind = _FORMATS[ref.suffix]
+    reason = None
+    if kind not in limits.formats:
+        reason = f"{kind} as png"
+    elif _is_grey16(data):
+        # Many services read 16-bit grey as 8-bit by cutting it off, which shows them a white picture.
+        reason = "16-bit grey as 8-bit png"
+    too_large = _over(limits, max(ref.width, ref.height), len(data))
+    if reason is None and not too_large:
+        return _as_sent(ref, data, ref.media_type, (ref.width, ref.height), None)
+    sent, size = _fitted(IMAGES.pixels(ref), limits, ref.name)
+    if size != (ref.width, ref.height):
+        scaled = f"scaled from {ref.width}x{ref.height} to {size[0]}x{size[1]}"
+        reason = f"{reason}, {scaled}" if reason else scaled
+    return _as_sent(ref, sent, "image/png", size, reason or f"{kind} as png, which is smaller")
+
+
+def _as_sent(ref: ImageRef, data: bytes, media_type: str, size: tuple[int, int], change: str | None) -> EncodedImage:
+    record = WireImage(
+        sha256=ref.sha256, name=ref.name, media_type=media_type, width=size[0], height=size[1], size_bytes=len(data),
+        change=change,
+    )  # fmt: skip
+    return EncodedImage(base64.b64encode(data).decode("ascii"), media_type, record)
+
+
+def _is_grey16(data: bytes) -> bool:
+    """Return whether a PNG's header (width, height, bit depth, colour type) says 16-bit greyscale."""
+    return data.startswith(_PNG_SIGNATURE) and len(data) > 25 and data[24] == 16 and data[25] in {0, 4}
+
+
+def _over(limits: ImageLimits, side: int, size: int) -> bool:
+    too_wide = limits.max_side_px is not None and side > limits.max_side_px
+    return too_wide or (limits.max_bytes is not None and size > limits.max_bytes)
+
+
+def _fitted(pixels: NDArray[np.uint8], limits: ImageLimits, name: str) -> tuple[bytes, tuple[int, int]]:
+    """Return a PNG of H x W x 3 pixels within the limits, and its (width, height): as large as fits."""
+    from PIL import Image
+
+    whole = Image.fromarray(pixels)
+    longest = max(whole.size)
+    side = min(longest, limits.max_side_px or longest)
+    while True:
+        size = (max(1, round(whole.width * side / longest)), max(1, round(whole.height * side / longest)))
+        # From the whole picture each time: scaling twice would blur twice.
+        picture = whole if size == whole.size else whole.resize(size, Image.Resampling.LANCZOS)
+        buffer = io.BytesIO()
+        picture.save(buffer, "PNG")
+        data = buffer.getvalue()
+        if not _over(limits, side, len(data)):
+            return data, size
+        if side == 1:
+            raise ImageError(f"image {name!r}: no picture of it fits {limits.max_bytes} bytes; raise max_bytes")
+        fitting = side * ((limits.max_bytes or len(data)) / len(data)) ** 0.5 * _MARGIN
+        side = max(1, min(int(fitting), side - 1))
