@@ -16,8 +16,10 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 from pydantic import BaseModel, ValidationError
 
+from program.backends import ImageLimits
 from program.images import HOST, IMAGES, ImageRef
 from program.lms.build import adapter_for, resolves_references
+from program.lms.wire_images import encoded_image, limits_for, recording
 from program.state import Usage
 
 __all__ = ("RUNGS", "Answer", "ask", "metered", "stage")
@@ -53,7 +55,8 @@ def metered() -> Iterator[Usage]:
     token = _USAGE.set(usage)
     started = time.perf_counter()
     try:
-        yield usage
+        with recording(usage.wire_images, usage.wire_notes):
+            yield usage
     finally:
         usage.seconds["total"] = time.perf_counter() - started
         _USAGE.reset(token)
@@ -93,8 +96,9 @@ def ask(
     demos = [demo for demo in predictor.demos if _complete(demo, signature)]
     shown = (demos, present)
     if not resolves_references(model):
-        present = {name: _inlined(value) for name, value in present.items()}
-        demos = [_inlined_demo(demo) for demo in demos]
+        limits = limits_for(str(model.model))
+        present = {name: _inlined(value, limits) for name, value in present.items()}
+        demos = [_inlined_demo(demo, limits) for demo in demos]
     errors: list[str] = []
     raw = ""
     for number, rung in enumerate(RUNGS):
@@ -197,18 +201,17 @@ def _complete(demo: Any, signature: type[dspy.Signature]) -> bool:
     return all(demo.get(name) is not None for name in [*signature.output_fields, *images])
 
 
-def _inlined(value: Any) -> Any:
+def _inlined(value: Any, limits: ImageLimits) -> Any:
+    if isinstance(value, list):
+        return [_inlined(item, limits) for item in value]
     url = value if isinstance(value, str) else getattr(value, "url", None)
     if isinstance(url, str) and url.startswith(HOST):
-        import base64
-
-        ref = IMAGES.find(url)
-        return dspy.Image(f"data:{ref.media_type};base64,{base64.b64encode(IMAGES.read(ref)).decode()}")
+        return dspy.Image(encoded_image(IMAGES.find(url), limits).data_uri)
     return value
 
 
-def _inlined_demo(demo: Any) -> dict[str, Any]:
-    return {name: _inlined(value) if name in {"image", "reference"} else value for name, value in demo.items()}
+def _inlined_demo(demo: Any, limits: ImageLimits) -> dict[str, Any]:
+    return {name: _inlined(value, limits) if name in {"image", "reference"} else value for name, value in demo.items()}
 
 
 def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> str:

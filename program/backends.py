@@ -33,7 +33,7 @@ ImageFormat = Literal["png", "jpeg", "webp", "gif", "bmp", "tiff"]
 class Section(BaseModel):
     """Base of all settings: frozen, unknown keys refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class ImageLimits(Section):

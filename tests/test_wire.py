@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from program.agent import AgenticIQA
-from program.errors import ModelError
+from program.errors import ModelError, SettingsError
 from program.lms.build import build_lm, model_name
 from program.settings import RoleSettings, load_settings
 
@@ -177,8 +177,8 @@ def test_unknown_models_are_refused_in_one_line(backend, message) -> None:
 
 
 def test_an_api_base_must_be_a_url() -> None:
-    with pytest.raises(ModelError, match="not an http"):
-        build_lm(RoleSettings(backend="openai/x", api_base="localhost:8000"), cache_dir=None)
+    with pytest.raises(SettingsError, match="not an http"):
+        load_settings().with_model("openai/x", "localhost:8000")
 
 
 @pytest.mark.spec("000/vlm-client-reuse")
