@@ -50,7 +50,8 @@ class AgenticIQA(dspy.Module):
         `options` makes the query multiple-choice; `regions` are boxes in pixels (left, top, right, bottom) by
         name. Raises ImageError, ToolError or another InputError, one line each, for input that cannot be used.
         """
-        test, original = _opened(image), _opened(reference) if reference is not None else None
+        limit = self.resources.settings.images.max_pixels
+        test, original = _opened(image, limit), _opened(reference, limit) if reference is not None else None
         state = _initial_state(query, test, original, options, regions, self.resources.settings)
         with metered() as usage:
             result = self._loop(state, test, original)
@@ -82,13 +83,13 @@ class AgenticIQA(dspy.Module):
         return [spec.name for spec in (*ready, *others) if spec.name not in avoid]
 
 
-def _opened(source: "ImageSource | dspy.Image") -> ImageRef:
+def _opened(source: "ImageSource | dspy.Image", max_pixels: int) -> ImageRef:
     url = source if isinstance(source, str) else getattr(source, "url", None)
     if isinstance(url, str) and url.startswith(HOST):
         return IMAGES.find(url)
     if isinstance(source, dspy.Image):
         raise InputError("image: a dspy.Image with its own URL is not opened here; give a path, bytes or pixels")
-    return IMAGES.add(source)
+    return IMAGES.add(source, max_pixels=max_pixels)
 
 
 def _initial_state(
@@ -114,6 +115,7 @@ def _initial_state(
     return AssessmentState(
         query=query.strip(),
         image_path=image.name,
+        image_notes=list(image.notes),
         reference_path=reference.name if reference else None,
         options=lettered,
         regions={name: tuple(box) for name, box in regions.items()} if regions else None,

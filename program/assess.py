@@ -33,8 +33,9 @@ def _assess(arguments: argparse.Namespace) -> int:
     from program.saving import load
 
     settings = settings_from(arguments)
-    image = IMAGES.add(Path(arguments.image))
-    reference = IMAGES.add(Path(arguments.reference)) if arguments.reference else None
+    limit = settings.images.max_pixels
+    image = IMAGES.add(Path(arguments.image), max_pixels=limit)
+    reference = IMAGES.add(Path(arguments.reference), max_pixels=limit) if arguments.reference else None
     iqa = load(arguments.program, settings) if arguments.program else AgenticIQA(settings)
     query = DEFAULT_QUERY if arguments.query is None else arguments.query
     result = iqa(image=image, reference=reference, query=query, options=arguments.option)

@@ -9,7 +9,7 @@ from typing import Any
 import dspy
 
 from program.ask import ask, stage
-from program.images import IMAGES, Box, ImageRef, crop
+from program.images import IMAGES, Box, ImageRef
 from program.resources import Resources
 from program.state import AssessmentState, ExecutorOutput, Finding, ToolLog
 from program.tools.registry import Mode, ToolSpec
@@ -264,7 +264,7 @@ def _views(scope: Sequence[str], boxes: Mapping[str, Box], image: ImageRef, refe
 
 
 def _cropped(image: ImageRef, box: Box) -> ImageRef:
-    return IMAGES.add(crop(IMAGES.pixels(image), box)[0])
+    return IMAGES.add(IMAGES.cut(image, box)[0])
 
 
 def _cropped_reference(reference: ImageRef | None, image: ImageRef, box: Box) -> ImageRef | None:

@@ -8,7 +8,10 @@ only where pixels are needed (tools, the embedded backend) or at the wire.
 import hashlib
 import io
 import re
+import shutil
+import tempfile
 import threading
+import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
 from os import PathLike
@@ -18,12 +21,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from program.decoding import MAX_PIXELS, Decoded, decode, reduction, to_rgb
 from program.errors import ImageError
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
-__all__ = ("HOST", "IMAGES", "Box", "ImageRef", "ImageSource", "ImageStore", "crop", "parse_url")
+__all__ = ("HOST", "IMAGES", "LARGE", "Box", "ImageRef", "ImageSource", "ImageStore", "crop", "parse_url")
 
 HOST = "https://images.invalid/sha256/"
 MEDIA_TYPES = {
@@ -37,13 +41,10 @@ MEDIA_TYPES = {
 }
 """Formats that are read, by the suffix used in references."""
 
-_SUFFIX_OF_FORMAT = {
-    "BMP": ".bmp", "GIF": ".gif", "JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "PPM": ".ppm",
-    "TIFF": ".tif", "WEBP": ".webp",
-}  # fmt: skip
 _URL = re.compile(re.escape(HOST) + r"([0-9a-f]{64})(\.[a-z]+)")
-MAX_PIXELS = 120_000_000
-"""Larger images are refused before decoding: a decoded one would take over 360 MB."""
+LARGE = 2**21
+"""Pixels of an image that is looked at as it is, full HD among them; more are averaged down where a caller allows it.
+Tools take up to 3 KB of memory a pixel, and the images they are calibrated on have at most 0.4 million."""
 
 Box: TypeAlias = tuple[float, float, float, float]
 """A region in pixels: left, top, right, bottom; right and bottom are outside the region."""
@@ -60,6 +61,8 @@ class ImageRef:
     height: int
     name: str
     """What the caller called it: a file name, or the first digits of its hash."""
+    notes: tuple[str, ...] = ()
+    """What was done to it beyond plain decoding: a colour profile applied, transparency laid over white, ..."""
 
     @property
     def url(self) -> str:
@@ -73,33 +76,40 @@ class ImageRef:
 
 
 class ImageStore:
-    """Where the bytes behind references are: files by path, or bytes a caller gave. Thread-safe."""
+    """Where the bytes behind references are: files by path, or bytes a caller gave. Thread-safe.
 
-    def __init__(self, *, decoded_cache_mb: int = 128) -> None:
+    Bounded memory: decoded images up to `decoded_cache_mb`, a caller's bytes up to `held_mb`; the bytes given longest
+    ago then go to a temporary folder, which is removed when the process ends.
+    """
+
+    def __init__(self, *, decoded_cache_mb: int = 128, held_mb: int = 256) -> None:
         self._lock = threading.Lock()
         self._sources: dict[str, Path | bytes] = {}
         self._refs: dict[str, ImageRef] = {}
         self._seen: dict[tuple[str, int, int], ImageRef] = {}
-        self._decoded: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
+        self._decoded: OrderedDict[tuple[str, int], NDArray[np.uint8]] = OrderedDict()
         self._decoded_limit = decoded_cache_mb * 2**20
+        self._held: OrderedDict[str, int] = OrderedDict()
+        self._held_limit = held_mb * 2**20
+        self._folder: Path | None = None
 
-    def add(self, source: ImageSource) -> ImageRef:
+    def add(self, source: ImageSource, *, max_pixels: int = MAX_PIXELS) -> ImageRef:
         """Check an image and return its reference.
 
         A path, encoded bytes (kept as they are), or a PIL image / H x W x 3 uint8 array
         (stored losslessly as PNG). Raises ImageError naming the image when it is missing,
-        empty, truncated, too large or not an image.
+        empty, truncated, over `max_pixels` or not an image.
         """
         if isinstance(source, ImageRef):
             self._require(source.sha256)
             return source
         if isinstance(source, str | PathLike):
-            return self._add_path(Path(source))
+            return self._add_path(Path(source), max_pixels)
         if isinstance(source, bytes | bytearray | memoryview):
             data = bytes(source)
-            return self._check(data, data, name=f"bytes:{hashlib.sha256(data).hexdigest()[:12]}")
+            return self._check(data, data, f"bytes:{hashlib.sha256(data).hexdigest()[:12]}", max_pixels)
         data = _to_png(source)
-        return self._check(data, data, name=f"pixels:{hashlib.sha256(data).hexdigest()[:12]}")
+        return self._check(data, data, f"pixels:{hashlib.sha256(data).hexdigest()[:12]}", max_pixels)
 
     def find(self, url: str) -> ImageRef:
         """Return the image behind a reference URL; ImageError when it was never added here."""
@@ -124,60 +134,114 @@ class ImageStore:
             raise ImageError(f"image {str(source)!r}: changed since it was opened; start again with the new file")
         return data
 
-    def pixels(self, ref: ImageRef) -> NDArray[np.uint8]:
-        """Decode to H x W x 3 uint8 sRGB, upright, alpha laid over white. Read-only; cached."""
+    def pixels(self, ref: ImageRef, *, at_most: int | None = None) -> NDArray[np.uint8]:
+        """Decode to H x W x 3 uint8 sRGB, upright, transparency laid over white. Read-only; cached.
+
+        With more than `at_most` pixels it is averaged down by the smallest whole factor that suits (see `decoding`).
+        """
+        factor = reduction(ref.width, ref.height, at_most)
         with self._lock:
-            if ref.sha256 in self._decoded:
-                self._decoded.move_to_end(ref.sha256)
-                return self._decoded[ref.sha256]
-        array = _decode(self.read(ref), ref.name)
-        self._remember(ref.sha256, array)
+            if (ref.sha256, factor) in self._decoded:
+                self._decoded.move_to_end((ref.sha256, factor))
+                return self._decoded[ref.sha256, factor]
+        array = decode(self.read(ref), ref.name, at_most=at_most, max_pixels=ref.width * ref.height).pixels
+        self._remember(ref.sha256, factor, array)
         return array
 
-    def _add_path(self, path: Path) -> ImageRef:
+    def cut(
+        self, ref: ImageRef, box: Box, *, minimum_px: int = 1, at_most: int | None = None
+    ) -> tuple[NDArray[np.uint8], Box]:
+        """Return a box of an image as pixels, and the box used: `crop` without decoding a large image as a whole.
+
+        A box with more than `at_most` pixels is averaged down like an image. Raises ImageError as `crop` does.
+        """
+        # A view of one pixel: only the size decides.
+        shape = np.broadcast_to(np.zeros(1, np.uint8), (ref.height, ref.width, 3))
+        _, used = crop(shape, box, minimum_px=minimum_px)
+        left, top, right, bottom = (int(edge) for edge in used)
+        if ref.width * ref.height <= LARGE and (right - left) * (bottom - top) <= (at_most or LARGE):
+            return self.pixels(ref)[top:bottom, left:right], used
+        area, pixels = (left, top, right, bottom), ref.width * ref.height
+        return decode(self.read(ref), ref.name, at_most=at_most, area=area, max_pixels=pixels).pixels, used
+
+    def resized(self, ref: ImageRef, width: int, height: int) -> ImageRef:
+        """Return an image resampled (Lanczos) to another size, as an image of its own; itself where the size fits."""
+        if (ref.width, ref.height) == (width, height):
+            return ref
+        from PIL import Image
+
+        pixels = Image.fromarray(self.pixels(ref)).resize((width, height), Image.Resampling.LANCZOS)
+        return self.add(np.asarray(pixels), max_pixels=width * height)
+
+    def _add_path(self, path: Path, max_pixels: int) -> ImageRef:
         name = str(path)
         try:
             stat = path.stat()
             if path.is_dir():
                 raise ImageError(f"image {name!r}: is a folder; give an image file")
             key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size)
-            if key in self._seen:
+            if key in self._seen and self._seen[key].width * self._seen[key].height <= max_pixels:
                 return self._seen[key]
             data = path.read_bytes()
         except FileNotFoundError as error:
             raise ImageError(f"image {name!r}: no such file; check the path") from error
         except OSError as error:
             raise ImageError(f"image {name!r}: cannot be read ({error.strerror}); check its permissions") from error
-        ref = self._check(data, path.resolve(), name=path.name, shown=name)
+        ref = self._check(data, path.resolve(), path.name, max_pixels, shown=name)
         with self._lock:
             self._seen[key] = ref
         return ref
 
-    def _check(self, data: bytes, source: Path | bytes, *, name: str, shown: str | None = None) -> ImageRef:
+    def _check(
+        self, data: bytes, source: Path | bytes, name: str, max_pixels: int, *, shown: str | None = None
+    ) -> ImageRef:
         shown = shown or name
         if not data:
             raise ImageError(f"image {shown!r}: is empty (0 bytes); give a whole image file")
         digest = hashlib.sha256(data).hexdigest()
-        if digest not in self._refs:
-            array, suffix = _decode_checked(data, shown)
-            height, width = array.shape[:2]
-            self._remember(digest, array)
-            ref = ImageRef(digest, suffix, width, height, name)
-            with self._lock:
-                self._refs.setdefault(digest, ref)
+        ref = self._refs.get(digest)
+        if ref is None or ref.width * ref.height > max_pixels:
+            found = decode(data, shown, at_most=LARGE, max_pixels=max_pixels)
+            ref = self._new_ref(digest, found, name)
         with self._lock:
-            self._sources.setdefault(digest, source)
-        return self._refs[digest]
+            if digest not in self._sources:
+                self._sources[digest] = source
+                if isinstance(source, bytes):
+                    self._hold(digest, len(source))
+        return ref
+
+    def _new_ref(self, digest: str, found: Decoded, name: str) -> ImageRef:
+        self._remember(digest, reduction(found.width, found.height, LARGE), found.pixels)
+        with self._lock:
+            return self._refs.setdefault(
+                digest, ImageRef(digest, found.suffix, found.width, found.height, name, found.notes)
+            )
+
+    def _hold(self, digest: str, size: int) -> None:
+        """Count bytes that are kept in memory; over the limit, put those given longest ago into a file."""
+        self._held[digest] = size
+        while sum(self._held.values()) > self._held_limit and len(self._held) > 1:
+            oldest, _ = self._held.popitem(last=False)
+            data = self._sources[oldest]
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="agentic-iqa-images-"))
+                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            path = self._folder / oldest
+            if isinstance(data, bytes):
+                path.write_bytes(data)
+            self._sources[oldest] = path
 
     def _require(self, digest: str) -> None:
         if digest not in self._sources:
             raise ImageError(f"image sha256 {digest[:12]}...: not known here; open it with its path or bytes first")
 
-    def _remember(self, digest: str, array: NDArray[np.uint8]) -> None:
+    def _remember(self, digest: str, factor: int, array: NDArray[np.uint8]) -> None:
         array.setflags(write=False)
+        if array.nbytes > self._decoded_limit:
+            return
         with self._lock:
-            self._decoded[digest] = array
-            while sum(a.nbytes for a in self._decoded.values()) > self._decoded_limit and len(self._decoded) > 1:
+            self._decoded[digest, factor] = array
+            while sum(a.nbytes for a in self._decoded.values()) > self._decoded_limit:
                 self._decoded.popitem(last=False)
 
 
@@ -221,7 +285,7 @@ def _span(low: float, high: float, size: int, minimum: int) -> tuple[int, int]:
 
 
 def _to_png(source: object) -> bytes:
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or 0 in source.shape:
@@ -234,50 +298,10 @@ def _to_png(source: object) -> bytes:
             f"image of type {type(source).__name__}: give a path, bytes, a PIL image or an H x W x 3 uint8 array"
         )
     buffer = io.BytesIO()
-    lossless = source if source.mode in {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"} else source.convert("RGB")
-    lossless.save(buffer, "PNG")
+    upright = ImageOps.exif_transpose(source)
+    if upright.mode == "I":
+        upright = Image.fromarray(np.clip(np.asarray(upright), 0, 65535).astype(np.uint16))
+    elif upright.mode not in {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}:
+        upright = Image.fromarray(to_rgb(upright))
+    upright.save(buffer, "PNG")
     return buffer.getvalue()
-
-
-def _decode(data: bytes, name: str) -> NDArray[np.uint8]:
-    return _decode_checked(data, name)[0]
-
-
-def _decode_checked(data: bytes, name: str) -> tuple[NDArray[np.uint8], str]:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            if image.format not in _SUFFIX_OF_FORMAT:
-                raise ImageError(f"image {name!r}: format {image.format} is not read here; convert it to PNG")
-            if image.width * image.height > MAX_PIXELS:
-                raise ImageError(
-                    f"image {name!r}: {image.width}x{image.height} is over {MAX_PIXELS // 10**6} megapixels; "
-                    "scale it down"
-                )
-            return _to_rgb(image), _SUFFIX_OF_FORMAT[image.format]
-    except UnidentifiedImageError as error:
-        raise ImageError(
-            f"image {name!r}: not an image that can be read; give a PNG, JPEG, BMP, TIFF or WebP"
-        ) from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        if isinstance(error, ImageError):
-            raise
-        raise ImageError(f"image {name!r}: damaged or truncated ({error}); get a whole copy") from error
-
-
-def _to_rgb(image: "PILImage") -> NDArray[np.uint8]:
-    from PIL import Image, ImageOps
-
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I") or upright.mode == "F":
-        values = np.asarray(upright, dtype=np.float64)
-        # 16-bit greyscale holds 0..65535; wider modes are scaled by their own maximum.
-        top = 65535.0 if upright.mode.startswith("I") else max(float(np.nanmax(values)), 1.0)
-        grey = np.clip(np.nan_to_num(values) / top * 255.0 + 0.5, 0, 255).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
-    if "A" in upright.getbands() or "transparency" in upright.info:
-        rgba = upright.convert("RGBA")
-        background = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        return np.array(Image.alpha_composite(background, rgba).convert("RGB"))
-    return np.array(upright.convert("RGB"))

@@ -16,6 +16,13 @@ from program.errors import SettingsError, did_you_mean
 __all__ = ("CompileSettings", "FusionSettings", "RoleSettings", "Settings", "ToolSettings", "load_settings")
 
 
+class ImageSettings(_Section):
+    """The images that are judged."""
+
+    max_pixels: int = Field(gt=0)
+    """Larger ones are refused before they are decoded, which takes 4 bytes a pixel."""
+
+
 class AssessmentSettings(_Section):
     """How one assessment runs."""
 
@@ -76,6 +83,7 @@ class Settings(_Section):
     mlruns_dir: Path
     programs_dir: Path
     """Where compiled programs are saved, one folder each."""
+    images: ImageSettings
     assessment: AssessmentSettings
     fusion: FusionSettings
     tools: ToolSettings

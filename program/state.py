@@ -158,6 +158,8 @@ class AssessmentState(_Record):
     query: str
     image_path: str
     """The image as the caller named it; the program itself works on its content-addressed reference."""
+    image_notes: list[str] = Field(default_factory=list)
+    """What was done to the image beyond plain decoding: transparency laid over white, a colour profile applied, ..."""
     reference_path: str | None = None
     options: dict[str, str] | None = None
     regions: dict[str, Box] | None = None

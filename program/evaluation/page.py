@@ -24,7 +24,7 @@ from program.evaluation.record import Baseline, EvaluationRecord
 from program.evaluation.rows import Row
 from program.evaluation.runner import SampleLike
 from program.evaluation.tables import NAMES, figure_lines, heading, notes
-from program.images import IMAGES
+from program.images import IMAGES, LARGE
 
 __all__ = ("check_report_folder", "render", "write_report")
 
@@ -237,7 +237,7 @@ def _pictures(samples: Iterable[SampleLike], wanted: set[str]) -> dict[str, dict
 
 def _thumbnail(path: Path) -> str | None:
     try:
-        picture = Image.fromarray(IMAGES.pixels(IMAGES.add(path)))
+        picture = Image.fromarray(IMAGES.pixels(IMAGES.add(path), at_most=LARGE))
     except InputError:
         return None
     picture.thumbnail((_THUMBNAIL_PX, _THUMBNAIL_PX), Image.Resampling.LANCZOS)

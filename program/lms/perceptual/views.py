@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from program.cache import open_cache
+from program.decoding import READING_RULES
 from program.errors import ImageError
 from program.images import HOST, IMAGES, ImageRef
 from program.lms.perceptual.features import FEATURE_NAMES, Measured, measure
@@ -26,10 +27,12 @@ __all__ = ("View", "Viewer", "image_of")
 
 REMEMBERED = 4096
 """Views kept in memory: 19 to 25 KB each, so at most 100 MB."""
+LARGEST = 2**23
+"""Pixels of an image that is measured as it is; larger ones are averaged down first, so that memory stays bounded."""
 EVIDENCE_SETS = 32
 """Sets of demos kept worked out: about 5 KB a demo, so 5 MB for sets of 32."""
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
-_LAYOUT = hashlib.sha256("|".join((*FEATURE_NAMES, *DIFFERENCE_NAMES)).encode()).hexdigest()[:12]
+_LAYOUT = hashlib.sha256("|".join((str(READING_RULES), *FEATURE_NAMES, *DIFFERENCE_NAMES)).encode()).hexdigest()[:12]
 
 
 class View:
@@ -142,7 +145,7 @@ class Viewer:
         stored = self._stored(ref.sha256)
         if stored is not None:
             return Measured(*stored)
-        found = measure(IMAGES.pixels(ref))
+        found = measure(IMAGES.pixels(ref, at_most=LARGEST))
         self._store(ref.sha256, found.vector, found.maps)
         return found
 
@@ -151,7 +154,7 @@ class Viewer:
         stored = self._stored(key)
         if stored is not None:
             return Difference(*stored)
-        found = compare(IMAGES.pixels(ref), IMAGES.pixels(reference))
+        found = compare(IMAGES.pixels(ref, at_most=LARGEST), IMAGES.pixels(reference, at_most=LARGEST))
         self._store(key, found.vector, found.maps)
         return found
 

@@ -1,0 +1,256 @@
+"""From an encoded image to the pixels a viewer sees: 8-bit sRGB, upright, without transparency, in bounded memory.
+
+- Transparency (alpha channel, palette entry or colour key) is laid over white.
+- 16 bits a channel become 8: grey by rounding v / 257, colour by its high byte (as Pillow reads it; at most 1 apart).
+- CMYK, and colours with an embedded ICC profile other than sRGB, are converted to sRGB; a profile that cannot be used
+  is ignored. What raters saw on a screen went through the same conversion.
+- EXIF orientation is applied. Of an animation the first frame is read.
+- Large images are averaged down in blocks of whole pixels while they are read (see `reduction`).
+"""
+
+import io
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from program.errors import ImageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PILImage
+
+__all__ = ("BACKGROUND", "MAX_PIXELS", "READING_RULES", "Decoded", "decode", "reduced_size", "reduction", "to_rgb")
+
+READING_RULES = 2
+"""Raised whenever the same bytes may give other pixels than before: part of the key of everything measured."""
+BACKGROUND = 255
+"""What transparent pixels are laid over: white."""
+MAX_PIXELS = 120_000_000
+"""Larger images are refused before they are decoded, unless told otherwise: decoding takes 4 bytes a pixel."""
+
+_STRIP_PIXELS = 2**22
+_SUFFIX_OF_FORMAT = {
+    "BMP": ".bmp", "GIF": ".gif", "JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "PPM": ".ppm",
+    "TIFF": ".tif", "WEBP": ".webp",
+}  # fmt: skip
+_ORIENTATION = 0x0112
+_UPRIGHT: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: a.transpose(1, 0, 2)[:, ::-1],
+    7: lambda a: a.transpose(1, 0, 2)[::-1, ::-1],
+    8: lambda a: a.transpose(1, 0, 2)[::-1],
+}
+"""From the stored rows and columns to the displayed ones, by EXIF orientation (CIPA DC-008, table 4.6.4)."""
+
+_Area = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An image's pixels (H x W x 3, uint8), and what is known of the whole image."""
+
+    pixels: NDArray[np.uint8]
+    suffix: str
+    width: int
+    """As displayed, at full size."""
+    height: int
+    notes: tuple[str, ...]
+    """What was done to the image beyond plain decoding."""
+
+
+def reduction(width: int, height: int, at_most: int | None) -> int:
+    """Return the smallest whole factor f by which an image has at most `at_most` pixels (None: any number).
+
+    The reduced image is the mean of blocks of f x f pixels; blocks at the right and bottom edge may be smaller.
+
+    >>> reduction(1920, 1080, 2**21), reduction(4000, 3000, 2**21)
+    (1, 3)
+    """
+    if at_most is None:
+        return 1
+    factor = max(1, math.isqrt(width * height // at_most))
+    while math.prod(reduced_size(width, height, factor)) > at_most and factor < max(width, height):
+        factor += 1
+    return factor
+
+
+def reduced_size(width: int, height: int, factor: int) -> tuple[int, int]:
+    """Return width and height after a reduction.
+
+    >>> reduced_size(4000, 3000, 3)
+    (1334, 1000)
+    """
+    return -(-width // factor), -(-height // factor)
+
+
+def decode(
+    data: bytes, name: str, *, at_most: int | None = None, area: _Area | None = None, max_pixels: int = MAX_PIXELS
+) -> Decoded:
+    """Decode an image, or an area (left, top, right, bottom in displayed pixels) of it, to at most `at_most` pixels.
+
+    Memory: the file, 4 bytes for each of its pixels and what is returned. Raises ImageError naming the image when it
+    is truncated, has more than `max_pixels` or is not an image.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with _opened(data) as image:
+            if image.format not in _SUFFIX_OF_FORMAT:
+                raise ImageError(f"image {name!r}: format {image.format} is not read here; convert it to PNG")
+            if image.width * image.height > max_pixels:
+                raise ImageError(
+                    f"image {name!r}: {image.width}x{image.height} is over {max_pixels / 1e6:g} megapixels; "
+                    "scale it down, or raise images.max_pixels"
+                )
+            suffix = _SUFFIX_OF_FORMAT[image.format]
+            frames = getattr(image, "n_frames", 1) if image.format in {"GIF", "PNG", "TIFF", "WEBP"} else 1
+            image.load()
+            pixels, width, height, notes = _read(image, at_most, area)
+    except UnidentifiedImageError as error:
+        raise ImageError(
+            f"image {name!r}: not an image that can be read; give a PNG, JPEG, BMP, TIFF or WebP"
+        ) from error
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        if isinstance(error, ImageError):
+            raise
+        raise ImageError(f"image {name!r}: damaged or truncated ({error}); get a whole copy") from error
+    if frames > 1:
+        notes = (f"the first of {frames} frames is judged", *notes)
+    return Decoded(pixels, suffix, width, height, notes)
+
+
+def to_rgb(image: "PILImage") -> NDArray[np.uint8]:
+    """Return the pixels of a PIL image in any mode as H x W x 3 uint8 sRGB, transparency laid over white."""
+    return _rgb(image, _to_srgb(image))
+
+
+_opening = threading.Lock()
+
+
+@contextmanager
+def _opened(data: bytes) -> "Iterator[PILImage]":
+    """Open an image with our own limit of pixels in place of Pillow's, which warns from 89 million on."""
+    from PIL import Image
+
+    with _opening:
+        usual, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            image = Image.open(io.BytesIO(data))
+        finally:
+            Image.MAX_IMAGE_PIXELS = usual
+    with image:
+        yield image
+
+
+def _read(
+    image: "PILImage", at_most: int | None, area: _Area | None
+) -> tuple[NDArray[np.uint8], int, int, tuple[str, ...]]:
+    orientation = image.getexif().get(_ORIENTATION, 1)
+    turned = _UPRIGHT.get(orientation)
+    width, height = (image.height, image.width) if orientation in {5, 6, 7, 8} else image.size
+    notes = []
+    to_srgb = _to_srgb(image)
+    if to_srgb is not None:
+        notes.append("colours converted to sRGB from the embedded profile")
+    if _is_transparent(image):
+        notes.append("transparency laid over white")
+    stored = (0, 0, *image.size) if area is None else _stored(area, orientation, width, height)
+    factor = reduction(stored[2] - stored[0], stored[3] - stored[1], at_most)
+    pixels = _strips(image, stored, factor, to_srgb)
+    if turned is not None:
+        pixels = np.ascontiguousarray(turned(pixels))
+    return pixels, width, height, tuple(notes)
+
+
+def _stored(area: _Area, orientation: int, width: int, height: int) -> _Area:
+    """Return where an area of the displayed image lies in the stored one."""
+    left, top, right, bottom = area
+    if orientation in {2, 3, 6, 7}:
+        left, right = width - right, width - left
+    if orientation in {3, 4, 7, 8}:
+        top, bottom = height - bottom, height - top
+    return (top, left, bottom, right) if orientation in {5, 6, 7, 8} else (left, top, right, bottom)
+
+
+def _strips(
+    image: "PILImage", area: _Area, factor: int, to_srgb: "Callable[[PILImage], PILImage] | None"
+) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    left, top, right, bottom = area
+    width, height = reduced_size(right - left, bottom - top, factor)
+    rows = max(1, _STRIP_PIXELS // (right - left) // factor) * factor
+    if factor == 1 and rows >= bottom - top:
+        whole = image if area == (0, 0, *image.size) else image.crop(area)
+        return _rgb(whole, to_srgb)
+    pixels = np.empty((height, width, 3), np.uint8)
+    for start in range(top, bottom, rows):
+        strip = _rgb(image.crop((left, start, right, min(start + rows, bottom))), to_srgb)
+        if factor > 1:
+            strip = np.asarray(Image.fromarray(strip).reduce(factor))
+        first = (start - top) // factor
+        pixels[first : first + len(strip)] = strip
+    return pixels
+
+
+def _is_transparent(image: "PILImage") -> bool:
+    return "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info
+
+
+def _rgb(image: "PILImage", to_srgb: "Callable[[PILImage], PILImage] | None") -> NDArray[np.uint8]:
+    if image.mode.startswith("I") or image.mode == "F":
+        return _deep(image)
+    if not _is_transparent(image):
+        if to_srgb is not None:
+            image = to_srgb(image if image.mode in {"RGB", "CMYK", "L"} else image.convert("RGB"))
+        return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+    rgba = image.convert("RGBA")
+    alpha = np.asarray(rgba.getchannel("A"), dtype=np.uint32)[:, :, None]
+    opaque = rgba.convert("RGB")
+    colours = np.asarray(to_srgb(opaque) if to_srgb is not None else opaque, dtype=np.uint32)
+    return ((colours * alpha + BACKGROUND * (255 - alpha) + 127) // 255).astype(np.uint8)
+
+
+def _deep(image: "PILImage") -> NDArray[np.uint8]:
+    """Read more than 8 bits of grey: integers as 0..65535; floats as 0..1, or up to their maximum if that is more."""
+    values = np.asarray(image, dtype=np.float64)
+    top = 65535.0 if image.mode.startswith("I") else max(float(np.nanmax(values, initial=0.0)), 1.0)
+    grey = np.clip(np.nan_to_num(values, posinf=top) / top * 255.0 + 0.5, 0, 255).astype(np.uint8)
+    clear = image.info.get("transparency")
+    if isinstance(clear, int):
+        grey[values == clear] = BACKGROUND
+    return np.repeat(grey[:, :, None], 3, axis=2)
+
+
+def _to_srgb(image: "PILImage") -> "Callable[[PILImage], PILImage] | None":
+    """Return the conversion that the embedded profile asks for; None without one, for sRGB, or when it is unusable."""
+    profile = image.info.get("icc_profile")
+    if not profile or image.mode.startswith(("I", "F")):
+        return None
+    from PIL import ImageCms
+
+    try:
+        embedded = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if "srgb" in ImageCms.getProfileDescription(embedded).lower():
+            return None
+        mode = {"CMYK": "CMYK", "L": "L"}.get(image.mode, "RGB")
+        intent = ImageCms.Intent.RELATIVE_COLORIMETRIC
+        transform = ImageCms.buildTransform(embedded, ImageCms.createProfile("sRGB"), mode, "RGB", intent)
+    except (ImportError, OSError, TypeError, ValueError, ImageCms.PyCMSError):
+        return None
+
+    def convert(strip: "PILImage") -> "PILImage":
+        converted = ImageCms.applyTransform(strip, transform)
+        if converted is None:
+            raise ValueError("the embedded colour profile gave nothing")
+        return converted
+
+    return convert

@@ -1,0 +1,314 @@
+"""Every kind of file against pixels that were made without the decoder."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms
+
+from program.decoding import decode, reduced_size, reduction
+from program.errors import ImageError
+from program.images import LARGE, ImageStore
+
+KINDS = ["PNG", "TIFF", "WEBP"]
+
+
+@pytest.fixture
+def photo(rng):
+    return rng.integers(0, 256, (40, 60, 3), dtype=np.uint8)
+
+
+def saved(image, kind="PNG", **options):
+    buffer = io.BytesIO()
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def png(samples, colour_type, *, depth=16, chunks=()):
+    """A PNG written by hand from H x W x channels samples (ISO 15948, filter 0)."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    height, width = samples.shape[:2]
+    rows = samples.astype(">u2" if depth == 16 else np.uint8)
+    raw = b"".join(b"\0" + row.tobytes() for row in rows)
+    head = struct.pack(">IIBBBBB", width, height, depth, colour_type, 0, 0, 0)
+    middle = b"".join(chunk(kind, data) for kind, data in chunks)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + middle + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b"")
+    )
+
+
+def tiff(samples):
+    """A little-endian 16-bit RGB TIFF written by hand (TIFF 6.0, one strip)."""
+    height, width, _ = samples.shape
+    data = samples.astype("<u2").tobytes()
+    bits_at = 8 + len(data)
+    entries = [
+        (256, 3, 1, width), (257, 3, 1, height), (258, 3, 3, bits_at), (259, 3, 1, 1), (262, 3, 1, 2), (273, 4, 1, 8),
+        (277, 3, 1, 3), (278, 3, 1, height), (279, 4, 1, len(data)),
+    ]  # fmt: skip
+    directory = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *e) for e in entries) + bytes(4)
+    return struct.pack("<2sHI", b"II", 42, bits_at + 6) + data + struct.pack("<HHH", 16, 16, 16) + directory
+
+
+def over_white(colour, alpha):
+    """The definition, in exact arithmetic."""
+    return colour * (alpha / 255.0) + 255.0 * (1 - alpha / 255.0)
+
+
+def test_alpha_is_laid_over_white(photo, rng):
+    alpha = rng.integers(0, 256, (40, 60), dtype=np.uint8)
+    expected = over_white(photo.astype(float), alpha[:, :, None])
+    for kind in KINDS:
+        found = decode(
+            saved(np.dstack([photo, alpha]), kind, **({"lossless": True, "exact": True} if kind == "WEBP" else {})), "a"
+        )
+        assert np.abs(found.pixels - expected).max() <= 0.5 + 1e-9, kind
+        assert found.notes == ("transparency laid over white",)
+    grey = decode(saved(np.dstack([photo[:, :, 0], alpha])), "la").pixels
+    expected = over_white(photo[:, :, :1].astype(float), alpha[:, :, None])
+    assert np.abs(grey - expected).max() <= 0.5 + 1e-9
+
+
+def test_palettes_and_their_transparency(rng):
+    indexes = rng.integers(0, 4, (12, 18), dtype=np.uint8)
+    colours = np.array([[10, 20, 30], [200, 0, 90], [0, 255, 0], [7, 7, 7]], np.uint8)
+    image = Image.frombytes("P", (18, 12), indexes.tobytes())
+    image.putpalette(colours.ravel().tolist())
+    assert np.array_equal(decode(saved(image), "p").pixels, colours[indexes])
+    one = decode(saved(image, transparency=1), "p").pixels
+    expected = colours.copy()
+    expected[1] = 255
+    assert np.array_equal(one, expected[indexes])
+    several = decode(saved(image, transparency=bytes([255, 0, 128, 255])), "p").pixels
+    expected = over_white(colours.astype(float), np.array([[255], [0], [128], [255]]))
+    assert np.abs(several - expected[indexes]).max() <= 0.5 + 1e-9
+    assert np.array_equal(decode(saved(image, "GIF"), "g").pixels, colours[indexes])
+
+
+def test_a_colour_key_is_transparent(photo):
+    photo = photo.copy()
+    photo[3, 4] = key = (1, 2, 3)
+    found = decode(png(photo, 2, depth=8, chunks=[(b"tRNS", struct.pack(">3H", *key))]), "k").pixels
+    expected = photo.copy()
+    expected[(photo == key).all(axis=2)] = 255
+    assert np.array_equal(found, expected)
+
+
+def test_16_bit_grey_is_rounded(rng):
+    values = rng.integers(0, 65536, (30, 20), dtype=np.uint16)
+    values[0, :3] = (0, 65535, 256)
+    expected = np.rint(values / 257.0).astype(np.uint8)
+    for data in (png(values, 0), saved(values, "TIFF")):
+        assert np.array_equal(decode(data, "g").pixels, np.repeat(expected[:, :, None], 3, axis=2))
+    keyed = decode(png(values, 0, chunks=[(b"tRNS", struct.pack(">H", 256))]), "g").pixels
+    assert keyed[0, 2].tolist() == [255] * 3
+    assert np.array_equal(keyed[0, :2, 0], expected[0, :2])
+
+
+def test_16_bit_colour_is_within_one_level(rng):
+    values = rng.integers(0, 65536, (30, 20, 3), dtype=np.uint16)
+    values[0, 0], values[0, 1] = 0, 65535
+    for data in (png(values, 2), tiff(values)):
+        found = decode(data, "c").pixels
+        assert np.abs(found - values / 257.0).max() <= 1.0
+        assert found[0, :2].tolist() == [[0] * 3, [255] * 3]
+    eight = rng.integers(0, 256, (30, 20, 3), dtype=np.uint16)
+    for data in (png(eight * 257, 2), tiff(eight * 257)):
+        assert np.array_equal(decode(data, "c").pixels, eight)
+    alpha = rng.integers(0, 65536, (30, 20, 1), dtype=np.uint16)
+    deep = decode(png(np.dstack([values, alpha]), 6), "c").pixels
+    share = alpha / 65535.0
+    assert np.abs(deep - (values / 257.0 * share + 255 * (1 - share))).max() <= 2.0
+
+
+def test_cmyk_is_read_as_ink(rng):
+    inks = rng.integers(0, 256, (16, 16, 4), dtype=np.uint8)
+    expected = (255.0 - inks[:, :, :3]) * (255.0 - inks[:, :, 3:]) / 255.0
+    image = Image.frombytes("CMYK", (16, 16), inks.tobytes())
+    assert np.abs(decode(saved(image, "TIFF"), "c").pixels - expected).max() <= 1.0
+    flat = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
+    red = decode(saved(flat, "JPEG", quality=100), "c").pixels.reshape(-1, 3).mean(axis=0)
+    assert np.abs(red - (255, 0, 0)).max() <= 3
+
+
+def displayed(stored, orientation):
+    """What EXIF says of where row 0 and column 0 are on display, written out pixel by pixel."""
+    height, width = stored.shape[:2]
+    shape = (height, width) if orientation <= 4 else (width, height)
+    shown = np.empty((*shape, 3), np.uint8)
+    for y in range(height):
+        for x in range(width):
+            row, column = {
+                1: (y, x), 2: (y, width - 1 - x), 3: (height - 1 - y, width - 1 - x), 4: (height - 1 - y, x),
+                5: (x, y), 6: (x, height - 1 - y), 7: (width - 1 - x, height - 1 - y), 8: (width - 1 - x, y),
+            }[orientation]  # fmt: skip
+            shown[row, column] = stored[y, x]
+    return shown
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
+def test_every_orientation_is_turned_upright(photo, orientation, kind):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"WEBP": {"lossless": True}, "JPEG": {"quality": 95, "subsampling": 0}}.get(kind, {})
+    data = saved(photo, kind, exif=exif, **options)
+    stored = np.asarray(Image.open(io.BytesIO(saved(photo, kind, **options))).convert("RGB"))
+    expected = displayed(stored, orientation)
+    store = ImageStore()
+    ref = store.add(data)
+    assert np.array_equal(store.pixels(ref), expected)
+    assert (ref.height, ref.width) == expected.shape[:2]
+    part = decode(data, "o", area=(5, 7, 21, 36)).pixels
+    assert np.array_equal(part, expected[7:36, 5:21])
+
+
+def test_a_rotated_pil_image_is_stored_upright(photo):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    opened = Image.open(io.BytesIO(saved(photo, exif=exif)))
+    store = ImageStore()
+    assert np.array_equal(store.pixels(store.add(opened)), displayed(photo, 6))
+
+
+def test_a_deep_pil_image_is_not_clipped():
+    store = ImageStore()
+    deep = Image.fromarray(np.full((9, 9), 32896, np.int32))
+    assert store.pixels(store.add(deep)).tolist() == np.full((9, 9, 3), 128).tolist()
+    floats = Image.fromarray(np.full((9, 9), 0.5, np.float32))
+    assert store.pixels(store.add(floats)).tolist() == np.full((9, 9, 3), 128).tolist()
+
+
+def swapped_profile():
+    """An ICC profile whose red and green primaries are sRGB's green and red: conversion swaps the two channels."""
+    data = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    count = struct.unpack(">I", data[128:132])[0]
+    places = {bytes(data[132 + 12 * i : 136 + 12 * i]): 132 + 12 * i for i in range(count)}
+    red, green = places[b"rXYZ"], places[b"gXYZ"]
+    data[red + 4 : red + 12], data[green + 4 : green + 12] = data[green + 4 : green + 12], data[red + 4 : red + 12]
+    return bytes(data).replace("sRGB".encode("utf-16-be"), "qqqq".encode("utf-16-be"))
+
+
+def test_a_colour_profile_is_applied(photo):
+    found = decode(saved(photo, icc_profile=swapped_profile()), "i")
+    assert np.abs(found.pixels.astype(int) - photo[:, :, [1, 0, 2]]).max() <= 2
+    assert found.notes == ("colours converted to sRGB from the embedded profile",)
+    alpha = np.full((40, 60), 128, np.uint8)
+    half = decode(saved(np.dstack([photo, alpha]), icc_profile=swapped_profile()), "i").pixels
+    assert np.abs(half - over_white(photo[:, :, [1, 0, 2]].astype(float), 128)).max() <= 2
+
+
+def test_srgb_and_broken_profiles_change_nothing(photo):
+    srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    for profile in (srgb, b"no profile at all", srgb[:200]):
+        found = decode(saved(photo, icc_profile=profile), "i")
+        assert np.array_equal(found.pixels, photo)
+        assert found.notes == ()
+
+
+def test_of_an_animation_the_first_frame_is_read(photo):
+    frames = [Image.fromarray(p) for p in (photo, 255 - photo, photo[::-1])]
+    for kind, options in (("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {})):
+        found = decode(saved(frames[0], kind, save_all=True, append_images=frames[1:], **options), "a")
+        assert np.array_equal(found.pixels, photo), kind
+        assert found.notes == ("the first of 3 frames is judged",)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "TIFF", "WEBP", "GIF"])
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.98])
+def test_truncated_files_are_a_line(photo, kind, share):
+    whole = saved(photo, kind)
+    with pytest.raises(ImageError, match=r"cut': (damaged or truncated|not an image)") as caught:
+        decode(whole[: int(len(whole) * share)], "cut")
+    assert "\n" not in str(caught.value)
+
+
+def blocks(pixels, factor):
+    """Mean over blocks, each written out."""
+    height, width = -(-pixels.shape[0] // factor), -(-pixels.shape[1] // factor)
+    out = np.empty((height, width, 3))
+    for i in range(height):
+        for j in range(width):
+            out[i, j] = pixels[i * factor : (i + 1) * factor, j * factor : (j + 1) * factor].mean(axis=(0, 1))
+    return out
+
+
+@pytest.mark.parametrize("factor", [2, 3, 7])
+def test_a_large_image_is_averaged_in_blocks(photo, factor, monkeypatch):
+    import program.decoding
+
+    width, height = reduced_size(60, 40, factor)
+    assert reduction(60, 40, width * height) == factor
+    expected = blocks(photo.astype(float), factor)
+    for strip in (2**22, 60 * factor, 1):
+        monkeypatch.setattr(program.decoding, "_STRIP_PIXELS", strip)
+        found = decode(saved(photo), "big", at_most=width * height)
+        assert found.pixels.shape == (height, width, 3)
+        assert (found.width, found.height) == (60, 40)
+        assert np.abs(found.pixels - expected).max() <= 0.7  # Pillow's block means are off by up to 0.67
+
+
+@pytest.mark.parametrize(
+    ("size", "factor"), [((1920, 1080), 1), ((2049, 1024), 2), ((10000, 10000), 7), ((1, 10**7), 5)]
+)
+def test_the_factor_is_the_smallest_that_suits(size, factor):
+    assert reduction(*size, LARGE) == factor
+    width, height = reduced_size(*size, factor)
+    assert width * height <= LARGE
+    assert reduction(*size, None) == 1
+
+
+def test_too_many_pixels_are_refused_before_decoding(photo):
+    store = ImageStore()
+    with pytest.raises(
+        ImageError, match=r"60x40 is over 0\.002 megapixels; scale it down, or raise images\.max_pixels"
+    ):
+        store.add(saved(photo), max_pixels=2000)
+    assert store.add(saved(photo), max_pixels=2400).width == 60
+
+
+def test_pillows_own_limit_neither_warns_nor_stays_changed(photo, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    assert np.array_equal(decode(saved(photo), "p").pixels, photo)
+    assert Image.MAX_IMAGE_PIXELS == 1000
+
+
+def test_a_box_of_a_large_image_is_cut_at_full_size(photo, monkeypatch):
+    import program.images
+
+    store = ImageStore()
+    ref = store.add(saved(photo))
+    small = store.cut(ref, (10, 5, 30, 25))
+    monkeypatch.setattr(program.images, "LARGE", 600)
+    for at_most in (None, 600):
+        cut, used = store.cut(ref, (10, 5, 30, 25), at_most=at_most)
+        assert np.array_equal(cut, small[0])
+        assert used == small[1] == (10, 5, 30, 25)
+    cut, used = store.cut(ref, (10, 5, 30, 25), at_most=100)
+    assert used == (10, 5, 30, 25)
+    assert np.abs(cut - blocks(photo[5:25, 10:30].astype(float), 2)).max() <= 0.7
+
+
+def test_a_resized_reference_is_an_image_of_its_own(photo):
+    store = ImageStore()
+    ref = store.add(saved(photo))
+    assert store.resized(ref, 60, 40) is ref
+    other = store.resized(ref, 30, 20)
+    assert (other.width, other.height) == (30, 20)
+    expected = np.asarray(Image.fromarray(photo).resize((30, 20), Image.Resampling.LANCZOS))
+    assert np.array_equal(store.pixels(other), expected)
+
+
+def test_bytes_over_the_limit_go_to_disk_and_come_back(rng):
+    store = ImageStore(held_mb=1)
+    photos = [rng.integers(0, 256, (400, 400, 3), dtype=np.uint8) for _ in range(5)]
+    data = [saved(p) for p in photos]
+    refs = [store.add(d) for d in data]
+    assert sum(isinstance(s, bytes) for s in store._sources.values()) <= 2
+    assert [store.read(ref) for ref in refs] == data
+    assert all(np.array_equal(store.pixels(ref), p) for ref, p in zip(refs, photos, strict=True))
