@@ -26,6 +26,8 @@ class Resources:
             raise ModelError(f"lm of type {type(lm).__name__}: give a dspy.LM, or a name through the settings")
         self.settings = settings
         self.fusion = ScoreFusion(eta=settings.fusion.eta, normalize=settings.fusion.normalize)
+        self.without_logprobs: set[str] = set()
+        """Models that turned out to give no log-probabilities."""
         self._given_lm = lm
         self._built: dict[Role, dspy.LM] = {}
         self._lock = threading.Lock()

@@ -29,8 +29,11 @@ class AssessmentSettings(_Section):
     max_replan_iterations: int = Field(ge=0)
     diagnosis: Literal["merged", "separate"]
     """Detect and analyse distortions in one question or in two."""
-    scoring: Literal["probabilities", "classification", "logprobs"]
-    """Ask for a probability per level, for one letter, or for one letter with its token log-probabilities."""
+    scoring: Literal["probabilities", "classification", "logprobs", "auto"]
+    """Ask for a probability per level, for one letter, or for one letter with its token log-probabilities.
+
+    `auto`: log-probabilities where the model gives them and the program was not taught otherwise, else probabilities.
+    """
 
 
 class FusionSettings(_Section):

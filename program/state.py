@@ -13,6 +13,7 @@ from signatures.schemas import DistortionCategory, Plan, Severity
 __all__ = (
     "Assessment",
     "AssessmentState",
+    "BeliefSource",
     "ExecutorOutput",
     "Finding",
     "ReplanEntry",
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 HISTORY_LIMIT = 10
 Status = Literal["ok", "degraded", "failed"]
+BeliefSource = Literal["probabilities", "logprobs", "classification"]
 
 
 class _Record(BaseModel):
@@ -109,6 +111,8 @@ class SummarizerOutput(_Record):
     quality_score: float | None = Field(None, ge=1, le=5, allow_inf_nan=False)
     level: str | None = Field(None, pattern="^[A-E]$")
     level_probabilities: dict[int, float] | None = None
+    level_probabilities_from: BeliefSource | None = None
+    """Numbers the model wrote, its tokens' log-probabilities, or one level that it named, smoothed."""
     score_interval: tuple[float, float] | None = None
     """Mean -+ 1.96 standard deviations of the fused belief over the levels, within [1, 5]."""
     status: Status = "ok"

@@ -2,19 +2,20 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import dspy
+from dspy.utils.exceptions import LMInvalidRequestError
 
-from program.ask import Answer, ask, stage
+from program.ask import RUNGS, Answer, ask, stage
 from program.evidence import contradiction, findings_json, findings_note, scores_json, tool_scores, used_evidence
 from program.fusion import level_in_text, spread
 from program.images import ImageRef
-from program.logprobs import level_masses
+from program.logprobs import level_masses, tokens_of
 from program.query import QueryReading, QueryType, normalise_choice, read_query
 from program.replan import should_replan
 from program.resources import Resources
-from program.state import AssessmentState, ExecutorOutput, SummarizerOutput
+from program.state import AssessmentState, BeliefSource, ExecutorOutput, SummarizerOutput
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
 
 __all__ = ("PARSING_FAILED", "UNDETERMINED", "Summarizer")
@@ -37,6 +38,14 @@ _EXPLAINED = {
     "final_answer": "The image is moderately blurred.",
     "quality_reasoning": "Edges are soft; the tool score is 2.6.",
 }
+
+
+class _Belief(NamedTuple):
+    """How likely each quality level is, why, and where the numbers came from."""
+
+    probabilities: dict[int, float]
+    reasoning: str
+    source: BeliefSource
 
 
 class Summarizer(dspy.Module):
@@ -86,12 +95,13 @@ class Summarizer(dspy.Module):
         scores = tool_scores(evidence.quality_scores)
         asked = {**inputs, "tool_mean": sum(scores) / len(scores) if scores else None}
         answer = self._level_belief(asked)
-        probabilities, reasoning = answer.value or (None, "")
+        probabilities, reasoning, source = answer.value or (None, "", None)
         rung = answer.rung
         if probabilities is None:
             level = level_in_text(answer.raw)
             if level is not None:
                 probabilities = self.resources.fusion.extract_vlm_probabilities(str(level), mode="classification")
+                source = "classification"
                 rung, reasoning = "text", f"The model's answer, read as text, names level {level} of 5."
         if probabilities is None and not scores:
             return _failed(answer)
@@ -111,39 +121,78 @@ class Summarizer(dspy.Module):
                 )
             ),
             "level_probabilities": probabilities,
+            "level_probabilities_from": source,
             "score_interval": spread(posterior),
             "status": "degraded" if degraded else "ok",
             "error": _last(answer) if degraded else None,
             "rung": rung,
         }
 
-    def _level_belief(self, inputs: Mapping[str, Any]) -> Answer[tuple[dict[int, float], str]]:
-        fusion = self.resources.fusion
-        lm = self.resources.lm("summarizer")
-        scoring = self.resources.settings.assessment.scoring
-        if scoring != "probabilities":
-            wants_logprobs = scoring == "logprobs" and "logprobs" in getattr(
-                self.classify.lm or lm, "supported_params", ()
-            )
-            return ask(
-                self.classify, inputs, lm=lm, example=_CLASSIFIED,
-                check=lambda p: (self._classified(p, from_tokens=wants_logprobs), _reasoning(p)),
-                config={"logprobs": True, "top_logprobs": TOP_LOGPROBS} if wants_logprobs else None,
-            )  # fmt: skip
-        return ask(
-            self.score, inputs, lm=lm, example=_SCORED,
-            check=lambda p: (fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities"), _reasoning(p)),
-        )  # fmt: skip
+    def _level_belief(self, inputs: Mapping[str, Any]) -> Answer[_Belief]:
+        way = self._scoring_way()
+        if way == "probabilities":
+            return self._verbalized(inputs)
+        if way == "classification":
+            return self._classified(inputs, from_tokens=False)
+        model = self._model_of(self.classify)
+        try:
+            answer = self._classified(inputs, from_tokens=True)
+        except LMInvalidRequestError as error:
+            if "logprob" not in str(error).casefold().replace("_", ""):
+                raise
+            logger.warning("%s refuses log-probabilities (%s); it is asked without from now on", model, error)
+            self.resources.without_logprobs.add(model)
+            return self._level_belief(inputs)
+        # Later rungs may have been asked without, for answers that could not be read: they say nothing of the model.
+        first = answer.prediction if answer.rung == RUNGS[0] else None
+        if first is not None and not tokens_of(first.get("logprobs")):
+            logger.warning("%s gave no log-probabilities; it is asked without from now on", model)
+            self.resources.without_logprobs.add(model)
+            if self.resources.settings.assessment.scoring == "auto":
+                return self._verbalized(inputs)
+        return answer
 
-    def _classified(self, prediction: dspy.Prediction, *, from_tokens: bool) -> dict[int, float]:
-        """Return the level probabilities of a letter: its tokens' where the backend gave them, else smoothed."""
-        content = (prediction.get("logprobs") or {}).get("content") if from_tokens else None
-        if content:
-            try:
-                return level_masses(content)
-            except ValueError as error:
-                logger.warning("%s; the letter alone counts", error)
-        return self.resources.fusion.extract_vlm_probabilities(prediction.quality_level, mode="classification")
+    def _scoring_way(self) -> Literal["probabilities", "classification", "logprobs"]:
+        """Return how levels are asked for: as set, or the best that the model can do and was taught."""
+        scoring = self.resources.settings.assessment.scoring
+        if scoring == "probabilities" or scoring == "classification":
+            return scoring
+        lm = self.classify.lm or self.resources.lm("summarizer")
+        able = (
+            "logprobs" in lm.supported_params and self._model_of(self.classify) not in self.resources.without_logprobs
+        )
+        if scoring == "logprobs":
+            return "logprobs" if able else "classification"
+        # A program that was taught with probabilities has its demos there.
+        taught = bool(self.score.demos) and not self.classify.demos
+        return "logprobs" if able and not taught else "probabilities"
+
+    def _model_of(self, predictor: dspy.Predict) -> str:
+        return str((predictor.lm or self.resources.lm("summarizer")).model)
+
+    def _verbalized(self, inputs: Mapping[str, Any]) -> Answer[_Belief]:
+        def read(p: dspy.Prediction) -> _Belief:
+            found = self.resources.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
+            return _Belief(found, _reasoning(p), "probabilities")
+
+        return ask(self.score, inputs, lm=self.resources.lm("summarizer"), example=_SCORED, check=read)
+
+    def _classified(self, inputs: Mapping[str, Any], *, from_tokens: bool) -> Answer[_Belief]:
+        """Ask for a letter; its level probabilities are its tokens' where the backend gave them, else smoothed."""
+
+        def read(p: dspy.Prediction) -> _Belief:
+            smoothed = self.resources.fusion.extract_vlm_probabilities(p.quality_level, mode="classification")
+            if from_tokens and (tokens := tokens_of(p.get("logprobs"))):
+                try:
+                    return _Belief(level_masses(tokens), _reasoning(p), "logprobs")
+                except ValueError as error:
+                    logger.warning("%s; the letter alone counts", error)
+            return _Belief(smoothed, _reasoning(p), "classification")
+
+        return ask(
+            self.classify, inputs, lm=self.resources.lm("summarizer"), example=_CLASSIFIED, check=read,
+            config={"logprobs": True, "top_logprobs": TOP_LOGPROBS} if from_tokens else None,
+        )  # fmt: skip
 
     def _choose(self, inputs: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
         def chosen(prediction: dspy.Prediction) -> tuple[str, str]:

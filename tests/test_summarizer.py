@@ -4,6 +4,7 @@ import json
 import logging
 import math
 
+import dspy
 import numpy as np
 import pytest
 
@@ -266,8 +267,55 @@ def test_token_log_probabilities_are_used_where_the_backend_gives_them(summarize
     ]
     result, engine = summarize([text], settings={"assessment": {"scoring": "logprobs"}}, logprobs=tokens)
     assert engine.requests[0].config.logprobs == 20
-    assert result.level_probabilities == pytest.approx({1: 0, 2: 0, 3: 0.75, 4: 0.25, 5: 0})
-    assert result.status == "ok"
+    # The levels outside the alternatives are at most as likely as the least likely of those, "the".
+    floor, total = math.exp(-3.0), 0.8 + 3 * math.exp(-3.0)
+    wanted = {1: floor, 2: floor, 3: 0.6, 4: 0.2, 5: floor}
+    assert result.level_probabilities == pytest.approx({level: p / total for level, p in wanted.items()})
+    assert (result.status, result.level_probabilities_from) == ("ok", "logprobs")
+
+
+LETTER = {"quality_level": "C", "quality_reasoning": "r"}
+LETTER_TOKENS = [
+    ('{"quality_level": "', -0.1, ()),
+    ("C", math.log(0.6), [("C", math.log(0.6)), ("B", math.log(0.4))]),
+    ('", "quality_reasoning": "r"}', -0.1, ()),
+]
+
+
+@pytest.mark.spec("D4")
+@pytest.mark.parametrize(
+    ("engine", "asked", "source"),
+    [
+        ({"logprobs": LETTER_TOKENS}, ["quality_level"], "logprobs"),
+        ({"params": ()}, ["quality_probs"], "probabilities"),
+        ({"logprobs": None}, ["quality_level", "quality_probs"], "probabilities"),
+    ],
+)
+def test_auto_asks_for_what_the_model_can_give(summarize, engine, asked, source):
+    script = {"quality_level": LETTER, "quality_probs": SCORED}
+    result, served = summarize(script, settings={"assessment": {"scoring": "auto"}}, **engine)
+    assert [served.fields(r)[0] for r in served.requests] == asked
+    assert result.level_probabilities_from == source
+
+
+def test_auto_remembers_a_model_without_log_probabilities_and_a_taught_program(scripted_iqa, picture):
+    script = {"quality_level": LETTER, "quality_probs": SCORED}
+    image = IMAGES.add(picture(1))
+    iqa = scripted_iqa(script, settings={"assessment": {"scoring": "auto"}})
+    for _ in range(2):
+        iqa.summarizer(state=state_of(), image=image)
+    assert [iqa.engine.fields(r)[0] for r in iqa.engine.requests] == ["quality_level", "quality_probs", "quality_probs"]
+    taught = scripted_iqa(script, settings={"assessment": {"scoring": "auto"}}, logprobs=LETTER_TOKENS)
+    taught.summarizer.score.demos = [dspy.Example(image=dspy.Image(image.url), query=RATE, **SCORED)]
+    assert taught.summarizer(state=state_of(), image=image).level_probabilities_from == "probabilities"
+
+
+def test_one_unreadable_answer_says_nothing_of_a_models_log_probabilities(summarize):
+    result, served = summarize(
+        ["not JSON", json.dumps(LETTER)], settings={"assessment": {"scoring": "logprobs"}}, logprobs=None
+    )
+    assert (result.rung, result.level_probabilities_from) == ("second call", "classification")
+    assert [r.config.logprobs for r in served.requests] == [20, 20]
 
 
 @pytest.mark.spec("D4")
