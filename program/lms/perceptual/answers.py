@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 
 from program.errors import ModelError
-from program.lms.perceptual.findings import describe, findings, present, severity_word
+from program.lms.perceptual.findings import findings, present
 from program.lms.perceptual.planning import choose_tools, is_chinese, parsed_json, plan_assessment
 from program.lms.perceptual.quality import Belief, level_probabilities
-from program.lms.perceptual.questions import Choice, answer_choice
+from program.lms.perceptual.questions import Choice, answer_choice, asked_of, look_at
+from program.lms.perceptual.reasons import chosen, direct_answer, grounds, level_word, summary
 from program.lms.perceptual.views import View, Viewer
 from program.query import parse_options
 from signatures.schemas import (
     DISTORTION_CATEGORIES,
     GLOBAL,
-    LEVEL_WORDS,
     SEVERITIES,
     DistortionCategory,
     LevelProbabilities,
@@ -92,33 +92,23 @@ def _asked(text: Any) -> dict[str, list[DistortionCategory]]:
 
 def _choose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    options = _options(inputs)
-    evidence, scores = _evidence(inputs), _scores(inputs)
+    options, scores = _options(inputs), _scores(inputs)
+    evidence = _evidence(inputs, query)
     choice = answer_choice(view, query, options, evidence, [s for _, s in scores])
-    chosen = _outvoted(viewer, view, demos, query, options, choice)
-    text = options.get(chosen, "")
-    chinese = is_chinese(query)
-    if not choice.measured and chosen == choice.letter:
-        note = (
-            "问题涉及测量看不到的内容，此选项只是先验猜测，可信度低。" if chinese
-            else "The question is about content that measurements do not see; this option is a "
-            "guess from the prior, with low confidence."
-        )  # fmt: skip
-        return {
-            "final_answer": chosen,
-            "quality_reasoning": f"{note} {_summary(view, scores, chinese=chinese, limit=1)}",
-        }
-    lead = (
-        f"选择 {chosen}（{text}）：依据对{choice.topic}的测量。"
-        if chinese
-        else f"{chosen} ({text}) fits what was measured for {choice.topic}."
-    )
-    return {"final_answer": chosen, "quality_reasoning": f"{lead} {_summary(view, scores, chinese=chinese, limit=2)}"}
+    letter = _outvoted(viewer, view, demos, query, options, choice)
+    chinese, voted = is_chinese(query), letter != choice.letter
+    look = look_at(view, evidence, [s for _, s in scores], asked_of(query, options).text)
+    told = chosen(look, letter, choice, options, query, chinese=chinese, voted=voted)
+    # What the answer rests on is said once; other distortions are named beside it.
+    rest = summary(view, scores, chinese=chinese, limit=1 if choice.measured else 2)
+    told += "" if rest in told else f"{'' if chinese else ' '}{rest}"
+    return {"final_answer": letter, "quality_reasoning": told}
 
 
 def _outvoted(viewer: Viewer, view: View, demos: Demos, query: str, options: Mapping[str, str], choice: Choice) -> str:
     """Let demos that ask the same question of similar images vote beside the measurement (one vote)."""
-    votes = {choice.letter: 1.0 if choice.measured else 0.3}
+    top = max(choice.probabilities.values())
+    votes = {letter: (1.0 if choice.measured else 0.3) * p / top for letter, p in choice.probabilities.items()}
     by_text = {text.casefold().strip(" ."): letter for letter, text in options.items()}
     for demo in demos:
         if " ".join(str(demo.get("query", "")).split()).casefold() != " ".join(query.split()).casefold():
@@ -132,23 +122,25 @@ def _outvoted(viewer: Viewer, view: View, demos: Demos, query: str, options: Map
             continue
         distance = float(np.square(other.tilt - view.tilt).sum())
         votes[by_text[text]] = votes.get(by_text[text], 0.0) + 0.9 * float(np.exp(-distance / (2 * 0.5**2)))
-    return max(votes, key=lambda letter: votes[letter])
+    return max([choice.letter, *votes], key=lambda letter: votes[letter])
 
 
 def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     chinese, scores = is_chinese(query), _scores(inputs)
     belief = view.belief(_labelled(viewer, view, demos))
-    named = [c for c in DISTORTION_CATEGORIES if category_of(query) == c]
-    told = _summary(view, scores, chinese=chinese, limit=3, first=named)
+    look = look_at(view, _evidence(inputs, query), [s for _, s in scores], query)
     mean = belief.mean if not scores else 0.5 * (belief.mean + float(np.mean([s for _, s in scores])))
-    word = _level_word(mean, chinese=chinese)
-    answer = (
-        f"整体质量{word}（约 {mean:.1f}/5）。{told}"
-        if chinese
-        else f"The quality is {word} (about {mean:.1f} of 5). {told}"
-    )
-    return {"final_answer": answer, "quality_reasoning": _grounds(view, belief, scores, chinese=chinese)}
+    word, gap = level_word(mean, chinese=chinese), "" if chinese else " "
+    parts = [
+        direct_answer(look, query, chinese=chinese),
+        f"整体质量{word}（约 {mean:.1f}/5）。" if chinese else f"The quality is {word} (about {mean:.1f} of 5).",
+        summary(
+            view, scores, chinese=chinese, limit=3, first=[c for c in DISTORTION_CATEGORIES if category_of(query) == c]
+        ),
+    ]
+    told = gap.join(part for i, part in enumerate(parts) if part and part not in gap.join(parts[:i]))
+    return {"final_answer": told, "quality_reasoning": grounds(view, belief, scores, chinese=chinese)}
 
 
 def _score(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
@@ -165,8 +157,8 @@ def _classify(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
 def _judgement(viewer: Viewer, demos: Demos, inputs: Inputs) -> tuple[View, Belief, str]:
     view, chinese = _view(viewer, inputs), is_chinese(str(inputs.get("query", "")))
     belief, scores = view.belief(_labelled(viewer, view, demos)), _scores(inputs)
-    told = _summary(view, scores, chinese=chinese, limit=2)
-    return view, belief, f"{told} {_grounds(view, belief, [], chinese=chinese)}"
+    told = summary(view, scores, chinese=chinese, limit=2)
+    return view, belief, f"{told} {grounds(view, belief, [], chinese=chinese)}"
 
 
 def _labelled(viewer: Viewer, view: View, demos: Demos) -> list[tuple[View, float]]:
@@ -223,11 +215,13 @@ def _options(inputs: Inputs) -> dict[str, str]:
     return parse_options(str(given or "")) or {"A": str(given or "")}
 
 
-def _evidence(inputs: Inputs) -> dict[str, str]:
-    """Return the strongest severity word per category in the given analysis."""
+def _evidence(inputs: Inputs, query: str) -> dict[str, str]:
+    """Return the strongest severity word per category in the given analysis: of the regions asked about, or of all."""
     given = parsed_json(inputs.get("distortion_analysis"))
+    regions = given if isinstance(given, dict) else {}
+    asked = [name for name in regions if name != GLOBAL and name.casefold() in query.casefold()]
     strongest: dict[str, str] = {}
-    for region in given.values() if isinstance(given, dict) else []:
+    for region in [regions[name] for name in asked or regions]:
         for finding in region if isinstance(region, list) else []:
             if isinstance(finding, dict) and finding.get("severity") in SEVERITIES:
                 name, word = str(finding.get("type")), str(finding["severity"])
@@ -245,48 +239,6 @@ def _scores(inputs: Inputs) -> list[tuple[str, float]]:
             if isinstance(reading, list) and len(reading) == 2 and isinstance(reading[1], int | float):
                 found[str(reading[0]), float(reading[1])] = None
     return list(found)
-
-
-def _summary(
-    view: View,
-    scores: Sequence[tuple[str, float]],
-    *,
-    chinese: bool,
-    limit: int,
-    first: Sequence[DistortionCategory] = (),
-) -> str:
-    """Name the strongest distortions with their readings, or say that there is none; then the tools."""
-    shown = list(dict.fromkeys([*first, *present(view)]))[:limit]
-    if shown:
-        told = [describe(view, category, chinese=chinese) for category in shown]
-    else:
-        worst = max(view.severities, key=lambda category: view.severities[category])
-        plain = "未测到明显失真。" if chinese else "No distortion stands out."
-        told = [plain, describe(view, worst, chinese=chinese)][: 1 + (severity_word(view.severities[worst]) != "none")]
-    if scores:
-        listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
-        told.append(f"工具评分（1-5）：{listed}。" if chinese else f"Tool scores on 1 to 5: {listed}.")
-    return " ".join(told)
-
-
-def _grounds(view: View, belief: Belief, scores: Sequence[tuple[str, float]], *, chinese: bool) -> str:
-    """State the believed score with its width, how familiar such images are, and the tools' readings."""
-    unlike = belief.novelty > 0.5
-    listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
-    if chinese:
-        kind = "与参考图的差异" if view.difference is not None else "图像自身的统计特征"
-        text = f"根据{kind}估计为 {belief.mean:.1f} ± {belief.deviation:.1f}"
-        text += "，与训练图像差别较大，范围因此放宽" if unlike else ""
-        return f"{text}。" + (f"工具评分：{listed}。" if scores else "")
-    basis = "the differences from the reference" if view.difference is not None else "the image's own statistics"
-    text = f"From {basis} the score is {belief.mean:.1f} give or take {belief.deviation:.1f}"
-    text += ", widened because the image is unlike those it was fitted on" if unlike else ""
-    return f"{text}." + (f" Tool scores: {listed}." if scores else "")
-
-
-def _level_word(mean: float, *, chinese: bool) -> str:
-    level = int(np.clip(np.floor(mean + 0.5), 1, 5))
-    return ("很差", "较差", "一般", "良好", "优秀")[level - 1] if chinese else LEVEL_WORDS[level - 1]
 
 
 _EXPLAINING = frozenset({"final_answer", "quality_reasoning"})

@@ -1,0 +1,52 @@
+"""Write `population.json`: how each measured property is distributed over natural photographs.
+
+python -m program.lms.perceptual.population ../shared/data/clive/manifest.jsonl
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data.manifest import read_manifest
+from program.images import IMAGES
+from program.lms.perceptual.attributes import COMPOSITES, POPULATION_FILE, PROPERTIES, QUANTILES, composite
+from program.lms.perceptual.views import View, Viewer
+
+__all__ = ("distribution", "main")
+
+
+def distribution(views: Sequence[View]) -> dict[str, list[float]]:
+    """Return the quantiles of every property over views, then of every composite's sum."""
+    known = {name: _quantiles([read(view) for view in views]) for name, read in PROPERTIES.items()}
+    sums = {f"sum of {name}": _quantiles([composite(v, name, known) for v in views]) for name in COMPOSITES}
+    return known | sums
+
+
+def _quantiles(values: Sequence[float]) -> list[float]:
+    return [round(float(q), 4) for q in np.percentile(values, QUANTILES)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure the train images of a manifest and write the file; their scores are not read."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("manifest", type=Path, help="LIVE In the Wild's manifest; only its train images are used")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name(POPULATION_FILE))
+    given = parser.parse_args(argv)
+    viewer = Viewer()
+    views = [viewer.view(IMAGES.add(s.image)) for s in read_manifest(given.manifest) if s.split == "train"]
+    stated: Mapping[str, object] = {
+        "data": f"{len(views)} train photographs of LIVE In the Wild (Ghadiyaram & Bovik 2015), without their scores",
+        "per cent": list(QUANTILES),
+        "quantiles": distribution(views),
+    }
+    given.out.write_text(json.dumps(stated, indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write(f"{given.out.name}: {len(views)} photographs\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

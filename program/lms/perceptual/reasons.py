@@ -1,0 +1,230 @@
+"""Why the expert answers as it does, in sentences: what was measured, how strong, where, and how sure that makes it."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from program.lms.perceptual.amounts import FAULTS, Look, amount, support
+from program.lms.perceptual.findings import describe, present, severity_word, where
+from program.lms.perceptual.places import place_name
+from program.lms.perceptual.quality import Belief
+from program.lms.perceptual.questions import Choice, asked_of, predicate
+from program.lms.perceptual.views import View
+from program.lms.perceptual.wording import Said, terms_in, topic_in
+from signatures.schemas import LEVEL_WORDS, DistortionCategory
+
+__all__ = ("chosen", "direct_answer", "fact", "grounds", "level_word", "summary")
+
+_AXES: Mapping[str, tuple[str, str]] = {
+    "sharpness": ("sharpness", "清晰度"),
+    "brightness": ("brightness", "亮度"), "lighting": ("lighting", "光照"),
+    "exposure": ("exposure", "曝光"), "colour": ("colourfulness", "色彩丰富度"), "saturation": ("saturation", "饱和度"),
+    "contrast": ("contrast", "对比度"),
+    "quality": ("overall quality", "整体质量"), "fidelity": ("naturalness", "自然度"),
+    "noise": ("noise", "噪声"), "compression": ("compression damage", "压缩失真"), "cast": ("colour error", "颜色失真"),
+    "oversaturation": ("over-saturation", "过饱和"), "oversharp": ("over-sharpening", "过度锐化"),
+    "overexposure": ("overexposure", "过曝"),
+    "underexposure": ("underexposure", "曝光不足"),
+    "brightness fault": ("the brightness problem", "亮度问题"),
+    "contrast fault": ("the contrast problem", "对比度问题"),
+    "motion": ("motion blur", "运动模糊"), "defocus": ("focus blur", "失焦模糊"), "distortion": ("distortion", "失真"),
+    "colour tone": ("the colour tone", "色调"),
+}  # fmt: skip
+_GRID: Mapping[str, tuple[str, str, str]] = {
+    "sharpness": ("detail", "detail", "细节"), "brightness": ("brightness", "light", "亮度"),
+    "lighting": ("brightness", "light", "亮度"), "exposure": ("brightness", "light", "亮度"),
+    "colour": ("saturation", "saturation", "饱和度"), "saturation": ("saturation", "saturation", "饱和度"),
+    "contrast": ("contrast", "local contrast", "局部对比"),
+}  # fmt: skip
+
+
+def fact(look: Look, axis: str, *, chinese: bool) -> str:
+    """Say in one sentence what was measured for an axis, how it compares and where it is strongest."""
+    name = _AXES.get(axis, (axis, axis))[chinese]
+    view = look.view
+    if axis in FAULTS:
+        category = FAULTS[axis].category
+        if axis == "distortion":
+            category = max(look.severities, key=lambda c: look.severities[c])
+        return describe(view, category, chinese=chinese) + _direction(look, axis, chinese=chinese)
+    if axis == "colour tone":
+        return _tone(view, chinese=chinese)
+    share = amount(look, axis)
+    key, english, native = _GRID.get(axis, ("", "", ""))
+    if chinese:
+        place = f"，{native}{where(view.measured.maps[key], chinese=True)}" if key and not look.cells else ""
+        return f"{name}高于 {share:.0%} 的自然照片{place}。"
+    place = f"; {english} is {where(view.measured.maps[key])}" if key and not look.cells else ""
+    return f"{name[0].upper()}{name[1:]} is higher than in {share:.0%} of natural photographs{place}."
+
+
+def _direction(look: Look, axis: str, *, chinese: bool) -> str:
+    if axis not in {"motion", "defocus"}:
+        return ""
+    one_way = look.position("direction") > FAULTS["motion"].seen_from
+    if chinese:
+        return "模糊有明显方向，像是运动所致。" if one_way else "模糊没有明显方向，像是失焦所致。"
+    if one_way:
+        return " It runs in one direction, as motion leaves it."
+    return " It has no direction, as missed focus leaves it."
+
+
+def _tone(view: View, *, chinese: bool) -> str:
+    n = view.measured.named
+    red, yellow = 100 * n["cast_red_green"], 100 * n["cast_yellow_blue"]
+    if chinese:
+        return f"平均颜色：红减绿 {red:+.0f}，黄减蓝 {yellow:+.0f}。"
+    return f"On average the pixels lean {red:+.0f} from green to red and {yellow:+.0f} from blue to yellow."
+
+
+def chosen(
+    look: Look, letter: str, choice: Choice, options: Mapping[str, str], query: str, *, chinese: bool, voted: bool
+) -> str:
+    """Say which option was chosen, how sure that is, and the reading that decided it."""
+    text = options.get(letter, "")
+    if voted:
+        return (
+            f"选择 {letter}（{text}）：与示例中相近图像的答案一致。"
+            if chinese
+            else f"{letter} ({text}): the answer that the demonstrations give for images like this one."
+        )
+    if not choice.measured:
+        return (
+            "问题涉及测量看不到的内容，此选项只是先验猜测，可信度低。" if chinese
+            else "The question is about content that measurements do not see; this option is a "
+            "guess from the prior, with low confidence."
+        )  # fmt: skip
+    sure = _sureness(choice, letter, options, chinese=chinese)
+    axis = choice.topic if choice.topic != "distortion" else _claimed(text)
+    told = fact(look, axis, chinese=chinese)
+    lead = f"选择 {letter}（{text}），{sure}：" if chinese else f"{letter} ({text}), {sure}: "
+    return f"{lead}{told}{_about_place(look, query, chinese=chinese)}"
+
+
+def _claimed(text: str) -> str:
+    said = terms_in(text)
+    if said:
+        return said[0].axis
+    topic = topic_in(text)
+    return topic.axis if topic is not None else "distortion"
+
+
+def _sureness(choice: Choice, letter: str, options: Mapping[str, str], *, chinese: bool) -> str:
+    share = choice.probabilities.get(letter, 0.0)
+    others = {other: p for other, p in choice.probabilities.items() if other != letter}
+    second = max(others, key=lambda other: others[other], default="")
+    if share >= 0.75:
+        return "把握较大" if chinese else "with confidence"
+    if share >= 0.55 or not second:
+        return "较有可能" if chinese else "probably"
+    rival = f"{second} ({options.get(second, '')})"
+    return f"把握不大，{rival} 也有可能" if chinese else f"a close call with {rival}"
+
+
+def _about_place(look: Look, query: str, *, chinese: bool) -> str:
+    if not look.cells:
+        return ""
+    place = place_name(query)
+    if chinese:
+        return f"“{place}”按九宫格中的相应部分测量。"
+    return f' "{place}" was measured as a part of a 3 x 3 grid.'
+
+
+def direct_answer(look: Look, query: str, *, chinese: bool) -> str:
+    """Answer an open question about a property in its own terms, or return "" when it asks for none."""
+    text = asked_of(query, {}).text
+    if _asks_yes_or_no(text):
+        said = predicate(text)
+        if not said:
+            return ""
+        odds = min(support(look, one) for one in said)
+        return f"{_yes(odds, chinese=chinese)}{fact(look, said[-1].axis, chinese=chinese)}"
+    asked = next(iter(terms_in(text)), None) or topic_in(text)
+    if asked is None or asked.axis in {"quality", "distortion"}:
+        return ""
+    return _graded(look, asked, chinese=chinese) + fact(look, asked.axis, chinese=chinese)
+
+
+def _asks_yes_or_no(text: str) -> bool:
+    first = text.lstrip("\"' ").split(" ")[0]
+    words = {
+        "is",
+        "are",
+        "was",
+        "were",
+        "does",
+        "do",
+        "did",
+        "has",
+        "have",
+        "can",
+        "isn't",
+        "aren't",
+        "doesn't",
+        "don't",
+    }
+    return first in words or "吗" in text or "是否" in text or "有没有" in text
+
+
+def _yes(odds: float, *, chinese: bool) -> str:
+    sure = abs(odds) >= 2
+    if chinese:
+        return f"{'' if sure else '很可能'}{'是' if odds >= 0 else '否'}。"
+    if sure:
+        return "Yes. " if odds >= 0 else "No. "
+    return "Probably yes. " if odds >= 0 else "Probably not. "
+
+
+def _graded(look: Look, asked: Said, *, chinese: bool) -> str:
+    name, share = _AXES.get(asked.axis, (asked.axis, asked.axis))[chinese], amount(look, asked.axis)
+    if asked.axis in FAULTS:
+        word = severity_word(look.severities[FAULTS[asked.axis].category])
+        native = {"none": "无", "slight": "轻微", "moderate": "中等", "severe": "严重", "extreme": "极其严重"}[word]
+        return f"{name}程度：{native}。" if chinese else f"There is {'no' if word == 'none' else word} {name}. "
+    step = int(np.clip(share * 5, 0, 4))
+    if chinese:
+        return f"{name}{('很低', '较低', '中等', '较高', '很高')[step]}。"
+    return f"The {name} is {('very low', 'low', 'average', 'high', 'very high')[step]}. "
+
+
+def summary(
+    view: View,
+    scores: Sequence[tuple[str, float]],
+    *,
+    chinese: bool,
+    limit: int,
+    first: Sequence[DistortionCategory] = (),
+) -> str:
+    """Name the strongest distortions with their readings, or say that there is none; then the tools."""
+    shown = list(dict.fromkeys([*first, *present(view)]))[:limit]
+    if shown:
+        told = [describe(view, category, chinese=chinese) for category in shown]
+    else:
+        worst = max(view.severities, key=lambda category: view.severities[category])
+        plain = "未测到明显失真。" if chinese else "No distortion stands out."
+        told = [plain, describe(view, worst, chinese=chinese)][: 1 + (severity_word(view.severities[worst]) != "none")]
+    if scores:
+        listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
+        told.append(f"工具评分（1-5）：{listed}。" if chinese else f"Tool scores on 1 to 5: {listed}.")
+    return ("" if chinese else " ").join(told)
+
+
+def grounds(view: View, belief: Belief, scores: Sequence[tuple[str, float]], *, chinese: bool) -> str:
+    """State the believed score with its width, how familiar such images are, and the tools' readings."""
+    unlike = belief.novelty > 0.5
+    listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
+    if chinese:
+        kind = "与参考图的差异" if view.difference is not None else "图像自身的统计特征"
+        text = f"根据{kind}估计为 {belief.mean:.1f} ± {belief.deviation:.1f}"
+        text += "，与训练图像差别较大，范围因此放宽" if unlike else ""
+        return f"{text}。" + (f"工具评分：{listed}。" if scores else "")
+    basis = "the differences from the reference" if view.difference is not None else "the image's own statistics"
+    text = f"From {basis} the score is {belief.mean:.1f} give or take {belief.deviation:.1f}"
+    text += ", widened because the image is unlike those it was fitted on" if unlike else ""
+    return f"{text}." + (f" Tool scores: {listed}." if scores else "")
+
+
+def level_word(mean: float, *, chinese: bool) -> str:
+    """Return the word of the level nearest to a score on 1..5."""
+    level = int(np.clip(np.floor(mean + 0.5), 1, 5))
+    return ("很差", "较差", "一般", "良好", "优秀")[level - 1] if chinese else LEVEL_WORDS[level - 1]
