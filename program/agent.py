@@ -84,6 +84,8 @@ class AgenticIQA(dspy.Module):
 
 
 def _opened(source: "ImageSource | dspy.Image", max_pixels: int) -> ImageRef:
+    if isinstance(source, ImageRef):  # keeps what the caller calls it
+        return IMAGES.add(source)
     url = source if isinstance(source, str) else getattr(source, "url", None)
     if isinstance(url, str) and url.startswith(HOST):
         return IMAGES.find(url)

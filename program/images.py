@@ -12,7 +12,10 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -75,6 +78,9 @@ class ImageRef:
         return MEDIA_TYPES[self.suffix]
 
 
+_BORROWED: ContextVar[set[str] | None] = ContextVar("agentic_iqa_borrowed_images", default=None)
+
+
 class ImageStore:
     """Where the bytes behind references are: files by path, or bytes a caller gave. Thread-safe.
 
@@ -92,6 +98,23 @@ class ImageStore:
         self._held: OrderedDict[str, int] = OrderedDict()
         self._held_limit = held_mb * 2**20
         self._folder: Path | None = None
+        self._borrowers: Counter[str] = Counter()
+
+    @contextmanager
+    def borrowing(self) -> Iterator[None]:
+        """Forget the images added inside the block once it is left, and nobody else borrows them.
+
+        For a service: what was sent with a request must not stay. Images known before (a program's demos) stay.
+        """
+        mine: set[str] = set()
+        token = _BORROWED.set(mine)
+        try:
+            yield
+        finally:
+            _BORROWED.reset(token)
+            with self._lock:
+                for digest in mine:
+                    self._release(digest)
 
     def add(self, source: ImageSource, *, max_pixels: int = MAX_PIXELS) -> ImageRef:
         """Check an image and return its reference.
@@ -199,6 +222,7 @@ class ImageStore:
         if not data:
             raise ImageError(f"image {shown!r}: is empty (0 bytes); give a whole image file")
         digest = hashlib.sha256(data).hexdigest()
+        self._borrow(digest)
         ref = self._refs.get(digest)
         if ref is None or ref.width * ref.height > max_pixels:
             found = decode(data, shown, at_most=LARGE, max_pixels=max_pixels)
@@ -230,6 +254,31 @@ class ImageStore:
             if isinstance(data, bytes):
                 path.write_bytes(data)
             self._sources[oldest] = path
+
+    def _borrow(self, digest: str) -> None:
+        """Count the borrower, before looking: another's return must not take the image away meanwhile."""
+        mine = _BORROWED.get()
+        with self._lock:
+            if mine is None:
+                self._borrowers.pop(digest, None)  # somebody keeps it: it stays
+            elif digest not in mine and (digest in self._borrowers or digest not in self._sources):
+                self._borrowers[digest] += 1
+                mine.add(digest)
+
+    def _release(self, digest: str) -> None:
+        if digest not in self._borrowers:
+            return
+        self._borrowers[digest] -= 1
+        if self._borrowers[digest] > 0:
+            return
+        source = self._sources.pop(digest, None)
+        if isinstance(source, Path) and source.parent == self._folder:
+            source.unlink(missing_ok=True)
+        self._borrowers.pop(digest)
+        self._refs.pop(digest, None)
+        self._held.pop(digest, None)
+        for key in [key for key in self._decoded if key[0] == digest]:
+            del self._decoded[key]
 
     def _require(self, digest: str) -> None:
         if digest not in self._sources:

@@ -13,7 +13,15 @@ from program.backends import ROLES, LanguageModels, RoleSettings, takes_api_base
 from program.backends import Section as _Section
 from program.errors import SettingsError, did_you_mean
 
-__all__ = ("CompileSettings", "FusionSettings", "RoleSettings", "Settings", "ToolSettings", "load_settings")
+__all__ = (
+    "CompileSettings",
+    "FusionSettings",
+    "RoleSettings",
+    "ServeSettings",
+    "Settings",
+    "ToolSettings",
+    "load_settings",
+)
 
 
 class ImageSettings(_Section):
@@ -78,6 +86,36 @@ class TrackingSettings(_Section):
     """Share of the assessments of an evaluation that are recorded step by step as traces."""
 
 
+class ServeSettings(_Section):
+    """What `python -m program.serve` admits. The token is no setting: it comes from AGENTICIQA_SERVE_TOKEN."""
+
+    host: str
+    port: int = Field(ge=0, le=65535)
+    """0: any free port."""
+    allowed_hosts: tuple[str, ...]
+    """Names the service is known by besides localhost, as iqa.example.org; IP addresses are always answered to."""
+    image_folders: tuple[Path, ...]
+    """Folders whose files a request may name by path."""
+    image_hosts: tuple[str, ...]
+    """Hosts, with the port where it is none of the scheme's own, that a request may name images of by URL."""
+    max_body_mb: float = Field(gt=0)
+    max_megapixels: float = Field(gt=0)
+    max_batch: int = Field(ge=1)
+    max_query_chars: int = Field(ge=1)
+    concurrency: int = Field(ge=1)
+    """Assessments at a time."""
+    queue: int = Field(ge=0)
+    """Requests that wait for their turn; more get 503."""
+    timeout_s: float = Field(gt=0)
+    """From admission to answer."""
+    body_timeout_s: float = Field(gt=0)
+    """For a request's body to arrive."""
+    shutdown_s: int = Field(ge=0)
+    """For requests in flight to finish once the service is told to stop."""
+    warm_up: bool
+    """Load everything at start, on a generated picture, where no paid model would be asked."""
+
+
 class Settings(_Section):
     """The whole tree."""
 
@@ -92,6 +130,7 @@ class Settings(_Section):
     tools: ToolSettings
     compile: CompileSettings
     tracking: TrackingSettings
+    serve: ServeSettings
     models: LanguageModels
 
     def with_model(

@@ -221,3 +221,74 @@ def loopback(loopback_module):
     yield start
     for server in running:
         server.stop()
+
+
+SERVICE_SCRIPT = {
+    "plan": {"plan": {
+        "query_type": "IQA", "query_scope": ["Global"], "reference_mode": "No-Reference", "distortion_detection": True,
+        "distortion_analysis": True, "tool_selection": True, "tool_execute": True,
+    }},
+    "findings": {"findings": [{"region": "Global", "type": "Blurs", "severity": "moderate", "explanation": "Soft."}]},
+    "selected_tools": {"selected_tools": [{"region": "Global", "distortion": "Blurs", "tool": "PIQE"}]},
+    "region_boxes": {"region_boxes": []},
+    "quality_probs": {"quality_probs": {"2": 0.3, "3": 0.6, "4": 0.1}, "quality_reasoning": "Soft edges."},
+    "final_answer": {"final_answer": "B", "quality_reasoning": "Soft edges."},
+}  # fmt: skip
+
+
+@pytest.fixture
+def service_program(scripted_iqa):
+    """Make a program that answers at once, for services: `service_program(serve={...}, script={...})`."""
+
+    def make(serve=None, script=None):
+        return scripted_iqa({**SERVICE_SCRIPT, **(script or {})}, settings={"serve": serve or {}})
+
+    return make
+
+
+@pytest.fixture
+def served():
+    """Serve a program on a free port of this machine; returns the service's URL."""
+    import socket
+    import threading
+    import time
+
+    import uvicorn
+
+    from program.serving.app import create_app
+
+    running = []
+
+    def start(program, token=None):
+        listener = socket.create_server(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            create_app(program, token), log_config=None, ws="none", lifespan="on", timeout_graceful_shutdown=2
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        running.append((server, thread, listener))
+        while not server.started:
+            time.sleep(0.01)
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for server, thread, listener in running:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@pytest.fixture
+def encoded(picture):
+    """Make the bytes of a PNG of seeded noise."""
+    import io
+
+    from PIL import Image
+
+    def make(seed=0, height=32, width=48):
+        buffer = io.BytesIO()
+        Image.fromarray(picture(seed, height, width)).save(buffer, "PNG")
+        return buffer.getvalue()
+
+    return make

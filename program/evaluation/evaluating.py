@@ -113,7 +113,9 @@ def evaluate(
 def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, JsonValue]:
     """Return what an answer depends on besides the sample: a checkpoint of another context is not continued."""
     settings = program.resources.settings
-    shown = settings.model_dump(mode="json", exclude={"cache_dir", "mlruns_dir", "programs_dir", "compile", "seed"})
+    shown = settings.model_dump(
+        mode="json", exclude={"cache_dir", "mlruns_dir", "programs_dir", "compile", "serve", "seed"}
+    )
     calibration = settings.tools.calibration or Path(str(files("configs").joinpath("calibration.json")))
     shown["tools"] = {"device": settings.tools.device, "calibration_sha256": file_sha256(calibration)}
     return {

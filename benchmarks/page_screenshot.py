@@ -1,0 +1,85 @@
+"""Draws docs/images/page.png: the page with a real answer, in a headless Chromium that is already installed.
+
+python benchmarks/page_screenshot.py [--out docs/images/page.png] [--width 1240] [--dark] [--question]
+"""
+
+import argparse
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image, ImageFilter
+from playwright.sync_api import Page, sync_playwright
+from skimage import data
+
+ROOT = Path(__file__).resolve().parents[1]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+
+def main() -> None:
+    """Start the service, ask it once, and save what the page shows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "page.png")
+    parser.add_argument("--width", type=int, default=1240)
+    parser.add_argument("--height", type=int, default=820)
+    parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--question", action="store_true", help="a multiple-choice question with regions")
+    parser.add_argument("--chromium", default="/usr/bin/chromium")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        photo = _photo(Path(folder))
+        environment = {**os.environ, "AGENTICIQA_CACHE_DIR": folder}
+        service = subprocess.Popen(
+            [sys.executable, "-m", "program.serve", "--port", "0"], cwd=ROOT, env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        try:
+            url = re.search(r"http://\S+", service.stdout.readline())[0]
+            browser = playwright.chromium.launch(executable_path=arguments.chromium, args=FLAGS)
+            scheme = "dark" if arguments.dark else "light"
+            size = {"width": arguments.width, "height": arguments.height}
+            page = browser.new_page(viewport=size, color_scheme=scheme, device_scale_factor=1)
+            page.goto(url)
+            _ask(page, photo, question=arguments.question)
+            _save(page.screenshot(full_page=True), arguments.out)
+            browser.close()
+        finally:
+            service.terminate()
+            service.wait()
+
+
+def _photo(folder: Path) -> Path:
+    """Write scikit-image's photograph of an astronaut, blurred and compressed."""
+    image = Image.fromarray(data.astronaut()).filter(ImageFilter.GaussianBlur(1.6))
+    path = folder / "astronaut, blurred.jpg"
+    image.save(path, quality=22)
+    return path
+
+
+def _ask(page: Page, photo: Path, *, question: bool) -> None:
+    page.set_input_files("#image", photo)
+    page.wait_for_function("document.getElementById('preview').naturalWidth > 0")
+    if question:
+        page.click("text=Blurry?")
+        page.click("#add-region")
+        page.fill("[aria-label='Name of region 1']", "face")
+        for side, value in zip(("Left", "Top", "Right", "Bottom"), (170, 60, 290, 190), strict=True):
+            page.fill(f"[aria-label='{side} of region 1 in pixels']", str(value))
+        page.fill("#query", "Is the face blurry?")
+    page.click("#submit")
+    page.wait_for_selector("#answer:not([hidden])", timeout=60_000)
+
+
+def _save(png: bytes, out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # 256 colours are enough for a page, and keep the file small.
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(out, optimize=True)
+
+
+if __name__ == "__main__":
+    main()

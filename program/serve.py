@@ -1,0 +1,51 @@
+"""`python -m program.serve`: a page and an HTTP interface that judge images."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from program.cli import add_settings_flags, run_command, settings_from
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m program.serve",
+        description="Serve a page and an HTTP interface that judge images. Others than this machine are admitted "
+        "with the token in AGENTICIQA_SERVE_TOKEN only.",
+    )
+    parser.add_argument("--host", metavar="ADDRESS", help="address to serve on (default: 127.0.0.1)")
+    parser.add_argument("--port", metavar="N", type=int, help="port to serve on (default: 8000; 0: any free one)")
+    parser.add_argument("--program", metavar="DIR", type=Path, help="compiled program's folder; uncompiled without it")
+    add_settings_flags(parser)
+    arguments = parser.parse_args(argv)
+    return run_command(lambda: _serve(arguments))
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    import os
+
+    from program.errors import InputError
+    from program.serving.running import bound, serve, token_of
+
+    given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
+    settings = settings_from(arguments, serve=given)
+    token = token_of(os.environ, settings.serve.host)
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import python_multipart  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"serve: {error.name} is not installed; pip install 'agentic-iqa[serve]'") from error
+    from program.agent import AgenticIQA
+    from program.saving import load
+
+    listener = bound(settings.serve.host, settings.serve.port)
+    program = load(arguments.program, settings) if arguments.program else AgenticIQA(settings)
+    serve(program, settings.serve, listener, token)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The program as an HTTP service: what `python -m program.serve` starts."""

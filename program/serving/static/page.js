@@ -1,0 +1,289 @@
+// The page's inputs: an image, a reference, a question, options and regions; then one request.
+import { draw, el, spoken } from "/assets/draw.js";
+
+const $ = (id) => document.getElementById(id);
+const PRESETS = [
+  ["Score", "", []],
+  ["Main problem?", "What is the main quality problem of this image?", ["Blur", "Noise", "Compression artifacts", "Colour", "Brightness or contrast", "None"]],
+  ["Blurry?", "Is the image blurry?", ["Yes", "No"]],
+  ["Noisy?", "How noisy is the image?", ["Not at all", "A little", "Very"]],
+  ["Describe", "Describe the distortions of this image and how they affect its quality.", []],
+];
+const files = { image: null, reference: null };
+let regions = []; // {name, box: [left, top, right, bottom]} in pixels of the upright image
+let found = []; // the same, of an answer
+let running = null;
+
+// Theme: as the system's, until switched; remembered where the browser lets us.
+const stored = (() => { try { return localStorage.getItem("theme"); } catch { return null; } })();
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const setTheme = (name) => { document.documentElement.dataset.theme = name; };
+setTheme(stored ?? (dark.matches ? "dark" : "light"));
+dark.addEventListener("change", () => { if (!stored) setTheme(dark.matches ? "dark" : "light"); });
+$("theme").addEventListener("click", () => {
+  const name = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  setTheme(name);
+  try { localStorage.setItem("theme", name); } catch { /* private windows keep nothing */ }
+});
+
+function fail(message) {
+  $("error").textContent = message ?? "";
+  $("error").hidden = !message;
+  if (message) $("error").scrollIntoView({ block: "nearest" });
+}
+
+// Files
+function take(kind, file) {
+  if (!file) return;
+  files[kind] = file;
+  const shown = kind === "image" ? $("preview") : $("reference-preview");
+  if (shown.src) URL.revokeObjectURL(shown.src);
+  shown.src = URL.createObjectURL(file);
+  $(`${kind}-name`).textContent = `${file.name} · ${size(file.size)}`;
+  $(`${kind}-label`).textContent = "Change";
+  fail(null);
+  if (kind === "reference") {
+    shown.hidden = false;
+    $("reference-clear").hidden = false;
+    return;
+  }
+  $("drop").classList.add("full");
+  $("invite").hidden = true;
+  $("stage").hidden = false;
+  $("unshown").hidden = true;
+  regions = [];
+  found = [];
+  listRegions();
+}
+
+const size = (bytes) => (bytes < 1e6 ? `${Math.max(1, Math.round(bytes / 1e3))} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+
+$("preview").addEventListener("load", () => {
+  $("image-name").textContent = `${files.image.name} · ${$("preview").naturalWidth} × ${$("preview").naturalHeight} · ${size(files.image.size)}`;
+  $("add-region").disabled = false;
+});
+$("preview").addEventListener("error", () => {
+  $("stage").hidden = true;
+  $("unshown").hidden = false;
+  $("add-region").disabled = true;
+});
+$("reference-preview").addEventListener("error", () => { $("reference-preview").hidden = true; });
+for (const kind of ["image", "reference"]) $(kind).addEventListener("change", (event) => take(kind, event.target.files[0]));
+$("reference-clear").addEventListener("click", () => {
+  files.reference = null;
+  $("reference").value = "";
+  $("reference-name").textContent = "";
+  $("reference-label").textContent = "Choose";
+  $("reference-preview").hidden = $("reference-clear").hidden = true;
+});
+
+// A file dropped beside the target would replace the page.
+for (const name of ["dragover", "drop"]) window.addEventListener(name, (event) => event.preventDefault());
+const isReference = (event) => event.target.closest?.(".reference");
+window.addEventListener("dragover", (event) => $("drop").classList.toggle("over", !isReference(event)));
+window.addEventListener("dragleave", (event) => { if (!event.relatedTarget) $("drop").classList.remove("over"); });
+window.addEventListener("drop", (event) => {
+  $("drop").classList.remove("over");
+  const dropped = [...(event.dataTransfer?.files ?? [])];
+  if (!dropped.length) return;
+  if (isReference(event)) take("reference", dropped[0]);
+  else {
+    take("image", dropped[0]);
+    if (dropped.length > 1) take("reference", dropped[1]);
+  }
+});
+document.addEventListener("paste", (event) => {
+  const pasted = [...(event.clipboardData?.files ?? [])].find((file) => file.type.startsWith("image/"));
+  if (pasted) {
+    event.preventDefault();
+    take(files.image && document.activeElement === $("reference") ? "reference" : "image", pasted);
+  }
+});
+
+// Question and options
+for (const [label, query, options] of PRESETS) {
+  const chip = el("button", { type: "button" }, label);
+  chip.setAttribute("aria-pressed", "false");
+  chip.addEventListener("click", () => {
+    $("query").value = query;
+    listOptions(options);
+    for (const other of $("presets").children) other.setAttribute("aria-pressed", String(other === chip));
+  });
+  $("presets").append(chip);
+}
+$("presets").firstChild.setAttribute("aria-pressed", "true");
+$("query").addEventListener("input", () => { for (const chip of $("presets").children) chip.setAttribute("aria-pressed", "false"); });
+
+function listOptions(texts) {
+  $("options").replaceChildren(...texts.map((text, i) => {
+    const letter = String.fromCharCode(65 + i);
+    const input = el("input", { type: "text", value: text, maxLength: 500 });
+    input.setAttribute("aria-label", `Option ${letter}`);
+    const remove = el("button", { type: "button", class: "quiet" }, "✕");
+    remove.setAttribute("aria-label", `Remove option ${letter}`);
+    remove.addEventListener("click", () => {
+      listOptions(optionTexts().filter((_, j) => j !== i));
+      $("add-option").focus();
+    });
+    return el("div", { class: "entry" }, el("b", {}, letter), input, remove);
+  }));
+  $("add-option").hidden = texts.length >= 8;
+}
+const optionTexts = () => [...$("options").querySelectorAll("input")].map((input) => input.value);
+$("add-option").addEventListener("click", () => {
+  listOptions([...optionTexts(), ""]);
+  $("options").lastChild.querySelector("input").focus();
+});
+
+// Regions: by mouse or pen on the preview, or by typing
+function listRegions() {
+  $("regions").replaceChildren(...regions.map((region, i) => {
+    const name = el("input", { type: "text", value: region.name, maxLength: 100 });
+    name.setAttribute("aria-label", `Name of region ${i + 1}`);
+    name.addEventListener("input", () => { region.name = name.value; drawBoxes(); });
+    const sides = ["Left", "Top", "Right", "Bottom"].map((side, j) => {
+      const input = el("input", { type: "number", min: 0, step: 1, value: region.box[j] });
+      input.setAttribute("aria-label", `${side} of region ${i + 1} in pixels`);
+      input.addEventListener("input", () => { region.box[j] = Number(input.value); drawBoxes(); });
+      return el("label", {}, side, input);
+    });
+    const remove = el("button", { type: "button", class: "quiet" }, "✕");
+    remove.setAttribute("aria-label", `Remove region ${i + 1}`);
+    remove.addEventListener("click", () => { regions.splice(i, 1); listRegions(); $("add-region").focus(); });
+    return el("div", { class: "entry region" }, el("label", { class: "what" }, "Name", name), ...sides, remove);
+  }));
+  drawBoxes();
+}
+
+function drawBoxes(sketch = null) {
+  const [width, height] = [$("preview").naturalWidth || 1, $("preview").naturalHeight || 1];
+  const own = regions.map((region) => ({ ...region, kind: "" }));
+  const others = found.filter((one) => !regions.some((region) => region.name === one.name));
+  $("boxes").replaceChildren(...[...own, ...others, ...(sketch ? [sketch] : [])].map(({ name, box, kind }) => {
+    const node = el("div", { class: `box ${kind} ${box[1] / height < 0.08 ? "low" : ""}` }, el("span", {}, name || "region"));
+    Object.assign(node.style, {
+      left: `${(box[0] / width) * 100}%`, top: `${(box[1] / height) * 100}%`,
+      width: `${((box[2] - box[0]) / width) * 100}%`, height: `${((box[3] - box[1]) / height) * 100}%`,
+    });
+    return node;
+  }));
+}
+
+function addRegion(box) {
+  let number = regions.length + 1;
+  while (regions.some((region) => region.name === `region ${number}`)) number++;
+  regions.push({ name: `region ${number}`, box });
+  listRegions();
+  const name = $("regions").lastChild.querySelector("input");
+  name.focus({ preventScroll: true });
+  name.select();
+}
+$("add-region").addEventListener("click", () => {
+  const [width, height] = [$("preview").naturalWidth, $("preview").naturalHeight];
+  addRegion([width / 4, height / 4, (3 * width) / 4, (3 * height) / 4].map(Math.round));
+});
+
+let corner = null;
+function spot(event) {
+  const frame = $("preview").getBoundingClientRect();
+  const at = (value, low, span, full) => Math.round(Math.min(1, Math.max(0, (value - low) / span)) * full);
+  return [at(event.clientX, frame.left, frame.width, $("preview").naturalWidth), at(event.clientY, frame.top, frame.height, $("preview").naturalHeight)];
+}
+const span = (a, b) => [Math.min(a[0], b[0]), Math.min(a[1], b[1]), Math.max(a[0], b[0]), Math.max(a[1], b[1])];
+$("stage").addEventListener("dragstart", (event) => event.preventDefault());
+$("stage").addEventListener("pointerdown", (event) => {
+  if (event.button !== 0 || event.pointerType === "touch") return; // a finger scrolls the page
+  corner = spot(event);
+  $("stage").setPointerCapture(event.pointerId);
+});
+$("stage").addEventListener("pointermove", (event) => { if (corner) drawBoxes({ name: "", box: span(corner, spot(event)), kind: "" }); });
+$("stage").addEventListener("pointerup", (event) => {
+  if (!corner) return;
+  const box = span(corner, spot(event));
+  corner = null;
+  if (box[2] - box[0] >= 4 && box[3] - box[1] >= 4) addRegion(box);
+  else drawBoxes();
+});
+$("stage").addEventListener("pointercancel", () => { corner = null; drawBoxes(); });
+
+// The request
+const bearer = () => ($("token").value ? { Authorization: `Bearer ${$("token").value.trim()}` } : {});
+
+function form() {
+  const body = new FormData();
+  body.append("image", files.image, files.image.name || "pasted.png");
+  if (files.reference) body.append("reference", files.reference);
+  if ($("query").value.trim()) body.append("query", $("query").value);
+  for (const text of optionTexts()) if (text.trim()) body.append("option", text);
+  if (regions.length) body.append("regions", JSON.stringify(Object.fromEntries(regions.map((r) => [r.name.trim() || "region", r.box]))));
+  return body;
+}
+
+function busy(on) {
+  document.body.classList.toggle("busy", on);
+  $("submit").disabled = on;
+  $("submit").textContent = on ? "Judging…" : "Judge the image";
+  $("cancel").hidden = !on;
+  $("result").setAttribute("aria-busy", String(on));
+}
+
+async function answer(response) {
+  let body = null;
+  try { body = await response.json(); } catch { /* not ours, as a proxy's page */ }
+  if (response.ok && body) return body;
+  if (response.status === 401) askForToken();
+  const wait = response.headers.get("Retry-After");
+  throw new Error(body?.error ?? `the service answered ${response.status}${wait ? `; try again in ${wait} s` : ""}`);
+}
+
+$("ask").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  if (running) return;
+  fail(null);
+  if (!files.image) { fail("Choose an image first."); $("image").focus(); return; }
+  running = new AbortController();
+  const started = performance.now();
+  const ticking = setInterval(() => { $("clock").textContent = `${((performance.now() - started) / 1000).toFixed(1)} s`; }, 100);
+  busy(true);
+  try {
+    show(await answer(await fetch("/assess", { method: "POST", body: form(), headers: bearer(), signal: running.signal })));
+  } catch (error) {
+    if (error.name === "AbortError") fail("Cancelled.");
+    else fail(error instanceof TypeError ? "The service cannot be reached; is it still running?" : error.message);
+  } finally {
+    clearInterval(ticking);
+    $("clock").textContent = "";
+    running = null;
+    busy(false);
+  }
+});
+$("cancel").addEventListener("click", () => running?.abort());
+
+function show(result) {
+  const logs = result.state.executor_evidence?.tool_logs ?? [];
+  const boxes = new Map(logs.filter((log) => log.box).map((log) => [log.region, log.box]));
+  for (const [name, box] of Object.entries(result.state.regions ?? {})) boxes.set(name, box);
+  found = [...boxes].map(([name, box]) => ({ name, box, kind: "found" }));
+  drawBoxes();
+  $("empty").hidden = true;
+  $("answer").hidden = false;
+  $("answer").replaceChildren(...draw(result));
+  $("spoken").textContent = spoken(result);
+  if (matchMedia("(max-width: 860px)").matches) $("result").scrollIntoView({ block: "start" });
+}
+
+// Who answers
+function askForToken() {
+  $("token-row").hidden = false;
+  $("token").focus();
+}
+async function about() {
+  const response = await fetch("/version", { headers: bearer() });
+  if (response.status === 401) { $("token-row").hidden = false; return; }
+  if (!response.ok) return;
+  const { models, program_sha256: sha, demos } = await response.json();
+  const kind = demos ? `compiled, ${demos} demos` : "uncompiled";
+  $("about").textContent = `${[...new Set(Object.values(models))].join(", ")} · program ${sha.slice(0, 7)} (${kind})`;
+}
+$("token").addEventListener("change", () => about().catch(() => {}));
+about().catch(() => { /* the page works without knowing who answers */ });
