@@ -230,9 +230,9 @@ def test_program_errors_are_422_and_faults_of_the_model_502(service_program, ser
     with caplog.at_level(logging.INFO):
         text = error_of(post(url, files={"image": encoded()}), 500)
     assert "ZeroDivision" not in text
-        # The answer goes out before the log line is written.
-        while not any(r.exc_info and r.exc_info[0] is ZeroDivisionError for r in caplog.records):
-            time.sleep(0.01)
+    # The answer goes out before the log line is written.
+    while not any(r.exc_info and r.exc_info[0] is ZeroDivisionError for r in caplog.records):
+        time.sleep(0.01)
     assert get(url, "/health").json()["requests"] == 0
 
 

@@ -69,6 +69,7 @@ def serve(program: "AgenticIQA", settings: ServeSettings, listener: socket.socke
     )  # fmt: skip
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises it again once it has stopped
+    listener.listen(_CONNECTIONS)  # from here on nobody is turned away: who reads the line below may connect
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     sys.stdout.write(f"AgenticIQA is served on http://{shown}:{port}/ (Ctrl+C stops it)\n")
