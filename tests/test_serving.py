@@ -218,9 +218,6 @@ def test_program_errors_are_422_and_faults_of_the_model_502(service_program, ser
     assert "does not fit" in error_of(
         post(url, data={"regions": '{"a": [0, 0, 900, 9]}'}, files={"image": encoded()}), 422
     )
-    assert "give the reference in" in error_of(
-        post(url, files={"image": encoded(), "reference": encoded(height=40)}), 422
-    )
     monkeypatch.setattr(
         type(program), "forward", lambda *_, **__: (_ for _ in ()).throw(dspy.LMError("sk-123 at host"))
     )
@@ -242,7 +239,7 @@ def test_too_many_pixels_are_refused_before_decoding(service_program, served):
     Image.new("1", (20_000, 20_000)).save(bomb, "PNG")
     assert len(bomb.getvalue()) < 200_000
     started = time.perf_counter()
-    assert "'bomb.png': is over 1 megapixels" in error_of(
+    assert "'bomb.png': 20000x20000 is over 1 megapixels" in error_of(
         post(url, files={"image": ("bomb.png", bomb.getvalue())}), 422
     )
     assert time.perf_counter() - started < 1
