@@ -109,8 +109,10 @@ def _at_address(name: str, api_base: str, key: str | None) -> _Connection:
 
 def _hosted(name: str, key: str | None) -> _Connection | None:
     """Connect to a hosted model by its provider's own key; None when only LiteLLM can reach it."""
+    prefix = name.partition("/")[0].upper()
     capabilities = _declared_capabilities(name)
-    if capabilities is None:
+    # Where the environment names a gateway (OPENAI_BASE_URL), LiteLLM goes there; the key is not for the provider.
+    if capabilities is None or any(os.environ.get(f"{prefix}_{end}") for end in ("API_BASE", "BASE_URL")):
         return None
     keys = {LM15Engine(lm15.RouterConfig(env={})).resolve(name).provider: key} if key else None
     return _Connection(name, None, lm15.RouterConfig(api_keys=keys), capabilities)

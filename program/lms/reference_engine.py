@@ -80,7 +80,7 @@ class Service:
                 note_refusal(f"{self.title}: {change.field} {change.action} ({change.reason})")
         if response.logprobs:
             self.gave_logprobs = True
-        elif request.config.logprobs is not None and response.text and not self.gave_logprobs:
+        elif request.config.logprobs is not None and not self.gave_logprobs and _says_something(response):
             self.refused["logprobs"] = "none came with the answer"
             note_refusal(f"{self.title}: logprobs asked for, {self.refused['logprobs']}")
         return response
@@ -100,6 +100,10 @@ def resolve_references(request: lm15.Request, limits: ImageLimits) -> lm15.Reque
 
     messages = tuple(replace(m, parts=tuple(resolved(p) for p in m.parts)) for m in request.messages)
     return replace(request, messages=messages)
+
+
+def _says_something(response: lm15.Response) -> bool:
+    return bool(response.text) or response.data is not None
 
 
 class _Wrapper:

@@ -1,0 +1,263 @@
+"""Every kind of backend over a real wire: what is asked, what a service refuses, and that each gets the pictures."""
+
+import asyncio
+import base64
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import dspy
+import pytest
+from dspy import lm15
+from PIL import Image
+
+from program.agent import AgenticIQA
+from program.ask import ask, metered
+from program.backends import RoleSettings
+from program.images import IMAGES
+from program.lms.build import build_lm
+from program.settings import load_settings
+from signatures.summarizer import ClassifyQuality, ScoreQuality
+
+KEY, PROVIDERS_KEY = "planted-key-for-the-gateway", "planted-key-of-the-provider"
+SCORED = {
+    "quality_probs": {"bad": 0, "poor": 0.2, "fair": 0.6, "good": 0.2, "excellent": 0}, "quality_reasoning": "Grain.",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_answers_kept():
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
+
+
+@pytest.fixture
+def bitmap(tmp_path, picture):
+    file = tmp_path / "photo.bmp"
+    Image.fromarray(picture(4)).save(file)
+    return file
+
+
+def on(server, **overrides):
+    return load_settings(overrides=overrides).with_model("openai/small-vlm", server.base)
+
+
+@pytest.fixture
+def rate(picture):
+    """Put the scoring question to an LM; returns the answer and what it cost."""
+
+    def put(lm, signature=ScoreQuality, config=None):
+        inputs = {"image": IMAGES.add(picture(5)), "query": "How good is it?"}
+        with metered() as usage:
+            answer = ask(dspy.Predict(signature), inputs, lm=lm, check=lambda p: p, example=SCORED, config=config)
+        return answer, usage
+
+    return put
+
+
+class Elsewhere:
+    """A server of Anthropic's Messages API and Gemini's generateContent, which keeps what it was sent."""
+
+    def __init__(self):
+        self.sent = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.sent.append((self.path, {k.casefold(): v for k, v in self.headers.items()}, body))
+                text = json.dumps(SCORED)
+                reply = {
+                    "id": "1", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn",
+                    "content": [{"type": "text", "text": text}], "usage": {"input_tokens": 5, "output_tokens": 2},
+                } if self.path.endswith("/messages") else {
+                    "candidates": [{"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP"}],
+                    "usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 2, "totalTokenCount": 7},
+                }  # fmt: skip
+                whole = json.dumps(reply).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(whole)))
+                self.end_headers()
+                self.wfile.write(whole)
+
+            def log_message(self, *_):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.base = f"http://127.0.0.1:{self.http.server_port}"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def elsewhere():
+    server = Elsewhere()
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+
+
+def test_anthropic_is_asked_in_its_own_words(elsewhere, rate, picture, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", PROVIDERS_KEY)
+    monkeypatch.setenv("AGENTICIQA_API_KEY", KEY)
+    lm = build_lm(RoleSettings(backend="anthropic/claude-sonnet-4-5", api_base=f"{elsewhere.base}/v1"), cache_dir=None)
+    answer, usage = rate(lm)
+    ((path, headers, body),) = elsewhere.sent
+    assert answer.rung == "first call"
+    assert (path, headers["x-api-key"], body["model"]) == ("/v1/messages", KEY, "claude-sonnet-4-5")
+    (image,) = [p for m in body["messages"] for p in m["content"] if p["type"] == "image"]
+    assert base64.b64decode(image["source"]["data"]) == IMAGES.read(IMAGES.add(picture(5)))
+    assert "json_schema" in json.dumps({k: v for k, v in body.items() if k != "messages"})
+    assert usage.input_tokens == 5
+    assert PROVIDERS_KEY not in json.dumps([headers, body])
+    assert lm.model.startswith("anthropic-")  # not the name under which answers of the real service are cached
+
+
+def test_gemini_is_asked_in_its_own_words(elsewhere, rate, picture, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", PROVIDERS_KEY)
+    lm = build_lm(RoleSettings(backend="gemini/gemini-2.5-flash", api_base=f"{elsewhere.base}/v1beta"), cache_dir=None)
+    answer, _ = rate(lm, config={"logprobs": True, "top_logprobs": 5})
+    ((path, headers, body),) = elsewhere.sent
+    assert answer.rung == "first call"
+    assert path == "/v1beta/models/gemini-2.5-flash:generateContent"
+    (image,) = [p["inlineData"] for c in body["contents"] for p in c["parts"] if "inlineData" in p]
+    assert base64.b64decode(image["data"]) == IMAGES.read(IMAGES.add(picture(5)))
+    form = body["generationConfig"]
+    assert form["responseLogprobs"] is True
+    assert form["logprobs"] == 5
+    assert "quality_probs" in json.dumps(form)
+    assert PROVIDERS_KEY not in json.dumps([headers, body])
+
+
+def test_openai_is_asked_with_its_own_key_and_a_strict_schema(loopback, rate, picture, monkeypatch):
+    server = loopback()
+    monkeypatch.setenv("OPENAI_API_KEY", PROVIDERS_KEY)
+    real = lm15.RouterConfig
+    monkeypatch.setattr(lm15, "RouterConfig", lambda **k: real(**{**k, "base_urls": {"openai-chat": server.base}}))
+    lm = build_lm(RoleSettings(backend="openai.gpt-4o"), cache_dir=None)
+    answer, _ = rate(lm, ClassifyQuality, {"logprobs": True, "top_logprobs": 20})
+    (question,) = server.asked
+    assert answer.rung == "first call"
+    assert lm.model == "openai/gpt-4o"
+    assert question.body["response_format"]["json_schema"]["strict"] is True
+    assert (question.body["logprobs"], question.body["top_logprobs"]) == (True, 20)
+    assert question.images == [IMAGES.read(IMAGES.add(picture(5)))]
+    assert server.authorizations == {f"Bearer {PROVIDERS_KEY}"}
+
+
+def test_a_gateway_in_the_environment_gets_the_call(loopback, rate, monkeypatch):
+    server = loopback()
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base)
+    answer, _ = rate(build_lm(RoleSettings(backend="openai/gpt-4o"), cache_dir=None))
+    assert answer.rung == "first call"
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("engine", ["auto", "litellm"])
+def test_a_users_own_lm_is_shown_the_pictures_by_either_client(engine, loopback, bitmap):
+    server = loopback()
+    lm = dspy.LM("openai/gpt-4o", api_base=server.base, api_key=KEY, cache=False, engine=engine)
+    result = AgenticIQA(load_settings(overrides={"assessment": {"scoring": "logprobs"}}), lm=lm)(image=bitmap)
+    assert (result.status, result.level_probabilities_from) == ("ok", "logprobs")
+    shown = [q.images for q in server.asked if q.images]
+    assert len(shown) == 2  # diagnosis and score
+    assert all(images == shown[0] for images in shown)
+    assert shown[0][0].startswith(b"\x89PNG")  # OpenAI takes no BMP
+    assert not any("images.invalid" in json.dumps(q.body) for q in server.asked)
+    assert [(i.name, i.change) for i in result.usage.wire_images] == [("photo.bmp", "bmp as png")]
+
+
+def test_an_lm_given_or_set_in_dspy_goes_before_the_settings(loopback, bitmap):
+    given, configured, unused = loopback(), loopback(), loopback()
+    lms = [dspy.LM("openai/gpt-4o", api_base=s.base, api_key="none", cache=False) for s in (given, configured)]
+    with dspy.context(lm=lms[1]):
+        AgenticIQA(on(unused), lm=lms[0])(image=bitmap)
+        assert (bool(given.asked), bool(configured.asked)) == (True, False)
+        AgenticIQA(on(unused))(image=bitmap)
+    assert configured.asked
+    assert not unused.asked
+
+
+def test_each_role_may_have_a_model_of_its_own(loopback, bitmap):
+    servers = {role: loopback() for role in ("planner", "executor", "summarizer")}
+    models = {role: {"backend": f"openai/{role}", "api_base": s.base} for role, s in servers.items()}
+    result = AgenticIQA(load_settings(overrides={"models": models}))(image=bitmap)
+    assert result.status == "ok"
+    asked = {role: {q.fields[0] for q in s.asked} for role, s in servers.items()}
+    assert asked == {"planner": {"plan"}, "executor": {"findings", "selected_tools"}, "summarizer": {"quality_probs"}}
+    assert {q.model for q in servers["summarizer"].asked} == {"summarizer"}
+
+
+REFUSALS = {
+    "response_format": (400, "Unsupported field: response_format of type json_schema"),
+    "logprobs": (422, "[{'type': 'extra_forbidden', 'loc': ('body', 'top_logprobs')}]"),
+    "temperature": (400, "Unsupported value: 'temperature' does not support 0.0 with this model."),
+}
+
+
+@pytest.mark.parametrize("feature", list(REFUSALS))
+def test_a_feature_that_a_server_refuses_is_left_out_from_then_on(feature, loopback, loopback_module, rate, caplog):
+    status, message = REFUSALS[feature]
+    refusal = loopback_module.Reply(status, {"error": {"message": message, "type": "invalid_request_error"}})
+    server = loopback(rules=[(lambda q: feature in q.body, refusal)])
+    lm = build_lm(RoleSettings(backend="openai/x", api_base=server.base), cache_dir=None)
+    for _ in range(2):
+        answer, usage = rate(lm, ClassifyQuality, {"logprobs": True, "top_logprobs": 20})
+        assert answer.value.quality_level in "ABCDE"
+        (note,) = usage.wire_notes
+        assert note.startswith(f"openai/x: {feature} left out (HTTP {status}: {message[:50]}")
+    assert [feature in q.body for q in server.asked] == [True, False, False]
+    others = {"response_format", "logprobs", "temperature"} - {feature}
+    assert all(name in q.body for q in server.asked for name in others)
+    assert caplog.text.count(f"does not take {feature}") == 1
+
+
+def test_an_asynchronous_call_learns_the_same(loopback, loopback_module):
+    refusal = loopback_module.Reply(400, {"error": {"message": "response_format is not supported"}})
+    server = loopback(rules=[(lambda q: "response_format" in q.body, refusal)])
+    lm = build_lm(RoleSettings(backend="openai/x", api_base=server.base), cache_dir=None)
+
+    async def twice():
+        with dspy.context(lm=lm, adapter=dspy.JSONAdapter()):
+            answers = [await dspy.Predict("question -> answer").acall(question="?") for _ in range(2)]
+        await lm._async_engine_spec.aclose()
+        return answers
+
+    assert all(p.answer is not None for p in asyncio.run(twice()))
+    assert len(server.asked) == 3
+    assert list(lm.engine.refused) == ["response_format"]
+
+
+@pytest.mark.parametrize(("status", "message"), [(400, "image is too small"), (401, "no"), (404, "no such model")])
+def test_other_refusals_are_not_asked_again(status, message, loopback, loopback_module, rate):
+    server = loopback(rules=[(lambda q: True, loopback_module.Reply(status, {"error": {"message": message}}))])
+    lm = build_lm(RoleSettings(backend="openai/x", api_base=server.base), cache_dir=None)
+    with pytest.raises(dspy.utils.exceptions.LMError, match=message):
+        rate(lm)
+    assert len(server.asked) == 1
+
+
+def test_a_key_that_a_server_quotes_is_not_told(loopback, loopback_module, rate, monkeypatch):
+    monkeypatch.setenv("AGENTICIQA_API_KEY", KEY)
+    reply = loopback_module.Reply(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
+    server = loopback(rules=[(lambda q: True, reply)])
+    lm = build_lm(RoleSettings(backend="openai/x", api_base=server.base), cache_dir=None)
+    with pytest.raises(dspy.utils.exceptions.LMError) as caught:
+        rate(lm)
+    chain, error = [], caught.value
+    while error is not None:
+        chain.append(f"{error} {error!r}")
+        error = error.__cause__ or error.__context__
+    assert "<AGENTICIQA_API_KEY>" in chain[0]
+    assert KEY not in " ".join(chain)
+
+
+def test_auto_scores_by_log_probabilities_where_they_come_and_by_words_where_not(loopback, bitmap):
+    overrides = {"assessment": {"scoring": "auto"}}
+    assert AgenticIQA(on(loopback(), **overrides))(image=bitmap).level_probabilities_from == "logprobs"
+    server = loopback(faults=lambda number, question: "no_logprobs")
+    iqa = AgenticIQA(on(server, **overrides))
+    results = [iqa(image=bitmap) for _ in range(2)]
+    assert [r.level_probabilities_from for r in results] == ["probabilities", "probabilities"]
+    assert sum(q.fields[0] == "quality_level" for q in server.asked) == 1
+    assert results[0].usage.wire_notes == ["openai/small-vlm: logprobs asked for, none came with the answer"]
