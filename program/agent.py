@@ -50,9 +50,11 @@ class AgenticIQA(dspy.Module):
         `options` makes the query multiple-choice; `regions` are boxes in pixels (left, top, right, bottom) by
         name. Raises ImageError, ToolError or another InputError, one line each, for input that cannot be used.
         """
-        limit = self.resources.settings.images.max_pixels
-        test, original = _opened(image, limit), _opened(reference, limit) if reference is not None else None
-        state = _initial_state(query, test, original, options, regions, self.resources.settings)
+        settings = self.resources.settings
+        test = _opened(image, settings.images.max_pixels)
+        original = _opened(reference, settings.images.max_pixels) if reference is not None else None
+        state = _initial_state(query, test, original, options, regions, settings)
+        original = _fitted(original, test, state, resize=settings.tools.resize_reference)
         with metered() as usage:
             result = self._loop(state, test, original)
         assessment = Assessment(**dict(result), state=state, usage=_completed(usage, state))
@@ -92,6 +94,20 @@ def _opened(source: "ImageSource | dspy.Image", max_pixels: int) -> ImageRef:
     if isinstance(source, dspy.Image):
         raise InputError("image: a dspy.Image with its own URL is not opened here; give a path, bytes or pixels")
     return IMAGES.add(source, max_pixels=max_pixels)
+
+
+def _fitted(reference: ImageRef | None, image: ImageRef, state: AssessmentState, *, resize: bool) -> ImageRef | None:
+    """Return a reference of the image's size, resampled and noted where that is asked for, for all stages alike."""
+    if reference is None or (reference.width, reference.height) == (image.width, image.height):
+        return reference
+    sizes = f"{reference.width}x{reference.height}", f"{image.width}x{image.height}"
+    if not resize:
+        raise InputError(
+            f"reference {reference.name!r}: is {sizes[0]}, image {image.name!r} is {sizes[1]}; "
+            "give a reference of the same size, or set tools.resize_reference"
+        )
+    state.image_notes = [*state.image_notes, f"reference resampled from {sizes[0]} to {sizes[1]}"]
+    return IMAGES.resized(reference, image.width, image.height)
 
 
 def _initial_state(

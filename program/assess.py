@@ -68,6 +68,9 @@ def _show(result: "Assessment") -> None:
         for row in _rows(result):
             table.add_row(*map(escape, row))
         console.print(table)
+    measured = [log.note for log in evidence.tool_logs if log.note] if evidence else []
+    for note in dict.fromkeys([*result.state.image_notes, *measured]):
+        console.print(f"[dim]{escape(note)}[/dim]")
     if result.status != "ok":
         console.print(f"[yellow]status: {result.status}[/yellow] {escape(result.error or '')}")
 

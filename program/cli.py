@@ -60,6 +60,7 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-base", metavar="URL", help="OpenAI-compatible server of the models named openai/NAME")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
     parser.add_argument("--seed", type=_natural, metavar="N", help="seed of everything random")
+    parser.add_argument("--no-cache", action="store_true", help="measure anew, and keep no tool reading")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
 
 
@@ -80,6 +81,8 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
         logging.getLogger(name).setLevel(logging.WARNING if level > logging.DEBUG else level)
     if arguments.seed is not None:
         overrides["seed"] = arguments.seed
+    if arguments.no_cache:
+        overrides["tools"] = {**overrides.get("tools", {}), "cache": False}
     return load_settings(arguments.config, overrides).with_model(
         arguments.lm, arguments.api_base, {role: getattr(arguments, f"{role}_lm") for role in _ROLE_FLAGS}
     )

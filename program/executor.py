@@ -230,6 +230,7 @@ class Executor(dspy.Module):
                 log = ToolLog(
                     tool=tool, region=region, distortion=distortion, raw=reading.raw, score=reading.score,
                     seconds=reading.seconds, cached=reading.cached, error=reading.error, box=reading.box_used,
+                    note=reading.note,
                 )  # fmt: skip
                 if reading.error:
                     log.alternative = self._alternative(spec, distortion, reference is not None, [*avoid, tool])

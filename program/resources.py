@@ -43,14 +43,7 @@ class Resources:
     @cached_property
     def runner(self) -> ToolRunner:
         """What runs them."""
-        tools = self.settings.tools
-        return ToolRunner(
-            self.registry,
-            params_dir=tools.params_dir,
-            device=tools.device,
-            cache_dir=self.settings.cache_dir,
-            calibration=tools.calibration,
-        )
+        return ToolRunner.of(self.settings, self.registry)
 
     def lm(self, role: Role) -> dspy.BaseLM:
         """Return the language model of a role: the caller's, else DSPy's setting, else the one in the settings."""

@@ -59,6 +59,18 @@ class ToolSettings(_Section):
     device: Literal["auto", "cpu", "cuda"]
     calibration: Path | None = None
     """Calibration file; the shipped one when None."""
+    cache: bool
+    """Remember readings in cache_dir."""
+    cache_mb: int = Field(gt=0)
+    """Most disk space the readings may take."""
+    threads: int = Field(ge=1)
+    """Threads of one torch operation, for the whole process: a fixed number gives the same value to the last digit."""
+    timeout_s: float = Field(gt=0)
+    """A tool that takes longer to measure one image fails, and is left out for the rest of the process."""
+    reduce_above_px: int = Field(ge=65536)
+    """Larger images are measured averaged down by the smallest whole factor: tools take up to 3 KB a pixel."""
+    resize_reference: bool
+    """Resample a reference of another size to the image's; false: that is an error."""
 
 
 class CompileSettings(_Section):

@@ -56,6 +56,8 @@ class ToolLog(_Record):
     error: str | None = None
     box: tuple[float, float, float, float] | None = None
     """The pixels that were measured, when not the whole image (grown to the tool's minimum size)."""
+    note: str | None = None
+    """What was measured, where it is not the image as it is: averaged down, or against a resampled reference."""
     alternative: str | None = None
     """For a failed tool: another ready tool that fits, if there is one."""
 

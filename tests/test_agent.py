@@ -362,3 +362,11 @@ def test_a_named_tool_that_cannot_be_used_is_told_in_the_reasoning(scripted_iqa,
     assert "tool 'VIF': needs a reference image and none is given" in result.quality_reasoning
     assert "tool 'SuperIQA': is not known here" in result.quality_reasoning
     assert isinstance(result.final_answer, float)
+
+
+def test_a_reference_of_another_size_is_refused_or_resampled_for_all_stages(scripted_iqa, fake_runner, picture):
+    from program.errors import InputError
+
+    image, reference = picture(1, 40, 60), picture(2, 20, 30)
+    with pytest.raises(InputError, match=r"reference 'pixels:\w+': is 30x20, image .* is 60x40; .*resize_reference"):
+        scripted_iqa({})(image=image, reference=reference)

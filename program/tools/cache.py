@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from program.cache import open_cache
+from program.decoding import READING_RULES
 from program.images import Box
 
-__all__ = ("Reading", "ReadingKey", "ReadingsCache")
+__all__ = ("CacheState", "Reading", "ReadingKey", "ReadingsCache")
 
 
 class Reading(NamedTuple):
@@ -32,18 +33,42 @@ class ReadingKey:
     reference: str | None
     box: Box | None
     """The pixels measured, or None for the whole image."""
+    factor: int = 1
+    """By how much the image was averaged down."""
+    device: str = "cpu"
+    threads: int = 1
 
     def text(self) -> str:
         """Return the key as one line, stable across processes."""
         box = ",".join(f"{v:g}" for v in self.box) if self.box else "-"
-        return f"{self.tool}|{self.version}|{self.parameters or '-'}|{self.image}|{self.reference or '-'}|{box}"
+        how = f"{READING_RULES}/{self.factor}/{self.device}/{self.threads}"
+        return f"{self.tool}|{self.version}|{self.parameters or '-'}|{self.image}|{self.reference or '-'}|{box}|{how}"
+
+
+class CacheState(NamedTuple):
+    """What a cache on disk holds, over all processes that ever wrote to it."""
+
+    entries: int
+    size_mb: float
+    limit_mb: int
 
 
 class ReadingsCache:
-    """Readings by key; safe with several threads and processes. Without a folder it keeps nothing."""
+    """Readings by key; safe with several threads and processes. Without a folder it keeps nothing.
 
-    def __init__(self, folder: Path | None) -> None:
-        self._cache = open_cache(folder) if folder is not None else None
+    Over `size_limit_mb` on disk, the readings stored longest ago go.
+    """
+
+    def __init__(self, folder: Path | None, *, size_limit_mb: int = 512) -> None:
+        self._limit_mb = size_limit_mb
+        self._cache = open_cache(folder, size_limit_mb=size_limit_mb) if folder is not None else None
+
+    @property
+    def state(self) -> CacheState | None:
+        """How full it is, or None where nothing is kept."""
+        if self._cache is None:
+            return None
+        return CacheState(len(self._cache), round(self._cache.volume() / 2**20, 3), self._limit_mb)
 
     def get(self, key: ReadingKey) -> Reading | None:
         """Return a stored reading, or None."""

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,20 +18,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.errors import ToolError
+from program.tools.deadline import Overdue, within
 from program.tools.registry import ToolSpec
+from program.tools.tensors import TensorCache
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ("Device", "evaluate", "file_sha256", "load_failure", "parameter_path", "pyiqa_version")
+__all__ = (
+    "Device",
+    "Running",
+    "evaluate",
+    "evaluate_batch",
+    "file_sha256",
+    "load_failure",
+    "parameter_path",
+    "pyiqa_version",
+    "resolved_device",
+)
 
 Device = Literal["auto", "cpu", "cuda"]
 
-TORCH_THREADS = 1
-"""Threads of one torch operation. A fixed number gives the same value to the last digit whatever else the process does.
-One thread stands up to a busy machine: with other work on the 2 cores, vif at 384 x 384 took 0.24 to 0.36 s with one
-and 0.5 to 4.0 s with two, one image at a time. With two workers neither was clearly better (0.17 to 0.34 against 0.14
-to 0.33 s an image). On an idle machine two threads should serve a single image faster; that was not measured."""
+TENSORS = TensorCache()
 
 
 @cache
@@ -87,10 +95,21 @@ class _Pool:
         model = self._take()
         try:
             yield model
-        finally:
+        except Overdue:
+            # Still in use by the work that was left behind: never lent again.
             with self.changed:
-                self.free.append(model)
-                self.changed.notify()
+                self.made -= 1
+                self.changed.notify_all()
+            raise
+        except BaseException:
+            self._give_back(model)
+            raise
+        self._give_back(model)
+
+    def _give_back(self, model: Any) -> None:
+        with self.changed:
+            self.free.append(model)
+            self.changed.notify()
 
     def _take(self) -> Any:
         with self.changed:
@@ -114,26 +133,30 @@ def load_failure(spec: ToolSpec) -> str | None:
     return _failures.get("pyiqa") or _failures.get(spec.pyiqa)
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """How tools are run."""
+
+    device: Device = "auto"
+    threads: int = 1
+    """Threads of one torch operation, for the whole process."""
+    timeout_s: float = math.inf
+    """A tool that takes longer to measure one image fails, and is left out for the rest of the process."""
+
+
 def evaluate(
     spec: ToolSpec,
     parameters: Path | None,
-    device: Device,
+    running: Running,
     image: NDArray[np.uint8],
     reference: NDArray[np.uint8] | None,
 ) -> float:
     """Run the tool on H x W x 3 uint8 RGB pixels and return its raw value.
 
     Same value as pyiqa's own metric on the files with the same number of torch threads. Thread-safe.
-    Raises ToolError when the tool cannot be loaded or returns no finite number.
+    Raises ToolError when the tool cannot be loaded, returns no finite number or takes too long.
     """
-    resolved = _resolve(device)
-    with _pool(spec, parameters, resolved).borrow() as model, _quiet():
-        import torch
-
-        if torch.get_num_threads() != TORCH_THREADS:
-            torch.set_num_threads(TORCH_THREADS)
-        inputs = [_tensor(pixels, resolved) for pixels in (image, reference) if pixels is not None]
-        raw = float(model(*inputs).item())
+    raw = evaluate_batch(spec, parameters, running, [(image, reference)])[0]
     if not math.isfinite(raw):
         raise ToolError(
             f"tool {spec.name!r}: returned {raw} here (a flat image leaves it nothing to measure); use another tool"
@@ -141,14 +164,55 @@ def evaluate(
     return raw
 
 
-def _tensor(pixels: NDArray[np.uint8], device: str) -> "torch.Tensor":
+def evaluate_batch(
+    spec: ToolSpec,
+    parameters: Path | None,
+    running: Running,
+    pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.uint8] | None]],
+) -> list[float]:
+    """Run the tool on images (each with its reference or None) of one size at once; values in their order.
+
+    Raises ToolError as `evaluate` does, but returns what is not finite.
+    """
+    device = _resolve(running.device)
+    try:
+        with _pool(spec, parameters, device).borrow() as model, _quiet():
+            if (reason := load_failure(spec)) is not None:
+                raise ToolError(f"tool {spec.name!r}: {reason}")
+            return within(running.timeout_s, lambda: _values(model, running.threads, device, pairs))
+    except Overdue as error:
+        height, width = pairs[0][0].shape[:2]
+        _failures[spec.pyiqa] = reason = (
+            f"did not finish within {running.timeout_s:g} s on {width}x{height} pixels and is left out from here on "
+            "(tools.timeout_s)"
+        )
+        raise ToolError(f"tool {spec.name!r}: {reason}") from error
+
+
+def _values(
+    model: Callable[..., Any],
+    threads: int,
+    device: str,
+    pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.uint8] | None]],
+) -> list[float]:
     import torch
 
-    # Contiguous planes, as pyiqa reads a file: other memory layouts sum in another order.
-    planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))[None]
-    if not planes.flags.writeable:
-        planes = planes.copy()
-    return torch.from_numpy(planes).to(device).float().div(255)
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    columns = [[p for p in column if p is not None] for column in zip(*pairs, strict=True)]
+    lent = [[TENSORS.get(pixels, device) for pixels in column] for column in columns if column]
+    raw = model(*(tensors[0] if len(tensors) == 1 else torch.cat(tensors) for tensors in lent))
+    for tensor in (t for tensors in lent for t in tensors):
+        TENSORS.check(tensor)
+    return [float(value) for value in raw.reshape(-1).tolist()]
+
+
+@cache
+def resolved_device(device: Device) -> str:
+    """Return what a device setting comes to here, as far as that can be said without importing torch."""
+    accelerators = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+    nothing_there = os.name == "posix" and not any(os.path.exists(path) for path in accelerators)
+    return "cpu" if device == "auto" and nothing_there else device
 
 
 def _resolve(device: Device) -> str:
@@ -181,7 +245,8 @@ def _make(spec: ToolSpec, parameters: Path | None, device: str) -> Any:
             _check_parameters(parameters)
             options["pretrained_model_path"] = str(parameters)
         with _lock, _quiet():
-            return pyiqa.create_metric(spec.pyiqa, device=_torch_device(device), **options)
+            # Our tensors are in range; looking for their extremes takes longer than the fastest tools.
+            return pyiqa.create_metric(spec.pyiqa, device=_torch_device(device), check_input_range=False, **options)
     except Exception as error:  # Border: whatever a third-party metric raises becomes one line.
         _failures[spec.pyiqa] = reason = f"cannot be loaded ({_one_line(error)})"
         raise ToolError(f"tool {spec.name!r}: {reason}") from error

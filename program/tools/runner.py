@@ -8,15 +8,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from program.decoding import reduced_size, reduction
 from program.errors import InputError, ToolError
-from program.images import IMAGES, Box, ImageRef, crop
-from program.tools.cache import Reading, ReadingKey, ReadingsCache
+from program.images import IMAGES, LARGE, Box, ImageRef, crop
+from program.settings import Settings
+from program.tools.cache import CacheState, Reading, ReadingKey, ReadingsCache
 from program.tools.calibration import Calibration
-from program.tools.models import Device, evaluate, file_sha256, load_failure, parameter_path, pyiqa_version
+from program.tools.models import (
+    Device,
+    Running,
+    evaluate,
+    file_sha256,
+    load_failure,
+    parameter_path,
+    pyiqa_version,
+    resolved_device,
+)
 from program.tools.registry import Mode, ToolRegistry, ToolSpec
 
-__all__ = ("Measurement", "ReadingCounts", "ToolRunner")
+__all__ = ("TIMEOUT_S", "Measurement", "ReadingCounts", "ToolRunner")
+
+TIMEOUT_S = 120.0
+"""The dearest tool takes 40 s for an image of half a megapixel on one core."""
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +51,25 @@ class Measurement:
     error: str | None = None
     box_used: Box | None = None
     """The pixels measured (the box asked for, grown to the tool's minimum size), or None for the whole image."""
+    note: str | None = None
+    """What was measured, where it is not the image as it is: averaged down, or against a resampled reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What is measured: an image (and reference), which part of it, and how much averaged down."""
+
+    image: ImageRef
+    reference: ImageRef | None
+    box: Box | None
+    factor: int
+    at_most: int
+    note: str | None
+
+    def pixels(self, ref: ImageRef) -> NDArray[np.uint8]:
+        if self.box is None:
+            return IMAGES.pixels(ref, at_most=self.at_most)
+        return IMAGES.cut(ref, self.box, at_most=self.at_most)[0]
 
 
 class ReadingCounts(NamedTuple):
@@ -57,19 +91,48 @@ class ToolRunner:
         device: Device = "auto",
         cache_dir: Path | None = None,
         calibration: Path | Calibration | None = None,
+        cache_mb: int = 512,
+        threads: int = 1,
+        timeout_s: float = TIMEOUT_S,
+        reduce_above_px: int = LARGE,
+        resize_reference: bool = False,
     ) -> None:
         """Set up; no tool is loaded yet.
 
-        `params_dir` holds parameter files by name, `cache_dir` gets the readings (None: nothing is kept),
-        `calibration` is a file or its content (None: the shipped one). Raises SettingsError for a malformed one.
+        `params_dir` holds parameter files by name, `cache_dir` gets the readings (None: nothing is kept) up to
+        `cache_mb`, `calibration` is a file or its content (None: the shipped one). The others are the settings of the
+        same names (see `ToolSettings`). Raises SettingsError for a malformed calibration.
         """
         self.registry = registry
         self.calibration = calibration if isinstance(calibration, Calibration) else Calibration.load(calibration)
         self.params_dir = params_dir
-        self._device: Device = device
-        self._cache = ReadingsCache(cache_dir / "readings" if cache_dir is not None else None)
+        self._running = Running(device, threads, timeout_s)
+        self._reduce_above_px, self._resize_reference = reduce_above_px, resize_reference
+        self._cache = ReadingsCache(cache_dir / "readings" if cache_dir else None, size_limit_mb=cache_mb)
         self._lock = threading.Lock()
         self._counts = ReadingCounts()
+
+    @classmethod
+    def of(cls, settings: Settings, registry: ToolRegistry | None = None) -> "ToolRunner":
+        """Return the runner that the settings ask for."""
+        tools = settings.tools
+        return cls(
+            registry or ToolRegistry.load(),
+            params_dir=tools.params_dir,
+            device=tools.device,
+            cache_dir=settings.cache_dir if tools.cache else None,
+            calibration=tools.calibration,
+            cache_mb=tools.cache_mb,
+            threads=tools.threads,
+            timeout_s=tools.timeout_s,
+            reduce_above_px=tools.reduce_above_px,
+            resize_reference=tools.resize_reference,
+        )
+
+    @property
+    def cache_state(self) -> CacheState | None:
+        """How full the readings cache is, or None where nothing is kept."""
+        return self._cache.state
 
     @property
     def counts(self) -> ReadingCounts:
@@ -126,9 +189,7 @@ class ToolRunner:
         return replace(result, seconds=time.perf_counter() - started)
 
     def _read(self, spec: ToolSpec, image: ImageRef, reference: ImageRef | None, box: Box | None) -> Measurement:
-        target = reference if spec.mode == "FR" else None
-        _check_pair(spec, image, target)
-        box_used = _grown(spec, image, box)
+        target = self._target(spec, image, reference if spec.mode == "FR" else None, box)
         reason = self._why_not(spec)
         if reason is not None:
             raise ToolError(f"tool {spec.name!r}: {reason}")
@@ -138,27 +199,47 @@ class ToolRunner:
             version=pyiqa_version() or "",
             parameters=file_sha256(parameters) if parameters else None,
             image=image.sha256,
-            reference=target.sha256 if target else None,
-            box=box_used,
+            reference=target.reference.sha256 if target.reference else None,
+            box=target.box,
+            factor=target.factor,
+            device=resolved_device(self._running.device),
+            threads=self._running.threads,
         )
         reading = self._cache.get(key)
         cached = reading is not None
         if reading is None:
-            reading = self._evaluate(spec, parameters, image, target, box_used)
+            reading = self._evaluate(spec, parameters, target)
             self._cache.put(key, reading)
-        return Measurement(tool=spec.name, raw=reading.raw, cached=cached, box_used=box_used)
+        return Measurement(tool=spec.name, raw=reading.raw, cached=cached, box_used=target.box, note=target.note)
 
-    def _evaluate(
-        self, spec: ToolSpec, parameters: Path | None, image: ImageRef, reference: ImageRef | None, box: Box | None
-    ) -> Reading:
-        pixels = IMAGES.pixels(image)
-        other = IMAGES.pixels(reference) if reference is not None else None
-        if box is not None:
-            pixels = crop(pixels, box)[0]
-            other = crop(other, box)[0] if other is not None else None
+    def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: _Target) -> Reading:
+        pixels = target.pixels(target.image)
+        other = target.pixels(target.reference) if target.reference is not None else None
         started = time.perf_counter()
-        raw = evaluate(spec, parameters, self._device, pixels, other)
+        raw = evaluate(spec, parameters, self._running, pixels, other)
         return Reading(raw, time.perf_counter() - started)
+
+    def _target(self, spec: ToolSpec, image: ImageRef, reference: ImageRef | None, box: Box | None) -> _Target:
+        """Return what to measure. Raises ToolError where the pair or the image's size does not suit the tool."""
+        notes = []
+        if reference is not None and self._resize_reference:
+            given, reference = reference, IMAGES.resized(reference, image.width, image.height)
+            if reference is not given:
+                sizes = f"from {given.width}x{given.height} to {image.width}x{image.height}"
+                notes.append(f"reference {given.name!r} resampled {sizes}")
+        _check_pair(spec, image, reference)
+        used = _grown(spec, image, box)
+        width, height = (int(used[2] - used[0]), int(used[3] - used[1])) if used else (image.width, image.height)
+        factor = reduction(width, height, self._reduce_above_px)
+        if factor > 1:
+            size = reduced_size(width, height, factor)
+            if min(size) < spec.minimum_size_px:
+                raise ToolError(
+                    f"tool {spec.name!r}: {image.name!r} is measured at {size[0]}x{size[1]}, it needs at least "
+                    f"{spec.minimum_size_px} pixels a side; raise tools.reduce_above_px or use another tool"
+                )
+            notes.append(f"measured at {size[0]}x{size[1]}, each pixel the mean of {factor}x{factor}")
+        return _Target(image, reference, used, factor, self._reduce_above_px, "; ".join(notes) or None)
 
     def _why_not(self, spec: ToolSpec) -> str | None:
         if pyiqa_version() is None:
@@ -185,7 +266,7 @@ def _check_pair(spec: ToolSpec, image: ImageRef, reference: ImageRef | None) -> 
     if (image.width, image.height) != (reference.width, reference.height):
         raise ToolError(
             f"reference {reference.name!r}: is {reference.width}x{reference.height}, image {image.name!r} is "
-            f"{image.width}x{image.height}; give a reference of the same size"
+            f"{image.width}x{image.height}; give a reference of the same size, or set tools.resize_reference"
         )
 
 
