@@ -53,6 +53,9 @@ Box: TypeAlias = tuple[float, float, float, float]
 """A region in pixels: left, top, right, bottom; right and bottom are outside the region."""
 ImageSource: TypeAlias = "str | PathLike[str] | bytes | PILImage | NDArray[np.uint8] | ImageRef"
 
+_Key: TypeAlias = tuple[str, int, tuple[int, int, int, int] | None]
+"""Decoded pixels by content hash, reduction, and the area that was cut."""
+
 
 @dataclass(frozen=True, slots=True)
 class ImageRef:
@@ -93,7 +96,7 @@ class ImageStore:
         self._sources: dict[str, Path | bytes] = {}
         self._refs: dict[str, ImageRef] = {}
         self._seen: dict[tuple[str, int, int], ImageRef] = {}
-        self._decoded: OrderedDict[tuple[str, int], NDArray[np.uint8]] = OrderedDict()
+        self._decoded: OrderedDict[_Key, NDArray[np.uint8]] = OrderedDict()
         self._decoded_limit = decoded_cache_mb * 2**20
         self._held: OrderedDict[str, int] = OrderedDict()
         self._held_limit = held_mb * 2**20
@@ -163,12 +166,12 @@ class ImageStore:
         With more than `at_most` pixels it is averaged down by the smallest whole factor that suits (see `decoding`).
         """
         factor = reduction(ref.width, ref.height, at_most)
-        with self._lock:
-            if (ref.sha256, factor) in self._decoded:
-                self._decoded.move_to_end((ref.sha256, factor))
-                return self._decoded[ref.sha256, factor]
+        key = (ref.sha256, factor, None)
+        kept = self._kept(key)
+        if kept is not None:
+            return kept
         array = decode(self.read(ref), ref.name, at_most=at_most, max_pixels=ref.width * ref.height).pixels
-        self._remember(ref.sha256, factor, array)
+        self._remember(key, array)
         return array
 
     def cut(
@@ -176,16 +179,23 @@ class ImageStore:
     ) -> tuple[NDArray[np.uint8], Box]:
         """Return a box of an image as pixels, and the box used: `crop` without decoding a large image as a whole.
 
-        A box with more than `at_most` pixels is averaged down like an image. Raises ImageError as `crop` does.
+        A box with more than `at_most` pixels is averaged down like an image. Read-only; cached. Raises ImageError as
+        `crop` does.
         """
         # A view of one pixel: only the size decides.
         shape = np.broadcast_to(np.zeros(1, np.uint8), (ref.height, ref.width, 3))
         _, used = crop(shape, box, minimum_px=minimum_px)
         left, top, right, bottom = (int(edge) for edge in used)
-        if ref.width * ref.height <= LARGE and (right - left) * (bottom - top) <= (at_most or LARGE):
-            return self.pixels(ref)[top:bottom, left:right], used
         area, pixels = (left, top, right, bottom), ref.width * ref.height
-        return decode(self.read(ref), ref.name, at_most=at_most, area=area, max_pixels=pixels).pixels, used
+        key = (ref.sha256, reduction(right - left, bottom - top, at_most), area)
+        array = self._kept(key)
+        if array is None:
+            if pixels <= LARGE and key[1] == 1:
+                array = self.pixels(ref)[top:bottom, left:right].copy()
+            else:
+                array = decode(self.read(ref), ref.name, at_most=at_most, area=area, max_pixels=pixels).pixels
+            self._remember(key, array)
+        return array, used
 
     def resized(self, ref: ImageRef, width: int, height: int) -> ImageRef:
         """Return an image resampled (Lanczos) to another size, as an image of its own; itself where the size fits."""
@@ -235,7 +245,7 @@ class ImageStore:
         return ref
 
     def _new_ref(self, digest: str, found: Decoded, name: str) -> ImageRef:
-        self._remember(digest, reduction(found.width, found.height, LARGE), found.pixels)
+        self._remember((digest, reduction(found.width, found.height, LARGE), None), found.pixels)
         with self._lock:
             return self._refs.setdefault(
                 digest, ImageRef(digest, found.suffix, found.width, found.height, name, found.notes)
@@ -284,12 +294,18 @@ class ImageStore:
         if digest not in self._sources:
             raise ImageError(f"image sha256 {digest[:12]}...: not known here; open it with its path or bytes first")
 
-    def _remember(self, digest: str, factor: int, array: NDArray[np.uint8]) -> None:
+    def _kept(self, key: _Key) -> NDArray[np.uint8] | None:
+        with self._lock:
+            if key in self._decoded:
+                self._decoded.move_to_end(key)
+            return self._decoded.get(key)
+
+    def _remember(self, key: _Key, array: NDArray[np.uint8]) -> None:
         array.setflags(write=False)
         if array.nbytes > self._decoded_limit:
             return
         with self._lock:
-            self._decoded[digest, factor] = array
+            self._decoded[key] = array
             while sum(a.nbytes for a in self._decoded.values()) > self._decoded_limit:
                 self._decoded.popitem(last=False)
 

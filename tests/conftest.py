@@ -136,6 +136,15 @@ class FakeRunner:
         self.specs = tuple(registry.get(name) for name in ready)
         self.measured = []
 
+    @property
+    def counts(self):
+        """Every reading comes from the cache."""
+        from program.tools.runner import ReadingCounts
+
+        return ReadingCounts(cached=len(self.measured))
+
+    cache_state = None
+
     def ready(self, mode, **_):
         """Return the ready tools of a mode."""
         return tuple(spec for spec in self.specs if spec.mode == mode)

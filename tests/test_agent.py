@@ -9,7 +9,7 @@ import pytest
 
 from program.agent import DEFAULT_QUERY, AgenticIQA
 from program.errors import ImageError, InputError, ModelError
-from program.images import IMAGES
+from program.images import HOST, IMAGES
 from program.state import Assessment, ReplanEntry
 
 STEPS = dict.fromkeys(("distortion_detection", "distortion_analysis", "tool_selection", "tool_execute"), True)
@@ -365,8 +365,15 @@ def test_a_named_tool_that_cannot_be_used_is_told_in_the_reasoning(scripted_iqa,
 
 
 def test_a_reference_of_another_size_is_refused_or_resampled_for_all_stages(scripted_iqa, fake_runner, picture):
-    from program.errors import InputError
-
     image, reference = picture(1, 40, 60), picture(2, 20, 30)
     with pytest.raises(InputError, match=r"reference 'pixels:\w+': is 30x20, image .* is 60x40; .*resize_reference"):
-        scripted_iqa({})(image=image, reference=reference)
+        scripted_iqa(SCRIPT)(image=image, reference=reference)
+    runner = fake_runner()
+    script = {**SCRIPT, "selected_tools": {"selected_tools": [{**CHOICE, "tool": "VIF"}]}}
+    iqa = scripted_iqa(script, runner, {"tools": {"resize_reference": True}})
+    result = iqa(image=image, reference=reference, query=RATE)
+    (measured,) = runner.measured
+    used = IMAGES.find(f"{HOST}{measured[2]}.png")
+    assert (used.width, used.height) == (60, 40)
+    assert {url for request in iqa.engine.requests for url in iqa.engine.images(request)} >= {used.url}
+    assert result.state.image_notes == ["reference resampled from 30x20 to 60x40"]

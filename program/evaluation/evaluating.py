@@ -18,12 +18,13 @@ from program.agent import AgenticIQA
 from program.errors import InputError
 from program.evaluation.baselines import Beside, with_baselines
 from program.evaluation.details import details_of
-from program.evaluation.record import SCHEMA_VERSION, Dataset, EvaluationRecord
+from program.evaluation.record import SCHEMA_VERSION, Dataset, EvaluationRecord, Readings
 from program.evaluation.runner import SampleLike
 from program.evaluation.runner import evaluate as run
 from program.saving import program_sha256
 from program.settings import Settings
 from program.tools.models import file_sha256, parameter_path, pyiqa_version
+from program.tools.runner import ReadingCounts
 
 __all__ = ("SPLITS", "Samples", "checkpoint_path", "context_of", "evaluate", "samples_of")
 
@@ -98,6 +99,7 @@ def evaluate(
         checkpoint = checkpoint_path(settings, dataset, context)
     elif checkpoint is None and resume:
         raise InputError("resume: samples from Python have no checkpoint of their own; give checkpoint=")
+    before = program.resources.runner.counts
     # Neither prompts nor predictions may pile up: DSPy's history and trace would keep every one of them.
     workers = workers if workers is not None else settings.compile.workers
     with dspy.context(disable_history=True, trace=None):
@@ -106,7 +108,8 @@ def evaluate(
             checkpoint=checkpoint, resume=resume, dataset=dataset, context=context,
             beside=Beside(program) if baselines else None,
         )  # fmt: skip
-    record = record.model_copy(update={"details": details_of(record.rows, seed=settings.seed)})
+    update = {"details": details_of(record.rows, seed=settings.seed), "readings": _readings(program, before)}
+    record = record.model_copy(update=update)
     return with_baselines(record) if baselines else record
 
 
@@ -117,7 +120,8 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
         mode="json", exclude={"cache_dir", "mlruns_dir", "programs_dir", "compile", "serve", "seed"}
     )
     calibration = settings.tools.calibration or Path(str(files("configs").joinpath("calibration.json")))
-    shown["tools"] = {"device": settings.tools.device, "calibration_sha256": file_sha256(calibration)}
+    changing = ("device", "threads", "reduce_above_px", "resize_reference")
+    shown["tools"] = settings.tools.model_dump(include=set(changing)) | {"calibration_sha256": file_sha256(calibration)}
     return {
         "program_sha256": program_sha256(program),
         "settings_sha256": _digest(shown),
@@ -143,6 +147,13 @@ def _tool_versions(program: AgenticIQA) -> dict[str, Any]:
         suffix = f", parameters {file_sha256(parameters)[:12]}" if parameters else ""
         versions[spec.name] = f"{spec.pyiqa}, pyiqa {pyiqa_version()}{suffix}"
     return versions
+
+
+def _readings(program: AgenticIQA, before: ReadingCounts) -> Readings:
+    runner = program.resources.runner
+    spent = {name: after - earlier for name, after, earlier in zip(before._fields, runner.counts, before, strict=True)}
+    state = runner.cache_state
+    return Readings(**spent, **(state._asdict() if state else {}))
 
 
 def _slug(name: str) -> str:

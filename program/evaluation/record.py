@@ -16,7 +16,7 @@ from program.evaluation.rows import Cost, Row, Rows, Task
 
 __all__ = (
     "SCHEMA_VERSION", "SCORING_METRICS", "TASK_METRICS", "Baseline", "Bin", "Counts", "Dataset", "Details",
-    "EvaluationRecord", "Part", "Row", "compare", "summarize",
+    "EvaluationRecord", "Part", "Readings", "Row", "compare", "summarize",
 )  # fmt: skip
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -107,6 +107,19 @@ class Details(_Frozen):
     """Accuracy of guessing: the mean of 1 / options."""
 
 
+class Readings(_Frozen):
+    """The tool readings of one run, and the cache on disk they came from and went to."""
+
+    fresh: int = 0
+    """Not in the cache, so measured."""
+    cached: int = 0
+    failed: int = 0
+    entries: int | None = None
+    """Readings on disk at the end, of all runs; None without a cache. Likewise below."""
+    size_mb: float | None = None
+    limit_mb: int | None = None
+
+
 class EvaluationRecord(_Frozen):
     """Everything needed to read, compare and repeat an evaluation. Round-trips through JSON."""
 
@@ -126,6 +139,7 @@ class EvaluationRecord(_Frozen):
     accuracy: Figure | None = None
     details: Details | None = None
     baselines: dict[str, Baseline] = Field(default_factory=dict)
+    readings: Readings | None = None
     """By key; empty unless they were asked for."""
     rungs: dict[str, int] = Field(default_factory=dict)
     """How many samples were answered on each rung of the answer ladder."""

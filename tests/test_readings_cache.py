@@ -1,0 +1,157 @@
+"""The readings on disk: bounded, shared by processes, told in the record, and turned off on demand."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from program.cli import add_settings_flags, settings_from
+from program.images import IMAGES
+from program.settings import load_settings
+from program.tools.cache import Reading, ReadingKey, ReadingsCache
+from program.tools.registry import ToolRegistry
+from program.tools.runner import ToolRunner
+
+ROOT = Path(__file__).parents[1]
+
+
+def key(number, **changes):
+    fields = {
+        "tool": "vif",
+        "version": "1",
+        "parameters": None,
+        "image": f"{number:064x}",
+        "reference": None,
+        "box": None,
+    }
+    return ReadingKey(**{**fields, **changes})
+
+
+def test_the_key_tells_apart_how_it_was_measured(tmp_path):
+    cache = ReadingsCache(tmp_path)
+    cache.put(key(1), Reading(0.5, 1.0))
+    for changes in ({"factor": 2}, {"device": "cuda"}, {"threads": 2}):
+        assert cache.get(key(1, **changes)) is None
+    assert len({key(1).text(), key(1, factor=2).text(), key(1, threads=12).text(), key(1, device="12").text()}) == 4
+
+
+def test_other_reading_rules_are_other_readings(tmp_path, monkeypatch):
+    cache = ReadingsCache(tmp_path)
+    cache.put(key(1), Reading(0.5, 1.0))
+    monkeypatch.setattr("program.tools.cache.READING_RULES", 999)
+    assert cache.get(key(1)) is None
+
+
+def test_floats_come_back_exactly(tmp_path, rng):
+    cache = ReadingsCache(tmp_path)
+    values = [*rng.standard_normal(50).tolist(), 1e-308, 0.1 + 0.2, -0.0]
+    for i, value in enumerate(values):
+        cache.put(key(i), Reading(value, value))
+    assert [ReadingsCache(tmp_path).get(key(i)) for i in range(len(values))] == [Reading(v, v) for v in values]
+
+
+def test_the_size_is_bounded_and_the_oldest_go(tmp_path):
+    cache = ReadingsCache(tmp_path, size_limit_mb=1)
+    for i in range(6000):
+        cache.put(key(i), Reading(float(i), 0.0))
+    entries, size_mb, limit_mb = cache.state
+    assert limit_mb == 1
+    assert size_mb < 1.2
+    assert 500 < entries < 6000
+    assert cache.get(key(5999)) == Reading(5999.0, 0.0)
+    assert cache.get(key(0)) is None
+
+
+_WORK = """
+import sys
+from pathlib import Path
+from program.tools.cache import Reading, ReadingKey, ReadingsCache
+folder, me = Path(sys.argv[1]), int(sys.argv[2])
+cache, wrong, hits = ReadingsCache(folder), 0, 0
+for turn in range(3):
+    for i in range(150):
+        number = (i * 7 + me * 31) % 150
+        k = ReadingKey("vif", "1", None, f"{number:064x}", None, None)
+        found = cache.get(k)
+        if found is None:
+            cache.put(k, Reading(number / 7, 0.25))
+        else:
+            hits += 1
+            wrong += found != Reading(number / 7, 0.25)
+print(wrong, hits)
+"""
+
+
+def test_several_processes_share_one_cache(tmp_path):
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WORK, str(tmp_path), str(me)], cwd=ROOT, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for me in range(4)
+    ]  # fmt: skip
+    results = [worker.communicate(timeout=120) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * 4, results
+    counts = [tuple(map(int, out.split())) for out, _ in results]
+    assert [wrong for wrong, _ in counts] == [0] * 4
+    assert all(hits >= 300 for _, hits in counts)
+    cache = ReadingsCache(tmp_path)
+    assert [cache.get(key(i)) for i in range(150)] == [Reading(i / 7, 0.25) for i in range(150)]
+    assert cache.state.entries == 150
+
+
+def test_the_flag_turns_the_cache_off():
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    add_settings_flags(parser)
+    assert settings_from(parser.parse_args([])).tools.cache is True
+    assert settings_from(parser.parse_args(["--no-cache"])).tools.cache is False
+
+
+def test_without_a_cache_nothing_is_read_or_kept(tmp_path, picture):
+    image = IMAGES.add(picture(5, 64, 64))
+    kept = load_settings(overrides={"cache_dir": tmp_path, "tools": {"device": "cpu"}})
+    off = load_settings(overrides={"cache_dir": tmp_path, "tools": {"device": "cpu", "cache": False}})
+    registry = ToolRegistry.load()
+    first = ToolRunner.of(kept, registry).measure("PIQE", image)
+    assert ToolRunner.of(kept, registry).measure("PIQE", image).cached
+    runner = ToolRunner.of(off, registry)
+    assert [runner.measure("PIQE", image).cached for _ in range(2)] == [False, False]
+    assert runner.measure("PIQE", image).raw == first.raw
+    assert ToolRunner.of(kept, registry).cache_state.entries == 1
+
+
+def test_the_record_tells_what_came_from_the_cache(tmp_path):
+    from data.manifest import Sample
+    from program.agent import AgenticIQA
+    from program.evaluation import evaluate
+    from program.evaluation.record import EvaluationRecord
+
+    rng = np.random.default_rng(0)
+    samples = []
+    for i in range(3):
+        from PIL import Image
+
+        path = tmp_path / f"{i}.png"
+        Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
+        samples.append(Sample(id=str(i), image=path, mos=1.0 + i, mos_range=(1, 5), group=str(i), split="test"))
+    settings = load_settings(overrides={"cache_dir": tmp_path / "cache", "tools": {"device": "cpu"}})
+    records = [evaluate(AgenticIQA(settings), samples, workers=1, progress=False) for _ in range(2)]
+    first, second = (record.readings for record in records)
+    assert first.fresh > 0
+    assert (second.fresh, second.cached) == (0, first.fresh + first.cached)
+    assert (first.entries, first.limit_mb) == (first.fresh, 512)
+    assert EvaluationRecord.model_validate_json(records[1].model_dump_json()) == records[1]
+    assert json.loads(records[1].model_dump_json())["readings"]["cached"] == second.cached
+
+
+@pytest.mark.parametrize("name", ["cache_mb", "threads", "timeout_s", "reduce_above_px"])
+def test_settings_that_cannot_be_are_refused(name):
+    from program.errors import SettingsError
+
+    with pytest.raises(SettingsError, match=name):
+        load_settings(overrides={"tools": {name: 0}})

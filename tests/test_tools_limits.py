@@ -1,0 +1,201 @@
+"""Tools at their limits: large images, references of another size, tools that hang, inputs that are written to."""
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from program.errors import ToolError
+from program.images import IMAGES
+from program.settings import load_settings
+from program.tools import models
+from program.tools.registry import ToolRegistry
+from program.tools.runner import ToolRunner
+
+REGISTRY = ToolRegistry.load()
+
+
+@pytest.fixture
+def scene(rng):
+    """A smooth 300 x 420 scene and a noisy copy."""
+    from scipy.ndimage import gaussian_filter
+
+    base = gaussian_filter(rng.standard_normal((300, 420, 3)), (3, 3, 0))
+    clean = np.clip(128 + 300 * base, 0, 255).astype(np.uint8)
+    noisy = np.clip(clean + 12 * rng.standard_normal(clean.shape), 0, 255).astype(np.uint8)
+    return noisy, clean
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """No model and no failure of another test, and none left for the next."""
+    monkeypatch.setattr(models, "_pools", {})
+    monkeypatch.setattr(models, "_failures", {})
+
+
+def _runner(**options):
+    return ToolRunner(REGISTRY, device="cpu", **options)
+
+
+def test_a_large_image_is_measured_averaged_down_and_says_so(scene):
+    noisy, clean = (IMAGES.add(p) for p in scene)
+    small = [np.asarray(Image.fromarray(p).reduce(2)) for p in scene]
+    expected = _runner().measure("GMSD", *(IMAGES.add(p) for p in small))
+    found = _runner(reduce_above_px=150 * 210).measure("GMSD", noisy, clean)
+    assert found.raw == expected.raw
+    assert found.note == "measured at 210x150, each pixel the mean of 2x2"
+    assert expected.note is None
+    assert _runner().measure("GMSD", noisy, clean).raw != found.raw
+
+
+def test_a_region_is_averaged_down_only_when_it_is_large_itself(scene):
+    noisy, clean = (IMAGES.add(p) for p in scene)
+    runner = _runner(reduce_above_px=150 * 210)
+    box = (10.0, 20.0, 130.0, 120.0)
+    found = runner.measure("GMSD", noisy, clean, box=box)
+    assert found.note is None
+    assert found.raw == _runner().measure("GMSD", *(IMAGES.add(p[20:120, 10:130].copy()) for p in scene)).raw
+    large = runner.measure("GMSD", noisy, clean, box=(0, 0, 400, 300))
+    assert large.note == "measured at 200x150, each pixel the mean of 2x2"
+
+
+def test_an_image_too_narrow_once_averaged_down_is_a_line(scene):
+    noisy = IMAGES.add(scene[0])
+    error = _runner(reduce_above_px=70 * 50).measure("BRISQUE", noisy).error
+    assert "is measured at" in error or "not found" in error
+    narrow = IMAGES.add(np.ascontiguousarray(scene[0][:20]))
+    error = _runner(reduce_above_px=4200).measure("FSIM", narrow, narrow).error
+    assert "'FSIM': " in error
+    assert "is measured at 210x10, it needs at least 16 pixels a side; raise tools.reduce_above_px" in error
+
+
+def test_a_reduced_reading_has_a_key_of_its_own(scene, tmp_path):
+    noisy, clean = (IMAGES.add(p) for p in scene)
+    full = _runner(cache_dir=tmp_path).measure("GMSD", noisy, clean)
+    reduced = _runner(cache_dir=tmp_path, reduce_above_px=150 * 210).measure("GMSD", noisy, clean)
+    assert not reduced.cached
+    assert reduced.raw != full.raw
+    assert _runner(cache_dir=tmp_path, threads=2).measure("GMSD", noisy, clean).cached is False
+
+
+def test_a_reference_of_another_size_is_refused_or_resampled_and_recorded(scene, tmp_path):
+    noisy, clean = scene
+    other = Image.fromarray(clean).resize((210, 150))
+    image, reference = IMAGES.add(noisy), IMAGES.add(other)
+    refused = _runner().measure("GMSD", image, reference)
+    assert "is 210x150" in refused.error
+    assert "or set tools.resize_reference" in refused.error
+    fitted = np.asarray(other.resize((420, 300), Image.Resampling.LANCZOS))
+    expected = _runner().measure("GMSD", image, IMAGES.add(fitted)).raw
+    found = _runner(resize_reference=True, cache_dir=tmp_path).measure("GMSD", image, reference)
+    assert found.raw == expected
+    assert found.note == f"reference {reference.name!r} resampled from 210x150 to 420x300"
+
+
+def test_a_tool_that_hangs_is_recorded_and_left_out(alone, scene, monkeypatch):
+    release = threading.Event()
+    monkeypatch.setattr(models, "_make", lambda *a, **k: lambda *inputs: release.wait(60) or torch.zeros(1))
+    runner = _runner(timeout_s=0.2)
+    image, reference = (IMAGES.add(p) for p in scene)
+    started = time.perf_counter()
+    hung = runner.measure("GMSD", image, reference)
+    assert hung.raw is None
+    assert hung.error.startswith("tool 'GMSD': did not finish within 0.2 s on 420x300 pixels and is left out")
+    again = runner.measure("GMSD", image, reference)
+    assert again.error == hung.error
+    assert time.perf_counter() - started < 20
+    assert "GMSD" not in {spec.name for spec in runner.ready("FR")}
+    assert "left out" in runner.unavailable()["GMSD"]
+    assert runner.counts.failed == 2
+    release.set()
+
+
+def test_a_hung_tool_does_not_block_the_other_tools_nor_its_own_queue(alone, scene, monkeypatch):
+    release, real = threading.Event(), models._make
+
+    def make(spec, *rest, **options):
+        if spec.name == "PIQE":
+            return lambda *inputs: release.wait(60) or torch.zeros(1)
+        return real(spec, *rest, **options)
+
+    monkeypatch.setattr(models, "_make", make)
+    image, reference = (IMAGES.add(p) for p in scene)
+    runner = _runner(timeout_s=1.0)
+    assert runner.measure("PSNR", image, reference).error is None  # loads the library outside the time limit
+    with ThreadPoolExecutor(6) as pool:
+        hung = [pool.submit(runner.measure, "PIQE", image) for _ in range(6)]
+        assert runner.measure("PSNR", image, reference).raw is not None
+        assert all("left out" in job.result(30).error for job in hung)
+    release.set()
+
+
+def test_a_hung_tool_does_not_keep_the_process():
+    code = """
+import time
+import numpy as np
+from program.images import IMAGES
+from program.tools import models
+from program.tools.registry import ToolRegistry
+from program.tools.runner import ToolRunner
+models._make = lambda *a, **k: lambda *inputs: time.sleep(3600)
+image = IMAGES.add(np.zeros((64, 64, 3), np.uint8))
+print(ToolRunner(ToolRegistry.load(), device="cpu", timeout_s=0.3).measure("PIQE", image).error)
+"""
+    root = Path(__file__).parents[1]
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "did not finish within 0.3 s" in out.stdout
+
+
+def test_a_tool_that_writes_into_its_input_spoils_no_other_reading(alone, scene, monkeypatch):
+    def spoil(tensor, *_):
+        tensor.mul_(0)
+        return tensor.sum().reshape(1)
+
+    image, reference = (IMAGES.add(p) for p in scene)
+    right = _runner().measure("PSNR", image, reference).raw
+    monkeypatch.setattr(models, "_pools", {})
+    real = models._make
+    monkeypatch.setattr(models, "_make", lambda spec, *a, **k: spoil if spec.name == "PIQE" else real(spec, *a, **k))
+    assert _runner().measure("PIQE", image).raw == 0
+    assert _runner().measure("PSNR", image, reference).raw == right
+
+
+def test_the_tools_of_one_image_share_its_tensor(scene, monkeypatch):
+    from program.tools import tensors
+
+    made, real = [], tensors._tensor
+    monkeypatch.setattr(tensors, "_tensor", lambda *a: made.append(a) or real(*a))
+    image, reference = (IMAGES.add(255 - p) for p in scene)
+    runner = _runner()
+    for name in ("PSNR", "GMSD", "FSIM", "PIQE"):
+        assert runner.measure(name, image, reference).error is None
+    assert len(made) == 2
+    for name in ("PSNR", "GMSD"):
+        assert runner.measure(name, image, reference, box=(0, 0, 100, 100)).error is None
+    assert len(made) == 4
+
+
+def test_settings_reach_the_runner(tmp_path):
+    tools = {"threads": 2, "timeout_s": 7, "reduce_above_px": 100000, "resize_reference": True, "cache_mb": 3}
+    settings = load_settings(overrides={"tools": {**tools, "device": "cpu"}, "cache_dir": tmp_path})
+    runner = ToolRunner.of(settings)
+    assert runner._running == models.Running("cpu", 2, 7.0)
+    assert runner.cache_state == (0, pytest.approx(0.03, abs=0.1), 3)
+    off = ToolRunner.of(load_settings(overrides={"tools": {"cache": False}, "cache_dir": tmp_path}))
+    assert off.cache_state is None
+
+
+def test_values_that_are_not_finite_name_the_tool(alone, scene, monkeypatch):
+    monkeypatch.setattr(models, "_make", lambda *a, **k: lambda *inputs: torch.tensor([float("inf")]))
+    result = _runner().measure("PIQE", IMAGES.add(scene[0]))
+    with pytest.raises(ToolError, match="'PIQE': returned inf"):
+        raise ToolError(result.error)
