@@ -1,14 +1,20 @@
 """AgenticIQA: plan, gather evidence, answer; and plan again when the evidence falls short."""
 
+import asyncio
+import contextvars
+import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import dspy
 
-from program.ask import metered
+from program.batch import FailedSample, assess_all
 from program.errors import InputError
 from program.executor import Executor
+from program.gate import wired
 from program.images import HOST, IMAGES, Box, ImageRef, ImageSource
+from program.metering import metered
 from program.planner import Planner
 from program.query import DEFAULT_QUERY, letter_options
 from program.replan import next_step
@@ -55,11 +61,29 @@ class AgenticIQA(dspy.Module):
         original = _opened(reference, settings.images.max_pixels) if reference is not None else None
         state = _initial_state(query, test, original, options, regions, settings)
         original = _fitted(original, test, state, resize=settings.tools.resize_reference)
-        with metered() as usage:
+        with metered() as usage, wired(settings.wire):
             result = self._loop(state, test, original)
         assessment = Assessment(**dict(result), state=state, usage=_completed(usage, state))
         annotate_trace(_facts(assessment))
         return assessment
+
+    async def aforward(self, *arguments: Any, **named: Any) -> Assessment:
+        """Assess one image without blocking the event loop; the arguments are those of a plain call.
+
+        It runs in a thread of its own with the caller's context. A cancelled call goes on to its end, unheard.
+        """
+        run = functools.partial(contextvars.copy_context().run, AgenticIQA.forward, self, *arguments, **named)
+        return await asyncio.get_running_loop().run_in_executor(self.resources.threads, run)
+
+    def batch(
+        self, samples: Iterable[Any], workers: int = 8, *, progress: bool = False
+    ) -> list[Assessment | FailedSample]:
+        """Assess many samples with `workers` threads; results in their order, a failed sample as a `FailedSample`.
+
+        A sample is an image, a mapping of the call's arguments or an object with them as attributes. Ctrl-C finishes
+        what is in flight and raises BatchInterrupted, which holds the results so far.
+        """
+        return assess_all(self, samples, workers=workers, progress=progress)
 
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
         feedback: str | None = None

@@ -1,28 +1,29 @@
 """Every question to a language model goes through `ask`: typed, metered, with one ladder of three calls."""
 
 import functools
+import hashlib
 import json
 import logging
-import re
+import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError
+from dspy.utils.exceptions import AdapterParseError, LMError, is_retryable_lm_error
 from pydantic import BaseModel, ValidationError
 
 from program.backends import ImageLimits
+from program.budget import BudgetSpent
+from program.calling import call, encodable, host_of, is_unusable, retry_after_s
+from program.gate import gate_for, single_flight, wire_settings
 from program.images import HOST, IMAGES, ImageRef
 from program.lms.build import adapter_for, resolves_references
-from program.lms.wire_images import encoded_image, limits_for, recording
-from program.state import Usage
+from program.lms.wire_images import encoded_image, limits_for
 
-__all__ = ("RUNGS", "Answer", "ask", "metered", "stage")
+__all__ = ("RUNGS", "Answer", "ask")
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,6 @@ RUNGS = ("first call", "second call", "third call")
 _IMAGE_MARKER = "<<CUSTOM-TYPE-START-IDENTIFIER>>"
 _SHOWN_CHARS = 2000
 
-_USAGE: ContextVar[Usage | None] = ContextVar("agentic_iqa_usage", default=None)
-
 
 @dataclass(frozen=True)
 class Answer(Generic[T]):
@@ -46,32 +45,6 @@ class Answer(Generic[T]):
     raw: str
     errors: tuple[str, ...]
     prediction: dspy.Prediction | None = None
-
-
-@contextmanager
-def metered() -> Iterator[Usage]:
-    """Collect what the questions asked inside cost."""
-    usage = Usage()
-    token = _USAGE.set(usage)
-    started = time.perf_counter()
-    try:
-        with recording(usage.wire_images, usage.wire_notes):
-            yield usage
-    finally:
-        usage.seconds["total"] = time.perf_counter() - started
-        _USAGE.reset(token)
-
-
-@contextmanager
-def stage(name: str) -> Iterator[None]:
-    """Add the wall time of a stage to the collecting usage."""
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        usage = _USAGE.get()
-        if usage is not None:
-            usage.seconds[name] = usage.seconds.get(name, 0.0) + time.perf_counter() - started
 
 
 def ask(
@@ -87,8 +60,12 @@ def ask(
 
     Inputs that are None leave the question. The second call adds "Return ONLY valid JSON", the third an example of a
     valid answer. `check` turns a prediction into a value and raises ValueError for one that will not do. `lm` None
-    means DSPy's own setting; `config` goes to the model with the question. Transport errors are not caught here:
-    DSPy has retried them already.
+    means DSPy's own setting; `config` goes to the model with the question.
+
+    A transport fault (429, 5xx, a lost connection) repeats the call, after the host's Retry-After or a growing wait.
+    Ladder and repeats share `wire.attempts` calls, and DSPy's own retries are off, so no question costs more. Raises
+    LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
+    BudgetSpent.
     """
     model = predictor.lm or lm or dspy.settings.lm
     present = {name: _clean(value) for name, value in inputs.items() if value is not None}
@@ -99,25 +76,100 @@ def ask(
         limits = limits_for(str(model.model))
         present = {name: _inlined(value, limits) for name, value in present.items()}
         demos = [_inlined_demo(demo, limits) for demo in demos]
+    question: _Question[T] = _Question(predictor, demos, present, model, dict(config or {}))
+    with _alone(question, signature):
+        return _climbed(question, signature, shown, check, example)
+
+
+@dataclass
+class _Question(Generic[T]):
+    """What stays the same over a ladder, and how many calls it may still cost."""
+
+    predictor: dspy.Predict
+    demos: list[Any]
+    inputs: dict[str, Any]
+    lm: dspy.BaseLM
+    config: dict[str, Any]
+    repeats: int = 0
+
+    def __post_init__(self) -> None:
+        self.wire = wire_settings()
+        self.left = self.wire.attempts
+
+    def put(self, signature: type[dspy.Signature]) -> dspy.Prediction:
+        """Call the model, again after a transport fault as long as calls are left."""
+        while True:
+            self.left -= 1
+            try:
+                return call(self.predictor, signature, self.demos, self.inputs, self.lm, self.config)
+            except LMError as error:
+                if not is_retryable_lm_error(error) or self.left == 0:
+                    raise
+                self._wait(error)
+
+    def _wait(self, error: LMError) -> None:
+        hint = retry_after_s(error)
+        if hint is not None and hint > self.wire.longest_wait_s:
+            raise error
+        backoff = self.wire.backoff_s * 2**self.repeats
+        # Spread, so that threads which failed together do not return together; it guards nothing.
+        wait = hint if hint is not None else min(backoff, self.wire.longest_wait_s) * random.uniform(0.5, 1)
+        logger.info("%s; asking again in %.2f s", _line(str(error)), wait)
+        self.repeats += 1
+        host = host_of(self.lm)
+        if hint is not None and host is not None:
+            gate_for(host).pause(hint)
+        time.sleep(wait)
+
+
+def _climbed(
+    question: _Question[T],
+    signature: type[dspy.Signature],
+    shown: tuple[list[Any], dict[str, Any]],
+    check: Callable[[dspy.Prediction], T],
+    example: Mapping[str, Any],
+) -> Answer[T]:
     errors: list[str] = []
     raw = ""
     for number, rung in enumerate(RUNGS):
+        if question.left == 0:
+            break
         asked = (
             signature if number == 0 else signature.with_instructions(signature.instructions + _hint(number, example))
         )
-        _log_prompt(rung, asked, *shown, model)
+        _log_prompt(rung, asked, *shown, question.lm)
         try:
-            prediction = _call(predictor, asked, demos, present, model, config or {})
+            prediction = question.put(asked)
             raw = _raw_text(prediction, asked)
             logger.debug("response (%s): %s", rung, raw[:_SHOWN_CHARS])
             return Answer(check(prediction), rung, raw, tuple(errors), prediction)
         except AdapterParseError as error:
-            raw = _encodable(str(error.lm_response or "")).strip() or raw
+            raw = encodable(str(error.lm_response or "")).strip() or raw
             errors.append(_line(f"not readable: {_reason(error)}"))
+        except BudgetSpent:
+            raise
         except (ValidationError, ValueError) as error:
+            errors.append(_line(str(error)))
+        except LMError as error:
+            if not is_unusable(error, question.lm):
+                raise
+            # Log-probabilities may be what cannot be read; the words alone will do.
+            question.config = {k: v for k, v in question.config.items() if k not in {"logprobs", "top_logprobs"}}
             errors.append(_line(str(error)))
         logger.warning("%s: the %s gave no usable answer: %s", _name(asked), rung, errors[-1])
     return Answer(None, None, raw, tuple(errors))
+
+
+def _alone(question: _Question[Any], signature: type[dspy.Signature]) -> AbstractContextManager[None]:
+    """Let a text-only question wait for the same question of another thread, and then find it in the cache."""
+    caches = dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache
+    if not (question.lm.cache and caches) or any(isinstance(v, dspy.Image) for v in question.inputs.values()):
+        return nullcontext()
+    parts = (
+        question.lm.model, question.lm.kwargs, signature.instructions, list(signature.fields), question.inputs,
+        question.demos, question.config, question.predictor.config,
+    )  # fmt: skip
+    return single_flight(hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest())
 
 
 @functools.lru_cache(maxsize=256)
@@ -127,53 +179,6 @@ def _without(signature: type[dspy.Signature], absent: tuple[str, ...]) -> type[d
         if name in signature.input_fields:
             signature = signature.delete(name)
     return signature
-
-
-def _call(
-    predictor: dspy.Predict,
-    signature: type[dspy.Signature],
-    demos: list[Any],
-    inputs: dict[str, Any],
-    lm: dspy.BaseLM,
-    config: Mapping[str, Any],
-) -> dspy.Prediction:
-    usage = _USAGE.get()
-    # DSPy writes what a call cost into the history of every module that called, and nowhere else.
-    ledger = SimpleNamespace(history=[])
-    callers = [*(dspy.settings.caller_modules or []), ledger]
-    with dspy.context(lm=lm, adapter=adapter_for(lm), caller_modules=callers), dspy.track_usage() as tracker:
-        try:
-            prediction = predictor(signature=signature, demos=demos, lm=lm, config=dict(config), **inputs)
-        finally:
-            if usage is not None:
-                _count(usage, tracker, [entry.get("cost") for entry in ledger.history])
-    if empty := _null_texts(ledger.history, signature):
-        raise ValueError(f"{', '.join(empty)} is null")
-    for name in signature.output_fields:
-        if isinstance(prediction[name], str):
-            prediction[name] = _encodable(prediction[name])
-    return prediction
-
-
-def _null_texts(history: Sequence[Mapping[str, Any]], signature: type[dspy.Signature]) -> list[str]:
-    """Name the text fields that a model left null: DSPy hands them on as the word "None"."""
-    outputs = history[-1].get("outputs") or [] if history else []
-    answered = " ".join(str(o.get("text") if isinstance(o, Mapping) else o) for o in outputs)
-    texts = [name for name, field in signature.output_fields.items() if field.annotation is str]
-    return [name for name in texts if re.search(rf'"{name}"\s*:\s*null\b', answered)]
-
-
-def _count(usage: Usage, tracker: Any, costs: Sequence[float | None]) -> None:
-    usage.lm_calls += 1
-    totals = list(tracker.get_total_tokens().values())
-    if not totals:
-        usage.lm_cache_hits += 1
-    for total in totals:
-        usage.input_tokens += int(total.get("prompt_tokens") or total.get("input_tokens") or 0)
-        usage.output_tokens += int(total.get("completion_tokens") or total.get("output_tokens") or 0)
-    known = [cost for cost in costs if cost is not None] if totals else []
-    if known:
-        usage.cost_usd = (usage.cost_usd or 0.0) + sum(known)
 
 
 def _hint(number: int, example: Mapping[str, Any]) -> str:
@@ -238,9 +243,4 @@ def _reason(error: AdapterParseError) -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(_encodable(text).split())[:300]
-
-
-def _encodable(text: str) -> str:
-    """Return a text without the lone surrogates that JSON escapes can smuggle in: no UTF-8 holds them."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return " ".join(encodable(text).split())[:300]

@@ -5,7 +5,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, settings_from
+from program.cli import (
+    EXIT_FAILED_SAMPLES,
+    add_budget_flags,
+    add_settings_flags,
+    budget_from,
+    run_command,
+    settings_from,
+)
 
 if TYPE_CHECKING:
     from program.state import Assessment
@@ -23,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--program", metavar="DIR", type=Path, help="compiled program's folder; uncompiled without it")
     parser.add_argument("--json", action="store_true", help="print the whole assessment as JSON")
     add_settings_flags(parser)
+    add_budget_flags(parser)
     arguments = parser.parse_args(argv)
     return run_command(lambda: _assess(arguments))
 
@@ -38,7 +46,8 @@ def _assess(arguments: argparse.Namespace) -> int:
     reference = IMAGES.add(Path(arguments.reference), max_pixels=limit) if arguments.reference else None
     iqa = load(arguments.program, settings) if arguments.program else AgenticIQA(settings)
     query = DEFAULT_QUERY if arguments.query is None else arguments.query
-    result = iqa(image=image, reference=reference, query=query, options=arguments.option)
+    with budget_from(arguments):
+        result = iqa(image=image, reference=reference, query=query, options=arguments.option)
     if arguments.json:
         sys.stdout.write(result.model_dump_json(indent=2) + "\n")
     else:

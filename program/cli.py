@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from program.settings import Settings
 
-__all__ = ("EXIT_FAILED_SAMPLES", "EXIT_UNUSABLE", "add_settings_flags", "run_command", "settings_from")
+__all__ = (
+    "EXIT_FAILED_SAMPLES", "EXIT_UNUSABLE", "add_budget_flags", "add_settings_flags", "budget_from", "run_command",
+    "settings_from",
+)  # fmt: skip
 
 EXIT_FAILED_SAMPLES = 1
 EXIT_UNUSABLE = 2
@@ -62,6 +67,23 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=_natural, metavar="N", help="seed of everything random")
     parser.add_argument("--no-cache", action="store_true", help="measure anew, and keep no tool reading")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
+
+
+def add_budget_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that limit what model calls may cost."""
+    parser.add_argument("--max-calls", metavar="N", type=int, help="stop before more model calls than this")
+    parser.add_argument("--max-cost", metavar="USD", type=float, help="stop before model calls cost more than this")
+
+
+def budget_from(arguments: argparse.Namespace) -> "AbstractContextManager[object]":
+    """Return the budget that a command's flags ask for, to be entered."""
+    from contextlib import nullcontext
+
+    if arguments.max_calls is None and arguments.max_cost is None:
+        return nullcontext()
+    from program.budget import Budget
+
+    return Budget(arguments.max_calls, arguments.max_cost)
 
 
 def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings":

@@ -4,7 +4,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, settings_from
+from program.cli import (
+    EXIT_FAILED_SAMPLES,
+    add_budget_flags,
+    add_settings_flags,
+    budget_from,
+    run_command,
+    settings_from,
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--report", metavar="DIR", type=Path, help="write report.html and record.json there")
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     add_settings_flags(parser)
+    add_budget_flags(parser)
     arguments = parser.parse_args(argv)
     return run_command(lambda: _evaluate(arguments))
 
@@ -46,7 +54,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if arguments.report:
         check_report_folder(arguments.report)
     tracker = Tracker(settings.mlruns_dir, experiment_name(samples.name))
-    with traced(tracker, settings.tracking.trace_sampling):
+    with budget_from(arguments), traced(tracker, settings.tracking.trace_sampling):
         record = evaluate(
             program, samples, baselines=arguments.baselines, workers=arguments.workers,
             checkpoint=arguments.checkpoint, resume=arguments.resume,

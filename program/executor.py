@@ -8,8 +8,9 @@ from typing import Any
 
 import dspy
 
-from program.ask import ask, stage
+from program.ask import ask
 from program.images import IMAGES, Box, ImageRef
+from program.metering import stage
 from program.resources import Resources
 from program.state import AssessmentState, ExecutorOutput, Finding, ToolLog
 from program.tools.registry import Mode, ToolSpec

@@ -5,8 +5,9 @@ from collections.abc import Collection, Sequence
 
 import dspy
 
-from program.ask import ask, stage
+from program.ask import ask
 from program.errors import ToolError
+from program.metering import stage
 from program.resources import Resources
 from program.state import AssessmentState
 from program.tools.registry import ToolRegistry

@@ -1,6 +1,7 @@
 """What the stages share and no optimizer touches: settings, tools, fusion and language models."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Literal
 
@@ -44,6 +45,11 @@ class Resources:
     def runner(self) -> ToolRunner:
         """What runs them."""
         return ToolRunner.of(self.settings, self.registry)
+
+    @cached_property
+    def threads(self) -> ThreadPoolExecutor:
+        """Where asynchronous calls run: as many at once as one host may be asked."""
+        return ThreadPoolExecutor(self.settings.wire.concurrency, thread_name_prefix="acall")
 
     def lm(self, role: Role) -> dspy.BaseLM:
         """Return the language model of a role: the caller's, else DSPy's setting, else the one in the settings."""

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from program.backends import ROLES, LanguageModels, RoleSettings, takes_api_base
 from program.backends import Section as _Section
 from program.errors import SettingsError, did_you_mean
+from program.gate import WireSettings
 
 __all__ = (
     "CompileSettings",
@@ -144,6 +145,7 @@ class Settings(_Section):
     tracking: TrackingSettings
     serve: ServeSettings
     models: LanguageModels
+    wire: WireSettings
 
     def with_model(
         self, backend: str | None, api_base: str | None = None, roles: Mapping[str, str] | None = None

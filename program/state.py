@@ -17,6 +17,7 @@ __all__ = (
     "ExecutorOutput",
     "Finding",
     "ReplanEntry",
+    "StageUsage",
     "Status",
     "SummarizerOutput",
     "ToolLog",
@@ -205,15 +206,23 @@ class WireImage(_Record):
     """How it differs from the original ("bmp as png", "scaled from 9000x6000 to 8000x5333"); None: original bytes."""
 
 
-class Usage(_Record):
-    """What one assessment cost: model calls, tokens, money where prices are known, and seconds per stage."""
+class StageUsage(_Record):
+    """What the model calls of one stage cost."""
 
     lm_calls: int = 0
-    """Questions put to a model, answered from a cache or not."""
+    """Calls of a model, repeats after a fault among them, answered from a cache or not."""
     lm_cache_hits: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
+    """None where no call's price is known."""
+
+
+class Usage(StageUsage):
+    """What one assessment cost: model calls, tokens, money where prices are known, and seconds per stage."""
+
+    stages: dict[str, StageUsage] = Field(default_factory=dict)
+    """The calls by stage: planner, executor, summarizer."""
     tool_readings: int = 0
     tool_cache_hits: int = 0
     tool_failures: int = 0

@@ -7,11 +7,12 @@ from typing import Any, Literal, NamedTuple
 import dspy
 from dspy.utils.exceptions import LMInvalidRequestError
 
-from program.ask import RUNGS, Answer, ask, stage
+from program.ask import RUNGS, Answer, ask
 from program.evidence import contradiction, findings_json, findings_note, scores_json, tool_scores, used_evidence
 from program.fusion import level_in_text, spread
 from program.images import ImageRef
 from program.logprobs import level_masses, tokens_of
+from program.metering import stage
 from program.query import QueryReading, QueryType, normalise_choice, read_query
 from program.replan import should_replan
 from program.resources import Resources

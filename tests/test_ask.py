@@ -5,8 +5,9 @@ import base64
 import dspy
 import pytest
 
-from program.ask import RUNGS, ask, metered, stage
+from program.ask import RUNGS, ask
 from program.images import IMAGES
+from program.metering import metered, stage
 
 
 class Question(dspy.Signature):

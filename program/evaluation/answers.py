@@ -100,6 +100,10 @@ def _usage(usage: Any) -> dict[str, Any]:
     total = sum(tokens) if tokens else known.get("tokens")
     spent = {name: float(known[name]) for name in _SPENT if known.get(name) is not None}
     spent |= {f"seconds_{name}": round(float(s), 6) for name, s in (known.get("seconds") or {}).items()}
+    for name, costs in (known.get("stages") or {}).items():
+        booked = {"lm_calls": costs.get("lm_calls"), "cost_usd": costs.get("cost_usd")}
+        booked["tokens"] = costs.get("input_tokens", 0) + costs.get("output_tokens", 0)
+        spent |= {f"{key}_{name}": float(amount) for key, amount in booked.items() if amount is not None}
     return {
         "lm_calls": known.get("lm_calls"),
         "tokens": total,

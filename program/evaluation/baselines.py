@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from program.agent import AgenticIQA
-from program.ask import metered
 from program.errors import InputError
 from program.evaluation.intervals import interval, paired_difference
 from program.evaluation.record import TASK_METRICS, Baseline, EvaluationRecord
 from program.evaluation.rows import Cost, Row
 from program.evaluation.runner import SampleLike
 from program.images import IMAGES
+from program.metering import metered
 from program.state import AssessmentState
 
 __all__ = ("ALL_TOOLS", "MODEL_ONLY", "Beside", "with_baselines")

@@ -85,7 +85,13 @@ def _costs(record: EvaluationRecord) -> dict[str, float | None]:
     counts = {"failed": record.failed, "wall_seconds": record.wall_seconds, "lm_calls": record.lm_calls,
               "tokens": record.tokens, "cost_usd": record.cost_usd}  # fmt: skip
     rungs = {f"rung_{name.replace(' ', '_')}": share for name, share in record.rung_shares.items()}
-    return {**counts, **rungs, **{f"mean_{n}": v for n, v in record.spent_per_sample.items()}, **record.pace}
+    stages = {
+        f"{kind}_{stage}": value
+        for stage, cost in record.spent_by_stage.items()
+        for kind, value in cost
+        if value is not None
+    }
+    return {**counts, **rungs, **stages, **{f"mean_{n}": v for n, v in record.spent_per_sample.items()}, **record.pace}
 
 
 def show(record: EvaluationRecord, page: Path | None, run: Logged) -> None:

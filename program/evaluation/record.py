@@ -150,6 +150,8 @@ class EvaluationRecord(_Frozen):
     cost_usd: float | None = None
     baseline_cost: Cost | None = None
     """What the baselines cost on top."""
+    spent_by_stage: dict[str, Cost] = Field(default_factory=dict)
+    """Sums of model calls, tokens and money by stage: planner, executor, summarizer."""
     spent_per_sample: dict[str, float] = Field(default_factory=dict)
     """Means over the samples that say: tokens, calls, cache hits, tool readings, replans, seconds by stage."""
     pace: dict[str, float] = Field(default_factory=dict)
@@ -256,9 +258,18 @@ class _Tally:
             "rung_shares": {rung: round(n / asked, 6) for rung, n in sorted(self._rungs.items())},
             "pace": self._pace(),
             "baseline_cost": Cost(**baseline) if baseline else None,
+            "spent_by_stage": self._by_stage(),
             "spent_per_sample": {name: round(total / self._spenders, 6) for name, total in self._spent.items()},
             **{name: self._costs.get(name) for name in ("lm_calls", "tokens", "cost_usd")},
         }  # fmt: skip
+
+    def _by_stage(self) -> dict[str, Cost]:
+        sums: dict[str, dict[str, Any]] = {}
+        for name, total in self._spent.items():
+            kind, _, stage = name.rpartition("_")
+            if kind in {"lm_calls", "tokens", "cost_usd"} and stage in {"planner", "executor", "summarizer"}:
+                sums.setdefault(stage, {})[kind] = round(total, 6) if kind == "cost_usd" else int(total)
+        return {stage: Cost(**sums[stage]) for stage in sorted(sums)}
 
     def _pace(self) -> dict[str, float]:
         pace: dict[str, float] = {}

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from pydantic import JsonValue
 
+from program.budget import BudgetSpent
 from program.errors import InputError
 from program.evaluation.answers import answer_fields, one_line
 from program.evaluation.checkpoint import Checkpoint
@@ -97,7 +98,8 @@ def evaluate(
     several threads; each call runs in a copy of the caller's context, so `dspy.context` holds inside. An exception
     or a "failed" Assessment becomes a failed row. `samples` may be a stream: about two per worker are held at once.
     `seed` fixes the intervals. `context` says whose result this is (hashes, model names); with `dataset` it is what
-    a `checkpoint` must match to be resumed. Ctrl-C finishes and writes the samples in flight, then raises.
+    a `checkpoint` must match to be resumed. Ctrl-C and a spent `Budget` finish and write the samples in flight, then
+    raise.
     `beside(sample, assessment)` answers the same sample in other ways, in the same thread (see baselines.py).
 
     Raises InputError for fewer than one worker, a repeated sample id, or a checkpoint of another run.
@@ -121,8 +123,12 @@ def evaluate(
         watching(label, total, shown=progress) as watch,
     ):
         unfinished = _unfinished(samples, saved, lambda row, place: take(row, place, fresh=False))
-        for place, row in _run_all(program, unfinished, workers, beside):
-            take(row, place, fresh=True)
+        try:
+            for place, row in _run_all(program, unfinished, workers, beside):
+                take(row, place, fresh=True)
+        except BudgetSpent as error:
+            kept = f"; {len(rows)} samples are finished and kept, resume to go on" if checkpoint else ""
+            raise BudgetSpent(f"{error}{kept}") from error
     wall = time.perf_counter() - started
     return summarize(rows, dataset=dataset, context=context, seed=seed, wall_seconds=wall)
 
@@ -141,6 +147,8 @@ def run_sample(program: Callable[..., Any], sample: SampleLike, beside: Beside |
         )
         fields = answer_fields(program, sample.task, assessment)
         row = Row.model_validate({**known.model_dump(), **fields})
+    except BudgetSpent:
+        raise
     except Exception as error:  # the sample border: one bad sample must not end the run
         logger.debug("sample %s failed", sample.id, exc_info=True)
         assessment, row = None, known.model_copy(update={"error": one_line(f"{type(error).__name__}: {error}")})
@@ -220,12 +228,14 @@ def _run_all(
                 yield from finished()
         while pending:
             yield from finished()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BudgetSpent):
         pool.shutdown(wait=False, cancel_futures=True)
         running = {future: index for future, index in pending.items() if not future.cancelled()}
-        logger.warning("interrupted: finishing %d samples in flight, then stopping", len(running))
+        logger.warning("stopped: finishing %d samples in flight", len(running))
         for future, index in running.items():
-            yield index, future.result()
+            # A sample that found the budget spent is not a failed one: it is left for the resumed run.
+            if not isinstance(future.exception(), BudgetSpent):
+                yield index, future.result()
         raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -16,10 +16,11 @@ from dspy.utils.exceptions import LMConfigurationError
 
 from program.backends import SERVER_PROVIDERS, BackendSettings, RoleSettings
 from program.errors import ModelError
+from program.lms.adapter import KeptAdapter
 from program.lms.reference_engine import AsyncReferenceEngine, ReferenceEngine, Service
 from program.lms.wire_images import limits_for
 
-__all__ = ("SERVER_KEY", "adapter_for", "build_lm", "model_name", "resolves_references")
+__all__ = ("SERVER_KEY", "adapter_for", "build_lm", "is_embedded", "model_name", "resolves_references")
 
 SERVER_KEY = "AGENTICIQA_API_KEY"
 """Environment variable with the key for a server given by `api_base` (a provider's own key never goes there)."""
@@ -189,7 +190,7 @@ def resolves_references(lm: dspy.BaseLM | None) -> bool:
 @functools.cache
 def _adapter(*, embedded: bool) -> dspy.Adapter:
     if not embedded:
-        return dspy.JSONAdapter()
+        return KeptAdapter()
     from program.lms.perceptual import CallAdapter
 
     return CallAdapter()
@@ -197,4 +198,9 @@ def _adapter(*, embedded: bool) -> dspy.Adapter:
 
 def adapter_for(lm: dspy.BaseLM | None) -> dspy.Adapter:
     """Return the adapter an LM is asked through: JSON, with the structured call for the embedded expert."""
-    return _adapter(embedded=str(getattr(lm, "model", "")).startswith(EMBEDDED))
+    return _adapter(embedded=is_embedded(lm))
+
+
+def is_embedded(lm: dspy.BaseLM | None) -> bool:
+    """Return whether an LM is the embedded expert: no network, no price."""
+    return str(getattr(lm, "model", "")).startswith(EMBEDDED)

@@ -1,0 +1,58 @@
+"""DSPy's JSON adapter; the schemas and system messages it makes anew for every call, at milliseconds each, are kept."""
+
+import functools
+from typing import Any
+
+import dspy
+from dspy.adapters.json_adapter import JSONAdapter
+
+__all__ = ("KeptAdapter",)
+
+_PLAIN = dspy.JSONAdapter()
+
+
+class KeptAdapter(JSONAdapter):
+    """Answers come as JSON; formats and system messages are kept per signature."""
+
+    def format_system_message(self, signature: Any) -> str:
+        """Describe the task."""
+        return _system_message(signature)
+
+    def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
+        if "response_format" not in lm.supported_params:
+            return
+        form = _response_format(signature, schema=bool(lm.supports_response_schema))
+        if form is not None:
+            lm_kwargs["response_format"] = form
+
+
+for _name in ("format", "parse"):
+    # DSPy wraps both again in every subclass, and then callbacks (MLflow's spans) see each call twice.
+    delattr(KeptAdapter, _name)
+
+
+@functools.lru_cache(maxsize=256)
+def _system_message(signature: type[dspy.Signature]) -> str:
+    return str(_PLAIN.format_system_message(signature))
+
+
+class _Capable:
+    def __init__(self, *, schema: bool) -> None:
+        self.supports_response_schema = schema
+        self.supported_params = frozenset({"response_format"})
+
+
+@functools.lru_cache(maxsize=256)
+def _response_format(signature: type[dspy.Signature], *, schema: bool) -> Any:
+    chosen: dict[str, Any] = {}
+    _PLAIN._prepare_response_format(_Capable(schema=schema), chosen, signature)
+    form = chosen.get("response_format")
+    return _strict(form) if isinstance(form, type) else form
+
+
+def _strict(model: type[Any]) -> dict[str, Any]:
+    """Return a model's strict JSON schema as it goes on the wire; DSPy derives it again for every call."""
+    from dspy.clients.legacy_requests import _strict_json_schema
+
+    schema = _strict_json_schema(model.model_json_schema())
+    return {"type": "json_schema", "json_schema": {"name": model.__name__, "schema": schema, "strict": True}}

@@ -1,0 +1,97 @@
+"""A host's limits hold over all threads: calls at once, requests and tokens a minute, and the pauses it asks for."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from program.gate import Gate, WireSettings, gate_for, single_flight, wired
+
+
+def run(gate: Gate, calls: int, threads: int = 8, seconds: float = 0.0, tokens: int = 0) -> list[float]:
+    """Make calls through a gate from several threads; returns when each started."""
+    started = []
+
+    def one(_: int) -> None:
+        with gate.admitted():
+            started.append(time.monotonic())
+            time.sleep(seconds)
+        if tokens:
+            gate.spent(tokens)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(one, range(calls)))
+    return sorted(started)
+
+
+def test_no_more_calls_at_once_than_allowed():
+    gate, lock, now, most = Gate(WireSettings(concurrency=3)), threading.Lock(), [0], [0]
+
+    def one(_):
+        with gate.admitted():
+            with lock:
+                now[0] += 1
+                most[0] = max(most[0], now[0])
+            time.sleep(0.02)
+            with lock:
+                now[0] -= 1
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(one, range(24)))
+    assert most[0] == 3
+
+
+def test_no_window_holds_more_requests_than_allowed():
+    starts = run(Gate(WireSettings(requests_per_minute=5), window_s=0.3), 14)
+    assert all(later - earlier >= 0.29 for earlier, later in zip(starts, starts[5:], strict=False))
+    assert starts[-1] - starts[0] < 2  # it waits no longer than it must
+
+
+def test_tokens_of_calls_in_flight_are_expected_before_they_are_known():
+    gate = Gate(WireSettings(tokens_per_minute=1000), window_s=0.4)
+    gate.spent(200)  # the mean is known from here on
+    starts = run(gate, 9, tokens=200, seconds=0.02)
+    first = [s for s in starts if s - starts[0] < 0.3]
+    assert len(first) == 4  # with the 200 from before: 1000
+    assert starts[-1] - starts[0] < 3
+
+
+def test_a_pause_holds_every_thread():
+    gate = Gate(WireSettings())
+    gate.pause(0.2)
+    begun = time.monotonic()
+    assert min(run(gate, 4)) - begun >= 0.19
+
+
+def test_an_error_inside_gives_its_place_back():
+    gate = Gate(WireSettings(concurrency=1))
+    for _ in range(3):
+        with pytest.raises(KeyError), gate.admitted():
+            raise KeyError
+
+
+def test_one_gate_per_host_under_the_limits_in_force():
+    with wired(WireSettings(concurrency=2)):
+        gate = gate_for("a-host")
+    assert gate_for("a-host") is gate
+    assert gate.limits.concurrency == 2
+    assert gate_for("b-host") is not gate
+    with wired(WireSettings(concurrency=5)):
+        assert gate_for("a-host").limits.concurrency == 5
+
+
+def test_the_same_question_is_asked_by_one_thread_at_a_time():
+    asked, cache = [], {}
+
+    def ask(number):
+        with single_flight("question"):
+            if "answer" not in cache:
+                time.sleep(0.05)
+                asked.append(number)
+                cache["answer"] = number
+        return cache["answer"]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(ask, range(8)))) == 1
+    assert len(asked) == 1

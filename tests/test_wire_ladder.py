@@ -1,0 +1,245 @@
+"""One retry ladder over the real wire: bounded calls, Retry-After, accounting by stage, and no call in vain."""
+
+import asyncio
+import base64
+import json
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import dspy
+import pytest
+from PIL import Image
+
+from data.manifest import Sample
+from program.agent import AgenticIQA
+from program.batch import BatchInterrupted
+from program.budget import Budget, BudgetSpent
+from program.calling import breaks_off
+from program.evaluation.runner import evaluate
+from program.settings import load_settings
+
+KEY = "sk-planted-0123456789abcdef"
+TRANSPORT = ("rate_limit", "rate_limit_bare", "error_500", "error_503", "drop", "truncate")
+UNUSABLE = ("invalid_json", "wrong_schema", "refusal", "empty_choices")
+ATTEMPTS = 4
+WIRE = {"attempts": ATTEMPTS, "backoff_s": 0.01}
+
+
+@pytest.fixture(autouse=True)
+def _fresh_cache():
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
+    dspy.cache.reset_memory_cache()
+
+
+@pytest.fixture
+def iqa_on(fake_runner):
+    """Make a program on a server: our native client, or a user's own LM over LiteLLM."""
+
+    def make(server, *, client="native", wire=None, **assessment):
+        tree = {"wire": {**WIRE, **(wire or {})}, "assessment": {"max_replan_iterations": 0, **assessment}}
+        settings = load_settings(overrides=tree)
+        if client == "native":
+            iqa = AgenticIQA(settings.with_model("openai/small-vlm", server.base))
+        else:
+            lm = dspy.LM("openai/gpt-4o", api_base=server.base, api_key="none", engine=client, cache=False)
+            iqa = AgenticIQA(settings, lm=lm)
+        iqa.resources.__dict__["runner"] = fake_runner()
+        return iqa
+
+    return make
+
+
+@pytest.mark.parametrize("client", ["native", "lm15", "litellm"])
+@pytest.mark.parametrize("fault", [*TRANSPORT, *UNUSABLE, "invalid_body"])
+def test_calls_per_question_never_pass_the_bound(loopback, iqa_on, picture, fault, client):
+    server = loopback(faults=lambda _n, q: fault if "findings" in q.fields else None, retry_after_s=0.01)
+    iqa = iqa_on(server, client=client)
+    if fault in TRANSPORT or (fault, client) == ("invalid_body", "litellm"):
+        with pytest.raises(dspy.utils.exceptions.LMError):
+            iqa(image=picture())
+        assert server.stats()["by_field"]["findings"] == ATTEMPTS
+    else:
+        result = iqa(image=picture())
+        assert "analysis failed" in result.quality_reasoning
+        assert server.stats()["by_field"]["findings"] == 3
+        assert result.usage.lm_calls == server.stats()["requests"]
+
+
+def test_ladder_and_repeats_share_one_allowance(loopback, iqa_on, picture):
+    mix = iter(["error_500", "invalid_json", "drop", "invalid_json", "error_503", "error_503"])
+    server = loopback(faults=lambda _n, q: next(mix) if "findings" in q.fields else None)
+    result = iqa_on(server)(image=picture())
+    assert server.stats()["by_field"]["findings"] == ATTEMPTS
+    assert "analysis failed" in result.quality_reasoning
+
+
+def test_a_whole_assessment_under_a_mix_stays_within_the_formula(loopback, loopback_module, iqa_on, picture):
+    faults = loopback_module.Faults(rate=0.6, kinds=[*TRANSPORT, *UNUSABLE], seed=5)
+    server = loopback(faults=faults, retry_after_s=0.01)
+    iqa = iqa_on(server, max_replan_iterations=2)
+    for seed in range(12):
+        server.reset()
+        try:
+            iqa(image=picture(seed))
+        except dspy.utils.exceptions.LMError:
+            pass
+        # plan, diagnosis, tool choice and answer, each at most ATTEMPTS times, for each of three rounds
+        assert server.stats()["requests"] <= ATTEMPTS * 4 * 3
+
+
+def test_retry_after_goes_before_the_backoff_and_holds_every_thread(loopback, iqa_on, picture):
+    server = loopback(faults=["rate_limit"], retry_after_s=0.3)
+    iqa = iqa_on(server)
+    begun = time.perf_counter()
+    assert iqa(image=picture()).status == "ok"
+    assert time.perf_counter() - begun >= 0.3
+
+
+def test_a_pause_longer_than_allowed_is_not_waited_for(loopback, iqa_on, picture):
+    server = loopback(faults=["rate_limit"], retry_after_s=3600)
+    begun = time.perf_counter()
+    with pytest.raises(dspy.utils.exceptions.LMRateLimitError):
+        iqa_on(server)(image=picture())
+    assert time.perf_counter() - begun < 10
+    assert server.stats()["requests"] == 1
+
+
+def test_litellm_keeps_the_retry_after_of_its_host(loopback, iqa_on, picture):
+    server = loopback(faults=["rate_limit"], retry_after_s=0.4)
+    begun = time.perf_counter()
+    assert iqa_on(server, client="litellm", wire={"backoff_s": 0.001})(image=picture()).status == "ok"
+    assert time.perf_counter() - begun >= 0.4
+
+
+def test_a_refused_key_is_told_at_once(loopback, iqa_on, picture):
+    server = loopback(key="another")
+    with pytest.raises(dspy.utils.exceptions.LMAuthError):
+        iqa_on(server)(image=picture())
+
+
+def test_unreadable_logprobs_cost_one_call_and_the_letter_stands(loopback, iqa_on, picture):
+    server = loopback(faults=lambda _n, q: "nan_logprobs" if q.body.get("logprobs") else None)
+    result = iqa_on(server, scoring="logprobs")(image=picture())
+    assert (result.status, result.rung) == ("ok", "second call")
+    assert max(result.level_probabilities.values()) == pytest.approx(0.85)
+
+
+def test_a_huge_answer_is_kept_short_and_right(loopback, iqa_on, picture):
+    plain = iqa_on(loopback())(image=picture())
+    server = loopback(faults=lambda _n, _q: "huge", huge_bytes=300_000)
+    result = iqa_on(server)(image=picture())
+    assert result.quality_score == plain.quality_score
+    assert len(result.model_dump_json()) < 60_000
+
+
+def test_tokens_and_calls_are_booked_by_stage_with_histories_off(loopback, iqa_on, picture):
+    server = loopback()
+    with dspy.context(disable_history=True):
+        usage = iqa_on(server)(image=picture()).usage
+    stats = server.stats()
+    assert {name: s.lm_calls for name, s in usage.stages.items()} == {"planner": 1, "executor": 2, "summarizer": 1}
+    assert usage.input_tokens == stats["prompt_tokens"] == sum(s.input_tokens for s in usage.stages.values())
+    assert usage.output_tokens == stats["completion_tokens"]
+
+
+def test_identical_questions_of_many_threads_go_out_once(loopback, iqa_on, picture):
+    server = loopback(latency_s=0.1)
+    iqa = iqa_on(server)
+    images = [picture(seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda image: iqa(image=image), images))
+    assert server.stats()["by_field"]["plan"] == 1
+    assert server.stats()["by_field"]["findings"] == 8
+
+
+def test_a_batch_keeps_order_and_failures_are_values(loopback, iqa_on, picture, tmp_path):
+    server = loopback(latency_s=0.02)
+    iqa = iqa_on(server)
+    images = [picture(seed) for seed in range(6)]
+    alone = [iqa(image=image).quality_score for image in images]
+    missing = str(tmp_path / "missing.png")
+    got = iqa.batch([*images[:3], missing, {"image": images[3]}, *images[4:]], workers=4)
+    assert [r.status for r in got] == ["ok", "ok", "ok", "failed", "ok", "ok", "ok"]
+    assert [r.quality_score for r in got if r.status == "ok"] == alone
+    assert (got[3].index, "missing.png" in got[3].error) == (3, True)
+
+
+def test_a_batch_stops_cleanly_and_tells_what_it_has(loopback, iqa_on, picture):
+    iqa = iqa_on(loopback())
+
+    def samples():
+        for seed in range(50):
+            if seed == 12:
+                raise KeyboardInterrupt
+            yield picture(seed)
+
+    with pytest.raises(BatchInterrupted) as caught:
+        iqa.batch(samples(), workers=2)
+    finished = [r for r in caught.value.results if r is not None]
+    assert 8 <= len(finished) <= 12
+    assert all(r.status == "ok" for r in finished)
+
+
+def test_sixteen_acalls_take_about_the_ideal_time_and_keep_the_context(loopback, iqa_on, picture):
+    server = loopback(latency_s=0.5)
+    iqa = iqa_on(server)
+    iqa(image=picture())
+    images = [picture(seed) for seed in range(1, 17)]
+    server.reset()
+
+    async def all_at_once():
+        return await asyncio.gather(*(iqa.acall(image=image) for image in images))
+
+    begun = time.perf_counter()
+    with Budget(max_calls=100) as budget:
+        got = asyncio.run(all_at_once())
+    took = time.perf_counter() - begun
+    assert [r.status for r in got] == ["ok"] * 16
+    assert budget.calls == server.stats()["requests"]
+    assert server.stats()["most_in_flight"] >= 12
+    assert took < 6  # one after the other: 16 s
+
+
+def test_a_spent_budget_ends_an_evaluation_and_a_resumed_one_goes_on(loopback, iqa_on, picture, tmp_path):
+    server = loopback()
+    iqa = iqa_on(server)
+    samples = []
+    for seed in range(10):
+        Image.fromarray(picture(seed)).save(tmp_path / f"{seed}.png")
+        samples.append(Sample(id=str(seed), image=tmp_path / f"{seed}.png", mos=3.0))
+    checkpoint = tmp_path / "run.jsonl"
+    with pytest.raises(BudgetSpent, match=r"\d samples are finished and kept, resume"), Budget(max_calls=12):
+        evaluate(iqa, samples, workers=2, progress=False, checkpoint=checkpoint)
+    assert server.stats()["requests"] == 12
+    record = evaluate(iqa, samples, workers=2, progress=False, checkpoint=checkpoint, resume=True)
+    assert record.failed == 0
+    assert len(record.rows) == 10
+    assert record.spent_by_stage["summarizer"].lm_calls == 10
+
+
+@pytest.mark.parametrize("client", ["native", "lm15"])
+def test_no_key_and_no_image_in_logs_histories_or_results(loopback, iqa_on, picture, client, monkeypatch, caplog):
+    monkeypatch.setenv("AGENTICIQA_API_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("program").setLevel(logging.DEBUG)
+    server = loopback()
+    iqa = iqa_on(server, client=client)
+    result = iqa(image=picture())
+    lm = iqa.resources.lm("planner")
+    written = caplog.text + result.model_dump_json() + json.dumps(lm.history, default=repr)
+    assert len(lm.history) >= 2 or client == "native"
+    assert KEY not in written
+    image = server.asked[-1].images[0]
+    assert base64.b64encode(image).decode()[:60] not in written
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ('{"a": [1, 2', True), ('{"a": "b", "c": "d', True), ('{"a": [{"b": 1}', True), ('{"a": "{"}', False),
+        ('```json\n{"a": 1}\n```', False), ("fair", False), ('{"a": 1,}', False), ('{"a": "x \\" {", "b": [', True),
+    ],
+)  # fmt: skip
+def test_an_answer_that_breaks_off_is_recognised(text, broken):
+    assert breaks_off(text) is broken
