@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import dspy
 
@@ -12,6 +13,7 @@ from program.resources import Resources
 from program.state import AssessmentState
 from program.tools.registry import ToolRegistry
 from signatures.planner import PlanAssessment
+from signatures.rules import steps
 from signatures.schemas import GLOBAL, Plan
 
 __all__ = ("Planner", "apply_rules", "rule_plan")
@@ -93,23 +95,17 @@ def apply_rules(
     is_iqa = plan.query_type == "IQA"
     named = [r for r in plan.distortions if r.distortions] if is_iqa and plan.distortion_source == "explicit" else []
     unboxed = [region for region in scope if region != GLOBAL and region not in boxes]
-    if tools:
-        selection, execution = False, True
-    elif unboxed and len(unboxed) == len(scope):
-        selection, execution = False, False
-    else:
-        selection, execution = True, True
-    wanted = {
+    wanted: dict[str, Any] = {
         "query_scope": scope,
         "distortion_source": "explicit" if named else "inferred",
         "distortions": named,
         "reference_mode": "Full-Reference" if has_reference else "No-Reference",
         "required_tools": tools,
-        "distortion_detection": is_iqa and not named,
-        "distortion_analysis": is_iqa,
-        "tool_selection": is_iqa and selection,
-        "tool_execute": is_iqa and execution,
-    }
+        **steps(
+            is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools),
+            is_measurable=len(unboxed) < len(scope),
+        ),
+    }  # fmt: skip
     for field, value in wanted.items():
         given = getattr(plan, field)
         if given != value and field != "required_tools":

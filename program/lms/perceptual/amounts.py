@@ -51,6 +51,7 @@ FAULTS: Mapping[str, Fault] = {
     "underexposure": Fault("Brightness change", "underexposure", 0.7),
     "brightness fault": Fault("Brightness change", "", 1.0),
     "contrast fault": Fault("Contrast", "low contrast", 0.9),
+    "uneven": Fault("Brightness change", "uneven", 0.6),
     "motion": Fault("Blurs", "direction", 0.6),
     "defocus": Fault("Blurs", "", 0.55),
     "distortion": Fault("Blurs", "", 0.55),
@@ -114,6 +115,8 @@ def amount(look: Look, axis: str) -> float:
     if axis == "exposure":
         over, under = (float(special.expit(support(look, Said(f"{side}exposure", 0.85)))) for side in ("over", "under"))
         return 0.5 + 0.5 * (over - under)
+    if axis == "taste":
+        return 0.5 + 0.5 * (look.position("quality") - 0.5)
     fault = FAULTS.get(axis)
     if fault is None:
         return look.position(axis)
@@ -137,7 +140,7 @@ def support(look: Look, said: Said) -> float:
         return odds - 4 * max(said.place - 0.85, -0.1) if said.more else -odds - 4 * (0.2 - said.place)
     start = _FROM.get((axis, said.more), 0.45)
     strength = abs(said.place - 0.5) - 0.33
-    there = look.position(axis)
+    there = amount(look, axis) if axis == "taste" else look.position(axis)
     if look.paired and axis in _LOW_FAULT:
         there = 1 - severity_place(look.severities[_LOW_FAULT[axis]])
     odds = (there - start - 0.8 * strength) if said.more else (start - 0.8 * strength - there)
@@ -159,6 +162,8 @@ def _fault_odds(look: Look, axis: str) -> float:
         return worst if look.paired else max(0.5 * worst, quality)
     if axis in {"overexposure", "underexposure"}:
         return _exposure_odds(look, axis, seen)
+    if axis == "uneven":
+        return (look.position("uneven") - fault.seen_from) / _STEP
     if axis == "oversaturation" and look.position("saturation") < 0.6:
         return min(seen, 0.0) - 1.5
     if axis == "motion":

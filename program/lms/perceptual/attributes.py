@@ -55,6 +55,8 @@ PROPERTIES: Mapping[str, Callable[[View], float]] = {
     "brightness severity": _severity("Brightness change"),
     "oversharp severity": _severity("Sharpness"),
     "cast": _named("cast"),
+    "unevenness": _named("brightness_uneven"),
+    "warmth": lambda view: view.measured.named["cast_yellow_blue"] + 0.5 * view.measured.named["cast_red_green"],
 }
 """What is read straight from one measurement."""
 
@@ -74,6 +76,8 @@ COMPOSITES: Mapping[str, Mapping[str, float]] = {
     "low contrast": {"contrast severity": 0.5, "contrast range": -1.0, "haze": 0.5},
     "oversharp": {"oversharp severity": 1.0},
     "direction": {"direction": 1.0},
+    "uneven": {"unevenness": 1.0},
+    "warmth": {"warmth": 1.0},
     "fidelity": {"believed quality": 1.0, "colour severity": -0.4},
 }
 """What questions ask after: sums of the properties' positions, as normal deviates, placed among natural photographs

@@ -6,9 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from program.query import parse_options
+from signatures.rules import steps
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionCategory, category_of
 
-__all__ = ("choose_tools", "is_chinese", "named_distortions", "named_regions", "parsed_json", "plan_assessment")
+__all__ = (
+    "choose_tools",
+    "is_chinese",
+    "named_distortions",
+    "named_regions",
+    "named_tools",
+    "parsed_json",
+    "plan_assessment",
+)
 
 _BEAUTY = re.compile(
     r"\b(?:aesthetic\w*|beaut\w+|pretty|gorgeous|attractive|appealing|pleasing|artistic\w*|art\s*style|style|"
@@ -90,18 +99,12 @@ def plan_assessment(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Plan one question: the paper's rule table applied to what its words name. Returns the fields of `Plan`."""
     query = str(inputs.get("query", ""))
     known = [str(n) for n in inputs.get("region_names") or []]
-    tools = _named_tools(query, [str(n) for n in inputs.get("tool_names") or []])
+    tools = named_tools(query, [str(n) for n in inputs.get("tool_names") or []])
     question = _without_options(query)
     is_iqa = not (_BEAUTY.search(question) and not _TECHNICAL.search(question))
     scope = named_regions(question, known)
     named = named_distortions(question) if is_iqa else []
     unboxed = [r for r in scope if r != GLOBAL and r.casefold() not in {k.casefold() for k in known}]
-    if tools:
-        selection, execution = False, True
-    elif unboxed and len(unboxed) == len(scope):
-        selection, execution = False, False
-    else:
-        selection, execution = True, True
     plan = {
         "query_type": "IQA" if is_iqa else "Other",
         "query_scope": scope,
@@ -109,11 +112,11 @@ def plan_assessment(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "distortions": [{"region": region, "distortions": named} for region in scope] if named else [],
         "reference_mode": "Full-Reference" if inputs.get("has_reference") else "No-Reference",
         "required_tools": tools,
-        "distortion_detection": is_iqa and not named,
-        "distortion_analysis": is_iqa,
-        "tool_selection": is_iqa and selection,
-        "tool_execute": is_iqa and execution,
-    }
+        **steps(
+            is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools),
+            is_measurable=len(unboxed) < len(scope),
+        ),
+    }  # fmt: skip
     return _after_feedback(plan, str(inputs.get("feedback") or ""), inputs.get("previous_plan"), known)
 
 
@@ -227,17 +230,54 @@ def _object_name(phrase: str) -> str:
     return "" if any(word in _NOT_OBJECTS for word in words) else " ".join(words)
 
 
-def _named_tools(query: str, ready: Sequence[str]) -> list[str]:
-    """Return the ready tools that a query names, exactly as listed; `MS_SSIM`, `ms-ssim tool` and `MS-SSIM` are one."""
-    text = re.sub(r"[\s_-]+", "", query.casefold())
-    spaced = re.findall(r"[a-z0-9][a-z0-9_-]*", query.casefold())
-    tokens = {re.sub(r"[_-]+", "", t) for t in spaced} | {re.sub(r"[_-]+", "", t.removesuffix("_tool")) for t in spaced}
-    named = []
-    for tool in ready:
-        plain = re.sub(r"[\s_-]+", "", tool.casefold())
-        if plain in tokens or (len(plain) > 5 and plain in text):
-            named.append(tool)
+_FAMOUS = frozenset(
+    (
+        "psnr ssim msssim cwssim fsim fsimc vif vsi vifp gmsd msgmsd nlpd mad lpips stlpips dists pieapp ahiq ckdn "
+        "wadiqam topiq topiqfr topiqnr niqe ilniqe brisque piqe pi nrqm nima dbcnn hyperiqa musiq maniqa tres clipiqa "
+        "clipiqa+ clipscore liqe qalign unique arniqa paq2piq cnniqa compare2score deqa qualiclip maclip laionaes fid "
+        "inceptionscore mdtvsfa vmaf uranker topiqnrface "
+    ).split()
+)
+"""Names by which published tools are known, without spaces, hyphens and underscores: a user may ask for any of them."""
+_TOOL_WORD = re.compile(
+    r"\b(?i:use|using|via|run|apply|call|try|employ)\s+(?:the\s+)?"
+    r"((?:[A-Za-z0-9]+[A-Z0-9_+-]*[A-Z][A-Za-z0-9_+-]*|\w+_tool|\w*(?:IQA|iqa)\w*)(?:(?:\s*,\s*|\s+and\s+|\s*&\s*)"
+    r"[A-Za-z0-9]*[A-Z]{2}[A-Za-z0-9_+-]*)*)"
+)
+_TOOL_WITH = re.compile(r"\b(?i:with|by|through)\s+(?:the\s+)?(\w+_tool|\w*(?:IQA|iqa)\w*)\b")
+_TOOL_BEFORE = re.compile(r"\b([A-Za-z0-9]*[A-Z]{2}[A-Za-z0-9_+-]*)\s+(?:tool|metric|model|score|工具|指标)\b")
+_TOOL_CHINESE = re.compile(r"(?:用|使用|调用|采用|通过)\s*([A-Za-z][A-Za-z0-9_+-]{2,})")
+_NO_TOOLS = frozenset("jpeg jpg png rgb hdr iqa mos ai vlm llm json gpt usa uk tv hd 4k iso dslr mcq srcc plcc".split())
+
+
+def named_tools(query: str, ready: Sequence[str]) -> list[str]:
+    """Return the tools that a query names: ready ones exactly as listed, others as the user wrote them.
+
+    `MS_SSIM`, `ms-ssim tool` and `MS-SSIM` are one. A tool that is not listed is returned too, so that the program can
+    say that it was not used.
+
+    >>> named_tools("Rate it with vif and FancyIQA.", ["VIF", "PSNR"])
+    ['VIF', 'FancyIQA']
+    """
+    text = _plain(query)
+    words = re.findall(r"[A-Za-z0-9][A-Za-z0-9_+-]*", query)
+    tokens = {form for word in words for form in (_plain(word), _plain(word.lower().removesuffix("_tool")))}
+    named = [tool for tool in ready if _plain(tool) in tokens or (len(_plain(tool)) > 5 and _plain(tool) in text)]
+    known = {_plain(tool) for tool in named}
+    asked = [w for w in words if len(w) > 2 and _plain(w.lower().removesuffix("_tool")) in _FAMOUS and not w.islower()]
+    for pattern in (_TOOL_WORD, _TOOL_WITH, _TOOL_BEFORE, _TOOL_CHINESE):
+        for match in pattern.finditer(query):
+            asked += re.split(r"\s*,\s*|\s+and\s+|\s*&\s*", match[1])
+    for word in asked:
+        plain = _plain(re.sub(r"_tool$", "", word, flags=re.IGNORECASE))
+        if plain not in known and plain not in _NO_TOOLS and not any(plain in name for name in known):
+            known.add(plain)
+            named.append(re.sub(r"_tool$", "", word, flags=re.IGNORECASE))
     return named
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name.casefold())
 
 
 def choose_tools(inputs: Mapping[str, Any]) -> list[dict[str, str]]:

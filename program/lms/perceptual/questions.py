@@ -9,14 +9,14 @@ chosen depends on the options' texts and never on their order or letters.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 from scipy import special
 
-from program.lms.perceptual.amounts import FAULTS, Look, amount, severity_place, support
+from program.lms.perceptual.amounts import FAULTS, Look, support
 from program.lms.perceptual.findings import severity_word
 from program.lms.perceptual.places import cells_in, local
+from program.lms.perceptual.scales import asked_property, degrees
 from program.lms.perceptual.views import View
 from program.lms.perceptual.wording import Said, degree_in, terms_in, topic_in
 from signatures.schemas import category_of
@@ -57,28 +57,13 @@ _REVERSED = re.compile(
 )
 _CAUSE = re.compile(r"\b(?:due to|because of|caused by|as a result of|owing to)\b|由于|因为|导致")
 _SEVERITY_VALUES = {"none": 0.1, "slight": 0.8, "moderate": 1.5, "severe": 2.3, "extreme": 3.1}
-_WIDTH = 0.22
-"""How far people's place for an image scatters around the measured one, on an axis of 0..1."""
 _ANSWERED_YES = 0.55
 """How often "yes" is right where nothing can be measured: askers name what they see."""
-_EXPOSED: Mapping[str, float] = {"underexposure": 0.0, "exposure": 0.5, "overexposure": 1.0}
-_PARTING: Mapping[str, float] = {
-    "brightness": 0.36, "lighting": 0.36, "sharpness": 0.45, "colour": 0.42, "saturation": 0.42,
-    "quality": 0.45,
-}  # fmt: skip
-"""Position at which half of the people would choose the better of two words, by eye on CLIVE's train split."""
-_MERGED: Mapping[str, tuple[str, float]] = {
-    "overexposure": ("brightness", 1.0), "underexposure": ("brightness", 0.0), "exposure": ("brightness", 0.5),
-    "lighting": ("brightness", 0.65), "defocus": ("sharpness", 0.1), "motion": ("sharpness", 0.1),
-    "oversaturation": ("colour", 1.0), "contrast fault": ("contrast", 0.1),
-}  # fmt: skip
-"""Claims that lie on another axis when all options are words of one scale."""
 _COLOURS: Mapping[str, tuple[float, float, float]] = {
     "red|红": (0.6, 0.3, 0.4), "orange|橙": (0.4, 0.6, 0.5), "yellow|黄": (0.1, 0.6, 0.65),
     "green|绿": (-0.35, 0.2, 0.4),
     "blue|蓝": (-0.15, -0.4, 0.4), "purple|紫": (0.3, -0.35, 0.4), "brown|棕|褐": (0.2, 0.25, 0.3),
     "gr[ae]y|灰": (0.0, 0.0, 0.45), "white|白": (0.0, 0.0, 0.85), "black|黑": (0.0, 0.0, 0.1),
-    "warm|暖": (0.12, 0.3, 0.45), "cool|cold|冷": (-0.1, -0.12, 0.42), "neutral|中性": (0.0, 0.06, 0.45),
 }  # fmt: skip
 """Mean red minus green and yellow minus blue (2.5 for full), and brightness, that a word of tone stands for."""
 
@@ -117,11 +102,20 @@ def predicate(text: str) -> list[Said]:
         found = said[-2:]
     if not found and (topic := topic_in(main)) is not None:
         degree = degree_in(main)
-        place = degree.place if degree is not None else topic.place
-        if topic.axis == "distortion" and degree is not None and degree.kind == "merit":
-            place = topic.place
-        found = [Said(topic.axis, place, topic.at)]
+        use = degree is not None and not (topic.axis == "distortion" and degree.kind == "merit")
+        found = [Said(topic.axis, degree.place if degree is not None and use else topic.place, topic.at)]
+    elif len(found) == 1:
+        found = [_graded(found[0], main)]
     return found + (terms_in(cause[0])[:1] if cause else [])
+
+
+def _graded(said: Said, text: str) -> Said:
+    """Work in a degree that follows a fault: "is the noise low?" asks whether there is little of it."""
+    if said.axis not in FAULTS or not said.more:
+        return said
+    degree = degree_in(text[said.end :])
+    little = degree is not None and (degree.place < 0.4 if degree.kind == "amount" else degree.place > 0.6)
+    return Said(said.axis, 0.2, said.at) if little else said
 
 
 def answer_choice(
@@ -131,7 +125,7 @@ def answer_choice(
     question = asked_of(query, options)
     look = look_at(view, evidence, scores, question.text)
     ordered = dict(sorted(question.options.items(), key=lambda pair: pair[1]))
-    for judge in (_yes_or_no, _degrees, _claims, _places, _tones):
+    for judge in (_yes_or_no, _on_a_scale, _claims, _places, _tones):
         found = judge(look, Question(question.text, ordered))
         if found is not None:
             topic, measured, masses = found
@@ -153,83 +147,12 @@ def _yes_or_no(look: Look, question: Question) -> _Found:
     odds = min((support(look, one) for one in said), default=float(special.logit(_ANSWERED_YES)))
     share = float(np.clip(special.expit(0.7 * odds), 0.03, 0.97))
     rest = {letter: 0.04 for letter in question.options if letter not in (*yes, *no)}
-    return said[-1].axis if said else "content", bool(said), {yes[0]: share, no[0]: 1 - share, **rest}
+    known = bool(said) and said[-1].axis != "taste"
+    return said[-1].axis if known else "content", known, {yes[0]: share, no[0]: 1 - share, **rest}
 
 
-def _degrees(look: Look, question: Question) -> _Found:
-    """Choose among words on one scale: each option owns the stretch of the axis around its place."""
-    asked = _asked_property(question.text)
-    axis, places = _on_one_axis(asked, question.options)
-    if axis is None or len({round(place, 3) for place in places.values()}) < 2:
-        return None
-    at = sorted(set(places.values()))
-    fault = axis in FAULTS
-    middles = [0.5 * (a + b) for a, b in pairwise(at)]
-    shares = [(i + 1) / len(at) for i in range(len(at) - 1)]
-    # Degrees of a fault mean what they say; degrees of a property are relative to what is usual.
-    bounds = [m if fault else 0.5 * (m + s) for m, s in zip(middles, shares, strict=True)]
-    measured = _as_seen(axis, amount(look, axis))
-    if axis == "sharpness" and asked is not None and asked.axis == axis and not asked.more:
-        measured = _unblurred(look, measured)
-    edges = np.array([-np.inf, *bounds, np.inf])
-    masses = np.diff(special.ndtr((edges - measured) / _WIDTH))
-    by_place = dict(zip(at, masses.tolist(), strict=True))
-    count = {place: sum(p == place for p in places.values()) for place in at}
-    return axis, True, {letter: by_place[place] / count[place] + 1e-6 for letter, place in places.items()}
-
-
-def _as_seen(axis: str, there: float) -> float:
-    """Bend an axis so that 0.5 is where opinions part: most photographs are called bright enough and clear enough."""
-    middle = _PARTING.get(axis)
-    return there if middle is None else float(there ** (np.log(0.5) / np.log(middle)))
-
-
-def _unblurred(look: Look, measured: float) -> float:
-    """Return sharpness as people grade blur: by the severity that was detected, or by the usual where it was not."""
-    severity = look.severities["Blurs"]
-    share = 1.0 if look.paired else float(np.clip(severity / 2, 0.3, 1.0))
-    return share * (1 - severity_place(severity)) + (1 - share) * measured
-
-
-def _asked_property(text: str) -> Said | None:
-    return next(iter(terms_in(text)), None) or topic_in(text)
-
-
-def _on_one_axis(asked: Said | None, options: Mapping[str, str]) -> tuple[str | None, dict[str, float]]:
-    """Return the axis that all options are places on, with their places; (None, {}) if there is none."""
-    own = {letter: said[0] for letter, text in options.items() if (said := terms_in(text))}
-    axes = {said.axis for said in own.values()}
-    if axes and axes <= _EXPOSED.keys():
-        own = {letter: Said("exposure", _EXPOSED[said.axis], said.at) for letter, said in own.items()}
-        axes = {"exposure"}
-    if len(axes) > 1:
-        own = {letter: _merged(said) for letter, said in own.items()}
-        axes = {said.axis for said in own.values()}
-    if len(axes) > 1 or (len(axes) == 0 and asked is None and not all(degree_in(t) for t in options.values())):
-        return None, {}
-    axis = axes.pop() if axes else (asked.axis if asked is not None else "quality")
-    if own and asked is not None and axis in FAULTS and len(own) == 1 and len(options) > 2:
-        return None, {}
-    places = {}
-    for letter, text in options.items():
-        if letter in own:
-            places[letter] = own[letter].place
-            continue
-        degree = degree_in(text)
-        if degree is None:
-            return None, {}
-        if degree.kind == "merit" and axis in {"exposure", "brightness"} and own:
-            # Beside "dark" and "bright", what is good lies between them.
-            degree = Said("", 0.5)
-        fault = axis in FAULTS
-        turned = fault if degree.kind == "merit" else asked is not None and asked.axis == axis and not asked.more
-        places[letter] = 1 - degree.place if turned else degree.place
-    return axis, places
-
-
-def _merged(said: Said) -> Said:
-    axis, place = _MERGED.get(said.axis, (said.axis, said.place))
-    return Said(axis, place, said.at)
+def _on_a_scale(look: Look, question: Question) -> _Found:
+    return degrees(look, question.text, question.options)
 
 
 def _claims(look: Look, question: Question) -> _Found:
@@ -287,7 +210,7 @@ def _places(look: Look, question: Question) -> _Found:
     cells = {letter: cells_in(text) for letter, text in question.options.items()}
     if all(place is None for place in cells.values()):
         return None
-    said = _asked_property(question.text)
+    said = asked_property(question.text)
     if said is None or said.axis not in _GRIDS:
         return None
     key, high = _GRIDS[said.axis]

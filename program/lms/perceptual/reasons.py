@@ -28,6 +28,7 @@ _AXES: Mapping[str, tuple[str, str]] = {
     "brightness fault": ("the brightness problem", "亮度问题"),
     "contrast fault": ("the contrast problem", "对比度问题"),
     "motion": ("motion blur", "运动模糊"), "defocus": ("focus blur", "失焦模糊"), "distortion": ("distortion", "失真"),
+    "uneven": ("unevenness of the light", "光照不均"), "warmth": ("warmth of the colours", "色调冷暖"),
     "colour tone": ("the colour tone", "色调"),
 }  # fmt: skip
 _GRID: Mapping[str, tuple[str, str, str]] = {
@@ -42,6 +43,8 @@ def fact(look: Look, axis: str, *, chinese: bool) -> str:
     """Say in one sentence what was measured for an axis, how it compares and where it is strongest."""
     name = _AXES.get(axis, (axis, axis))[chinese]
     view = look.view
+    if axis == "uneven":
+        return _compared(look, axis, name, look.position(axis), chinese=chinese)
     if axis in FAULTS:
         category = FAULTS[axis].category
         if axis == "distortion":
@@ -49,7 +52,11 @@ def fact(look: Look, axis: str, *, chinese: bool) -> str:
         return describe(view, category, chinese=chinese) + _direction(look, axis, chinese=chinese)
     if axis == "colour tone":
         return _tone(view, chinese=chinese)
-    share = amount(look, axis)
+    return _compared(look, axis, name, amount(look, axis), chinese=chinese)
+
+
+def _compared(look: Look, axis: str, name: str, share: float, *, chinese: bool) -> str:
+    view = look.view
     key, english, native = _GRID.get(axis, ("", "", ""))
     if chinese:
         place = f"，{native}{where(view.measured.maps[key], chinese=True)}" if key and not look.cells else ""

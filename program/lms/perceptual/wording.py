@@ -20,12 +20,13 @@ Kind = Literal["amount", "merit"]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One word's claim: axis ("" for words of degree), place 0..1, and where in the text it stands."""
+    """One word's claim: axis ("" for words of degree), place 0..1, and where in the text it stands (`at` to `end`)."""
 
     axis: str
     place: float
     at: int = 0
     kind: Kind = "amount"
+    end: int = 0
 
     @property
     def more(self) -> bool:
@@ -69,14 +70,17 @@ _WEAKER = re.compile(
 )
 _NOT = re.compile(
     r"\b(?:not|isn't|aren't|no|never|without|free (?:of|from)|lack(?:s|ing)?(?: of)?|neither|absence of|hardly|barely|"
-    r"little)\b(?:\s+(?:any|very|too|so|that|really|visible|obvious|enough|the|at all|much|signs? of|quite|have|be|"
-    r"look|appear|show|contain|suffer from|exhibit|significant|noticeable)){0,3}\s*$"
-    r"|(?:没有|不|无|未|并非|缺乏|缺少)(?:太|够|是|是很|很|怎么|任何|明显|存在|出现){0,2}$"
+    r"(?<!a )little)\b(?:\s+(?:any|very|too|so|that|really|visible|obvious|enough|the|at all|much|signs? of|quite|"
+    r"have|be|look|appear|show|contain|suffer from|exhibit|significant|noticeable)){0,3}\s*$"
+    r"|(?:(?<!有)没有|(?<!是)不(?!均)|无|未|并非|缺乏|缺少)"
+    r"(?:太|够|是|是很|很|怎么|任何|明显|存在|出现){0,2}$"
 )
-_HALF_NOT = re.compile(r"\b(?:not (?:very|too|so|that|really|quite)|hardly|barely|little)\s*$|不(?:太|够|是很|怎么)$")
+_HALF_NOT = re.compile(
+    r"\b(?:not (?:very|too|so|that|really|quite)|hardly|barely|(?<!a )little)\s*$|不(?:太|够|是很|怎么)$"
+)
 
 
-_VAGUE = {"distortion": 1, "quality": 2}
+_VAGUE = {"distortion": 1, "quality": 2, "taste": 3}
 
 
 def terms_in(text: str) -> list[Said]:
@@ -94,7 +98,7 @@ def terms_in(text: str) -> list[Said]:
             if start == end or any(start < b and a < end for a, b in taken):
                 continue
             taken.append((start, end))
-            found.append(Said(entry.axis, _modified(folded[:start], entry.place), start))
+            found.append(Said(entry.axis, _modified(folded[:start], entry.place), start, end=end))
     return sorted(found, key=lambda said: said.at)
 
 
@@ -117,7 +121,7 @@ def topic_in(text: str) -> Said | None:
     """
     folded = text.casefold()
     found = [
-        Said(entry.axis, entry.place, match.start())
+        Said(entry.axis, _modified(folded[: match.start()], entry.place), match.start())
         for entry in _words("topics")
         if (match := entry.pattern.search(folded)) is not None
     ]
