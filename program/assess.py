@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--reference", metavar="R", help="undistorted reference image of the same size")
     parser.add_argument("--query", metavar="Q", help="question to answer; a quality score without it")
     parser.add_argument("--option", metavar="TEXT", action="append", help="an option to choose from; give two or more")
-    parser.add_argument("--program", metavar="DIR", type=Path, help="compiled program's folder; uncompiled without it")
+    parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
     parser.add_argument("--json", action="store_true", help="print the whole assessment as JSON")
     add_settings_flags(parser)
     add_budget_flags(parser)

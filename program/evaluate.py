@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> int:
         description="Run a program over human-labelled images and report its agreement with people.",
     )
     parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest.jsonl")
-    parser.add_argument("--program", metavar="DIR", type=Path, help="compiled program's folder; uncompiled without it")
+    parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
                         help="train, validation, test or all (default: test)")  # fmt: skip
     parser.add_argument("--baselines", action="store_true",

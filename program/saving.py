@@ -14,7 +14,8 @@ import dspy
 from program.agent import AgenticIQA
 from program.errors import ImageError, InputError
 from program.images import HOST, IMAGES, parse_url
-from program.settings import Settings
+from program.settings import Settings, load_settings
+from program.tracking.models import SCHEME, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,10 +69,10 @@ def load(
 ) -> AgenticIQA:
     """Return the compiled program of a folder, with the LMs of `settings` (or `lm`); none is stored inside.
 
-    Raises InputError when the folder is no compiled program or was made for other signatures, and ImageError when
-    a demo's image is missing or altered.
+    A registered program is named as models:/NAME@champion or models:/NAME/VERSION. Raises InputError when the folder is
+    no compiled program or was made for other signatures, and ImageError when a demo's image is missing or altered.
     """
-    path = Path(folder)
+    path = _local(folder, settings)
     try:
         document = json.loads((path / "program.json").read_text("utf-8"))
         state, schema = document["state"], document["schema_sha256"]
@@ -90,6 +91,12 @@ def load(
     for predictor in program.predictors():
         predictor.demos = [_with_images(demo) for demo in predictor.demos]
     return program
+
+
+def _local(folder: "str | os.PathLike[str]", settings: Settings | None) -> Path:
+    if not str(folder).startswith(SCHEME):
+        return Path(folder)
+    return fetch(str(folder), settings or load_settings())
 
 
 def schema_sha256(program: AgenticIQA) -> str:

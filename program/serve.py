@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from program.cli import add_settings_flags, run_command, settings_from
 
@@ -16,7 +15,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--host", metavar="ADDRESS", help="address to serve on (default: 127.0.0.1)")
     parser.add_argument("--port", metavar="N", type=int, help="port to serve on (default: 8000; 0: any free one)")
-    parser.add_argument("--program", metavar="DIR", type=Path, help="compiled program's folder; uncompiled without it")
+    parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
     add_settings_flags(parser)
     arguments = parser.parse_args(argv)
     return run_command(lambda: _serve(arguments))

@@ -6,10 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
-import dspy
-
 from program.agent import AgenticIQA
-from program.images import IMAGES
 from program.serving.incoming import Job
 from program.serving.metrics import Metrics
 from program.serving.refusals import Refused
@@ -103,12 +100,6 @@ class Assessor:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, job: Job) -> Assessment:
-        # DSPy's history and MLflow's traces would keep every prompt of a process that runs for months.
-        with IMAGES.borrowing(), dspy.context(disable_history=True, trace=None):
-            image = job.image.opened(self.settings.max_megapixels)
-            reference = job.reference.opened(self.settings.max_megapixels) if job.reference else None
-            result: Assessment = self.program(
-                image=image, reference=reference, query=job.query, options=job.options, regions=job.regions
-            )
+        result = job.run(self.program, self.settings.max_megapixels)
         self.metrics.assessed(result)
         return result

@@ -3,21 +3,26 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import anyio.to_thread
+import dspy
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
 from program.errors import did_you_mean
-from program.images import Box
+from program.images import IMAGES, Box
 from program.query import DEFAULT_QUERY
 from program.serving.refusals import Refused
 from program.serving.sources import Sent, Sources, decoded, shown_name
 from program.settings import ServeSettings
 
-__all__ = ("AssessRequest", "BatchRequest", "Job", "read_batch", "read_one")
+if TYPE_CHECKING:
+    from program.agent import AgenticIQA
+    from program.state import Assessment
+
+__all__ = ("AssessRequest", "BatchRequest", "Job", "job_of", "read_batch", "read_one", "row_request")
 
 _MAX_FIELD_BYTES = 64 * 2**10
 _FIELDS = ("image", "reference", "query", "option", "options", "regions")
@@ -38,6 +43,17 @@ class Job:
     reference: Sent | None = None
     options: dict[str, str] | list[str] | None = None
     regions: dict[str, Box] | None = None
+
+    def run(self, program: "AgenticIQA", max_megapixels: float) -> "Assessment":
+        """Decode the images and assess them; nothing of it is kept. Raises InputError."""
+        # DSPy's history and MLflow's traces would keep every prompt of a process that runs for months.
+        with IMAGES.borrowing(), dspy.context(disable_history=True, trace=None):
+            image = self.image.opened(max_megapixels)
+            reference = self.reference.opened(max_megapixels) if self.reference else None
+            result: Assessment = program(
+                image=image, reference=reference, query=self.query, options=self.options, regions=self.regions
+            )
+        return result
 
 
 class AssessRequest(BaseModel):
@@ -82,7 +98,7 @@ async def read_one(request: Request, settings: ServeSettings, sources: Sources) 
                 raise Refused(422, "request", "image: give one file, or send several to /assess/batch")
             return jobs[0]
     body = await _json_body(request)
-    return await anyio.to_thread.run_sync(lambda: _job(_parsed(AssessRequest, body), settings, sources))
+    return await anyio.to_thread.run_sync(lambda: job_of(_parsed(AssessRequest, body), settings, sources))
 
 
 async def read_batch(request: Request, settings: ServeSettings, sources: Sources) -> "list[Job | Refused]":
@@ -103,7 +119,7 @@ def _jobs_of_json(body: bytes, settings: ServeSettings, sources: Sources) -> "li
     jobs: list[Job | Refused] = []
     for item in items:
         try:
-            jobs.append(_job(item, settings, sources))
+            jobs.append(job_of(item, settings, sources))
         except Refused as refusal:
             jobs.append(refusal)
     return jobs
@@ -114,7 +130,13 @@ def _check_batch(size: int, settings: ServeSettings) -> None:
         raise Refused(413, "batch", f"items: {size} are over {settings.max_batch}; send them in several requests")
 
 
-def _job(asked: AssessRequest, settings: ServeSettings, sources: Sources) -> Job:
+def row_request(given: Mapping[str, Any]) -> AssessRequest:
+    """Return a table's row as a request. Raises Refused for a column that is unknown or of the wrong kind."""
+    return _checked(lambda: AssessRequest.model_validate(dict(given)), "row")
+
+
+def job_of(asked: AssessRequest, settings: ServeSettings, sources: Sources) -> Job:
+    """Return the job that a request asks for, its images read but not decoded. Raises Refused."""
     image = _sent("image", asked.image, asked.image_path, asked.image_url, sources)
     if image is None:
         raise Refused(422, "request", "image: missing; give one")

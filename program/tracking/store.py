@@ -18,7 +18,7 @@ from program.tracking.runs import RunHandle
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ("Tracker", "experiment_name")
+__all__ = ("Tracker", "experiment_name", "open_client", "short_hash")
 
 _PROCESS_TAG = "agentic_iqa.process"
 
@@ -38,6 +38,14 @@ def experiment_name(data: str) -> str:
     return os.environ.get("MLFLOW_EXPERIMENT_NAME") or own or "images"
 
 
+def open_client(mlruns_dir: Path) -> "tuple[MlflowClient, str]":
+    """Return a client of the store that exists, and its address; nothing is created. InputError where there is none."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or _own_store(mlruns_dir.resolve())
+    if uri.startswith("sqlite:") and not Path(uri.removeprefix("sqlite:///")).is_file():
+        raise InputError(f"MLflow store {uri!r}: does not exist; set MLFLOW_TRACKING_URI or the mlruns folder")
+    return _quiet_client(uri), uri
+
+
 class Tracker:
     """An MLflow experiment to write runs into.
 
@@ -48,8 +56,7 @@ class Tracker:
 
     def __init__(self, mlruns_dir: Path, experiment: str, tracking_uri: str | None = None) -> None:
         self._folder = mlruns_dir.resolve()
-        own_store = f"sqlite:///{(self._folder / 'mlflow.db').as_posix()}"
-        self.tracking_uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or own_store
+        self.tracking_uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or _own_store(self._folder)
         self.experiment = experiment
         try:
             self._open()
@@ -78,7 +85,7 @@ class Tracker:
 
     def fall_back(self, error: Exception) -> None:
         """Use the local store from now on, and say so; raises InputError where that cannot be opened either."""
-        server, self.tracking_uri = self.tracking_uri, f"sqlite:///{(self._folder / 'mlflow.db').as_posix()}"
+        server, self.tracking_uri = self.tracking_uri, _own_store(self._folder)
         logger.warning(
             "MLflow server %r does not answer (%s); the run is kept in the local store: %s",
             server, _reason(error), self.ui_hint,
@@ -165,6 +172,10 @@ class Tracker:
                 self._client.set_terminated(run.info.run_id, "FAILED")
 
 
+def _own_store(folder: Path) -> str:
+    return f"sqlite:///{(folder / 'mlflow.db').as_posix()}"
+
+
 def _quiet_client(tracking_uri: str) -> "MlflowClient":
     """Return a client, without telemetry, long waits for dead servers or a first-time flood of messages."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -198,8 +209,13 @@ def _sigterm_as_exit() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def short_hash(text: str) -> str:
+    """Return the first 8 hex digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
 def _machine() -> str:
-    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+    return short_hash(platform.node())
 
 
 def _process_name(pid: int) -> str:

@@ -1,0 +1,87 @@
+"""A compiled program enters MLflow's model registry, and becomes its champion only by beating the one before."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from program.agent import AgenticIQA
+from program.errors import InputError
+from program.evaluation.intervals import Figure
+from program.evaluation.metrics import MetricName
+from program.evaluation.record import EvaluationRecord, compare
+from program.saving import load
+from program.serving.rows import interface
+from program.settings import Settings
+from program.tracking import RunHandle, Tracker
+from program.tracking.models import Version, find_champion, promote, register
+
+__all__ = ("Registered", "register_compiled", "verdict")
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A new version of a registered program, and whether it leads now."""
+
+    version: Version
+    champion: bool
+    why: str
+    """One line."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return {"name": self.version.name, "version": self.version.version, "champion": self.champion, "why": self.why}
+
+
+def register_compiled(
+    name: str,
+    folder: Path,
+    record: EvaluationRecord,
+    settings: Settings,
+    *,
+    tracker: Tracker,
+    run: RunHandle,
+    judge: Callable[[AgenticIQA], EvaluationRecord],
+) -> Registered:
+    """Register the program of `folder`, whose test record is `record`, and promote it if it beats the champion.
+
+    `judge` runs a program over the samples of `record`. The present champion is judged on them now, with the same
+    settings and language models: figures of another day or model would not compare.
+    """
+    before = find_champion(tracker, name)
+    version = register(tracker, run, folder, name, interface(), _tags(record))
+    if before is None:
+        promote(tracker, version)
+        return Registered(version, True, "the first version of its name")
+    try:
+        rival = judge(load(before.uri, settings))
+    except InputError as error:
+        return Registered(version, False, f"the champion, version {before.version}, cannot be run here: {error}")
+    better, why = verdict(compare(rival.rows, record.rows, seed=settings.seed))
+    if better:
+        promote(tracker, version)
+    return Registered(version, better, f"{why} against version {before.version}")
+
+
+def verdict(differences: Mapping[MetricName, Figure]) -> tuple[bool, str]:
+    """Return whether paired differences (new minus old) show a better program, and the figure that says so.
+
+    SRCC decides where there are scores, else accuracy; its 95 % interval must lie above zero.
+    """
+    metric: MetricName = "srcc" if "srcc" in differences else "accuracy"
+    figure = differences.get(metric)
+    if figure is None or figure.value is None:
+        return False, "no test sample that both answered"
+    if figure.low is None or figure.high is None:
+        return False, f"test {metric} {figure.value:+.3f} with no interval (n = {figure.n})"
+    shown = f"test {metric} {figure.value:+.3f} [{figure.low:+.3f}, {figure.high:+.3f}], n = {figure.n}"
+    return figure.low > 0, shown
+
+
+def _tags(record: EvaluationRecord) -> dict[str, str]:
+    data = record.dataset
+    tags = {"data": data.name, "manifest_sha256": data.manifest_sha256 or "", "split": data.split or "all"}
+    for name, figure in record.figures.items():
+        if figure.value is not None:
+            tags[f"test_{name}"] = f"{figure.value:.4f}"
+    return tags

@@ -1,0 +1,185 @@
+"""Compiled programs in MLflow's model registry: logged from code, without pickles, language models or keys."""
+
+import importlib.metadata
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from program.errors import InputError
+
+if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
+
+    from program.settings import Settings
+    from program.tracking.runs import RunHandle
+    from program.tracking.store import Tracker
+
+__all__ = ("CHAMPION", "SCHEME", "Interface", "Version", "check_name", "fetch", "find_champion", "promote", "register")
+
+SCHEME = "models:/"
+CHAMPION = "champion"
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("program", "signatures", "optimizers", "data", "configs")
+_URI = re.compile(r"models:/+(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a registered program."""
+
+    name: str
+    version: int
+
+    @property
+    def uri(self) -> str:
+        """What `load` takes."""
+        return f"{SCHEME}{self.name}/{self.version}"
+
+
+def check_name(name: str) -> str:
+    """Return a name a program can be registered under; InputError for one that could not be asked for again."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,99}", name):
+        raise InputError(f"name {name!r}: cannot be registered; use letters, digits, spaces, '.', '-' and '_'")
+    return name
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a served program takes and gives: MLflow's typed columns, and an example of a request."""
+
+    signature: "ModelSignature"
+    example: Mapping[str, Any]
+    script: Path
+    """The code that answers (models-from-code)."""
+
+
+def register(
+    tracker: "Tracker", run: "RunHandle", folder: Path, name: str, interface: Interface, tags: Mapping[str, str]
+) -> Version:
+    """Log a compiled program's folder as a served model of a run, and return its new version under a name.
+
+    The model is this project's code with the folder as artifact: MLflow pickles nothing, and language models are
+    attached where it is loaded, from the settings and the environment there.
+    """
+    import mlflow
+
+    check_name(name)
+    mlflow.set_tracking_uri(tracker.tracking_uri)
+    mlflow.set_experiment(experiment_id=tracker.experiment_id)
+    with mlflow.start_run(run_id=run.run_id):
+        logged = mlflow.pyfunc.log_model(
+            name="program",
+            python_model=str(interface.script),
+            artifacts={"program": str(folder)},
+            code_paths=[str(_ROOT / package) for package in _PACKAGES],
+            signature=interface.signature,
+            input_example=interface.example,
+            pip_requirements=_requirements(),
+        )
+    found = tracker.client.create_model_version(
+        _registered(tracker, name), logged.model_uri, run_id=run.run_id, tags=dict(tags), model_id=logged.model_id
+    )
+    return Version(name, int(found.version))
+
+
+def find_champion(tracker: "Tracker", name: str) -> Version | None:
+    """Return the version with the alias `champion`; None where there is none yet."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return Version(name, int(tracker.client.get_model_version_by_alias(name, CHAMPION).version))
+    except MlflowException:
+        return None
+
+
+def promote(tracker: "Tracker", version: Version) -> None:
+    """Give a version the alias `champion`, taking it from any other."""
+    tracker.client.set_registered_model_alias(version.name, CHAMPION, str(version.version))
+
+
+def fetch(uri: str, settings: "Settings") -> Path:
+    """Return the folder of a registered program, as models:/NAME@champion or models:/NAME/3.
+
+    A version is copied once into the cache folder. Raises InputError where there is no such model or store.
+    """
+    from mlflow.exceptions import MlflowException
+
+    from program.tracking.store import open_client
+
+    # A command line's Path has lost what it took for a doubled slash.
+    match = _URI.fullmatch(uri)
+    if match is None:
+        raise InputError(f"program {uri!r}: not a registered model; give models:/NAME@champion or models:/NAME/VERSION")
+    name, alias, number = match["name"], match["alias"], match["version"]
+    client, store = open_client(settings.mlruns_dir)
+    try:
+        found = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, number)
+    except MlflowException as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"program {uri!r}: not in the MLflow store {store!r} ({reason}); "
+            "register one with `python -m program.compile --register NAME`"
+        ) from error
+    return _copied(found, store, settings.cache_dir / "models")
+
+
+def _copied(found: Any, store: str, cache: Path) -> Path:
+    import mlflow
+
+    from program.tracking.store import short_hash
+
+    # A name and number mean something else in another store: the creation time tells them apart.
+    kept = cache / f"{found.name}-{found.version}-{short_hash(f'{store} {found.creation_timestamp}')}"
+    if not (kept / "program.json").is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        mlflow.set_tracking_uri(store)
+        with tempfile.TemporaryDirectory(dir=cache) as partial:
+            source = f"{SCHEME}{found.name}/{found.version}"
+            try:
+                model = Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=partial))
+                (folder,) = [path.parent for path in model.glob("artifacts/*/program.json")]
+            except (OSError, ValueError, mlflow.exceptions.MlflowException) as error:
+                reason = " ".join(str(error).split())[:200]
+                raise InputError(
+                    f"program {source!r}: its files cannot be read ({reason}); register it again"
+                ) from error
+            shutil.rmtree(kept, ignore_errors=True)
+            folder.rename(kept)
+    return kept
+
+
+def _registered(tracker: "Tracker", name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        tracker.client.get_registered_model(name)
+    except MlflowException:
+        tracker.client.create_registered_model(name, description="AgenticIQA: judges the quality of an image.")
+    return name
+
+
+def _requirements() -> list[str]:
+    """Return what this project needs, at the versions installed here."""
+    pinned = []
+    for line in _declared():
+        name = re.split(r"[\s<>=!~;\[]", line, maxsplit=1)[0]
+        try:
+            pinned.append(f"{name}=={importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            pinned.append(line)
+    return pinned
+
+
+def _declared() -> list[str]:
+    try:
+        lines = importlib.metadata.requires("agentic-iqa") or []
+    except importlib.metadata.PackageNotFoundError:
+        import tomllib
+
+        project = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+        lines = [*project["dependencies"], *project["optional-dependencies"].get("serve", [])]
+    return [line for line in lines if "extra ==" not in line or "extra == 'serve'" in line.replace('"', "'")]

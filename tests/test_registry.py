@@ -1,0 +1,228 @@
+"""The model registry: what a registered program holds, who leads, and the same score wherever it is served from."""
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from optimizers.registering import register_compiled, verdict
+from program import AgenticIQA
+from program.errors import InputError
+from program.evaluation.intervals import Figure
+from program.evaluation.record import EvaluationRecord, Row, summarize
+from program.saving import load, program_sha256, save
+from program.settings import load_settings
+from program.tracking import Tracker
+from program.tracking.models import CHAMPION, check_name, fetch, find_champion
+
+ROOT = Path(__file__).resolve().parents[1]
+KEY = "sk-planted-0123456789"
+
+pytestmark = pytest.mark.filterwarnings("default")  # MLflow's model code warns of type hints and of its own parts
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("registry")
+
+
+@pytest.fixture
+def settings(base: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(base / "mlruns"))
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(base / "cache"))
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    return load_settings()
+
+
+@pytest.fixture(scope="module")
+def photo(base: Path) -> Path:
+    rng = np.random.default_rng(5)
+    picture = np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((16, 16, 1))).astype(np.uint8)
+    Image.fromarray(picture).save(base / "photo.jpg", quality=40)
+    return base / "photo.jpg"
+
+
+def _record(predicted) -> EvaluationRecord:
+    truths = np.linspace(1, 5, len(predicted))
+    return summarize([
+        Row(id=f"{i:03}", group=f"{i}", task="scoring", truth=float(t), predicted=float(p), status="ok")
+        for i, (t, p) in enumerate(zip(truths, predicted, strict=True))
+    ])  # fmt: skip
+
+
+def _registered(base, settings, name, record, rival=None):
+    folder = save(AgenticIQA(settings), base / "program")
+    tracker = Tracker(settings.mlruns_dir, "registry")
+    with tracker.run("compile") as run:
+        return register_compiled(
+            name, folder, record, settings, tracker=tracker, run=run, judge=lambda _: rival
+        ), tracker  # fmt: skip
+
+
+def test_a_champion_is_dethroned_only_by_a_paired_interval_above_zero(base, settings):
+    rng = np.random.default_rng(1)
+    truth = np.linspace(1, 5, 60)
+    good, poor = truth + rng.normal(0, 0.3, 60), truth + rng.normal(0, 2.0, 60)
+    first, tracker = _registered(base, settings, "rivals", _record(poor))
+    assert (first.champion, first.version.version) == (True, 1)
+    same, _ = _registered(base, settings, "rivals", _record(poor + 0.01), rival=_record(poor))
+    assert not same.champion
+    assert "against version 1" in same.why
+    better, _ = _registered(base, settings, "rivals", _record(good), rival=_record(poor))
+    assert better.champion
+    assert find_champion(tracker, "rivals").version == better.version.version == 3
+    worse, _ = _registered(base, settings, "rivals", _record(poor), rival=_record(good))
+    assert not worse.champion
+    assert find_champion(tracker, "rivals").version == 3
+
+
+@pytest.mark.parametrize(
+    ("differences", "better"),
+    [
+        ({"srcc": (0.05, 0.01, 0.09), "accuracy": (-0.1, -0.2, -0.05)}, True),
+        ({"srcc": (0.05, 0.0, 0.1)}, False),
+        ({"accuracy": (0.05, 0.01, 0.1)}, True),
+        ({"srcc": (None, None, None)}, False),
+        ({"srcc": (0.05, None, None)}, False),
+        ({}, False),
+    ],
+)
+def test_the_verdict_needs_an_interval(differences, better):
+    figures = {
+        name: Figure(value=value, low=low, high=high, n=9, groups=9, method="m")
+        for name, (value, low, high) in differences.items()
+    }
+    verdict_, why = verdict(figures)
+    assert verdict_ is better
+    assert "\n" not in why
+
+
+@pytest.fixture
+def registered(base, settings):
+    with contextlib.suppress(InputError):
+        fetch("models:/served@champion", settings)
+        return settings
+    _registered(base, settings, "served", _record(np.linspace(1, 5, 20)))
+    return settings
+
+
+def test_a_registered_program_loads_by_alias_and_by_version(base, registered):
+    program = load("models:/served@champion", registered)
+    assert program_sha256(program) == program_sha256(load(Path("models:/served/1"), registered))
+    assert program_sha256(program) == program_sha256(AgenticIQA(registered))
+    with pytest.raises(InputError, match="not in the MLflow store"):
+        load("models:/served@other", registered)
+    with pytest.raises(InputError, match="NAME@champion"):
+        load("models:/served", registered)
+    with pytest.raises(InputError, match="does not exist"):
+        load("models:/x@champion", load_settings(overrides={"mlruns_dir": str(base / "nowhere")}))
+
+
+def test_nothing_registered_is_a_pickle_or_holds_a_key(registered):
+    files = [path for path in (registered.mlruns_dir / "artifacts").rglob("*") if path.is_file()]
+    assert any(path.name == "MLmodel" for path in files)
+    assert not [path for path in files if path.suffix in {".pkl", ".pickle", ".cloudpickle"} or "pickle" in path.name]
+    kept = [*files, *registered.mlruns_dir.glob("mlflow.db*")]
+    assert not [path for path in kept if KEY.encode() in path.read_bytes()]
+    assert not [path for path in files if path.suffix == ".pyc"]
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a@b", "-x", "x" * 101])
+def test_a_name_that_could_not_be_asked_for_is_refused(name):
+    with pytest.raises(InputError, match="cannot be registered"):
+        check_name(name)
+
+
+def _rows(photo):
+    data = photo.read_bytes()
+    return [
+        {"image": base64.urlsafe_b64encode(data).decode()},
+        {"image": f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"},
+        {"image_path": photo.name},
+        {"image_path": "/etc/passwd"},
+        {"image": base64.b64encode(data).decode(), "query": "Is it sharp?", "options": '["Yes", "No"]'},
+    ]
+
+
+def _check(answers, photo, settings):
+    expected = load("models:/served@champion", settings)(image=photo)
+    for answer in answers[:3]:
+        assert answer["status"] == "ok", answer
+        assert answer["score"] == pytest.approx(expected.quality_score, abs=1e-6)
+        assert answer["level"] == expected.level
+    assert (answers[3]["status"], answers[3]["score"]) == ("failed", None)
+    assert "serve.image_folders" in answers[3]["error"]
+    assert answers[4]["answer"] in {"A", "B"}
+    assert json.loads(answers[0]["assessment"])["state"]["executor_evidence"]
+
+
+@pytest.fixture
+def allowed(base, monkeypatch):
+    config = base / "served.yaml"
+    config.write_text(f"serve: {{image_folders: [{json.dumps(str(base))}]}}\n", "utf-8")
+    monkeypatch.setenv("AGENTICIQA_CONFIG", str(config))
+
+
+def test_rows_are_answered_in_python(registered, photo, allowed):
+    import mlflow
+    import pandas as pd
+
+    mlflow.set_tracking_uri(f"sqlite:///{registered.mlruns_dir / 'mlflow.db'}")
+    model = mlflow.pyfunc.load_model(f"models:/served@{CHAMPION}")
+    _check(json.loads(model.predict(pd.DataFrame(_rows(photo))).to_json(orient="records")), photo, registered)
+    answer = model.predict(pd.DataFrame([{"image_bytes": photo.read_bytes()}, {"image_bytes": b"no image"}]))
+    assert list(answer["status"]) == ["ok", "failed"]
+    assert answer["score"][0] == pytest.approx(load("models:/served@champion", registered)(image=photo).quality_score)
+
+
+@pytest.fixture
+def scoring_server(registered, base, allowed):
+    """`mlflow models serve` as it is started by hand."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/served@champion", "--env-manager", "local",
+        "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+    ]  # fmt: skip
+    environment = {
+        **os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{registered.mlruns_dir / 'mlflow.db'}",
+        "MLFLOW_DISABLE_TELEMETRY": "true", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    with (base / "serve.log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, cwd=base, stdout=log, stderr=log, start_new_session=True)
+    try:
+        for _ in range(360):
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"http://127.0.0.1:{port}/ping", timeout=2, trust_env=False).status_code == 200:
+                    break
+            assert process.poll() is None, (base / "serve.log").read_text()
+            time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/invocations"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
+def test_mlflow_models_serve_gives_the_score_that_python_gives(scoring_server, registered, photo, base):
+    sent = {"dataframe_records": _rows(photo)}
+    response = httpx.post(scoring_server, json=sent, timeout=120, trust_env=False)
+    assert response.status_code == 200, response.text
+    _check(response.json()["predictions"], photo, registered)
+    in_bytes = {"dataframe_records": [{"image_bytes": base64.b64encode(photo.read_bytes()).decode()}]}
+    (answer,) = httpx.post(scoring_server, json=in_bytes, timeout=120, trust_env=False).json()["predictions"]
+    assert answer["score"] == pytest.approx(load("models:/served@champion", registered)(image=photo).quality_score)
