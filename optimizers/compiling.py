@@ -1,58 +1,40 @@
 """A compile from data to a saved program: teach on train, choose on validation, report on test."""
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dspy
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from data.manifest import Sample, manifest_sha256, read_manifest
-from data.quickstart import resolve_dataset
-from data.splits import check_leaks
-from optimizers.recipes import Candidate, candidates, check_optimizer
-from optimizers.selection import rank, validation_score
-from optimizers.teaching import choose_samples, taught_examples, to_example
+from data.manifest import Sample
+from optimizers.bench import Bench, Candidate
+from optimizers.difference import difference_markdown
+from optimizers.job import Job
+from optimizers.journal import Journal
+from optimizers.objectives import Objective
+from optimizers.progress import progress, timed
+from optimizers.recipes import REFLECTING, candidates
+from optimizers.reflecting import search_examples
+from optimizers.scoring import Ledger, Scored
+from optimizers.selection import Ranked, Ranking, validation_score
+from optimizers.taught import Replayed, SearchStopped, TaughtProgram, taught_predictors
+from optimizers.teaching import Course, choose_samples, course_of
+from optimizers.tuning import tuned
+from optimizers.verdict import Verdict, verdict_of
 from program.agent import AgenticIQA
-from program.errors import InputError
+from program.evaluation.baselines import Beside, with_baselines
 from program.evaluation.intervals import Figure
 from program.evaluation.metrics import MetricName
-from program.evaluation.record import Dataset, EvaluationRecord, compare
+from program.evaluation.record import Baseline, EvaluationRecord, compare
 from program.evaluation.runner import evaluate
-from program.saving import check_folder, program_sha256, save
-from program.settings import Settings
+from program.saving import program_sha256
 
-__all__ = ("Compiled", "Job", "compile_program", "prepared")
+__all__ = ("Compiled", "compile_program")
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to compile: settings, the data by split, the optimizer, and where the program goes."""
-
-    settings: Settings
-    data: str
-    optimizer: str
-    out: Path
-    dataset: Dataset
-    splits: dict[str, list[Sample]]
-
-    def params(self) -> dict[str, Any]:
-        """Return what identifies and repeats this compile, for the MLflow run."""
-        shown = self.settings.model_dump(mode="json", exclude={"cache_dir", "mlruns_dir", "programs_dir"})
-        return {
-            "data": self.data,
-            "manifest_sha256": self.dataset.manifest_sha256,
-            "optimizer": self.optimizer,
-            "samples": {name: len(samples) for name, samples in self.splits.items()},
-            **shown,
-        }
 
 
 @dataclass(frozen=True)
@@ -61,154 +43,182 @@ class Compiled:
 
     folder: Path
     chosen: str
+    seed: int
     uncompiled: EvaluationRecord
     compiled: EvaluationRecord
     differences: dict[MetricName, Figure]
+    baseline: Baseline | None
+    """The best single tool or model on the test samples; the choice favours it."""
+    verdict: Verdict
     validation: dict[str, dict[str, Any]]
     """Every ranked program: its validation figures and score, best first."""
+    curve: list[tuple[str, float, float]]
+    """Candidate, its search score and the best so far, in order."""
+    notes: list[str]
+    difference: str
+    """What changed against the uncompiled program, as Markdown."""
     seconds: dict[str, float]
+    runs: int
+    """Program runs of the search."""
 
     def summary(self) -> dict[str, Any]:
         """Return what `--json` prints: figures as {"value", "low", "high", "n", ...}, without per-sample rows."""
         return {
             "program": str(self.folder),
             "chosen": self.chosen,
+            "seed": self.seed,
             "uncompiled": self.uncompiled.summary(),
             "compiled": self.compiled.summary(),
             "difference": {name: figure.model_dump(mode="json") for name, figure in self.differences.items()},
+            "baseline": self.baseline.model_dump(mode="json") if self.baseline else None,
+            "verdict": self.verdict.text,
+            "helped": self.verdict.helped,
             "validation": self.validation,
+            "notes": self.notes,
             "seconds": self.seconds,
+            "runs": self.runs,
         }
 
 
-def prepared(settings: Settings, data: str, optimizer: str, out: Path, *, console: Console | None = None) -> Job:
-    """Return the job with its data read and checked; raises InputError or DataError for what cannot be used.
+class _Compile:
+    """One compile in progress."""
 
-    Nothing is asked of a model, and `out` is refused here if a program cannot be saved there.
-    """
-    check_optimizer(optimizer)
-    check_folder(out)
-    manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
-    dataset = Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split="test")
-    return Job(settings, data, optimizer, out, dataset, _splits(manifest))
+    def __init__(self, job: Job, console: Console | None) -> None:
+        self.job, self.console = job, console
+        self.program = AgenticIQA(job.settings, lm=job.lm)
+        self.seconds: dict[str, float] = {}
+        self.notes: list[str] = []
+        self.runs = 0
+        chosen, seed = job.settings.compile, job.settings.seed
+        self.train = choose_samples(job.splits["train"], scoring=chosen.train_scoring, mcq=chosen.train_mcq, seed=seed)
+        self.validation = choose_samples(
+            job.splits["validation"], scoring=chosen.validation_scoring, mcq=chosen.validation_mcq, seed=seed
+        )
+        self.journal = Journal(job.out, job.key(self.program, [*self.train, *self.validation]), self.program,
+                               resume=job.resume)  # fmt: skip
 
+    def taught(self) -> tuple[Course, Course]:
+        """Gather the evidence of train and validation, once, and return both with their lessons."""
+        workers, total = self.job.settings.compile.workers, len(self.train) + len(self.validation)
+        with timed(self.seconds, "evidence"), progress(self.console, "evidence", total) as advance:
+            train = course_of(self.program, self.train, workers=workers, advance=advance)
+            validation = course_of(self.program, self.validation, workers=workers, advance=advance)
+        train.gathered.join(validation.gathered)
+        self.runs += total
+        return train, validation
 
-def compile_program(job: Job, *, lm: dspy.BaseLM | None = None, console: Console | None = None) -> Compiled:
-    """Teach a program, choose the best candidate on validation, save it, and compare both programs on test."""
-    settings, chosen, splits = job.settings, job.settings.compile, job.splits
-    train = choose_samples(splits["train"], scoring=chosen.train_scoring, mcq=chosen.train_mcq, seed=settings.seed)
-    validation = choose_samples(
-        splits["validation"], scoring=chosen.validation_scoring, mcq=chosen.validation_mcq, seed=settings.seed
-    )
-    program = AgenticIQA(settings, lm=lm)
-    seconds: dict[str, float] = {}
+    def searched(self, name: str, base: AgenticIQA, train: Course, validation: Course) -> list[Candidate]:
+        """Return a recipe's candidates for a student that starts at `base`."""
+        job = self.job
+        tasks = {"mcq" if e.get("answer") is not None else "scoring" for e in train.examples}
+        names = taught_predictors(base, job.roles, sorted(tasks))
+        budget, kind, seed = job.budget(name), job.settings.compile.objective, job.settings.seed
+        scored_on = search_examples(validation.examples, budget, kind, seed) if name in REFLECTING else []
+        expected = {member.id for e in scored_on for member in e.get("members") or [e]}
+        ledger = Ledger(
+            Objective(job.settings.optimizers.weights), expected, lambda scored: self._log_scored(name, scored)
+        )
+        student = TaughtProgram(base, names, train.gathered, watch=ledger.knows)
+        with progress(self.console, name, None) as advance:
+            bench = Bench(
+                student, train, validation.examples, ledger.objective, ledger, budget, kind, seed,
+                job.settings.compile.workers, reflection=job.reflection if name in REFLECTING else None,
+                teacher=job.teacher(names), known=self.journal.known,
+                on_candidate=self._log_candidate, advance=advance,
+            )  # fmt: skip
+            found = candidates(name, bench)
+        self.runs += ledger.runs
+        return found
 
-    def judged(candidate: Candidate, samples: Sequence[Sample], label: str) -> EvaluationRecord:
+    def replayed(self, program: AgenticIQA, course: Course) -> Callable[..., Any]:
+        """Return what answers as `program` does: on the evidence at hand where only the Summarizer is taught."""
+        return program if set(self.job.roles) - {"summarizer"} else Replayed(program, course.gathered)
+
+    def _log_candidate(self, candidate: Candidate) -> None:
+        if candidate.search_score is not None:
+            demos = {n: len(p.demos) for n, p in candidate.program.named_predictors() if p.demos}
+            self.journal.scored(
+                candidate.name, candidate.digest, candidate.search_score, candidate.program, demos=demos
+            )
+
+    def _log_scored(self, name: str, scored: Scored) -> None:
+        self._log_candidate(Candidate(f"{name}/{len(self.journal.curve)}", scored.program, scored.mean, scored.digest))
+
+    def judged(
+        self, program: Callable[..., Any], samples: Sequence[Sample], label: str, beside: Beside | None = None
+    ) -> EvaluationRecord:
+        """Return a program's record over samples."""
+        settings = self.job.settings
         return evaluate(
-            candidate.program, samples, workers=chosen.workers, progress=console is not None, seed=settings.seed,
-            dataset=job.dataset, context=_context(candidate, job, lm), label=label,
+            program, samples, workers=settings.compile.workers, progress=self.console is not None, seed=settings.seed,
+            dataset=self.job.dataset, context={"program": label}, label=label, beside=beside,
         )  # fmt: skip
 
+
+def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
+    """Teach a program, choose the best candidate on validation, save it, and compare both programs on test.
+
+    Whatever ends it early leaves the best candidate so far and the log in the folder. Raises BudgetSpent (an
+    InputError) when the budget in force is spent.
+    """
     # The history of prompts and the trace would grow by every demo of every call.
     with dspy.context(disable_history=True, trace=None):
-        uncompiled = Candidate("uncompiled", program)
-        with _timed(seconds, "teach"), _progress(console, "evidence", len(train)) as advance:
-            examples = taught_examples(program, train, workers=chosen.workers, advance=advance)
-        with _timed(seconds, "search"), _progress(console, f"{job.optimizer}", _runs(job, validation)) as advance:
-            proposed = candidates(
-                job.optimizer, program, examples, [to_example(s) for s in validation],
-                settings=chosen, seed=settings.seed, advance=advance,
-            )  # fmt: skip
-        with _timed(seconds, "rank"):
-            ranked = rank(
-                uncompiled, proposed, validation, keep=chosen.rerank,
-                evaluate=lambda c, s: judged(c, s, f"validation: {c.name}"),
-            )  # fmt: skip
-        best = ranked[0][0]
-        # Saved before the test, so that a kill during it loses no candidate.
-        save(best.program, job.out, record={"chosen": best.name, "validation": _ranking(ranked)})
-        with _timed(seconds, "test"):
-            before = judged(uncompiled, splits["test"], "test: uncompiled")
-            after = before if best is uncompiled else judged(best, splits["test"], f"test: {best.name}")
-    differences = compare(before.rows, after.rows, seed=settings.seed)
+        try:
+            return _compiled(_Compile(job, console))
+        except SearchStopped as stopped:
+            raise type(stopped.reason)(f"{stopped.reason}; the best candidate so far is in {str(job.out)!r}, "
+                                       "--resume goes on") from stopped  # fmt: skip
+
+
+def _compiled(run: _Compile) -> Compiled:
+    job = run.job
+    train, validation = run.taught()
+    ranking = Ranking(
+        lambda c: run.judged(run.replayed(c.program, train), run.validation, f"validation: {c.name}"),
+        keep=job.settings.compile.rerank,
+    )
+    with timed(run.seconds, "choose"):
+        best = ranking.add([Candidate("uncompiled", run.program)])
+    for name in job.optimizers:
+        with timed(run.seconds, name):
+            if name == "fusion":
+                proposed, note = tuned(
+                    best.candidate, lambda p: Replayed(p, train.gathered), run.train, run.validation,
+                    workers=job.settings.compile.workers,
+                )  # fmt: skip
+                run.notes.append(note)
+            else:
+                proposed = run.searched(name, best.candidate.program, train, validation)
+        with timed(run.seconds, "choose"):
+            best = ranking.add(proposed)
+    run.journal.note("chosen", name=best.candidate.name, validation=validation_score(best.record))
+    return _reported(run, ranking, best)
+
+
+def _reported(run: _Compile, ranking: Ranking, best: Ranked) -> Compiled:
+    job, splits = run.job, run.job.splits
+    chosen = best.candidate
+    # Saved before the test, so that a kill during it loses nothing.
+    table = ranking.table()
+    run.journal.finished(chosen.program, {"chosen": chosen.name, "validation": table}, {})
+    with timed(run.seconds, "test"):
+        beside = Beside(run.program) if job.settings.compile.baselines else None
+        before = run.judged(run.program, splits["test"], "test: uncompiled", beside)
+        same = program_sha256(chosen.program) == program_sha256(run.program)
+        after = before if same else run.judged(chosen.program, splits["test"], f"test: {chosen.name}")
+    context = job.context(run.program)
+    before, after = (
+        r.model_copy(update={"context": {**context, "program": n, "program_sha256": program_sha256(p)}})
+        for r, n, p in ((before, "uncompiled", run.program), (after, chosen.name, chosen.program))
+    )
+    differences = compare(before.rows, after.rows, seed=job.settings.seed)
+    before = with_baselines(before) if beside else before
+    verdict = verdict_of(chosen.name, best.record, ranking.uncompiled.record, differences, before)
     result = Compiled(
-        folder=job.out,
-        chosen=best.name,
-        uncompiled=before,
-        compiled=after,
-        differences=differences,
-        validation=_ranking(ranked),
-        seconds=seconds,
-    )
-    save(best.program, job.out, record=result.summary())
+        folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before, compiled=after,
+        differences=differences, baseline=verdict.baseline, verdict=verdict, validation=table,
+        curve=run.journal.curve, notes=run.notes, seconds=run.seconds, runs=run.runs,
+        difference=difference_markdown(run.program, chosen.program),
+    )  # fmt: skip
+    run.journal.finished(chosen.program, result.summary(), {"diff.md": result.difference})
     return result
-
-
-def _splits(manifest: Path) -> dict[str, list[Sample]]:
-    splits: dict[str, list[Sample]] = {"train": [], "validation": [], "test": []}
-    samples = list(read_manifest(manifest))
-    check_leaks(samples)
-    for sample in samples:
-        if sample.split is not None and sample.task != "open":
-            splits[sample.split].append(sample)
-    empty = [name for name, members in splits.items() if not members]
-    if empty:
-        raise InputError(
-            f"manifest {str(manifest)!r}: no labelled sample in split {', '.join(empty)}; "
-            'give every sample a "split" of train, validation or test'
-        )
-    return splits
-
-
-def _context(candidate: Candidate, job: Job, lm: dspy.BaseLM | None) -> dict[str, Any]:
-    models = {role: candidate.program.resources.lm(role).model for role in ("planner", "executor", "summarizer")}
-    return {
-        "program": candidate.name,
-        "program_sha256": program_sha256(candidate.program),
-        "models": models,
-        "optimizer": job.optimizer,
-        "settings": job.settings.model_dump(mode="json", exclude={"cache_dir", "mlruns_dir", "programs_dir"}),
-    }
-
-
-def _ranking(ranked: Sequence[tuple[Candidate, EvaluationRecord]]) -> dict[str, dict[str, Any]]:
-    return {c.name: {"score": validation_score(r), "search": c.search_score, **_values(r)} for c, r in ranked}
-
-
-def _values(record: EvaluationRecord) -> dict[str, float | None]:
-    return {str(name): figure.value for name, figure in record.figures.items()}
-
-
-def _runs(job: Job, validation: Sequence[Sample]) -> int | None:
-    """Return about how many program runs a search takes; None where that is not known."""
-    if job.optimizer != "random-search":
-        return None
-    settings = job.settings.compile
-    return (settings.candidate_programs + 3) * len(
-        validation
-    ) + settings.candidate_programs * settings.max_bootstrapped_demos
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    seconds[phase] = round(time.perf_counter() - started, 2)
-
-
-@contextmanager
-def _progress(console: Console | None, label: str, total: int | None) -> Iterator[Callable[[], None]]:
-    if console is None:
-        yield lambda: None
-        return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda: bar.advance(task)
-        bar.update(task, total=bar.tasks[0].completed)

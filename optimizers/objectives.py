@@ -1,29 +1,150 @@
-"""Objectives: how well one answer agrees with people, as DSPy's optimizers ask for it."""
+"""Objectives: how well one answer agrees with people, as numbers, as a verdict and in words.
 
+| part | of what | agreement 0..1 | passes |
+|---|---|---|---|
+| answer | a score against the human one | 1 - h(d)/4, h below | d <= half a level, or half of the opinions' spread |
+| answer | a letter against the right one | 1 or 0 | exact |
+| plan | the plan against the rules | share of its fields that the rules left alone | all of them |
+| distortion | findings against known ones | F1 of the categories, less the distance in severity | at least 0.5 |
+
+d is |score - human score| on 1..5. Where the opinions' standard deviation s is known, h(d) = sqrt(d^2 + t^2) - t with
+t = s/2 (Charbonnier's loss: flat where raters themselves disagree, linear beyond); else h(d) = d. The parts are
+averaged with the weights of configs/optimizers.yaml over those the example has a truth for.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
 
+from optimizers.feedback import answer_words, distortion_words, plan_words
 from program.state import Assessment
+from signatures.schemas import SEVERITIES
 
-__all__ = ("GATE", "agreement")
+__all__ = ("GATE", "Objective", "Part", "distortion_agreement", "plan_agreement", "scoring_agreement")
 
 GATE = 0.5
-"""While bootstrapping, an answer is worth showing when it lies within half a level of the human score."""
+"""An answer is worth showing when it lies within half a level of the human score."""
+_RULED_FIELDS = 9
+"""Fields of a plan that the rules may change."""
 
 
-def agreement(example: dspy.Example, prediction: Assessment, trace: Any = None) -> float | bool:
-    """Return the agreement of one answer with its label: 0..1, or a verdict while bootstrapping (`trace` given).
+@dataclass(frozen=True)
+class Part:
+    """The agreement of one part of an assessment (0..1), whether it is worth showing, and why, in words."""
 
-    Scoring: 1 - |score - human score| / 4, both on 1..5. Multiple choice: exact. A failed answer agrees with nobody.
+    agreement: float
+    passes: bool
+    words: str
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The weighted agreement of an assessment with what people said of the sample."""
+
+    weights: Mapping[Any, float] = field(default_factory=lambda: {"answer": 1.0})
+
+    def parts(self, example: dspy.Example, assessment: Assessment | None) -> dict[str, Part]:
+        """Return the parts that the example has a truth for, by name ("answer", "plan", "distortion")."""
+        found = {"answer": _answer(example, assessment)}
+        if assessment is None:
+            return found
+        if example.get("plan_by_rule") is not None and assessment.state.plan is not None:
+            found["plan"] = _plan(example, assessment)
+        if example.get("distortion_truth") is not None and assessment.state.executor_evidence is not None:
+            found["distortion"] = _distortion(example, assessment)
+        return {name: part for name, part in found.items() if self.weights.get(name, 0.0) > 0}
+
+    def score(self, example: dspy.Example, assessment: Assessment | None) -> float:
+        """Return the weighted mean agreement, 0..1; a failed assessment agrees with nobody."""
+        parts = self.parts(example, assessment)
+        total = sum(self.weights[name] for name in parts)
+        return sum(self.weights[name] * part.agreement for name, part in parts.items()) / total if total else 0.0
+
+    def passes(self, example: dspy.Example, assessment: Assessment | None) -> bool:
+        """Return whether every part is worth showing as a demo: a verdict, never the truth of a small number."""
+        parts = self.parts(example, assessment)
+        return bool(parts) and all(part.passes for part in parts.values())
+
+    def feedback(self, example: dspy.Example, assessment: Assessment | None, role: str | None = None) -> str:
+        """Say what was wrong and what the evidence showed; of one role only, or of all."""
+        parts = self.parts(example, assessment)
+        of_role = {"planner": ("plan", "answer"), "executor": ("distortion", "answer"), "summarizer": ("answer",)}
+        wanted = of_role.get(role or "", tuple(parts))
+        return " ".join(part.words for name, part in parts.items() if name in wanted) or "Nothing is known of this one."
+
+
+def scoring_agreement(score: float, human: float, std: float | None = None) -> float:
+    """Return the agreement of two scores on 1..5, 0..1; `std` is the opinions' standard deviation on that scale.
+
+    >>> scoring_agreement(3.0, 4.0), round(scoring_agreement(3.0, 4.0, std=1.0), 3)
+    (0.75, 0.845)
     """
-    if prediction.status == "failed":
-        return False if trace is not None else 0.0
+    distance = abs(score - human)
+    if std:
+        distance = math.hypot(distance, std / 2) - std / 2
+    return max(0.0, 1.0 - distance / 4.0)
+
+
+def plan_agreement(changes: int) -> float:
+    """Return the share of a plan's fields that the rules left alone.
+
+    >>> plan_agreement(0), round(plan_agreement(3), 3)
+    (1.0, 0.667)
+    """
+    return max(0.0, 1.0 - changes / _RULED_FIELDS)
+
+
+def distortion_agreement(found: Mapping[str, str], truth: Mapping[str, str]) -> float:
+    """Return the agreement of two findings (category -> severity word), 0..1.
+
+    F1 of the visible categories, times 1 - mean distance in severity (0 none .. 4 extreme, over 4) of those in both.
+    Nothing found where there is nothing agrees fully.
+
+    >>> distortion_agreement({"Blurs": "severe"}, {"Blurs": "moderate"})
+    0.75
+    """
+    seen = {c for c, s in found.items() if s != "none"}
+    real = {c for c, s in truth.items() if s != "none"}
+    if not seen and not real:
+        return 1.0
+    both = seen & real
+    if not both:
+        return 0.0
+    f1 = 2 * len(both) / (len(seen) + len(real))
+    apart = sum(abs(SEVERITIES.index(found[c]) - SEVERITIES.index(truth[c])) for c in both) / len(both)
+    return f1 * (1 - apart / 4)
+
+
+def _answer(example: dspy.Example, assessment: Assessment | None) -> Part:
+    words = answer_words(example, assessment)
+    if assessment is None or assessment.status == "failed":
+        return Part(0.0, False, words)
     if example.get("answer") is not None:
-        right = bool(prediction.final_answer == example.answer)
-        return right if trace is not None else float(right)
-    if not isinstance(prediction.final_answer, float):
-        return False if trace is not None else 0.0
-    distance = abs(prediction.final_answer - float(example.quality))
-    # A verdict, not a number: DSPy's bootstrapping takes any non-zero float for a success.
-    return distance <= GATE if trace is not None else 1.0 - distance / 4.0
+        right = bool(assessment.final_answer == example.answer)
+        return Part(float(right), right, words)
+    if not isinstance(assessment.final_answer, float):
+        return Part(0.0, False, words)
+    std = example.get("quality_std")
+    distance = abs(assessment.final_answer - float(example.quality))
+    agreement = scoring_agreement(assessment.final_answer, float(example.quality), std)
+    return Part(agreement, distance <= max(GATE, (std or 0.0) / 2), words)
+
+
+def _plan(example: dspy.Example, assessment: Assessment) -> Part:
+    truth, plan = example.plan_by_rule, assessment.state.plan
+    changes = [c for c in assessment.state.plan_repairs if not c.startswith("tool ")]
+    wrong = [name for name in ("query_type", "query_scope", "distortion_source") if getattr(plan, name) != truth[name]]
+    return Part(plan_agreement(len(changes) + len(wrong)), not changes and not wrong, plan_words(changes, wrong, truth))
+
+
+def _distortion(example: dspy.Example, assessment: Assessment) -> Part:
+    findings = assessment.state.executor_evidence.distortion_analysis or {}  # type: ignore[union-attr]
+    found: dict[str, str] = {}
+    for finding in (f for of_region in findings.values() for f in of_region):
+        if SEVERITIES.index(finding.severity) >= SEVERITIES.index(found.get(finding.type, "none")):
+            found[finding.type] = finding.severity
+    agreement = distortion_agreement(found, example.distortion_truth)
+    return Part(agreement, agreement >= 0.5, distortion_words(found, example.distortion_truth))

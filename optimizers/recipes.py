@@ -1,98 +1,84 @@
-"""One short factory per optimizer: each turns a program and taught examples into candidate programs."""
+"""One short factory per optimizer: each turns a bench (student, lessons, means) into candidate programs."""
 
 import contextlib
 import io
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from importlib.util import find_spec
 
 import dspy
-from dspy.teleprompt import BootstrapFewShot, BootstrapFewShotWithRandomSearch, LabeledFewShot
+from dspy.teleprompt import BootstrapFewShot
 
-from optimizers.objectives import agreement
+from optimizers.bench import Bench, Candidate
+from optimizers.lessons import as_references
+from optimizers.reflecting import copro, gepa, mipro, simba
+from optimizers.search import DemoSearch, Found, chosen_lessons, size_of, with_demos
+from optimizers.taught import TaughtProgram
 from program.agent import AgenticIQA
 from program.errors import InputError, did_you_mean
-from program.settings import CompileSettings
+from program.settings import RecipeSettings
 
-__all__ = ("OPTIMIZERS", "Candidate", "Recipe", "candidates", "check_optimizer", "without_unusable_demos")
+__all__ = (
+    "OPTIMIZERS",
+    "REFLECTING",
+    "TEACHABLE",
+    "Recipe",
+    "candidates",
+    "check_data",
+    "check_recipe",
+    "usable_demos",
+)
 
 logger = logging.getLogger(__name__)
 
-Objective = Callable[..., float | bool]
+Recipe = Callable[[Bench], list[Candidate]]
+"""Proposes candidates, best first; the bench's student is not changed."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A proposed program, and its mean objective on the validation samples (0..100) if it was searched."""
-
-    name: str
-    program: AgenticIQA
-    search_score: float | None = None
-
-
-class Recipe(Protocol):
-    """Propose candidates, best first. The given program is not changed."""
-
-    def __call__(
-        self,
-        program: AgenticIQA,
-        train: Sequence[dspy.Example],
-        validation: Sequence[dspy.Example],
-        *,
-        objective: Objective,
-        settings: CompileSettings,
-        seed: int,
-    ) -> list[Candidate]:
-        """Return the candidates for taught training examples and plain validation examples."""
-        ...
-
-
-def _none(program: AgenticIQA, *_: Any, **__: Any) -> list[Candidate]:
+def _none(bench: Bench) -> list[Candidate]:
     return []
 
 
-def _labeled(
-    program: AgenticIQA, train: Sequence[dspy.Example], validation: Sequence[dspy.Example], *,
-    objective: Objective, settings: CompileSettings, seed: int,
-) -> list[Candidate]:  # fmt: skip
-    compiled = LabeledFewShot(k=settings.max_labeled_demos).compile(program, trainset=list(train))
-    return [Candidate("labeled", compiled)]
+def _labeled(bench: Bench) -> list[Candidate]:
+    lessons = {name: bench.course.lessons[name] for name in bench.student.names if bench.course.lessons.get(name)}
+    rng = random.Random(bench.seed)
+    chosen = {n: chosen_lessons(ls, size_of(n, ls, bench.budget), "spread", rng) for n, ls in lessons.items()}
+    program = with_demos(bench.student, lessons, chosen)
+    return [_candidate("labeled", program)]
 
 
-def _bootstrap(
-    program: AgenticIQA, train: Sequence[dspy.Example], validation: Sequence[dspy.Example], *,
-    objective: Objective, settings: CompileSettings, seed: int,
-) -> list[Candidate]:  # fmt: skip
+def _bootstrap(bench: Bench) -> list[Candidate]:
     optimizer = BootstrapFewShot(
-        metric=objective,
-        max_bootstrapped_demos=settings.max_bootstrapped_demos,
-        max_labeled_demos=settings.max_labeled_demos,
-        max_errors=len(train) + 1,
+        metric=bench.metric,
+        max_bootstrapped_demos=bench.budget.bootstrapped,
+        max_labeled_demos=0,  # filled up below: DSPy's labelled demos reach only roles whose outputs are columns
+        max_errors=len(bench.course.examples) + 1,
     )
-    return [Candidate("bootstrap", optimizer.compile(program, trainset=list(train)))]
+    examples = list(bench.course.examples)
+    random.Random(bench.seed).shuffle(examples)
+    program = optimizer.compile(bench.student, teacher=bench.teacher, trainset=examples)
+    usable_demos(program.program)
+    rng = random.Random(bench.seed)
+    for name, predictor in program.named_parameters():
+        lessons = bench.course.lessons.get(name, [])
+        room = max(0, size_of(name, lessons, bench.budget) - len(predictor.demos))
+        predictor.demos = [*predictor.demos, *(lessons[i].demo for i in chosen_lessons(lessons, room, "spread", rng))]
+    return [_candidate("bootstrap", program)]
 
 
-def _random_search(
-    program: AgenticIQA, train: Sequence[dspy.Example], validation: Sequence[dspy.Example], *,
-    objective: Objective, settings: CompileSettings, seed: int,
-) -> list[Candidate]:  # fmt: skip
-    optimizer = BootstrapFewShotWithRandomSearch(
-        metric=objective,
-        max_bootstrapped_demos=settings.max_bootstrapped_demos,
-        max_labeled_demos=settings.max_labeled_demos,
-        num_candidate_programs=settings.candidate_programs,
-        num_threads=settings.workers,
-        # The default of ten loses every result of a search; failed samples score 0 instead.
-        max_errors=len(train) + len(validation) + 1,
-    )
-    best = optimizer.compile(program, trainset=list(train), valset=list(validation))
-    return [
-        Candidate(f"random-search/{entry['seed']}", entry["program"], float(entry["score"]))
-        for entry in best.candidate_programs
-        if entry["seed"] != -3  # the uncompiled program, which is always ranked with them
-    ]
+def _random_search(bench: Bench) -> list[Candidate]:
+    search = DemoSearch(
+        bench.student, bench.course, bench.validation, bench.ledger,
+        budget=bench.budget, kind=bench.kind, seed=bench.seed, workers=bench.workers, known=bench.known,
+    )  # fmt: skip
+
+    def tell(found: Found) -> None:
+        bench.on_candidate(_candidate(f"random-search/{found.name}", found.program, found.score))
+
+    begun = [c.program for c in _bootstrap(bench)] if bench.budget.bootstrapped else []
+    found = search.run(tell, [TaughtProgram(p, bench.student.names, bench.student.gathered) for p in begun])
+    return [_candidate(f"random-search/{f.name}", f.program, f.score) for f in found]
 
 
 OPTIMIZERS: dict[str, Recipe] = {
@@ -100,57 +86,71 @@ OPTIMIZERS: dict[str, Recipe] = {
     "labeled": _labeled,
     "bootstrap": _bootstrap,
     "random-search": _random_search,
+    "mipro": mipro,
+    "gepa": gepa,
+    "simba": simba,
+    "copro": copro,
+    "fusion": _none,  # fitted on rows, not searched: see tuning.py
 }
 
+REFLECTING = ("mipro", "gepa", "simba", "copro")
+"""Recipes that ask a language model for instructions."""
+TEACHABLE = ("bootstrap", "random-search")
+"""Recipes that can take demos from a teacher."""
 
-def check_optimizer(name: str) -> None:
-    """Raise InputError with the closest known name for an unknown optimizer."""
+
+def check_recipe(name: str, *, embedded: bool, reflection: bool, teacher: bool) -> None:
+    """Raise InputError for an unknown optimizer, or for one that lacks what it needs on this machine."""
     if name not in OPTIMIZERS:
         raise InputError(f"optimizer {name!r}: unknown{did_you_mean(name, OPTIMIZERS)}")
+    if name in {"gepa", "copro"} and embedded:
+        raise InputError(
+            f"optimizer {name!r}: rewrites instructions, which the embedded expert does not read; "
+            "use random-search, or give a language model with --lm"
+        )
+    if name in REFLECTING and not reflection:
+        raise InputError(
+            f"optimizer {name!r}: needs a language model that writes instructions; give --reflection-lm PROVIDER/MODEL"
+        )
+    if name == "mipro" and find_spec("optuna") is None:
+        raise InputError("optimizer 'mipro': needs the package optuna; install it with pip install optuna")
+    if teacher and name not in TEACHABLE and name != "fusion":
+        raise InputError(f"--teacher-lm: optimizer {name!r} takes no demos from a teacher; use {', '.join(TEACHABLE)}")
 
 
-def candidates(
-    name: str,
-    program: AgenticIQA,
-    train: Sequence[dspy.Example],
-    validation: Sequence[dspy.Example],
-    *,
-    settings: CompileSettings,
-    seed: int,
-    advance: Callable[[], None],
-) -> list[Candidate]:
-    """Run the named optimizer and return its candidates, best first, with only the demos that can be shown.
+def check_data(name: str, budget: RecipeSettings, train: int, validation: int) -> None:
+    """Raise InputError where an optimizer would find too few samples."""
+    least = {"simba": budget.minibatch, "gepa": budget.minibatch, "fusion": 30, "none": 0}.get(name, 2)
+    if train < least:
+        raise InputError(f"optimizer {name!r}: {train} training sample(s); give at least {least} in the split 'train'")
+    if name == "fusion" and validation < 10:
+        raise InputError(f"optimizer 'fusion': {validation} scored validation sample(s); give at least 10")
 
-    `advance` is called after each program run. Raises InputError for an unknown name or too few examples.
-    """
-    check_optimizer(name)
-    if name != "none" and len(train) < 2:
-        raise InputError(f"optimizer {name!r}: {len(train)} training sample(s); give at least 2 in the split 'train'")
 
-    def objective(example: dspy.Example, prediction: Any, trace: Any = None) -> float | bool:
-        advance()
-        return agreement(example, prediction, trace)
-
-    ordered = sorted(train, key=lambda e: e.id)
-    # Optimizers take the first examples first: without a shuffle those of one kind would fill every demo set.
-    random.Random(seed).shuffle(ordered)
+def candidates(name: str, bench: Bench) -> list[Candidate]:
+    """Run the named optimizer and return its candidates, best first, with only the demos that can be shown."""
     spoken = io.StringIO()
     # DSPy's optimizers print their progress; it belongs to the log, not between the lines of a table or of JSON.
     with contextlib.redirect_stdout(spoken):
-        proposed = OPTIMIZERS[name](program, ordered, validation, objective=objective, settings=settings, seed=seed)
+        proposed = OPTIMIZERS[name](bench)
     logger.debug("%s: %s", name, spoken.getvalue())
     for candidate in proposed:
-        without_unusable_demos(candidate.program)
+        usable_demos(candidate.program)
     return proposed
 
 
-def without_unusable_demos(program: AgenticIQA) -> None:
-    """Drop, in place, demos that do not answer their predictor's question, and fields the question does not have."""
+def usable_demos(program: AgenticIQA) -> None:
+    """Keep, in place, the demos that answer their predictor's question, images as references."""
     for predictor in program.predictors():
+        predictor.lm = None
         fields = predictor.signature.fields
-        predictor.demos = [
-            dspy.Example(**{name: demo[name] for name in demo if name in fields and demo[name] is not None})
+        shown: Sequence[dspy.Example] = [
+            dspy.Example(**{n: as_references(demo[n]) for n in demo if n in fields and demo[n] is not None})
             for demo in predictor.demos
-            if all(demo.get(name) is not None for name in predictor.signature.output_fields)
-            and ("image" not in predictor.signature.input_fields or demo.get("image") is not None)
         ]
+        needed = [*predictor.signature.output_fields, *(n for n in ("image",) if n in predictor.signature.input_fields)]
+        predictor.demos = [demo for demo in shown if all(demo.get(name) is not None for name in needed)]
+
+
+def _candidate(name: str, program: TaughtProgram, score: float | None = None) -> Candidate:
+    return Candidate(name, program.program, score, program.digest())

@@ -1,26 +1,46 @@
-"""Training examples: samples with their evidence and, as each role would answer it, the human label."""
+"""What is taught: samples as examples, and for every role the questions it was asked, rightly answered."""
 
 import logging
-import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import Any
 
 import dspy
 
 from data.manifest import Sample
+from optimizers.lessons import Lesson, distortion_truth, lessons_of, plan_by_rule
+from optimizers.taught import GatheredEvidence
 from program.agent import DEFAULT_QUERY, AgenticIQA
+from program.budget import BudgetSpent
 from program.errors import InputError
-from program.evidence import findings_json, scores_json, tool_scores
 from program.images import IMAGES
-from signatures.schemas import LEVEL_WORDS, LevelProbabilities
 
-__all__ = ("choose_samples", "label_probabilities", "taught_examples", "to_example")
+__all__ = ("Course", "choose_samples", "course_of", "to_example")
 
 logger = logging.getLogger(__name__)
 
 PROGRAM_INPUTS = ("image", "query", "reference", "options", "regions")
+
+
+@dataclass
+class Course:
+    """What one pass over the training samples gave."""
+
+    examples: list[dspy.Example] = field(default_factory=list)
+    """The program's inputs with everything known of the sample."""
+    lessons: dict[str, list[Lesson]] = field(default_factory=dict)
+    """By predictor: a question it was asked and the answer people, rules or measured strengths give."""
+    gathered: GatheredEvidence = field(default_factory=GatheredEvidence)
+    lm_calls: int = 0
+
+    @property
+    def shares_content(self) -> bool:
+        """Whether many samples show the same photograph: then one says too much of another to be scored on it."""
+        groups = {example.group for example in self.examples}
+        return 2 * len(groups) <= len(self.examples)
 
 
 def choose_samples(samples: Iterable[Sample], *, scoring: int, mcq: int, seed: int) -> list[Sample]:
@@ -41,9 +61,10 @@ def choose_samples(samples: Iterable[Sample], *, scoring: int, mcq: int, seed: i
 
 
 def to_example(sample: Sample) -> dspy.Example:
-    """Return a sample as an optimizer's example: the program's inputs and the label, images as references."""
-    fields = {
+    """Return a sample as an optimizer's example: the program's inputs and what is known, images as references."""
+    fields: dict[str, Any] = {
         "id": sample.id,
+        "group": sample.group or sample.id,
         "image": dspy.Image(IMAGES.add(sample.image).url),
         "query": sample.query or DEFAULT_QUERY,
     }
@@ -54,72 +75,65 @@ def to_example(sample: Sample) -> dspy.Example:
         fields["answer"] = sample.answer
     else:
         fields["quality"] = sample.quality
+        if sample.mos_std is not None:
+            low, high = sample.mos_range
+            fields["quality_std"] = 4 * sample.mos_std / (high - low)
     if sample.regions:
         fields["regions"] = sample.regions
+    truth = distortion_truth(sample)
+    if truth is not None:
+        fields["distortion_truth"] = truth
     return dspy.Example(**fields).with_inputs(*(name for name in PROGRAM_INPUTS if name in fields))
 
 
-def taught_examples(
-    program: AgenticIQA, samples: Sequence[Sample], *, workers: int, advance: Callable[[], None]
-) -> list[dspy.Example]:
-    """Return examples that show the Summarizer's questions with their evidence, answered as people did.
+def course_of(
+    program: AgenticIQA, samples: Sequence[Sample], *, workers: int, advance: Callable[[], None] = lambda: None
+) -> Course:
+    """Run the program once over the samples and return what it was asked, with the right answers.
 
-    The evidence is the program's own, from one pass over the samples; a sample that cannot be assessed is left out
-    with a warning. Raises InputError when none is left.
+    A sample that cannot be assessed is left out with a warning. Raises InputError when none is left.
     """
+    names = {id(predictor): name for name, predictor in program.named_predictors()}
 
-    def taught(sample: Sample) -> dspy.Example | None:
+    def attend(sample: Sample) -> tuple[dspy.Example, Any, list[Any]] | None:
         try:
             example = to_example(sample)
-            result = program(**example.inputs())
+            # Each thread gets a trace of its own: what was really asked, role by role.
+            with dspy.context(trace=[]):
+                result = program(**example.inputs())
+                asked = list(dspy.settings.trace)
+        except BudgetSpent:
+            raise
         except InputError as error:
             logger.warning("sample %r left out of teaching: %s", sample.id, error)
             return None
         finally:
             advance()
-        evidence = result.state.executor_evidence
-        columns: dict[str, object] = {
-            "distortion_analysis": findings_json(evidence.distortion_analysis) if evidence else None,
-            "quality_scores": scores_json(evidence.quality_scores) if evidence else None,
-        }
-        scores = tool_scores(evidence.quality_scores) if evidence else []
-        if scores:
-            columns["tool_mean"] = math.fsum(scores) / len(scores)
-        labelled = example.copy(**{k: v for k, v in {**columns, **_label_columns(sample)}.items() if v is not None})
-        return labelled.with_inputs(*example.inputs().keys())
+        return example, result, [(names[id(p)], inputs) for p, inputs, _ in asked if id(p) in names]
 
+    course = Course()
     with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(copy_context().run, taught, sample) for sample in samples]
-        examples = [example for future in futures if (example := future.result()) is not None]
-    if not examples:
+        futures = [pool.submit(copy_context().run, attend, sample) for sample in samples]
+        for sample, future in zip(samples, futures, strict=True):
+            attended = future.result()
+            if attended is None:
+                continue
+            example, result, asked = attended
+            course.lm_calls += result.usage.lm_calls
+            course.gathered.put(example.inputs(), result.state)
+            for lesson in lessons_of(sample, example, asked, program.resources):
+                course.lessons.setdefault(lesson.predictor, []).append(lesson)
+            rule = plan_by_rule(asked, program.resources)
+            course.examples.append(
+                example.copy(**({"plan_by_rule": rule} if rule else {})).with_inputs(*example.inputs())
+            )
+    if not course.examples:
         raise InputError("training samples: none could be assessed; run python -m data.check on the manifest")
-    return examples
+    _without_repeats(course)
+    return course
 
 
-def _label_columns(sample: Sample) -> dict[str, object]:
-    if sample.options and sample.answer:
-        return {
-            "final_answer": sample.answer,
-            "quality_reasoning": f"People chose {sample.answer}. {sample.options[sample.answer]}.",
-        }
-    if sample.quality is None:
-        return {}
-    return {
-        "quality_probs": label_probabilities(sample.quality),
-        "quality_reasoning": f"People rated images like this {sample.quality:.2f} of 5.",
-    }
-
-
-def label_probabilities(quality: float) -> LevelProbabilities:
-    """Return the narrowest belief over the levels whose mean is a human score (1..5): its two nearest levels.
-
-    >>> label_probabilities(2.9).by_level()[3]
-    0.9
-    """
-    quality = min(5.0, max(1.0, quality))
-    lower = min(4, math.floor(quality))
-    share = round(quality - lower, 6)
-    masses = dict.fromkeys(LEVEL_WORDS, 0.0)
-    masses[LEVEL_WORDS[lower - 1]] = round(1 - share, 6)
-    masses[LEVEL_WORDS[lower]] = share
-    return LevelProbabilities(**masses)
+def _without_repeats(course: Course) -> None:
+    """Keep one lesson of each question: a plan asked for four hundred images is one lesson."""
+    for name, lessons in course.lessons.items():
+        course.lessons[name] = list({lesson.key: lesson for lesson in reversed(lessons)}.values())[::-1]

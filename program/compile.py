@@ -5,15 +5,17 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, settings_from
+from program.cli import (
+    EXIT_FAILED_SAMPLES,
+    add_budget_flags,
+    add_settings_flags,
+    budget_from,
+    run_command,
+    settings_from,
+)  # fmt: skip
 
-if TYPE_CHECKING:
-    from optimizers.compiling import Compiled, Job
-    from program.tracking import RunHandle
-
-OPTIMIZERS = ("none", "labeled", "bootstrap", "random-search")
+OPTIMIZERS = ("none", "labeled", "bootstrap", "random-search", "mipro", "gepa", "simba", "copro", "fusion")
 """Names for --help, which must not import the optimizers; a test keeps them equal."""
 
 
@@ -24,12 +26,21 @@ def main(argv: list[str] | None = None) -> int:
         description="Teach a program on train, choose on validation, compare on test; save it and log it to MLflow.",
     )
     parser.add_argument("--data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest.jsonl")
-    parser.add_argument("--optimizer", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (default: random-search)")
+    parser.add_argument("--optimizer", metavar="NAME[,NAME]",
+                        help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: random-search for the embedded "
+                        "expert, gepa for other models)")  # fmt: skip
+    parser.add_argument("--roles", metavar="ROLE[,ROLE]", help="planner, executor, summarizer: which of them to teach")
+    parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos of the Summarizer's questions")
+    parser.add_argument("--teacher-lm", metavar="MODEL", help="stronger model whose answers become demos")
+    parser.add_argument("--repeat", metavar="K", type=int, default=1, help="compile with K seeds and show the spread")
+    parser.add_argument("--resume", action="store_true", help="go on with the compile that was begun in --out")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan of calls, time and cost; ask nothing")
     parser.add_argument(
         "--out", metavar="DIR", type=Path, help="folder of the compiled program (default: programs/DATA-TIME)"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_settings_flags(parser)
+    add_budget_flags(parser)
     arguments = parser.parse_args(argv)
     return run_command(lambda: _compile(arguments))
 
@@ -37,55 +48,54 @@ def main(argv: list[str] | None = None) -> int:
 def _compile(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from optimizers.compiling import compile_program, prepared
+    from optimizers.job import prepared
+    from optimizers.planning import call_plan
+    from optimizers.publishing import log_compile, show
+    from optimizers.repeating import compile_seeds, spread
+    from program.errors import InputError
     from program.tracking import Tracker, experiment_name
 
-    settings = settings_from(arguments)
+    if arguments.repeat < 1:
+        raise InputError(f"--repeat {arguments.repeat}: give 1 or more")
+    if arguments.resume and arguments.out is None:
+        raise InputError("--resume: give the folder of the compile to go on with as --out DIR")
+    settings, console = settings_from(arguments), Console(stderr=True, soft_wrap=True)
     data = arguments.data or settings.compile.data
-    out = arguments.out or settings.programs_dir / f"{Path(data).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    console = Console(stderr=True)
-    job = prepared(settings, data, arguments.optimizer or settings.compile.optimizer, out, console=console)
+    job = prepared(
+        settings, data, arguments.optimizer, console=console, roles=arguments.roles, demos=arguments.demos,
+        out=arguments.out or settings.programs_dir / f"{Path(data).stem}-{time.strftime('%Y%m%d-%H%M%S')}",
+        teacher_lm=arguments.teacher_lm, resume=arguments.resume,
+    )  # fmt: skip
+    plan = call_plan(job)
+    if arguments.dry_run:
+        sys.stdout.write(
+            json.dumps(plan.to_json(), indent=2) + "\n" if arguments.json else "\n".join(plan.lines()) + "\n"
+        )
+        return 0
+    for line in plan.lines():
+        console.print(line, highlight=False)
     tracker = Tracker(settings.mlruns_dir, experiment=experiment_name(data))
     with tracker.run(f"compile {job.optimizer} seed {settings.seed}", {"command": "compile"}) as run:
         run.log_params(job.params())
-        result = compile_program(job, console=console)
-        _log(run, result)
+        with budget_from(arguments):
+            result, results = compile_seeds(job, arguments.repeat, console=console)
+        log_compile(run, result, results)
     if arguments.json:
-        sys.stdout.write(json.dumps({**result.summary(), "mlflow_run": run.run_id}, indent=2) + "\n")
+        summary = {**result.summary(), "program": str(job.out), "repeats": spread(results), "plan": plan.to_json()}
+        sys.stdout.write(json.dumps({**summary, "mlflow_run": run.run_id}, indent=2) + "\n")
     else:
-        _show(job, result, f"{run.run_id}  ({tracker.ui_hint}, then {tracker.runs_url})")
+        hint = f"{run.run_id}  ({tracker.ui_hint}, then {tracker.runs_url})"
+        show(Console(soft_wrap=True), result, results, job.out, hint)
     return EXIT_FAILED_SAMPLES if result.uncompiled.failed or result.compiled.failed else 0
 
 
-def _log(run: "RunHandle", result: "Compiled") -> None:
-    from program.evaluation.report import scatter_plot
-
-    for prefix, figures in (
-        ("uncompiled_", result.uncompiled.figures), ("", result.compiled.figures), ("gain_", result.differences),
-    ):  # fmt: skip
-        for name, figure in figures.items():
-            run.log_figure(f"{prefix}{name}", figure)
-    run.log_metrics({f"seconds_{phase}": value for phase, value in result.seconds.items()})
-    run.log_metrics({f"mean_{name}": value for name, value in result.compiled.spent_per_sample.items()})
-    run.log_table([row.model_dump(mode="json") for row in result.compiled.rows], "samples")
-    run.log_table([row.model_dump(mode="json") for row in result.uncompiled.rows], "samples_uncompiled")
-    run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": result.compiled}), "scatter")
-    run.log_json(result.summary(), "result")
-    run.log_folder(result.folder, "program")
-    run.set_tags({"chosen": result.chosen})
-
-
-def _show(job: "Job", result: "Compiled", run: str) -> None:
-    from rich.console import Console
-
-    from program.evaluation.report import comparison_table
-
-    console = Console(soft_wrap=True)
-    console.print(comparison_table(result.uncompiled, result.compiled, result.differences))
-    if result.chosen == "uncompiled":
-        console.print("Compiling did not help on the validation samples: the program saved is the uncompiled one.")
-    console.print(f"compiled program  {job.out}  ({result.chosen})", highlight=False)
-    console.print(f"MLflow run        {run}", highlight=False)
+def _demos(text: str) -> int:
+    if text == "all":
+        return 0
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1, or all")
+    return value
 
 
 if __name__ == "__main__":

@@ -13,12 +13,13 @@ import dspy
 
 from program.agent import AgenticIQA
 from program.errors import ImageError, InputError
+from program.fitted_fusion import FIELDS, FittedFusion
 from program.images import HOST, IMAGES, parse_url
 from program.settings import Settings, load_settings
 from program.tracking.models import SCHEME, fetch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = ("FORMAT", "check_folder", "load", "program_sha256", "save", "schema_sha256")
 
@@ -26,18 +27,27 @@ FORMAT = 1
 _REFERENCE = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 
 
-def save(program: AgenticIQA, folder: Path, record: "Mapping[str, Any] | None" = None) -> Path:
+def save(
+    program: AgenticIQA,
+    folder: Path,
+    record: "Mapping[str, Any] | None" = None,
+    *,
+    files: "Mapping[str, str] | None" = None,
+    keep: "Iterable[str]" = (),
+) -> Path:
     """Write a program to `folder`, whole or not at all: state without LMs, demo images, and a record of its making.
 
-    Replaces an earlier program of the same folder; refuses a folder that holds anything else.
+    Replaces an earlier program of the same folder; refuses a folder that holds anything else. `files` are further
+    texts to write there by name, `keep` names files of the earlier one that stay.
     """
     check_folder(folder)
     state = _state(program)
     document = {
         "format": FORMAT,
         "schema_sha256": schema_sha256(program),
-        "program_sha256": _digest(state),
+        "program_sha256": program_sha256(program),
         "record": dict(record or {}),
+        "fusion": _fusion(program),
         "state": state,
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -48,6 +58,11 @@ def save(program: AgenticIQA, folder: Path, record: "Mapping[str, Any] | None" =
             digest, suffix = parse_url(url)
             (partial / "images" / f"{digest}{suffix}").write_bytes(IMAGES.read(url))
         (partial / "program.json").write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
+        for name in keep:
+            if (folder / name).is_file():
+                shutil.copy2(folder / name, partial / name)
+        for name, text in (files or {}).items():
+            (partial / name).write_text(text, "utf-8")
         partial.chmod(0o755)
         _replace(partial, folder)
     except BaseException:
@@ -81,6 +96,11 @@ def load(
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"program {str(path)!r}: program.json cannot be read ({error}); compile again") from error
     program = AgenticIQA(settings=settings, lm=lm)
+    if document.get("fusion") is not None:
+        try:
+            program.summarizer.fitted = FittedFusion.from_json(program.resources.fusion, document["fusion"])
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InputError(f"program {str(path)!r}: its fusion does not fit ({error}); compile again") from error
     if schema != schema_sha256(program):
         raise InputError(f"program {str(path)!r}: was compiled for other signatures than this version's; compile again")
     _add_images(path, json.dumps(state))
@@ -100,17 +120,27 @@ def _local(folder: "str | os.PathLike[str]", settings: Settings | None) -> Path:
 
 
 def schema_sha256(program: AgenticIQA) -> str:
-    """Return the hash of every predictor's name and fields (not of instructions, which optimizers rewrite)."""
-    fields = {
+    """Return the hash of every predictor's name and fields (not of instructions, which optimizers rewrite).
+
+    A fitted fusion adds its own fields.
+    """
+    fields: dict[str, Any] = {
         name: [(f, str(info.annotation)) for f, info in predictor.signature.fields.items()]
         for name, predictor in program.named_predictors()
     }
+    if program.summarizer.fitted is not None:
+        fields["fusion"] = list(FIELDS)
     return _digest(fields)
 
 
 def program_sha256(program: AgenticIQA) -> str:
-    """Return the hash of what a program has learned: instructions and demos."""
-    return _digest(_state(program))
+    """Return the hash of what a program has learned: instructions, demos and fusion."""
+    return _digest([_state(program), _fusion(program)])
+
+
+def _fusion(program: AgenticIQA) -> dict[str, Any] | None:
+    fitted: FittedFusion | None = program.summarizer.fitted
+    return fitted.to_json() if fitted is not None else None
 
 
 def _state(program: AgenticIQA) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from program.gate import WireSettings
 __all__ = (
     "CompileSettings",
     "FusionSettings",
+    "OptimizerSettings",
+    "RecipeSettings",
     "RoleSettings",
     "ServeSettings",
     "Settings",
@@ -78,10 +80,15 @@ class CompileSettings(_Section):
     """What `python -m program.compile` does unless told otherwise."""
 
     data: str
-    optimizer: str
-    max_bootstrapped_demos: int = Field(ge=0)
-    max_labeled_demos: int = Field(ge=0)
-    candidate_programs: int = Field(ge=1)
+    optimizer: str | None = None
+    """Recipes, separated by commas; None: random-search for the embedded backend, gepa for others."""
+    roles: tuple[Literal["planner", "executor", "summarizer"], ...] | None = None
+    """Roles that are taught; None: the summarizer for the embedded backend, all of them for others."""
+    objective: Literal["rank", "mean", "groups"] = "rank"
+    """How a search scores a candidate: by correlation over the samples, by their mean agreement, or (optimizers of
+    DSPy, which otherwise take the mean) by the correlation within groups of eight."""
+    baselines: bool = True
+    """Whether the table shows the best single tool or model beside the programs."""
     train_scoring: int = Field(ge=0)
     """At most this many scoring samples of the train split teach; likewise below."""
     train_mcq: int = Field(ge=0)
@@ -129,6 +136,39 @@ class ServeSettings(_Section):
     """Load everything at start, on a generated picture, where no paid model would be asked."""
 
 
+class RecipeSettings(_Section):
+    """What one optimizer may spend; a recipe reads the keys it has a use for."""
+
+    demos: int | None = Field(32, ge=0)
+    """Demos of each of the Summarizer's questions; None: every training sample."""
+    role_demos: int = Field(4, ge=0)
+    """Demos of each question of the other roles."""
+    bootstrapped: int = Field(0, ge=0)
+    """How many of the demos are answers of the program (or its teacher) that people agree with."""
+    starts: int = Field(8, ge=1)
+    """Sets of demos a search begins with."""
+    steps: int = Field(0, ge=0)
+    """Changes to the best candidate: exchanged demos, SIMBA's steps, COPRO's depth."""
+    search_samples: int = Field(200, ge=1)
+    """At most so many samples score each candidate."""
+    candidates: int = Field(6, ge=2)
+    """Instructions or programs proposed at a time."""
+    trials: int = Field(12, ge=1)
+    """Combinations that MIPRO tries."""
+    metric_calls: int = Field(400, ge=1)
+    """Program runs that GEPA may make."""
+    minibatch: int = Field(3, ge=1)
+    """Samples of one reflection or step."""
+
+
+class OptimizerSettings(_Section):
+    """Budgets by recipe: for the embedded backend, whose answers cost milliseconds, and for models that are paid."""
+
+    weights: dict[Literal["answer", "plan", "distortion"], float]
+    embedded: dict[str, RecipeSettings]
+    model: dict[str, RecipeSettings]
+
+
 class Settings(_Section):
     """The whole tree."""
 
@@ -144,6 +184,7 @@ class Settings(_Section):
     compile: CompileSettings
     tracking: TrackingSettings
     serve: ServeSettings
+    optimizers: OptimizerSettings
     models: LanguageModels
     wire: WireSettings
 
@@ -208,9 +249,8 @@ def load_settings(path: Path | None = None, overrides: Mapping[str, Any] | None 
     """
     origin = "configs/default.yaml"
     tree = _read(files("configs").joinpath("default.yaml").read_text("utf-8"), origin)
-    tree["models"] = _read(
-        files("configs").joinpath("model_backends.yaml").read_text("utf-8"), "configs/model_backends.yaml"
-    )
+    for key, name in (("models", "model_backends.yaml"), ("optimizers", "optimizers.yaml")):
+        tree[key] = _read(files("configs").joinpath(name).read_text("utf-8"), f"configs/{name}")
     chosen = path or (Path(os.environ["AGENTICIQA_CONFIG"]) if os.environ.get("AGENTICIQA_CONFIG") else None)
     if chosen is not None:
         try:

@@ -9,7 +9,8 @@ from dspy.utils.exceptions import LMInvalidRequestError
 
 from program.ask import RUNGS, Answer, ask
 from program.evidence import contradiction, findings_json, findings_note, scores_json, tool_scores, used_evidence
-from program.fusion import level_in_text, spread
+from program.fitted_fusion import FittedFusion
+from program.fusion import ScoreFusion, level_in_text, spread
 from program.images import ImageRef
 from program.logprobs import level_masses, tokens_of
 from program.metering import stage
@@ -59,6 +60,13 @@ class Summarizer(dspy.Module):
         self.classify = dspy.Predict(ClassifyQuality)
         self.answer = dspy.Predict(AnswerQuestion)
         self.explain = dspy.Predict(ExplainQuality)
+        self.fitted: FittedFusion | None = None
+        """The fusion a compile fitted; saved with the program."""
+
+    @property
+    def fusion(self) -> ScoreFusion:
+        """How tool scores and level probabilities become one score."""
+        return self.fitted or self.resources.fusion
 
     def forward(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None = None) -> SummarizerOutput:
         """Return the answer for a state that holds a plan and evidence (either may be None).
@@ -101,7 +109,7 @@ class Summarizer(dspy.Module):
         if probabilities is None:
             level = level_in_text(answer.raw)
             if level is not None:
-                probabilities = self.resources.fusion.extract_vlm_probabilities(str(level), mode="classification")
+                probabilities = self.fusion.extract_vlm_probabilities(str(level), mode="classification")
                 source = "classification"
                 rung, reasoning = "text", f"The model's answer, read as text, names level {level} of 5."
         if probabilities is None and not scores:
@@ -110,7 +118,7 @@ class Summarizer(dspy.Module):
         if degraded:
             rung, reasoning = "tools alone", "The model gave no level probabilities; the tools' scores stand alone."
             logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
-        fusion = self.resources.fusion
+        fusion = self.fusion
         score = fusion.fuse_scores(scores, probabilities)
         posterior = fusion.posterior(scores, probabilities)
         return {
@@ -173,7 +181,7 @@ class Summarizer(dspy.Module):
 
     def _verbalized(self, inputs: Mapping[str, Any]) -> Answer[_Belief]:
         def read(p: dspy.Prediction) -> _Belief:
-            found = self.resources.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
+            found = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
             return _Belief(found, _reasoning(p), "probabilities")
 
         return ask(self.score, inputs, lm=self.resources.lm("summarizer"), example=_SCORED, check=read)
@@ -182,7 +190,7 @@ class Summarizer(dspy.Module):
         """Ask for a letter; its level probabilities are its tokens' where the backend gave them, else smoothed."""
 
         def read(p: dspy.Prediction) -> _Belief:
-            smoothed = self.resources.fusion.extract_vlm_probabilities(p.quality_level, mode="classification")
+            smoothed = self.fusion.extract_vlm_probabilities(p.quality_level, mode="classification")
             if from_tokens and (tokens := tokens_of(p.get("logprobs"))):
                 try:
                     return _Belief(level_masses(tokens), _reasoning(p), "logprobs")
@@ -240,14 +248,14 @@ class Summarizer(dspy.Module):
         scores = tool_scores(evidence.quality_scores)
         score = fields.get("quality_score")
         if score is None and is_iqa and scores:
-            score = self.resources.fusion.fuse_scores(scores, None)
+            score = self.fusion.fuse_scores(scores, None)
         replan, reason = self._replan(state, evidence, failed=fields["status"] == "failed", is_iqa=is_iqa)
         return SummarizerOutput(
             **{
                 **fields,
                 "quality_reasoning": " ".join([fields["quality_reasoning"].strip(), *notes]),
                 "quality_score": score,
-                "level": self.resources.fusion.map_to_level(score) if score is not None else None,
+                "level": self.fusion.map_to_level(score) if score is not None else None,
                 "used_evidence": used_evidence(evidence),
                 "need_replan": replan,
                 "replan_reason": reason if replan else None,

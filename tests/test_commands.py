@@ -43,7 +43,10 @@ def manifest(tmp_path: Path, rng: np.random.Generator) -> Path:
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     file = tmp_path / "small.yaml"
-    file.write_text("compile: {candidate_programs: 1, rerank: 1, max_labeled_demos: 6, max_bootstrapped_demos: 2}\n")
+    file.write_text(
+        "compile: {rerank: 1}\n"
+        "optimizers: {embedded: {random-search: {demos: 6, bootstrapped: 2, starts: 2, steps: 1}}}\n"
+    )
     return file
 
 

@@ -40,7 +40,9 @@ def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
             small.resize((128, 96)).save(tmp_path / name)
             lines.append({"id": name, "image": name, "mos": 5 - level, "group": str(number), "split": split})
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    (tmp_path / "small.yaml").write_text("compile: {candidate_programs: 1, rerank: 1, max_labeled_demos: 4}\n")
+    (tmp_path / "small.yaml").write_text(
+        "compile: {rerank: 1}\noptimizers: {embedded: {random-search: {demos: 4, starts: 2, steps: 1}}}\n"
+    )
     save(AgenticIQA(), tmp_path / "programs" / "first")
     monkeypatch.setenv("AGENTICIQA_CONFIG", str(tmp_path / "small.yaml"))
     monkeypatch.chdir(tmp_path)

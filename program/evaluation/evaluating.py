@@ -117,7 +117,8 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
     """Return what an answer depends on besides the sample: a checkpoint of another context is not continued."""
     settings = program.resources.settings
     shown = settings.model_dump(
-        mode="json", exclude={"cache_dir", "mlruns_dir", "programs_dir", "compile", "serve", "seed", "wire"}
+        mode="json",
+        exclude={"cache_dir", "mlruns_dir", "programs_dir", "compile", "optimizers", "serve", "seed", "wire"},
     )
     calibration = settings.tools.calibration or Path(str(files("configs").joinpath("calibration.json")))
     changing = ("device", "threads", "reduce_above_px", "resize_reference")

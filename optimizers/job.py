@@ -1,0 +1,212 @@
+"""What to compile, checked before anything is asked of a model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import dspy
+from rich.console import Console
+
+from data.manifest import Sample, manifest_sha256, read_manifest
+from data.quickstart import resolve_dataset
+from data.splits import check_leaks
+from optimizers.journal import run_key
+from optimizers.metering import metered_lm
+from optimizers.recipes import REFLECTING, check_data, check_recipe
+from optimizers.taught import ROLES, TaughtProgram
+from program.agent import AgenticIQA
+from program.errors import InputError, did_you_mean
+from program.evaluation.record import Dataset
+from program.lms.build import build_lm, model_name, resolves_references
+from program.resources import Role
+from program.saving import check_folder, program_sha256
+from program.settings import RecipeSettings, RoleSettings, Settings
+
+__all__ = ("Job", "prepared")
+
+_UNSHOWN = {"cache_dir", "mlruns_dir", "programs_dir"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to compile: settings, the data by split, the optimizers in turn, and where the program goes."""
+
+    settings: Settings
+    data: str
+    optimizers: tuple[str, ...]
+    roles: tuple[str, ...]
+    out: Path
+    dataset: Dataset
+    splits: dict[str, list[Sample]]
+    teacher_lm: str | None = None
+    demos: int | None = None
+    """Demos of the Summarizer's questions, instead of the budget's; 0 means every training sample."""
+    resume: bool = False
+    lm: dspy.BaseLM | None = field(default=None, compare=False)
+    """A model given from Python, which plays every role."""
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the embedded expert plays every taught role."""
+        return self.lm is None and all(
+            _is_embedded(getattr(self.settings.models, role)) for role in self.roles
+        )  # fmt: skip
+
+    @property
+    def optimizer(self) -> str:
+        """The optimizers' names, joined by commas."""
+        return ",".join(self.optimizers)
+
+    def budget(self, name: str) -> RecipeSettings:
+        """Return what a recipe may spend."""
+        known = self.settings.optimizers.embedded if self.embedded else self.settings.optimizers.model
+        budget = known.get(name, RecipeSettings())
+        if self.demos is not None:
+            budget = budget.model_copy(update={"demos": self.demos or None})
+        return budget
+
+    @cached_property
+    def reflection(self) -> dspy.BaseLM | None:
+        """The model that writes instructions: the settings', else the Summarizer's unless that is the embedded one."""
+        role = self.settings.models.reflection
+        if role is None:
+            if self.lm is not None:
+                return metered_lm(self.lm.copy(temperature=1.0))
+            role = self.settings.models.summarizer
+            if _is_embedded(role):
+                return None
+            role = role.model_copy(update={"temperature": 1.0, "max_tokens": max(role.max_tokens, 8000)})
+        if _is_embedded(role):
+            return None
+        lm = build_lm(role, cache_dir=self.settings.cache_dir)
+        if not resolves_references(lm):
+            raise InputError(
+                f"reflection model {role.backend!r}: is reached through LiteLLM, which cannot be shown the images; "
+                "give one with --reflection-lm that DSPy speaks to itself, as openai/gpt-4o"
+            )
+        return metered_lm(lm)
+
+    def teacher(self, names: Sequence[str]) -> TaughtProgram | None:
+        """Return the program that a student's demos are bootstrapped from, or None without a teacher."""
+        if self.teacher_lm is None:
+            return None
+        return TaughtProgram(AgenticIQA(self.settings.with_model(self.teacher_lm)), names)
+
+    def params(self) -> dict[str, Any]:
+        """Return what identifies and repeats this compile, for the MLflow run."""
+        return {
+            "data": self.data,
+            "manifest_sha256": self.dataset.manifest_sha256,
+            "optimizer": self.optimizer,
+            "roles": ",".join(self.roles),
+            "budgets": {name: self.budget(name).model_dump() for name in self.optimizers},
+            "teacher": self.teacher_lm,
+            "samples": {name: len(samples) for name, samples in self.splits.items()},
+            **self.settings.model_dump(mode="json", exclude={*_UNSHOWN, "optimizers"}),
+        }
+
+    def key(self, program: AgenticIQA, samples: Sequence[Sample]) -> dict[str, str]:
+        """Return the hashes of what the candidates depend on, by what they are called in a message."""
+        models = {role: program.resources.lm(_as_role(role)).model for role in ROLES}
+        optimizers = self.settings.optimizers
+        return run_key({
+            "dataset": [self.dataset.manifest_sha256, sorted(s.id for s in samples)],
+            "program": [program_sha256(program), models, self.settings.assessment.model_dump()],
+            "objective": [self.settings.compile.objective, optimizers.weights],
+            "optimizer": [self.optimizers, {n: self.budget(n).model_dump() for n in self.optimizers}, self.roles,
+                          self.teacher_lm],
+            "seed": self.settings.seed,
+        })  # fmt: skip
+
+    def context(self, program: AgenticIQA) -> dict[str, Any]:
+        """Return whose results these are, for records."""
+        models = {role: program.resources.lm(_as_role(role)).model for role in ROLES}
+        shown = self.settings.model_dump(mode="json", exclude={*_UNSHOWN, "optimizers"})
+        return {"models": models, "optimizer": self.optimizer, "settings": shown}
+
+    def seeded(self, seed: int, out: Path) -> "Job":
+        """Return the same job with another seed and folder."""
+        return replace(self, settings=self.settings.model_copy(update={"seed": seed}), out=out)
+
+
+def prepared(
+    settings: Settings,
+    data: str,
+    optimizer: str | None = None,
+    out: Path | None = None,
+    *,
+    roles: str | Sequence[str] | None = None,
+    teacher_lm: str | None = None,
+    demos: int | None = None,
+    resume: bool = False,
+    lm: dspy.BaseLM | None = None,
+    console: Console | None = None,
+) -> Job:
+    """Return the job with its data read and checked; raises InputError or DataError for what cannot be used.
+
+    Nothing is asked of a model, and `out` is refused here if a program cannot be saved there. `optimizer` names
+    recipes in turn, separated by commas.
+    """
+    embedded = lm is None and _is_embedded(settings.models.summarizer)
+    named = optimizer or settings.compile.optimizer or ("random-search" if embedded else "gepa")
+    optimizers = tuple(name.strip() for name in named.split(",") if name.strip())
+    taught = _roles(roles if roles is not None else settings.compile.roles, embedded=embedded)
+    out = out or settings.programs_dir / Path(data).stem
+    job = Job(
+        settings, data, optimizers, taught, out, Dataset(name=data), {}, teacher_lm=teacher_lm, demos=demos,
+        resume=resume, lm=lm,
+    )  # fmt: skip
+    if teacher_lm is not None:
+        model_name(teacher_lm)
+    for name in optimizers:
+        reads = not job.embedded and (name not in REFLECTING or job.reflection is not None)
+        check_recipe(
+            name, embedded=job.embedded, reflection=reads or (name in REFLECTING and job.reflection is not None),
+            teacher=teacher_lm is not None,
+        )  # fmt: skip
+    check_folder(out)
+    manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
+    dataset = Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split="test")
+    splits = _splits(manifest)
+    job = replace(job, dataset=dataset, splits=splits)
+    for name in optimizers:
+        scored = {split: sum(s.task == "scoring" for s in members) for split, members in splits.items()}
+        train = scored["train"] if name == "fusion" else len(splits["train"])
+        check_data(name, job.budget(name), train, scored["validation"] if name == "fusion" else 0)
+    return job
+
+
+def _roles(given: str | Sequence[str] | None, *, embedded: bool) -> tuple[str, ...]:
+    if given is None:
+        return ("summarizer",) if embedded else ROLES
+    names = [n.strip() for n in given.split(",")] if isinstance(given, str) else list(given)
+    for name in names:
+        if name not in ROLES:
+            raise InputError(f"role {name!r}: unknown{did_you_mean(name, ROLES)}")
+    return tuple(role for role in ROLES if role in names)
+
+
+def _splits(manifest: Path) -> dict[str, list[Sample]]:
+    splits: dict[str, list[Sample]] = {"train": [], "validation": [], "test": []}
+    samples = list(read_manifest(manifest))
+    check_leaks(samples)
+    for sample in samples:
+        if sample.split is not None and sample.task != "open":
+            splits[sample.split].append(sample)
+    empty = [name for name, members in splits.items() if not members]
+    if empty:
+        raise InputError(
+            f"manifest {str(manifest)!r}: no labelled sample in split {', '.join(empty)}; "
+            'give every sample a "split" of train, validation or test'
+        )
+    return splits
+
+
+def _is_embedded(role: RoleSettings) -> bool:
+    return role.backend.replace(".", "/", 1).partition("@")[0] == "perceptual/expert"
+
+
+def _as_role(role: str) -> Role:
+    return role  # type: ignore[return-value]

@@ -1,0 +1,174 @@
+"""The plan of a compile before it starts: program runs, model calls, time and cost, as expected and at most."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from optimizers.job import Job
+from optimizers.teaching import choose_samples
+from program.settings import RecipeSettings
+
+__all__ = ("CallPlan", "Phase", "call_plan", "search_bound")
+
+_TOKENS_IN, _TOKENS_OUT = 1500, 200
+"""Assumed of a call with an image and eight demos, for the cost."""
+_SECONDS_PER_CALL, _SECONDS_EMBEDDED, _SECONDS_EVIDENCE = 2.0, 0.006, 0.35
+"""Assumed: of a remote call; measured: of an embedded answer, and of an image's tools and measurements, on one core."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase: runs of the program (at most), and calls as expected and at most."""
+
+    name: str
+    runs: int
+    expected: int
+    most: int
+
+
+@dataclass(frozen=True)
+class CallPlan:
+    """The phases of a compile, in order; `paid` is whether any call goes to a model that is not embedded."""
+
+    phases: tuple[Phase, ...]
+    paid: bool
+    seconds: float
+    cost_usd: float | None
+    """Expected; None where the price is unknown."""
+
+    @property
+    def expected(self) -> int:
+        """Calls expected in all."""
+        return sum(phase.expected for phase in self.phases)
+
+    @property
+    def most(self) -> int:
+        """Calls in all, at most."""
+        return sum(phase.most for phase in self.phases)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        return {
+            "phases": [vars(phase) for phase in self.phases], "expected_calls": self.expected,
+            "most_calls": self.most, "paid": self.paid, "seconds": round(self.seconds), "cost_usd": self.cost_usd,
+        }  # fmt: skip
+
+    def lines(self) -> Iterator[str]:
+        """Yield the plan as lines for people."""
+        kind = "model calls" if self.paid else "embedded answers (free)"
+        for phase in self.phases:
+            yield f"{phase.name:<24}{phase.runs:>8,} runs   about {phase.expected:>7,}, at most {phase.most:>8,} {kind}"
+        cost = "" if not self.paid else (
+            f", about {self.cost_usd:.2f} USD" if self.cost_usd is not None else ", price unknown"
+        )  # fmt: skip
+        yield f"in all: about {self.expected:,}, at most {self.most:,} {kind}, about {_time(self.seconds)}{cost}"
+
+
+def call_plan(job: Job) -> CallPlan:
+    """Return the plan of a job. Answers that are in the cache already cost nothing, so a repeat stays far below it."""
+    chosen, seed = job.settings.compile, job.settings.seed
+    train = choose_samples(job.splits["train"], scoring=chosen.train_scoring, mcq=chosen.train_mcq, seed=seed)
+    held = choose_samples(
+        job.splits["validation"], scoring=chosen.validation_scoring, mcq=chosen.validation_mcq, seed=seed
+    )
+    test = job.splits["test"]
+    full, full_most = _calls_of_a_run(job)
+    attempts = job.settings.wire.attempts
+    one, one_most = (1, attempts) if job.roles == ("summarizer",) else (full, full_most)
+    gathered = len(train) + len(held)
+    phases = [Phase("evidence", gathered, full * gathered, full_most * gathered)]
+    ranked = 1
+    for name in job.optimizers:
+        runs, reflections, proposed = search_bound(name, job.budget(name), len(train), len(held), _predictors(job))
+        replayed = one if name != "bootstrap" else full
+        most = one_most if name != "bootstrap" else full_most
+        phases.append(Phase(name, runs, replayed * runs + reflections // 2, most * runs + reflections))
+        ranked += min(chosen.rerank, proposed)
+    phases.append(Phase("choose on validation", ranked * len(held), one * ranked * len(held),
+                        one_most * ranked * len(held)))  # fmt: skip
+    passes = 2 * len(test)
+    beside = (1, attempts) if chosen.baselines else (0, 0)
+    phases.append(Phase("test", passes, full * passes + beside[0] * len(test),
+                        full_most * passes + beside[1] * len(test)))  # fmt: skip
+    expected = sum(phase.expected for phase in phases)
+    if job.embedded:
+        seconds = (gathered + len(test)) * _SECONDS_EVIDENCE / chosen.workers + expected * _SECONDS_EMBEDDED
+    else:
+        seconds = expected * _SECONDS_PER_CALL / chosen.workers
+    return CallPlan(tuple(phases), not job.embedded, seconds, _cost(job, expected))
+
+
+def search_bound(name: str, budget: RecipeSettings, train: int, held: int, predictors: int) -> tuple[int, int, int]:
+    """Return the most program runs, reflection calls and candidates that a recipe can need.
+
+    From the optimizers' own loops (DSPy 3.4, GEPA 0.1.4); a reflection call counts twice, as a reply that cannot be
+    read is asked for once more.
+    """
+    scored = min(budget.search_samples, held)
+    width, batch = budget.candidates, budget.minibatch
+    match name:
+        case "labeled" | "fusion":
+            return (0, 0, 1) if name == "labeled" else (train + held, 0, 2)
+        case "bootstrap":
+            return train, 0, 1
+        case "random-search":
+            tried = budget.starts + budget.steps
+            given = train if budget.bootstrapped else 0
+            return given + (tried + bool(given)) * min(budget.search_samples, max(train, held)), 0, tried + 1
+        case "mipro":
+            return (budget.trials + 1) * scored, 2 * (12 + 3 * width * predictors), budget.trials + 1
+        case "gepa":
+            rounds = math.ceil(budget.metric_calls / batch)
+            return budget.metric_calls + 2 * batch + 2 * scored, 2 * rounds, rounds
+        case "simba":
+            runs = budget.steps * batch * (2 * width + 1) + (width + 1) * scored
+            return runs, 2 * budget.steps * batch, width + 1
+        case "copro":
+            depth = max(1, budget.steps)
+            tried = predictors * sum(width * d for d in range(1, depth + 1))
+            return tried * scored, 2 * predictors * (width - 1 + (depth - 1) * width), tried
+        case _:
+            return 0, 0, 0
+
+
+def _calls_of_a_run(job: Job) -> tuple[int, int]:
+    """Return the calls of one whole run: as expected (plans and tool choices are mostly cached) and at most."""
+    chosen = job.settings.assessment
+    diagnosis = 1 if chosen.diagnosis == "merged" else 2
+    regions = max((len(s.regions or {}) for members in job.splits.values() for s in members), default=0)
+    asked = 1 + 1 + diagnosis * (1 + regions) + 1 + 1  # plan, locate, diagnose each view, choose tools, answer
+    return diagnosis + 2, asked * job.settings.wire.attempts * (1 + chosen.max_replan_iterations)
+
+
+def _predictors(job: Job) -> int:
+    diagnosis = 1 if job.settings.assessment.diagnosis == "merged" else 2
+    tasks = {s.task for s in job.splits["train"]}
+    return sum({"planner": 1, "executor": diagnosis + 1, "summarizer": len(tasks)}[role] for role in job.roles)
+
+
+def _cost(job: Job, calls: int) -> float | None:
+    if job.embedded:
+        return None
+    from dspy import lm15
+    from dspy.clients.costs import estimate_cost
+
+    provider, _, model = job.settings.models.summarizer.backend.replace(".", "/", 1).partition("/")
+    response = lm15.Response(
+        id=None, model=model, message=lm15.Message.assistant("x"), finish_reason="stop",
+        usage=lm15.Usage(input_tokens=_TOKENS_IN, output_tokens=_TOKENS_OUT),
+    )  # fmt: skip
+    if job.settings.models.summarizer.api_base is not None:
+        return None
+    price, _ = estimate_cost(response, provider=provider, requested_model=model)
+    return None if price is None else price * calls
+
+
+def _time(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )

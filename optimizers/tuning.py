@@ -1,0 +1,177 @@
+"""Fusion fitted on human scores, without a language model: eta, the model's weight, and a monotone map.
+
+Eta and weight are chosen on a grid by SRCC + PLCC on training samples that are no demos of the program; the map is a
+line, a four-parameter logistic or an isotonic fit of the same samples, whichever has the highest PLCC (then the lowest
+RMSE) on validation. What is kept is decided on validation, as for any candidate.
+"""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.manifest import Sample
+from optimizers.bench import Candidate
+from optimizers.taught import Replayed
+from program.agent import AgenticIQA
+from program.budget import BudgetSpent
+from program.errors import InputError
+from program.evaluation.logistic import fit_logistic
+from program.evaluation.metrics import plcc, rmse, srcc
+from program.fitted_fusion import FittedFusion
+from program.fusion import ScoreFusion
+from program.images import IMAGES
+
+__all__ = ("ETAS", "WEIGHTS", "fitted_curve", "tuned")
+
+logger = logging.getLogger(__name__)
+
+ETAS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
+_LEAST = 30
+"""Scored samples that a fit needs."""
+_MARGIN = 0.002
+"""What a grid point has to add to SRCC + PLCC to be preferred over the paper's values."""
+
+Array = NDArray[np.float64]
+Beliefs = tuple[Any, Any]
+"""What the Summarizer handed to the fusion: tool scores and level probabilities."""
+
+_SEEN: ContextVar[list[Beliefs] | None] = ContextVar("agentic_iqa_fusion_seen", default=None)
+
+
+class _Recording(FittedFusion):
+    """Fuses as its base does and keeps what it was given."""
+
+    def fuse_scores(self, tool_scores: Any, vlm_probabilities: Any) -> float:
+        seen = _SEEN.get()
+        if seen is not None:
+            seen.append((tool_scores, vlm_probabilities))
+        return super().fuse_scores(tool_scores, vlm_probabilities)
+
+
+def tuned(
+    base: Candidate, replay: "Any", train: Sequence[Sample], validation: Sequence[Sample], *, workers: int
+) -> tuple[list[Candidate], str]:
+    """Return candidates with a fitted fusion (eta, weight and map; the map alone), and what was fitted, in words.
+
+    `replay(program)` makes what runs a program on the gathered evidence. No candidate where fewer than 30 scored
+    training samples are no demos, with a note that says so.
+    """
+    program = base.program
+    shown = {getattr(demo.get("image"), "url", None) for p in program.predictors() for demo in p.demos}
+    free = [s for s in train if s.task == "scoring" and IMAGES.add(s.image).url not in shown]
+    scored = [s for s in validation if s.task == "scoring"]
+    if len(free) < _LEAST or len(scored) < 10:
+        return (
+            [],
+            f"fusion: {len(free)} scored training samples are no demos; {_LEAST} are needed, so nothing is fitted",
+        )
+    given, truth = _beliefs(program, replay, free, workers)
+    held, held_truth = _beliefs(program, replay, scored, workers)
+    plain = program.resources.fusion
+    eta, weight = _grid(plain, given, truth)
+    found, told = [], []
+    for name, fusion in (("fusion", FittedFusion(plain, eta=eta, model_weight=weight)), ("map", FittedFusion(plain))):
+        curve, kind = _best_curve(fusion, given, truth, held, held_truth)
+        fitted = FittedFusion(plain, eta=fusion.eta, model_weight=fusion.model_weight, curve=curve)
+        copy = program.deepcopy()
+        copy.summarizer.fitted = fitted
+        found.append(Candidate(f"{base.name}+{name}", copy))
+        told.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {kind}")
+    return found, f"fusion fitted on {len(free)} samples ({'; '.join(told)})"
+
+
+def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, float]]:
+    """Return increasing knots over 1..5 of a "line", "logistic" or "isotonic" fit of truth on fused scores.
+
+    Empty where the fit does not increase, or for "none". Values stay inside 1..5.
+    """
+    grid = np.linspace(1.0, 5.0, 17)
+    if kind == "none" or np.ptp(fused) < 1e-6:
+        return []
+    if kind == "line":
+        slope, offset = np.polyfit(fused, truth, 1)
+        values = slope * grid + offset
+    elif kind == "logistic":
+        values = np.asarray(fit_logistic(fused, truth, 4)(grid))
+    else:
+        from sklearn.isotonic import IsotonicRegression
+
+        # Smoothed by a line through a fifth of its weight: steps of a few samples are noise.
+        steps = IsotonicRegression(out_of_bounds="clip").fit(fused, truth).predict(grid)
+        slope, offset = np.polyfit(fused, truth, 1)
+        values = 0.8 * np.convolve(np.pad(steps, 1, mode="edge"), [0.25, 0.5, 0.25], "valid") + 0.2 * (
+            slope * grid + offset
+        )
+    if not np.all(np.isfinite(values)) or values[-1] - values[0] < 0.1:
+        return []
+    # Strictly increasing inside the scale, whatever the fit does at its ends: ranks must not be tied.
+    values = np.maximum.accumulate(np.clip(values, 1.0, 5.0)) * (1 - 1e-3) + grid * 1e-3
+    return [(float(x), round(float(y), 6)) for x, y in zip(grid, values, strict=True)]
+
+
+def _beliefs(program: AgenticIQA, replay: Any, samples: Sequence[Sample], workers: int) -> tuple[list[Beliefs], Array]:
+    recording = program.deepcopy()
+    recording.summarizer.fitted = _Recording(program.resources.fusion)
+    run: Replayed = replay(recording)
+
+    def ask(sample: Sample) -> Beliefs | None:
+        token = _SEEN.set([])
+        try:
+            run.on(sample)
+            seen = _SEEN.get() or []
+            return seen[0] if seen else None
+        except BudgetSpent:
+            raise
+        except InputError as error:
+            logger.warning("sample %r left out of the fusion's fit: %s", sample.id, error)
+            return None
+        finally:
+            _SEEN.reset(token)
+
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(copy_context().run, ask, sample) for sample in samples]
+        pairs = [(future.result(), sample.quality) for future, sample in zip(futures, samples, strict=True)]
+    kept = [(given, quality) for given, quality in pairs if given is not None and quality is not None]
+    return [given for given, _ in kept], np.array([quality for _, quality in kept])
+
+
+def _fused(fusion: ScoreFusion, given: Sequence[Beliefs]) -> Array:
+    return np.array([fusion.fuse_scores(tools, model) for tools, model in given])
+
+
+def _agreement(truth: Array, fused: Array) -> float:
+    return float(np.nan_to_num(srcc(truth, fused)) + np.nan_to_num(plcc(truth, fused)))
+
+
+def _grid(plain: ScoreFusion, given: Sequence[Beliefs], truth: Array) -> tuple[float, float]:
+    best, chosen = _agreement(truth, _fused(FittedFusion(plain), given)) + _MARGIN, (plain.eta, 1.0)
+    for eta in ETAS:
+        for weight in WEIGHTS:
+            if eta == 0 and weight == 0:
+                continue
+            found = _agreement(truth, _fused(FittedFusion(plain, eta=eta, model_weight=weight), given))
+            if found > best:
+                best, chosen = found, (eta, weight)
+    return chosen
+
+
+def _best_curve(
+    fusion: FittedFusion, given: Sequence[Beliefs], truth: Array, held: Sequence[Beliefs], held_truth: Array
+) -> tuple[list[tuple[float, float]], str]:
+    fused, unseen = _fused(fusion, given), _fused(fusion, held)
+    found = []
+    for kind in ("none", "line", "logistic", "isotonic"):
+        curve = fitted_curve(kind, fused, truth)
+        if curve or kind == "none":
+            mapped = np.array([FittedFusion(fusion, curve=curve).mapped(x) for x in unseen])
+            found.append(
+                (round(float(np.nan_to_num(plcc(held_truth, mapped))), 3), -rmse(held_truth, mapped), kind, curve)
+            )
+    best = max(found, key=lambda f: f[:2])
+    return best[3], best[2]
