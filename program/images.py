@@ -206,6 +206,11 @@ class ImageStore:
         pixels = Image.fromarray(self.pixels(ref)).resize((width, height), Image.Resampling.LANCZOS)
         return self.add(np.asarray(pixels), max_pixels=width * height)
 
+    def forget_pixels(self) -> None:
+        """Drop what was decoded; every reference stays valid and is decoded anew when it is next looked at."""
+        with self._lock:
+            self._decoded.clear()
+
     def _add_path(self, path: Path, max_pixels: int) -> ImageRef:
         name = str(path)
         try:
