@@ -1,6 +1,8 @@
 """Questions about images whose properties are known because they were made so: both languages, every kind."""
 
 import io
+import json
+from importlib.resources import files
 from itertools import permutations
 
 import dspy
@@ -13,7 +15,8 @@ from skimage import data as photographs
 
 from program.images import IMAGES
 from program.lms.perceptual import answer
-from program.lms.perceptual.attributes import COMPOSITES, PROPERTIES, population, position
+from program.lms.perceptual.attributes import COMPOSITES, POPULATION_FILE, PROPERTIES, population, position
+from program.lms.perceptual.engine import MODEL
 from program.lms.perceptual.places import cells_in
 from program.lms.perceptual.population import distribution
 from program.lms.perceptual.questions import answer_choice, predicate
@@ -283,6 +286,8 @@ def test_reasons_name_the_option_the_reading_and_how_sure(query: str, options: s
         ("Is this image clear?", "No."),
         ("How is the sharpness of this image?", "The sharpness is very low."),
         ("How strong is the noise?", "There is no noise."),
+        ("How is the exposure?", "The exposure is"),
+        ("Where is the image blurry?", "It is "),
         ("图片清晰吗？", "否。"),
         ("Describe this image.", "The quality is"),
     ],
@@ -293,6 +298,8 @@ def test_open_questions_are_answered_first(query: str, start: str) -> None:
 
 
 def test_positions_follow_the_population_file() -> None:
+    stated = json.loads(files("program.lms.perceptual").joinpath(POPULATION_FILE).read_text(encoding="utf-8"))
+    assert stated["model"] == MODEL, "run python -m program.lms.perceptual.population on LIVE In the Wild's manifest"
     known = population()
     assert set(known) == {*PROPERTIES, *(f"sum of {name}" for name in COMPOSITES)}
     assert all(list(values) == sorted(values) for values in known.values())

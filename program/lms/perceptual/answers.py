@@ -99,9 +99,8 @@ def _choose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     chinese, voted = is_chinese(query), letter != choice.letter
     look = look_at(view, evidence, [s for _, s in scores], asked_of(query, options).text)
     told = chosen(look, letter, choice, options, query, chinese=chinese, voted=voted)
-    # What the answer rests on is said once; other distortions are named beside it.
-    rest = summary(view, scores, chinese=chinese, limit=1 if choice.measured else 2)
-    told += "" if rest in told else f"{'' if chinese else ' '}{rest}"
+    if choice.topic in {"content", "distortion", "quality"} or voted:
+        told += ("" if chinese else " ") + summary(view, scores, chinese=chinese, limit=2, besides=told)
     return {"final_answer": letter, "quality_reasoning": told}
 
 
@@ -132,14 +131,11 @@ def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     look = look_at(view, _evidence(inputs, query), [s for _, s in scores], query)
     mean = belief.mean if not scores else 0.5 * (belief.mean + float(np.mean([s for _, s in scores])))
     word, gap = level_word(mean, chinese=chinese), "" if chinese else " "
-    parts = [
-        direct_answer(look, query, chinese=chinese),
-        f"整体质量{word}（约 {mean:.1f}/5）。" if chinese else f"The quality is {word} (about {mean:.1f} of 5).",
-        summary(
-            view, scores, chinese=chinese, limit=3, first=[c for c in DISTORTION_CATEGORIES if category_of(query) == c]
-        ),
-    ]
-    told = gap.join(part for i, part in enumerate(parts) if part and part not in gap.join(parts[:i]))
+    direct = direct_answer(look, query, chinese=chinese)
+    overall = f"整体质量{word}（约 {mean:.1f}/5）。" if chinese else f"The quality is {word} (about {mean:.1f} of 5)."
+    named = [c for c in DISTORTION_CATEGORIES if category_of(query) == c and not direct]
+    rest = summary(view, scores, chinese=chinese, limit=2 if direct else 3, first=named, besides=direct)
+    told = gap.join(part for part in (direct, overall, rest) if part)
     return {"final_answer": told, "quality_reasoning": grounds(view, belief, scores, chinese=chinese)}
 
 

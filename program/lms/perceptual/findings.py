@@ -57,12 +57,33 @@ def where(cells: Sequence[Sequence[float]], *, lowest: bool = False, chinese: bo
     return f"{place}最明显" if chinese else f"strongest at the {place}"
 
 
+def _opening(name: str, severity: str) -> str:
+    """Begin an English sentence on a distortion: "Noise is severe", "There is no noise to speak of"."""
+    return f"There is no {name} to speak of" if severity == "none" else f"{name[0].upper()}{name[1:]} is {severity}"
+
+
+def _chinese_opening(name: str, severity: str) -> str:
+    return f"基本没有{name}" if severity == "none" else f"{name}程度{_WORDS[severity]}"
+
+
 def describe(view: View, category: DistortionCategory, *, chinese: bool = False) -> str:
     """Say in one sentence what was measured for a category, and where."""
     severity = severity_word(view.severities[category])
     if view.difference is not None:
         return _against_reference(view, category, severity, chinese)
-    return _ALONE[category](view.measured.named, view.measured.maps, severity, chinese)
+    told = _ALONE[category](view.measured.named, view.measured.maps, severity, chinese)
+    return told if severity == "none" else f"{told[:-1]}{_usual(view, category, chinese)}{told[-1]}"
+
+
+def _usual(view: View, category: DistortionCategory, chinese: bool) -> str:
+    """Say how such a severity compares with natural photographs, which set some detectors off by themselves."""
+    quantiles = view.model.quantiles.get(category)
+    if not quantiles:
+        return ""
+    share = min(float(np.interp(view.severities[category], quantiles, np.linspace(0, 1, len(quantiles)))), 0.99)
+    if chinese:
+        return f"（强于 {share:.0%} 的自然照片）"
+    return f" (more than in {share:.0%} of natural photographs)"
 
 
 _Named = Mapping[str, float]
@@ -74,28 +95,29 @@ def _blur(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
     place = where(m["detail"], lowest=True, chinese=chinese)
     if chinese:
         return (
-            f"模糊程度{_WORDS[severity]}：再模糊后仍保留 {n['reblur']:.0%} 的边缘变化，细节占比 "
+            f"{_chinese_opening('模糊', severity)}：再模糊后仍保留 {n['reblur']:.0%} 的边缘变化，细节占比 "
             f"{n['detail_median']:.2f}，{place}。"
         )
     return (
-        f"Blur is {severity}: a further blur keeps {n['reblur']:.0%} of the edge steps and fine detail makes up "
-        f"{n['detail_median']:.2f} of the local contrast, {place}."
+        f"{_opening('blur', severity)}: a further blur keeps {n['reblur']:.0%} of the edge steps and fine detail "
+        f"makes up {n['detail_median']:.2f} of the local contrast, {place}."
     )
 
 
 def _noise(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
     place, level = where(m["noise"], chinese=chinese), float(np.expm1(n["noise_p20"]))
     if chinese:
-        return f"噪声程度{_WORDS[severity]}：平坦区域约 {level:.1f} 个灰度级，{place}。"
-    return f"Noise is {severity}: about {level:.1f} grey levels in quiet areas, {place}."
+        return f"{_chinese_opening('噪声', severity)}：平坦区域约 {level:.1f} 个灰度级，{place}。"
+    return f"{_opening('noise', severity)}: about {level:.1f} grey levels in quiet areas, {place}."
 
 
 def _compression(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
     place, ratio = where(m["blocking"], chinese=chinese), float(np.exp(n["blocking"]))
     if chinese:
-        return f"压缩失真程度{_WORDS[severity]}：8 像素块边界的跳变为块内的 {ratio:.2f} 倍，{place}。"
+        return f"{_chinese_opening('压缩失真', severity)}：8 像素块边界的跳变为块内的 {ratio:.2f} 倍，{place}。"
     return (
-        f"Compression damage is {severity}: steps at 8-pixel block borders are {ratio:.2f} times those inside, {place}."
+        f"{_opening('compression damage', severity)}: steps at 8-pixel block borders are {ratio:.2f} times "
+        f"those inside, {place}."
     )
 
 
@@ -105,11 +127,11 @@ def _brightness(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
     mean, black, white = 255 * n["brightness"], n["dark_share"], n["light_share"]
     if chinese:
         return (
-            f"亮度问题{_WORDS[severity]}：平均亮度 {mean:.0f}/255，{black:.0%} 接近全黑，{white:.0%} "
+            f"{_chinese_opening('亮度问题', severity)}：平均亮度 {mean:.0f}/255，{black:.0%} 接近全黑，{white:.0%} "
             f"接近全白，{place}。"
         )
     return (
-        f"The brightness problem is {severity}: mean {mean:.0f} of 255, {black:.0%} of the "
+        f"{_opening('brightness problem', severity)}: mean {mean:.0f} of 255, {black:.0%} of the "
         f"pixels near black and {white:.0%} near "
         f"white, {place}."
     )
@@ -119,11 +141,11 @@ def _colour(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
     place = where(m["saturation"], chinese=chinese)
     if chinese:
         return (
-            f"颜色失真程度{_WORDS[severity]}：饱和度 {n['saturation']:.2f}，色彩丰富度 "
+            f"{_chinese_opening('颜色失真', severity)}：饱和度 {n['saturation']:.2f}，色彩丰富度 "
             f"{n['colourfulness']:.2f}，偏色 {n['cast']:.2f}，饱和度{place}。"
         )
     return (
-        f"Color distortion is {severity}: saturation {n['saturation']:.2f}, colourfulness "
+        f"{_opening('color distortion', severity)}: saturation {n['saturation']:.2f}, colourfulness "
         f"{n['colourfulness']:.2f}, cast "
         f"{n['cast']:.2f}; saturation is {place}."
     )
@@ -132,19 +154,21 @@ def _colour(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
 def _oversharp(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
     place, edges = where(m["sharpness"], chinese=chinese), float(np.expm1(n["edge1_p99"]))
     if chinese:
-        return f"锐化过度程度{_WORDS[severity]}：最强边缘每像素 {edges:.0f} 级，{place}。"
-    return f"Over-sharpening is {severity}: the strongest edges rise {edges:.0f} grey levels a pixel, {place}."
+        return f"{_chinese_opening('过度锐化', severity)}：最强边缘每像素 {edges:.0f} 级，{place}。"
+    return (
+        f"{_opening('over-sharpening', severity)}: the strongest edges rise {edges:.0f} grey levels a pixel, {place}."
+    )
 
 
 def _contrast(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
     place = where(m["contrast"], lowest=True, chinese=chinese)
     if chinese:
         return (
-            f"对比度问题{_WORDS[severity]}：亮度跨度 {n['contrast_range']:.0%}，标准差 "
+            f"{_chinese_opening('对比度问题', severity)}：亮度跨度 {n['contrast_range']:.0%}，标准差 "
             f"{n['contrast_rms']:.2f}，{place}。"
         )
     return (
-        f"The contrast problem is {severity}: brightness spans {n['contrast_range']:.0%} of the "
+        f"{_opening('contrast problem', severity)}: brightness spans {n['contrast_range']:.0%} of the "
         "range with a deviation of "
         f"{n['contrast_rms']:.2f}, {place}."
     )
@@ -191,15 +215,15 @@ def _against_reference(view: View, category: DistortionCategory, severity: str, 
     english, native, key = facts[category]
     cells = [[abs(v) for v in row] for row in maps[key]]
     if chinese:
-        return (
-            f"与参考图相比，{_NAMES_CHINESE[category]}程度{_WORDS[severity]}：{native}，{where(cells, chinese=True)}。"
-        )
-    return f"Against the reference, {_NAMES[category]} is {severity}: {english}, {where(cells)}."
+        opening = _chinese_opening(_NAMES_CHINESE[category], severity)
+        return f"与参考图相比，{opening}：{native}，{where(cells, chinese=True)}。"
+    opening = _opening(_NAMES[category], severity)
+    return f"Against the reference, {opening[0].lower()}{opening[1:]}: {english}, {where(cells)}."
 
 
 _NAMES: Mapping[DistortionCategory, str] = {
     "Blurs": "blur", "Color distortions": "color distortion", "Compression": "compression damage", "Noise": "noise",
-    "Brightness change": "the brightness change", "Sharpness": "over-sharpening", "Contrast": "the contrast change",
+    "Brightness change": "brightness change", "Sharpness": "over-sharpening", "Contrast": "contrast change",
 }  # fmt: skip
 _NAMES_CHINESE: Mapping[DistortionCategory, str] = {
     "Blurs": "模糊", "Color distortions": "颜色失真", "Compression": "压缩失真", "Noise": "噪声",

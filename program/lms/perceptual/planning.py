@@ -63,7 +63,8 @@ _STOP = (
     "under\\w*|well|out|affect\\w*|visible|caused?|using|during|when|while|not|rich|enough|good|bad|poor|distorted|degraded|grainy|"
     "compressed|washed|saturated|focused|exposed|lit|convey\\w*|evoke\\w*|vivid|high|low|strong|weak|severe|serious|obvious|show\\w*|"
     "contain\\w*|exhibit\\w*|make\\w*|reduce\\w*|damage\\w*|natural|real|acceptable|fine|ok|okay|look|present|noticeable|there|any|most|"
-    "more|less|worse|better|if|because|after|before|only)"
+    "more|less|worse|better|if|because|after|before|only|holding|wearing|doing|sitting|standing|looking|riding|playing|"
+    "walking|eating|carrying|lying|facing|smiling|running|driving|suffering|having)"
 )
 _OBJECT = re.compile(
     r"\b(?:of|in|on|at|for|does|do|did|is|are|was|were|about|around|inside|behind|has|have)\s+"

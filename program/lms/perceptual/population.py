@@ -14,6 +14,7 @@ import numpy as np
 from data.manifest import read_manifest
 from program.images import IMAGES
 from program.lms.perceptual.attributes import COMPOSITES, POPULATION_FILE, PROPERTIES, QUANTILES, composite
+from program.lms.perceptual.engine import MODEL
 from program.lms.perceptual.views import View, Viewer
 
 __all__ = ("distribution", "main")
@@ -39,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     viewer = Viewer()
     views = [viewer.view(IMAGES.add(s.image)) for s in read_manifest(given.manifest) if s.split == "train"]
     stated: Mapping[str, object] = {
+        "model": MODEL,
         "data": f"{len(views)} train photographs of LIVE In the Wild (Ghadiyaram & Bovik 2015), without their scores",
         "per cent": list(QUANTILES),
         "quantiles": distribution(views),

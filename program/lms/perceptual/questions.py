@@ -21,7 +21,7 @@ from program.lms.perceptual.views import View
 from program.lms.perceptual.wording import Said, degree_in, terms_in, topic_in
 from signatures.schemas import category_of
 
-__all__ = ("Choice", "Question", "answer_choice", "asked_of", "look_at", "predicate")
+__all__ = ("GRIDS", "Choice", "Question", "answer_choice", "asked_of", "look_at", "predicate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +197,13 @@ def _claim(text: str) -> Said | None:
     return Said(axis, 0.85) if axis else None
 
 
-_GRIDS: Mapping[str, tuple[str, bool]] = {
+GRIDS: Mapping[str, tuple[str, bool]] = {
     "sharpness": ("detail", True), "brightness": ("brightness", True), "lighting": ("brightness", True),
     "overexposure": ("brightness", True), "underexposure": ("brightness", False), "noise": ("noise", True),
     "colour": ("saturation", True), "saturation": ("saturation", True), "contrast": ("contrast", True),
     "defocus": ("detail", False), "motion": ("detail", False), "compression": ("blocking", True),
 }  # fmt: skip
+"""Map that shows an axis, and whether its high values do."""
 
 
 def _places(look: Look, question: Question) -> _Found:
@@ -211,9 +212,9 @@ def _places(look: Look, question: Question) -> _Found:
     if all(place is None for place in cells.values()):
         return None
     said = asked_property(question.text)
-    if said is None or said.axis not in _GRIDS:
+    if said is None or said.axis not in GRIDS:
         return None
-    key, high = _GRIDS[said.axis]
+    key, high = GRIDS[said.axis]
     rising = high == said.more if said.axis not in FAULTS else high
     grid = look.view.measured.maps[key]
     spread = float(np.std(grid)) + 1e-6

@@ -1,14 +1,16 @@
 """Why the expert answers as it does, in sentences: what was measured, how strong, where, and how sure that makes it."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from program.lms.perceptual.amounts import FAULTS, Look, amount, support
-from program.lms.perceptual.findings import describe, present, severity_word, where
+from program.lms.perceptual.findings import PRESENT, describe, present, severity_word, where
 from program.lms.perceptual.places import place_name
 from program.lms.perceptual.quality import Belief
-from program.lms.perceptual.questions import Choice, asked_of, predicate
+from program.lms.perceptual.questions import GRIDS, Choice, asked_of, predicate
+from program.lms.perceptual.scales import asked_property
 from program.lms.perceptual.views import View
 from program.lms.perceptual.wording import Said, terms_in, topic_in
 from signatures.schemas import LEVEL_WORDS, DistortionCategory
@@ -41,32 +43,43 @@ _GRID: Mapping[str, tuple[str, str, str]] = {
 
 def fact(look: Look, axis: str, *, chinese: bool) -> str:
     """Say in one sentence what was measured for an axis, how it compares and where it is strongest."""
-    name = _AXES.get(axis, (axis, axis))[chinese]
     view = look.view
-    if axis == "uneven":
-        return _compared(look, axis, name, look.position(axis), chinese=chinese)
-    if axis in FAULTS:
+    if axis == "colour tone":
+        return _tone(view, chinese=chinese)
+    if axis in {"overexposure", "underexposure", "exposure", "lighting"}:
+        return _light(look, chinese=chinese)
+    if axis in FAULTS and axis != "uneven":
         category = FAULTS[axis].category
         if axis == "distortion":
             category = max(look.severities, key=lambda c: look.severities[c])
         return describe(view, category, chinese=chinese) + _direction(look, axis, chinese=chinese)
-    if axis == "colour tone":
-        return _tone(view, chinese=chinese)
-    return _compared(look, axis, name, amount(look, axis), chinese=chinese)
-
-
-def _compared(look: Look, axis: str, name: str, share: float, *, chinese: bool) -> str:
-    view = look.view
+    name, share = _AXES.get(axis, (axis, axis))[chinese], look.position(axis)
+    more = share >= 0.5
     key, english, native = _GRID.get(axis, ("", "", ""))
     if chinese:
         place = f"，{native}{where(view.measured.maps[key], chinese=True)}" if key and not look.cells else ""
-        return f"{name}高于 {share:.0%} 的自然照片{place}。"
+        return f"{name}{'高' if more else '低'}于 {share if more else 1 - share:.0%} 的自然照片{place}。"
     place = f"; {english} is {where(view.measured.maps[key])}" if key and not look.cells else ""
-    return f"{name[0].upper()}{name[1:]} is higher than in {share:.0%} of natural photographs{place}."
+    beside = f"{'higher' if more else 'lower'} than in {share if more else 1 - share:.0%} of natural photographs"
+    return f"{name[0].upper()}{name[1:]} is {beside}{place}."
+
+
+def _light(look: Look, *, chinese: bool) -> str:
+    n, share = look.view.measured.named, look.position("brightness")
+    mean, dark, light = 255 * n["brightness"], n["dark_share"], n["light_share"]
+    more = share >= 0.5
+    beside = f"{share if more else 1 - share:.0%}"
+    if chinese:
+        told = f"平均亮度 {mean:.0f}/255，比 {beside} 的自然照片更{'亮' if more else '暗'}"
+        return f"{told}；{dark:.0%} 接近全黑，{light:.0%} 接近全白。"
+    return (
+        f"The mean is {mean:.0f} of 255, {'brighter' if more else 'darker'} than {beside} of natural photographs; "
+        f"{dark:.0%} of the pixels are near black and {light:.0%} near white."
+    )
 
 
 def _direction(look: Look, axis: str, *, chinese: bool) -> str:
-    if axis not in {"motion", "defocus"}:
+    if axis not in {"motion", "defocus"} or support(look, Said("sharpness", 0.15)) < 0:
         return ""
     one_way = look.position("direction") > FAULTS["motion"].seen_from
     if chinese:
@@ -104,6 +117,8 @@ def chosen(
     sure = _sureness(choice, letter, options, chinese=chinese)
     axis = choice.topic if choice.topic != "distortion" else _claimed(text)
     told = fact(look, axis, chinese=chinese)
+    if axis == "sharpness" and look.view.severities["Blurs"] >= PRESENT:
+        told += ("" if chinese else " ") + describe(look.view, "Blurs", chinese=chinese)
     lead = f"选择 {letter}（{text}），{sure}：" if chinese else f"{letter} ({text}), {sure}: "
     return f"{lead}{told}{_about_place(look, query, chinese=chinese)}"
 
@@ -140,16 +155,28 @@ def _about_place(look: Look, query: str, *, chinese: bool) -> str:
 def direct_answer(look: Look, query: str, *, chinese: bool) -> str:
     """Answer an open question about a property in its own terms, or return "" when it asks for none."""
     text = asked_of(query, {}).text
+    gap = "" if chinese else " "
     if _asks_yes_or_no(text):
         said = predicate(text)
-        if not said:
+        if not said or said[-1].axis == "taste":
             return ""
         odds = min(support(look, one) for one in said)
-        return f"{_yes(odds, chinese=chinese)}{fact(look, said[-1].axis, chinese=chinese)}"
-    asked = next(iter(terms_in(text)), None) or topic_in(text)
-    if asked is None or asked.axis in {"quality", "distortion"}:
+        return f"{_yes(odds, chinese=chinese)}{gap}{fact(look, said[-1].axis, chinese=chinese)}"
+    asked = asked_property(text)
+    if asked is None or asked.axis in {"quality", "distortion", "taste"}:
         return ""
-    return _graded(look, asked, chinese=chinese) + fact(look, asked.axis, chinese=chinese)
+    if re.search(r"\bwhere\b|\bwh(?:ich|at) (?:part|area|region|place|side)|哪", text):
+        return _placed(look, asked, chinese=chinese)
+    return f"{_graded(look, asked, chinese=chinese)}{gap}{fact(look, asked.axis, chinese=chinese)}"
+
+
+def _placed(look: Look, asked: Said, *, chinese: bool) -> str:
+    if asked.axis not in GRIDS:
+        return fact(look, asked.axis, chinese=chinese)
+    key, high = GRIDS[asked.axis]
+    lowest = not high if asked.axis in FAULTS else high != asked.more
+    place = where(look.view.measured.maps[key], lowest=lowest, chinese=chinese)
+    return f"{place}。" if chinese else f"It is {place}."
 
 
 def _asks_yes_or_no(text: str) -> bool:
@@ -178,20 +205,25 @@ def _yes(odds: float, *, chinese: bool) -> str:
     if chinese:
         return f"{'' if sure else '很可能'}{'是' if odds >= 0 else '否'}。"
     if sure:
-        return "Yes. " if odds >= 0 else "No. "
-    return "Probably yes. " if odds >= 0 else "Probably not. "
+        return "Yes." if odds >= 0 else "No."
+    return "Probably yes." if odds >= 0 else "Probably not."
 
 
 def _graded(look: Look, asked: Said, *, chinese: bool) -> str:
     name, share = _AXES.get(asked.axis, (asked.axis, asked.axis))[chinese], amount(look, asked.axis)
+    if asked.axis in {"lighting", "exposure", "overexposure", "underexposure"}:
+        step = int(np.digitize(amount(look, "exposure"), (0.25, 0.4, 0.6, 0.75)))
+        if chinese:
+            return f"曝光{('不足', '偏暗', '正常', '偏亮', '过度')[step]}。"
+        return f"The exposure is {('too dark', 'rather dark', 'about right', 'rather bright', 'too bright')[step]}."
     if asked.axis in FAULTS:
         word = severity_word(look.severities[FAULTS[asked.axis].category])
         native = {"none": "无", "slight": "轻微", "moderate": "中等", "severe": "严重", "extreme": "极其严重"}[word]
-        return f"{name}程度：{native}。" if chinese else f"There is {'no' if word == 'none' else word} {name}. "
+        return f"{name}程度：{native}。" if chinese else f"There is {'no' if word == 'none' else word} {name}."
     step = int(np.clip(share * 5, 0, 4))
     if chinese:
         return f"{name}{('很低', '较低', '中等', '较高', '很高')[step]}。"
-    return f"The {name} is {('very low', 'low', 'average', 'high', 'very high')[step]}. "
+    return f"The {name} is {('very low', 'low', 'average', 'high', 'very high')[step]}."
 
 
 def summary(
@@ -201,8 +233,12 @@ def summary(
     chinese: bool,
     limit: int,
     first: Sequence[DistortionCategory] = (),
+    besides: str = "",
 ) -> str:
-    """Name the strongest distortions with their readings, or say that there is none; then the tools."""
+    """Name the strongest distortions with their readings, or say that there is none; then the tools.
+
+    What `besides` says already is not said again.
+    """
     shown = list(dict.fromkeys([*first, *present(view)]))[:limit]
     if shown:
         told = [describe(view, category, chinese=chinese) for category in shown]
@@ -210,10 +246,18 @@ def summary(
         worst = max(view.severities, key=lambda category: view.severities[category])
         plain = "未测到明显失真。" if chinese else "No distortion stands out."
         told = [plain, describe(view, worst, chinese=chinese)][: 1 + (severity_word(view.severities[worst]) != "none")]
+        told += _weakest(view, chinese=chinese)
     if scores:
         listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
         told.append(f"工具评分（1-5）：{listed}。" if chinese else f"Tool scores on 1 to 5: {listed}.")
-    return ("" if chinese else " ").join(told)
+    return ("" if chinese else " ").join(one for one in told if one not in besides)
+
+
+def _weakest(view: View, *, chinese: bool) -> list[str]:
+    """Name the property that stands lowest among natural photographs, if it stands low: it is what to mend first."""
+    look = Look(view, view.severities)
+    lowest = min(("sharpness", "lighting", "colour", "contrast"), key=look.position)
+    return [fact(look, lowest, chinese=chinese)] if look.position(lowest) < 0.35 and not look.paired else []
 
 
 def grounds(view: View, belief: Belief, scores: Sequence[tuple[str, float]], *, chinese: bool) -> str:
