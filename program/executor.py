@@ -8,7 +8,7 @@ from typing import Any
 
 import dspy
 
-from program.ask import ask
+from program.ask import Answer, ask
 from program.images import IMAGES, Box, ImageRef
 from program.metering import stage
 from program.resources import Resources
@@ -44,6 +44,11 @@ class _Evidence:
     findings: dict[str, list[Finding]] = field(default_factory=dict)
     distortions: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    failed_steps: list[str] = field(default_factory=list)
+
+    def failed(self, step: str, answer: Answer[Any]) -> None:
+        self.notes.append(f"{step} failed: {answer.errors[-1]}")
+        self.failed_steps.append(step)
 
 
 class Executor(dspy.Module):
@@ -91,6 +96,7 @@ class Executor(dspy.Module):
             quality_scores=scores or None,
             tool_logs=logs,
             notes=evidence.notes,
+            failed_steps=evidence.failed_steps,
         )
 
     def _boxes(self, plan: Plan, state: AssessmentState, image: ImageRef) -> dict[str, Box]:
@@ -131,7 +137,7 @@ class Executor(dspy.Module):
             lm=self._lm, check=lambda p: p.distortion_set, example=_DETECTED,
         )  # fmt: skip
         if answer.value is None:
-            evidence.notes.append(f"detection failed: {answer.errors[-1]}")
+            evidence.failed("detection", answer)
             return {}
         found = {r.region: list(r.distortions) for r in answer.value if r.region in view.regions}
         return {region: found.get(region, []) for region in view.regions}
@@ -149,7 +155,7 @@ class Executor(dspy.Module):
                 lm=self._lm, check=lambda p: p.findings, example={"findings": [_FINDING]},
             )  # fmt: skip
         if answer.value is None:
-            evidence.notes.append(f"analysis failed: {answer.errors[-1]}")
+            evidence.failed("analysis", answer)
             return
         for region in view.regions:
             evidence.findings[region] = _findings_of(region, answer.value, alone=len(view.regions) == 1)
@@ -174,6 +180,8 @@ class Executor(dspy.Module):
         wanted = {region: _ordered(evidence.distortions.get(region, [])) for region in regions}
         inputs = {"distortion_set": json.dumps(wanted, ensure_ascii=False), "tools": _tool_list(ready)}
         answer = ask(self.select_tools, inputs, lm=self._lm, check=lambda p: p.selected_tools, example=_CHOSEN)
+        if answer.value is None:
+            evidence.failed("tool selection", answer)
         picked = {(c.region, c.distortion): c.tool for c in answer.value or []}
         return {
             region: {

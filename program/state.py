@@ -74,6 +74,8 @@ class ExecutorOutput(_Record):
     tool_logs: list[ToolLog] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     """What could not be done as asked (an unusable named tool, a region without a box)."""
+    failed_steps: list[str] = Field(default_factory=list)
+    """Steps for which the model gave no usable answer: detection, analysis, tool selection."""
 
     @property
     def is_empty(self) -> bool:

@@ -245,6 +245,10 @@ class Summarizer(dspy.Module):
             if is_iqa and (conflict := contradiction(evidence)):
                 notes.append(f"{conflict}.")
             notes += [f"{note}." for note in evidence.notes]
+        if fields["status"] == "ok" and evidence.failed_steps:
+            # Another answer than with this evidence: it must not pass for a whole one.
+            lacking = f"the model gave no usable {' and no usable '.join(evidence.failed_steps)}"
+            fields = {**fields, "status": "degraded", "error": lacking}
         scores = tool_scores(evidence.quality_scores)
         score = fields.get("quality_score")
         if score is None and is_iqa and scores:

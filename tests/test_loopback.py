@@ -26,10 +26,15 @@ SCHEMA = {
 
 @pytest.fixture
 def client():
-    def make(server, **options):
-        return openai.OpenAI(**{"base_url": server.base, "api_key": "sk-planted", "max_retries": 0, **options})
+    made = []
 
-    return make
+    def make(server, **options):
+        made.append(openai.OpenAI(**{"base_url": server.base, "api_key": "sk-planted", "max_retries": 0, **options}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 def shown(image: bytes, text: str = "Rate it.") -> list[dict]:

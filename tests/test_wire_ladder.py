@@ -62,6 +62,7 @@ def test_calls_per_question_never_pass_the_bound(loopback, iqa_on, picture, faul
     else:
         result = iqa(image=picture())
         assert "analysis failed" in result.quality_reasoning
+        assert (result.status, result.error) == ("degraded", "the model gave no usable analysis")
         assert server.stats()["by_field"]["findings"] == 3
         assert result.usage.lm_calls == server.stats()["requests"]
 
