@@ -63,7 +63,7 @@ def _photo(folder: Path) -> Path:
 
 def _ask(page: Page, photo: Path, *, question: bool) -> None:
     page.set_input_files("#image", photo)
-    page.wait_for_function("document.getElementById('preview').naturalWidth > 0")
+    page.wait_for_function("() => document.getElementById('preview').naturalWidth > 0")
     if question:
         page.click("text=Blurry?")
         page.click("#add-region")

@@ -218,8 +218,11 @@ class ImageStore:
             if path.is_dir():
                 raise ImageError(f"image {name!r}: is a folder; give an image file")
             key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size)
-            if key in self._seen and self._seen[key].width * self._seen[key].height <= max_pixels:
-                return self._seen[key]
+            known = self._seen.get(key)
+            if known is not None and known.width * known.height <= max_pixels:
+                self._borrow(known.sha256)
+                if known.sha256 in self._sources:
+                    return known
             data = path.read_bytes()
         except FileNotFoundError as error:
             raise ImageError(f"image {name!r}: no such file; check the path") from error
@@ -294,6 +297,8 @@ class ImageStore:
         self._held.pop(digest, None)
         for key in [key for key in self._decoded if key[0] == digest]:
             del self._decoded[key]
+        for seen in [seen for seen, ref in self._seen.items() if ref.sha256 == digest]:
+            del self._seen[seen]
 
     def _require(self, digest: str) -> None:
         if digest not in self._sources:

@@ -1,5 +1,6 @@
 import hashlib
 import io
+import threading
 
 import numpy as np
 import pytest
@@ -129,3 +130,31 @@ def test_crop_grows_to_the_minimum_and_stays_inside(photo) -> None:
         crop(photo, (100, 0, 120, 10))
     with pytest.raises(ImageError, match="x0 < x1"):
         crop(photo, (20, 0, 10, 10))
+
+
+def test_borrowed_images_are_forgotten_and_others_stay(tmp_path, picture):
+    from program.images import ImageStore
+
+    store = ImageStore()
+    path = tmp_path / "a.png"
+    Image.fromarray(picture(1)).save(path)
+    kept = store.add(picture(2))
+    with store.borrowing():
+        first = store.add(path)
+        store.add(picture(2))
+        with store.borrowing():
+            assert store.add(path) == first
+        assert store.pixels(first).shape == (32, 48, 3)
+    with pytest.raises(ImageError, match="not known here"):
+        store.read(first)
+    assert store.read(kept)
+    with store.borrowing():
+        assert store.pixels(store.add(path)).shape == (32, 48, 3)
+        held = store.add(path)
+    assert not store._seen
+    with store.borrowing():
+        store.add(path)
+        thread = threading.Thread(target=store.add, args=(path,))  # somebody keeps it meanwhile
+        thread.start()
+        thread.join()
+    assert store.read(held) == path.read_bytes()

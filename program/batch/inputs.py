@@ -1,0 +1,117 @@
+"""From what a person names (images, folders, manifests) to the list of items to judge."""
+
+import fnmatch
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from data.errors import DataError
+from data.manifest import Sample, scan_manifest
+from program.errors import InputError
+from program.images import Box
+
+__all__ = ("IMAGE_SUFFIXES", "Item", "gather")
+
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image to judge, or the reason why a manifest's line names none."""
+
+    id: str
+    image: Path | None
+    reference: Path | None = None
+    query: str | None = None
+    options: dict[str, str] | None = None
+    regions: dict[str, Box] | None = None
+    error: str | None = None
+
+
+def gather(
+    sources: Sequence[str],
+    *,
+    recursive: bool = False,
+    globs: Sequence[str] = (),
+    reference: Path | None = None,
+) -> list[Item]:
+    """Return the items in order: images as given, a folder's by name, a manifest's (.jsonl) by line.
+
+    `globs` keep files of folders whose name or path below the folder fits one; "!*.gif" leaves such files out.
+    `reference` is one image for all, or a folder with one of the same name for each. Raises InputError for a source
+    that is not there, and when nothing is left to judge.
+    """
+    items: list[Item] = []
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            items += [_item(_name(p.relative_to(path)), p, reference) for p in _files(path, recursive, globs)]
+        elif path.suffix == ".jsonl":
+            items += _of_manifest(path)
+        elif path.is_file():
+            items.append(_item(_name(path), path, reference))
+        else:
+            raise InputError(f"image {source!r}: no such file or folder; check the path")
+    if not items:
+        hint = "" if recursive else "; --recursive looks into its folders too"
+        raise InputError(f"{sources[0]!r}: holds no image to judge ({', '.join(globs or IMAGE_SUFFIXES)}){hint}")
+    return _distinct(items)
+
+
+def _files(folder: Path, recursive: bool, globs: Sequence[str]) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(f for f in folders if not f.startswith(".")) if recursive else []
+        for name in sorted(names):
+            path = Path(parent) / name
+            if not name.startswith(".") and _wanted(name, _name(path.relative_to(folder)), globs):
+                yield path
+
+
+def _wanted(name: str, below: str, globs: Sequence[str]) -> bool:
+    keep = [g for g in globs if not g.startswith("!")]
+    drop = [g[1:] for g in globs if g.startswith("!")]
+    if any(fnmatch.fnmatch(name, g) or fnmatch.fnmatch(below, g) for g in drop):
+        return False
+    if not keep:
+        return name.lower().endswith(IMAGE_SUFFIXES)
+    return any(fnmatch.fnmatch(name, g) or fnmatch.fnmatch(below, g) for g in keep)
+
+
+def _item(name: str, path: Path, reference: Path | None) -> Item:
+    if reference is None or not reference.is_dir():
+        return Item(name, path, reference)
+    matching = [p for p in (reference / name, reference / path.name) if p.is_file()]
+    same_stem = [] if matching else sorted(p for p in reference.iterdir() if p.stem == path.stem and p.is_file())
+    found = (*matching, *same_stem)
+    if not found:
+        fault = f"image {name!r}: no reference of that name in {_name(reference)!r}; add one, or judge it alone"
+        return Item(name, path, error=fault)
+    return Item(name, path, found[0])
+
+
+def _of_manifest(path: Path) -> Iterator[Item]:
+    for number, sample in scan_manifest(path):
+        if isinstance(sample, DataError):
+            yield Item(f"{_name(path)}:{number}", None, error=str(sample))
+        else:
+            yield _of_sample(sample)
+
+
+def _of_sample(sample: Sample) -> Item:
+    return Item(sample.id, sample.image, sample.reference, sample.query, sample.options, sample.regions)
+
+
+def _name(path: Path) -> str:
+    """Return a path as text that any encoding of the output holds: bytes that are no UTF-8 as backslash escapes."""
+    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
+
+
+def _distinct(items: Sequence[Item]) -> list[Item]:
+    """Return the items with distinct ids: each of two folders may hold an `a.png`, and an image be named twice."""
+    count = Counter(item.id for item in items)
+    named = [
+        replace(item, id=_name(item.image)) if count[item.id] > 1 and item.image is not None else item for item in items
+    ]
+    return list({item.id: item for item in named}.values())

@@ -1,0 +1,106 @@
+"""One assessment and a whole batch as people read them in a terminal."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from program.batch.rows import BatchRow
+from program.state import Assessment
+
+__all__ = ("WORST", "show", "show_summary", "summary", "worst")
+
+WORST = 10
+_REASON_CHARS = 140
+
+
+def show(result: Assessment) -> None:
+    """Print one assessment with its evidence."""
+    console = Console()
+    answer = result.final_answer
+    if isinstance(answer, float) and result.score_interval:
+        low, high = result.score_interval
+        console.print(
+            f"[bold]{answer:.2f}[/bold] of 5 (level {result.level}; "
+            f"95 % of the fused belief lies in {low:.1f} to {high:.1f})"
+        )
+    else:
+        console.print(f"[bold]{escape(str(answer))}[/bold]")
+    console.print(escape(result.quality_reasoning))
+    evidence = result.state.executor_evidence
+    if evidence and (evidence.distortion_analysis or evidence.tool_logs):
+        table = Table("region", "distortion", "severity", "tool", "score", box=None, header_style="bold")
+        for row in _evidence_rows(result):
+            table.add_row(*map(escape, row))
+        console.print(table)
+    if result.status != "ok":
+        console.print(f"[yellow]status: {result.status}[/yellow] {escape(result.error or '')}")
+
+
+def worst(rows: Sequence[BatchRow], count: int = WORST) -> list[BatchRow]:
+    """Return the rows with the lowest scores, lowest first; rows without a score are left out."""
+    return sorted((r for r in rows if r.score is not None), key=lambda r: (r.score or math.inf, r.id))[:count]
+
+
+def summary(rows: Sequence[BatchRow], minimum: float | None = None) -> dict[str, Any]:
+    """Return the batch in figures: counts, mean score, images by level, the worst, and those that failed."""
+    scores = [row.score for row in rows if row.score is not None]
+    return {
+        "images": len(rows),
+        "scored": len(scores),
+        "failed": sum(row.status in {"error", "failed"} for row in rows),
+        "mean_score": math.fsum(scores) / len(scores) if scores else None,
+        "levels": dict(sorted(Counter(row.level for row in rows if row.level).items())),
+        "below_minimum": None if minimum is None else sum(score < minimum for score in scores),
+        "worst": [row.model_dump() for row in worst(rows)],
+        "errors": [{"id": row.id, "error": row.error} for row in rows if row.status in {"error", "failed"}],
+    }
+
+
+def show_summary(rows: Sequence[BatchRow], out: str | None, minimum: float | None = None) -> None:
+    """Print a batch's summary: the worst ten with their reasons, then what failed."""
+    console = Console()
+    facts = summary(rows, minimum)
+    lowest = worst(rows)
+    if lowest:
+        table = Table("score", "image", "why", box=None, header_style="bold", title=f"Worst {len(lowest)}")
+        for row in lowest:
+            table.add_row(f"{row.score:.2f}", escape(row.id), escape(_reason(row)))
+        console.print(table)
+    failed = [row for row in rows if row.status in {"error", "failed"}]
+    for row in failed[:WORST]:
+        console.print(f"[red]{escape(row.id)}[/red]: {escape(row.error or 'no answer')}", highlight=False)
+    if len(failed) > WORST:
+        console.print(f"[red]and {len(failed) - WORST} more without an answer[/red]")
+    parts = [f"{facts['images']} images"]
+    if facts["mean_score"] is not None:
+        parts.append(f"mean score {facts['mean_score']:.2f}")
+        parts.append(", ".join(f"{level} {count}" for level, count in facts["levels"].items()))
+    parts.append(f"{facts['failed']} failed")
+    if minimum is not None:
+        parts.append(f"{facts['below_minimum']} below {minimum:g}")
+    console.print(" · ".join(parts) + (f" · {escape(out)}" if out else ""), highlight=False)
+
+
+def _reason(row: BatchRow) -> str:
+    """Say why in few words: the distortions, else the start of the reasoning."""
+    text = row.distortions or row.reasoning or ""
+    return text if len(text) <= _REASON_CHARS else f"{text[: _REASON_CHARS - 1]}…"
+
+
+def _evidence_rows(result: Assessment) -> list[tuple[str, ...]]:
+    evidence = result.state.executor_evidence
+    if evidence is None:
+        return []
+    found = {(r, str(f.type)): f.severity for r, by in (evidence.distortion_analysis or {}).items() for f in by}
+    logs = {(log.region, log.distortion): log for log in evidence.tool_logs}
+    rows: list[tuple[str, ...]] = []
+    for region, distortion in dict.fromkeys([*found, *logs]):
+        log = logs.get((region, distortion))
+        score = "" if log is None else (f"{log.score:.2f}" if log.score is not None else f"failed: {log.error}")
+        rows.append((region, distortion, found.get((region, distortion), ""), log.tool if log else "", score))
+    return rows

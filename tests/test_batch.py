@@ -1,0 +1,336 @@
+"""Many images from the command: tables, resume, gate, summary and comparison."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from program import assess
+from program.batch.comparing import compare, sureness, verdict
+from program.batch.inputs import gather
+from program.batch.rows import BatchRow, safe_cell, write_rows
+from program.batch.running import Question, judge, judge_into
+from program.errors import InputError
+from program.images import IMAGES
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path, encoded):
+    """Four images, one damaged, in folders with names of every kind."""
+    root = tmp_path / "photos"
+    (root / "deep" / "模糊").mkdir(parents=True)
+    names = ["a.png", "=cmd().png", "deep/ü 1.PNG", "deep/模糊/b.png", "deep/bad.jpg"]
+    for seed, name in enumerate(names):
+        (root / name).write_bytes(encoded(seed))
+    (root / "deep" / "bad.jpg").write_bytes(b"\xff\xd8 no image")
+    (root / "notes.txt").write_text("no image")
+    (root / ".hidden.png").write_bytes(encoded())
+    return root
+
+
+@pytest.fixture
+def program(service_program, monkeypatch):
+    """A program that answers at once, in place of the command's own."""
+    made = service_program()
+    monkeypatch.setattr("program.batch.command.AgenticIQA", lambda *_: made)
+    return made
+
+
+def read_csv(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_folder_becomes_a_table_and_no_image_is_lost(program, folder, tmp_path, capsys):
+    out = tmp_path / "results.csv"
+    assert assess.main([str(folder), "--out", str(out), "--recursive"]) == 1
+    rows = read_csv(out)
+    assert [row["id"] for row in rows] == ["'=cmd().png", "a.png", "deep/bad.jpg", "deep/ü 1.PNG", "deep/模糊/b.png"]
+    assert [row["status"] for row in rows] == ["ok", "ok", "error", "ok", "ok"]
+    assert "not an image" in rows[2]["error"] or "damaged" in rows[2]["error"]
+    assert rows[1]["distortions"] == "Blurs: moderate"
+    assert rows[1]["tools"] == "PIQE 2.60"
+    assert float(rows[1]["low"]) < float(rows[1]["score"]) < float(rows[1]["high"])
+    shown = capsys.readouterr()
+    assert "Worst 4" in shown.out
+    assert "deep/bad.jpg" in shown.out
+    assert "5 images · mean score 2.73 · C 4 · 1 failed" in " ".join(shown.out.split())
+    assert sorted(p.name for p in tmp_path.iterdir() if "results" in p.name) == ["results.csv"]
+    assert not IMAGES._borrowers
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_the_other_formats_hold_the_same(program, folder, tmp_path, capsys, suffix):
+    out = tmp_path / f"results{suffix}"
+    assert assess.main([str(folder), "--out", str(out), "-r", "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["images"], facts["scored"], facts["failed"], facts["levels"]) == (5, 4, 1, {"C": 4})
+    if suffix == ".jsonl":
+        rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    else:
+        rows = pyarrow.parquet.read_table(out).to_pylist()
+    assert [row["id"] for row in rows] == ["=cmd().png", "a.png", "deep/bad.jpg", "deep/ü 1.PNG", "deep/模糊/b.png"]
+    assert [BatchRow.model_validate(row) for row in rows]
+    assert rows[0]["score"] == pytest.approx(2.734, abs=1e-3)
+
+
+def test_globs_depth_and_references_choose(folder, tmp_path):
+    def names(*globs, **more):
+        return [item.id for item in gather([str(folder)], globs=globs, **more)]
+
+    assert names() == ["=cmd().png", "a.png"]
+    assert names("*.jpg", recursive=True) == ["deep/bad.jpg"]
+    assert names("deep/*", "!*.jpg", recursive=True) == ["deep/ü 1.PNG", "deep/模糊/b.png"]
+    references = tmp_path / "references"
+    references.mkdir()
+    (references / "a.bmp").write_bytes(b"x")
+    found = {item.id: item for item in gather([str(folder)], reference=references)}
+    assert found["a.png"].reference == references / "a.bmp"
+    assert "no reference of that name" in found["=cmd().png"].error
+    with pytest.raises(InputError, match="holds no image to judge"):
+        gather([str(folder)], globs=["*.tif"])
+    with pytest.raises(InputError, match="no such file or folder"):
+        gather(["none"])
+
+
+def test_equal_names_of_two_folders_stay_apart(tmp_path, encoded):
+    for name in ("x", "y"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").write_bytes(encoded())
+    items = gather([str(tmp_path / "x"), str(tmp_path / "y"), str(tmp_path / "x" / "a.png")])
+    assert [item.id for item in items] == [(tmp_path / n / "a.png").as_posix() for n in "xy"]
+
+
+def test_names_that_are_no_utf8_are_kept(program, tmp_path, encoded, capsys):
+    (tmp_path / "in").mkdir()
+    path = os.fsencode(tmp_path / "in") + b"/\xff.png"
+    try:
+        with open(path, "wb") as file:
+            file.write(encoded())
+    except OSError:
+        pytest.skip("this file system keeps UTF-8 names only")
+    assert assess.main([str(tmp_path / "in"), "--out", str(tmp_path / "out.csv")]) == 0
+    assert read_csv(tmp_path / "out.csv")[0]["id"] == "\\xff.png"
+
+
+def test_a_manifest_brings_its_own_questions_and_its_bad_lines_stay(program, folder, tmp_path, capsys):
+    lines = [
+        {"id": "1", "image": str(folder / "a.png"), "query": "Is it blurry?", "options": {"A": "Yes", "B": "No"}},
+        {"id": "2", "image": str(folder / "a.png")},
+        {"id": "3"},
+        {"id": "4", "image": "none.png"},
+    ]
+    manifest = tmp_path / "m.jsonl"
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    assert assess.main([str(manifest), "--out", str(tmp_path / "out.csv")]) == 1
+    rows = read_csv(tmp_path / "out.csv")
+    assert [row["status"] for row in rows] == ["ok", "ok", "error", "error"]
+    assert (rows[0]["answer"], rows[0]["query"]) == ("B", "Is it blurry?")
+    assert rows[1]["answer"] == ""
+    assert rows[2]["id"].endswith("m.jsonl:3")
+    assert "no such file" in rows[3]["error"]
+
+
+def test_the_gate_has_a_code_of_its_own(program, folder, capsys):
+    image = str(folder / "a.png")
+    good = [image, str(folder / "=cmd().png")]
+    assert assess.main([image, "--min-score", "2.5"]) == 0
+    assert assess.main([image, "--min-score", "3"]) == 3
+    assert assess.main([*good, "--min-score", "2.5"]) == 0
+    assert assess.main([*good, "--min-score", "3"]) == 3
+    assert assess.main([str(folder), "-r", "--min-score", "2.5"]) == 1  # one image cannot be read: it does not pass
+    assert assess.main([*good, "--query", "Blurry?", "--option", "x", "--option", "y", "--min-score", "2"]) in {0, 1}
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{f}", "--out", "x.xlsx"], "end its name in .csv, .jsonl, .parquet"),
+        (["{f}", "--out", "/none/x.csv"], "cannot be written"),
+        (["{f}/a.png", "--compare"], "1 images; give two"),
+        (["{f}/a.png", "{f}/a.png", "--compare", "--query", "x"], "leave --query"),
+    ],
+)
+def test_what_cannot_run_is_told_in_one_line(program, folder, capsys, arguments, message):
+    assert assess.main([a.format(f=folder) for a in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_cells_are_no_formulas():
+    for text in ("=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", " =1", "\r=1", "＝1"):
+        assert safe_cell(text).startswith("'"), text
+    assert safe_cell("a=1") == "a=1"
+    assert safe_cell("x\n=1") == "x =1"
+    assert safe_cell(2.5) == 2.5
+
+
+def test_a_resumed_run_judges_only_what_is_open(program, folder, tmp_path):
+    items = gather([str(folder)], recursive=True)
+    out = tmp_path / "out.jsonl"
+    asked = Question()
+
+    class StoppedError(Exception):
+        pass
+
+    calls = []
+    plain = type(program).forward
+
+    def counted(self, image, **given):
+        calls.append(image.name)
+        if len(calls) == 3:
+            raise StoppedError
+        return plain(self, image=image, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(program), "forward", counted)
+        with pytest.raises(StoppedError):
+            judge_into(program, items, asked, out, workers=1, progress=False)
+        journal = out.with_name("out.jsonl.partial")
+        done = journal.read_text("utf-8").count("\n") - 1
+        assert done >= 2
+        assert not out.exists()
+        with journal.open("a", encoding="utf-8") as file:
+            file.write('{"stamp": [1, 2')  # as a kill leaves it
+        calls[:] = [""] * 10
+        rows = judge_into(program, items, asked, out, workers=1, progress=False)
+    assert len(calls) - 10 == 4 - 2  # four readable images, two of them judged before
+    assert [row.status for row in rows] == ["ok", "ok", "error", "ok", "ok"]
+    assert not journal.exists()
+
+
+def test_a_changed_image_is_judged_anew_and_another_question_is_refused(program, folder, tmp_path, encoded):
+    items = gather([str(folder / "a.png")])
+    out = tmp_path / "out.csv"
+    rows = judge(program, items, Question(), progress=False)
+    context_out = out.with_name("out.csv.partial")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("program.batch.running.write_rows", lambda *_: (_ for _ in ()).throw(InputError("full disk")))
+        with pytest.raises(InputError, match="full disk"):
+            judge_into(program, items, Question(), out, progress=False)
+    assert context_out.exists()
+    with pytest.raises(InputError, match="another program, model, question"):
+        judge_into(program, items, Question("Is it noisy?"), out, progress=False)
+    (folder / "a.png").write_bytes(encoded(77, height=40))
+    before = len(program.engine.requests)
+    again = judge_into(program, items, Question(), out, progress=False)
+    assert len(program.engine.requests) > before
+    assert again[0].score == rows[0].score
+
+
+def test_a_model_service_that_is_down_ends_the_run(program, folder, monkeypatch):
+    import dspy
+
+    monkeypatch.setattr(type(program), "forward", lambda *_, **__: (_ for _ in ()).throw(dspy.LMError("down")))
+    with pytest.raises(dspy.LMError):
+        judge(program, gather([str(folder)], recursive=True), Question(), workers=1, progress=False)
+
+
+def test_a_killed_process_goes_on_where_it_stopped(tmp_path, encoded):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for seed in range(60):
+        (photos / f"{seed:02}.png").write_bytes(encoded(seed, height=200, width=300))
+    out = tmp_path / "out.csv"
+    # A question of taste asks no tool: nothing heavy is loaded for it.
+    command = [sys.executable, "-m", "program.assess", str(photos), "--out", str(out), "--query", "Is it beautiful?"]
+    journal = out.with_name("out.csv.partial")
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not journal.exists() or journal.read_bytes().count(b"\n") < 4:
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not out.exists()
+    done = journal.read_bytes().count(b"\n") - 1
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", check=False)
+    assert again.returncode == 0, again.stderr
+    assert f"going on: {done} of 60 were judged before" in again.stderr
+    assert [row["id"] for row in read_csv(out)] == [f"{seed:02}.png" for seed in range(60)]
+    assert not journal.exists()
+
+
+# Two images
+
+
+def test_comparison_says_which_how_much_how_sure_and_why(scripted_iqa, fake_runner, tmp_path, encoded, capsys):
+    script = json.loads(json.dumps({
+        "plan": {"plan": {"query_type": "IQA", "query_scope": ["Global"], "reference_mode": "No-Reference",
+                          **dict.fromkeys(("distortion_detection", "distortion_analysis", "tool_selection",
+                                           "tool_execute"), True)}},
+        "selected_tools": {"selected_tools": [{"region": "Global", "distortion": "Blurs", "tool": "PIQE"}]},
+    }))  # fmt: skip
+    blur = {"region": "Global", "type": "Blurs", "explanation": "Soft."}
+    script["findings"] = [{"findings": [{**blur, "severity": s}]} for s in ("severe", "slight")]
+    script["quality_probs"] = [
+        {"quality_probs": p, "quality_reasoning": "So."} for p in ({"2": 0.9, "3": 0.1}, {"3": 0.1, "4": 0.9})
+    ]
+
+    class Runner(fake_runner):
+        def measure(self, tool_name, image, *given, **more):
+            self.default = 1.5 if len(self.measured) == 0 else 4.0
+            return super().measure(tool_name, image, *given, **more)
+
+    program = scripted_iqa(script, runner=Runner())
+    found = compare(program, IMAGES.add(encoded(1)), IMAGES.add(encoded(2)))
+    assert found.better == "B"
+    assert found.difference == pytest.approx(found.score_b - found.score_a)
+    assert found.score_a < 2.2
+    assert found.score_b > 3.7
+    assert found.probability_b_better > 0.95
+    assert found.verdict == "B is clearly better"
+    assert found.reasons == ["Blurs: severe in A, slight in B.", "PIQE scores A 1.50 and B 4.00."]
+
+
+def test_sureness_is_symmetric_and_grows_with_the_difference():
+    for a, b, sd in ((2.0, 3.0, 0.4), (1.0, 5.0, 0.9), (3.0, 3.1, 0.0)):
+        assert sureness([a, b], [sd, sd]) == pytest.approx(1 - sureness([b, a], [sd, sd]))
+    assert sureness([2, 2.5], [0.5, 0.5]) < sureness([2, 3], [0.5, 0.5])
+    # Against a simulation with another generator of normal numbers.
+    import numpy as np
+
+    draws = np.random.default_rng(0).normal([[2.0], [2.6]], [[0.5], [0.3]], (2, 200_000))
+    assert sureness([2.0, 2.6], [0.5, 0.3]) == pytest.approx((draws[1] > draws[0]).mean(), abs=0.004)
+    assert verdict(0.5) == "no clear difference"
+
+
+def test_a_real_comparison_of_a_blurred_copy(tmp_path, capsys):
+    import numpy as np
+    from PIL import Image, ImageFilter
+
+    pixels = np.kron(np.random.default_rng(3).integers(0, 256, (24, 32, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+    sharp = Image.fromarray(pixels)
+    sharp.save(tmp_path / "sharp.png")
+    sharp.filter(ImageFilter.GaussianBlur(4)).save(tmp_path / "blurred.png")
+    names = [str(tmp_path / "blurred.png"), str(tmp_path / "sharp.png")]
+    assert assess.main([*names, "--compare", "--reference", names[1]]) == 0
+    shown = capsys.readouterr().out
+    assert "B by" in shown
+    assert "better" in shown
+    assert assess.main([names[0], names[0], "--compare", "--json"]) == 0
+    same = json.loads(capsys.readouterr().out)
+    assert (same["better"], same["difference"], same["reasons"]) == (None, 0, ["Both are the same file."])
+    write_rows(tmp_path / "empty.csv", [])
+    assert read_csv(tmp_path / "empty.csv") == []
+
+
+def test_a_budget_ends_a_batch_and_what_was_judged_is_kept(program, folder, tmp_path, capsys):
+    out = tmp_path / "out.csv"
+    command = [str(folder), "--recursive", "--out", str(out), "--workers", "1"]
+    assert assess.main([*command, "--max-calls", "9"]) == 2
+    assert "9 model calls are spent" in capsys.readouterr().err
+    assert out.with_name("out.csv.partial").read_text("utf-8").count('"status": "ok"') >= 1
+    assert not out.exists()
+    assert assess.main(command) == 1
+    assert len(read_csv(out)) == 5

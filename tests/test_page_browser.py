@@ -1,0 +1,237 @@
+"""The service's page in a headless Chromium: what a person does and sees. Skips where there is no browser."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+EVIL = '<script>document.title="pwned"</script><img src=x onerror="document.title=\'pwned\'">'
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium on this machine (apt-get install chromium)")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, served):
+    """Open the page of a program; faults of the page and requests to elsewhere fail the test."""
+    contexts, faults, foreign = [], [], []
+
+    def open_page(program, token=None, **given):
+        url = served(program, token)
+        context = browser.new_context(**given)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on(
+            "console", lambda m: faults.append(m.text) if m.type == "error" and "status of 4" not in m.text else None
+        )
+        page.on("request", lambda r: foreign.append(r.url) if not r.url.startswith((url, "blob:", "data:")) else None)
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+    assert foreign == []
+
+
+@pytest.fixture
+def photo(tmp_path: Path, encoded):
+    path = tmp_path / "photo.png"
+    path.write_bytes(encoded(height=120, width=160))
+    return path
+
+
+def judged(page):
+    page.click("#submit")
+    page.wait_for_selector("#answer:not([hidden])")
+    return page.inner_text("#answer")
+
+
+def test_an_upload_becomes_a_score_with_everything_behind_it(visit, service_program, photo):
+    page = visit(service_program())
+    page.set_input_files("#image", photo)
+    page.wait_for_function("() => document.getElementById('image-name').textContent.includes('160 × 120')")
+    text = judged(page)
+    for words in (
+        "2.73 of 5",
+        "Fair",
+        "Soft edges.",
+        "60.0 %",
+        "Blurs",
+        "moderate",
+        "PIQE",
+        "Planner",
+        "4 model calls",
+    ):
+        assert words in text
+    assert "Score 2.73 of 5, fair, likely between" in page.text_content("#spoken")
+    page.click("summary")
+    assert json.loads(page.text_content("#json"))["level"] == "C"
+    page.click("#copy")
+    page.wait_for_function("() => document.getElementById('copy').textContent !== 'Copy'")
+
+
+def test_a_picked_question_shows_its_options_and_regions_are_drawn(visit, service_program, photo):
+    page = visit(service_program())
+    page.set_input_files("#image", photo)
+    page.click("text=Blurry?")
+    page.wait_for_selector("#add-region:not([disabled])")
+    page.focus("#add-region")
+    page.keyboard.press("Enter")  # by keyboard alone
+    page.keyboard.type("sign")
+    frame = page.locator("#preview").bounding_box()
+    page.mouse.move(frame["x"] + 10, frame["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(frame["x"] + 60, frame["y"] + 50)
+    page.mouse.up()
+    text = judged(page)
+    assert page.text_content("li[aria-current]") == "BNo"
+    assert "Is the image blurry?" in text
+    assert page.locator(".box").count() == 2
+    assert "sign" in page.inner_text("#boxes")
+    result = json.loads(page.text_content("#json"))
+    assert result["state"]["regions"]["sign"] == [40, 30, 120, 90]
+    assert result["state"]["options"] == {"A": "Yes", "B": "No"}
+
+
+def test_dropped_and_pasted_images_are_taken(visit, service_program, photo):
+    page = visit(service_program())
+    script = """async ([id, type, bytes]) => {
+        const data = new DataTransfer();
+        data.items.add(new File([new Uint8Array(bytes)], `${type}.png`, {type: 'image/png'}));
+        const given = {bubbles: true, cancelable: true};
+        const event = type === 'paste' ? new ClipboardEvent(type, {...given, clipboardData: data})
+            : new DragEvent(type, {...given, dataTransfer: data});
+        document.querySelector(id).dispatchEvent(event);
+    }"""
+    data = list(photo.read_bytes())
+    page.evaluate(script, ["#drop", "drop", data])
+    page.wait_for_function("() => document.getElementById('image-name').textContent.startsWith('drop.png · 160')")
+    page.evaluate(script, ["#query", "paste", data])
+    page.wait_for_function("() => document.getElementById('image-name').textContent.startsWith('paste.png · 160')")
+    page.evaluate(script, [".row.reference", "drop", data])
+    assert "drop.png" in page.inner_text("#reference-name")
+    judged(page)
+    assert json.loads(page.text_content("#json"))["state"]["reference_path"] == "drop.png"
+
+
+def test_errors_are_told_on_the_page(visit, service_program, photo, tmp_path):
+    page = visit(service_program(serve={"max_body_mb": 1}))
+    page.click("#submit")
+    assert page.inner_text("#error") == "Choose an image first."
+    bad = tmp_path / "notes.png"
+    bad.write_text("no image")
+    page.set_input_files("#image", bad)
+    page.wait_for_selector("#unshown:not([hidden])")
+    page.click("#submit")
+    page.wait_for_function(
+        "() => document.getElementById('error').textContent.includes(\"image 'notes.png': not an image\")"
+    )
+    big = tmp_path / "big.png"
+    big.write_bytes(photo.read_bytes() + bytes(2_000_000))
+    page.set_input_files("#image", big)
+    page.click("#submit")
+    page.wait_for_function("() => document.getElementById('error').textContent.includes('over 1 MiB')")
+    page.set_input_files("#image", photo)
+    judged(page)
+    assert page.is_hidden("#error")
+
+
+def test_a_token_is_asked_for_and_used(visit, service_program, photo):
+    token = "token-of-more-than-sixteen"
+    page = visit(service_program(), token)
+    page.wait_for_selector("#token-row:not([hidden])")
+    page.set_input_files("#image", photo)
+    page.click("#submit")
+    page.wait_for_selector("#error:not([hidden])")
+    assert "Bearer" in page.inner_text("#error")
+    page.fill("#token", token)
+    assert "of 5" in judged(page)
+    assert token not in page.evaluate("JSON.stringify({...localStorage, ...sessionStorage, c: document.cookie})")
+
+
+def test_planted_markup_stays_text(visit, service_program, encoded, tmp_path):
+    # A slash cannot stand in a file name.
+    named = tmp_path / "<img src=x onerror=alert(1)>.png"
+    named.write_bytes(encoded(height=120, width=160))
+    script = {
+        "findings": {
+            "findings": [{"region": "Global", "type": "Blurs", "severity": "severe", "explanation": f"x {EVIL}"}]
+        },
+        "final_answer": {"final_answer": f"Fine {EVIL}", "quality_reasoning": f"Because {EVIL}"},
+    }
+    page = visit(service_program(script=script))
+    page.set_input_files("#image", named)
+    page.fill("#query", f"Describe {EVIL}")
+    page.wait_for_selector("#add-region:not([disabled])")
+    page.click("#add-region")
+    page.fill("[aria-label='Name of region 1']", EVIL[:100])
+    text = judged(page)
+    assert text.count("<script>") >= 4
+    assert "<img src=x onerror=alert(1)>.png" in page.inner_text("#image-name")
+    assert page.title() == "AgenticIQA"
+    assert page.locator("main script, main img[src='x'], [onerror]").count() == 0
+
+
+@pytest.mark.parametrize("width", [320, 768, 1280])
+def test_nothing_sticks_out_at_any_width(visit, service_program, photo, width):
+    long = {"quality_probs": {"quality_probs": {"3": 1.0}, "quality_reasoning": "Soft" + "ness" * 60}}
+    page = visit(service_program(script=long), viewport={"width": width, "height": 700}, color_scheme="dark")
+    page.set_input_files("#image", photo)
+    page.wait_for_selector("#add-region:not([disabled])")
+    page.click("#add-region")
+    judged(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    unnamed = page.evaluate(
+        """[...document.querySelectorAll('input, textarea, button')].filter((e) =>
+            !(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).length"""
+    )
+    assert unnamed == 0
+
+
+def test_the_api_page_shows_the_routes(visit, service_program):
+    page = visit(service_program())
+    page.goto(page.url + "docs")
+    page.wait_for_selector("text=POST /assess/batch")
+    assert "image_path" in page.inner_text("#operations")
+
+
+def test_the_evaluation_report_keeps_planted_markup_as_text(browser, tmp_path, encoded):
+    from data.manifest import Sample
+    from program.evaluation.details import details_of
+    from program.evaluation.page import render
+    from program.evaluation.record import Dataset, summarize
+    from program.evaluation.rows import Notes, Row
+
+    image = tmp_path / "a.png"
+    image.write_bytes(encoded())
+    rows = [
+        Row(id=f"{i}{EVIL}", group=f"g{i}", task="scoring", truth=1.0 + i, predicted=3.0, status="ok",
+            rung="first call", notes=Notes(reasoning=EVIL))
+        for i in range(4)
+    ]  # fmt: skip
+    record = summarize(rows, dataset=Dataset(name=EVIL, split="test"))
+    record = record.model_copy(update={"details": details_of(rows)})
+    samples = [Sample(id=row.id, image=image, mos=3.0, query=EVIL) for row in rows]
+    (tmp_path / "report.html").write_text(render(record, samples), "utf-8")
+    page = browser.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    assert "<script>" in page.inner_text("body")
+    assert "pwned" not in page.title().replace(EVIL, "")
+    assert page.locator("script, img[src='x']").count() == 0
+    page.close()
