@@ -15,10 +15,10 @@ import jinja2
 from PIL import Image, ImageOps
 
 from program import AgenticIQA
-from program.batch.inputs import gather
-from program.batch.rows import BatchRow, write_rows
-from program.batch.running import Question, judge_into
-from program.batch.showing import worst
+from program.bulk.inputs import gather
+from program.bulk.rows import BatchRow, write_rows
+from program.bulk.running import Question, judge_into
+from program.bulk.showing import worst
 from program.cli import run_command
 
 THUMBNAIL_PX = 260

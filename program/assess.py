@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _assess(arguments: argparse.Namespace) -> int:
     settings = settings_from(arguments)
-    from program.batch.command import run
+    from program.bulk.command import run
 
     with budget_from(arguments):
         return run(arguments, settings)

@@ -61,7 +61,7 @@ def test_the_python_block_runs(folder, program, served, capsys, monkeypatch):
 
 
 def test_the_commands_run(folder, program, capsys, monkeypatch):
-    monkeypatch.setattr("program.batch.command.AgenticIQA", lambda *_: program)
+    monkeypatch.setattr("program.bulk.command.AgenticIQA", lambda *_: program)
     lines = [line for line in LINES if line.startswith("python -m program.assess")]
     assert len(lines) == 5
     for line in lines:

@@ -13,10 +13,10 @@ import pyarrow.parquet
 import pytest
 
 from program import assess
-from program.batch.comparing import compare, sureness, verdict
-from program.batch.inputs import gather
-from program.batch.rows import BatchRow, safe_cell, write_rows
-from program.batch.running import Question, judge, judge_into
+from program.bulk.comparing import compare, sureness, verdict
+from program.bulk.inputs import gather
+from program.bulk.rows import BatchRow, safe_cell, write_rows
+from program.bulk.running import Question, judge, judge_into
 from program.errors import InputError
 from program.images import IMAGES
 
@@ -41,7 +41,7 @@ def folder(tmp_path, encoded):
 def program(service_program, monkeypatch):
     """A program that answers at once, in place of the command's own."""
     made = service_program()
-    monkeypatch.setattr("program.batch.command.AgenticIQA", lambda *_: made)
+    monkeypatch.setattr("program.bulk.command.AgenticIQA", lambda *_: made)
     return made
 
 
@@ -216,7 +216,7 @@ def test_a_changed_image_is_judged_anew_and_another_question_is_refused(program,
     rows = judge(program, items, Question(), progress=False)
     context_out = out.with_name("out.csv.partial")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("program.batch.running.write_rows", lambda *_: (_ for _ in ()).throw(InputError("full disk")))
+        patch.setattr("program.bulk.running.write_rows", lambda *_: (_ for _ in ()).throw(InputError("full disk")))
         with pytest.raises(InputError, match="full disk"):
             judge_into(program, items, Question(), out, progress=False)
     assert context_out.exists()

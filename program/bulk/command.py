@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 from program.agent import DEFAULT_QUERY, AgenticIQA
-from program.batch.comparing import Comparison, compare
-from program.batch.inputs import gather
-from program.batch.rows import FORMATS
-from program.batch.running import Question, judge, judge_into
-from program.batch.showing import show, show_summary, summary
+from program.bulk.comparing import Comparison, compare
+from program.bulk.inputs import gather
+from program.bulk.rows import FORMATS
+from program.bulk.running import Question, judge, judge_into
+from program.bulk.showing import show, show_summary, summary
 from program.cli import EXIT_FAILED_SAMPLES
 from program.errors import InputError
 from program.images import IMAGES

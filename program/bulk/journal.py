@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from pydantic import ValidationError
 
-from program.batch.rows import BatchRow
+from program.bulk.rows import BatchRow
 from program.errors import InputError
 
 __all__ = ("Journal",)

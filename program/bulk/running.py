@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from program.agent import DEFAULT_QUERY, AgenticIQA
-from program.batch.inputs import Item
-from program.batch.journal import Journal
-from program.batch.rows import BatchRow, row_of, write_rows
 from program.budget import BudgetSpent
+from program.bulk.inputs import Item
+from program.bulk.journal import Journal
+from program.bulk.rows import BatchRow, row_of, write_rows
 from program.errors import ImageError, InputError
 from program.evaluation.evaluating import context_of
 from program.images import IMAGES

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from program.batch.rows import BatchRow
+from program.bulk.rows import BatchRow
 from program.state import Assessment
 
 __all__ = ("WORST", "show", "show_summary", "summary", "worst")
