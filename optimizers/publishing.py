@@ -8,6 +8,7 @@ from rich.console import Console
 
 from optimizers.compiling import Compiled
 from optimizers.repeating import spread
+from program.evaluation.publishing import log_origin, record_costs, record_figures
 from program.evaluation.report import comparison_table, scatter_plot
 from program.tracking import RunHandle
 
@@ -16,11 +17,11 @@ __all__ = ("log_compile", "show")
 
 def log_compile(run: RunHandle, result: Compiled, results: Sequence[Compiled]) -> None:
     """Log figures, the best-so-far curve, a nested run per candidate, the program and what changed."""
-    for prefix, figures in (
-        ("uncompiled_", result.uncompiled.figures), ("", result.compiled.figures), ("gain_", result.differences),
-    ):  # fmt: skip
-        for name, figure in figures.items():
-            run.log_figure(f"{prefix}{name}", figure)
+    log_origin(run, result.compiled, "test")
+    before = {f"uncompiled_{name}": figure for name, figure in record_figures(result.uncompiled).items()}
+    gains = {f"gain_{name}": figure for name, figure in result.differences.items()}
+    run.log_figures({**before, **gains, **record_figures(result.compiled)})
+    run.log_metrics(record_costs(result.compiled))
     for step, (candidate, score, best) in enumerate(result.curve):
         run.log_metrics({"search_score": score, "search_best_so_far": best}, step=step)
         with run.nested(candidate, {"phase": "search"}) as child:
@@ -29,10 +30,9 @@ def log_compile(run: RunHandle, result: Compiled, results: Sequence[Compiled]) -
         with run.nested(f"validation: {candidate}", {"phase": "validation"}) as child:
             child.log_metrics({f"validation_{key}": value for key, value in values.items()})
     run.log_metrics({f"seconds_{phase.replace(' ', '_')}": value for phase, value in result.seconds.items()})
-    run.log_metrics({f"mean_{name}": value for name, value in result.compiled.spent_per_sample.items()})
     if len(results) > 1:
-        for metric, gains in spread(results)["gains"].items():
-            run.log_metrics({f"seeds_gain_{metric}_{key}": value for key, value in gains.items()})
+        for metric, over_seeds in spread(results)["gains"].items():
+            run.log_metrics({f"seeds_gain_{metric}_{key}": value for key, value in over_seeds.items()})
     run.log_table([row.model_dump(mode="json") for row in result.compiled.rows], "samples")
     run.log_table([row.model_dump(mode="json") for row in result.uncompiled.rows], "samples_uncompiled")
     run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": result.compiled}), "scatter")

@@ -5,18 +5,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dspy
+
+from optimizers.compiling import Compiled
+from optimizers.job import Job
 from program.agent import AgenticIQA
 from program.errors import InputError
 from program.evaluation.intervals import Figure
 from program.evaluation.metrics import MetricName
 from program.evaluation.record import EvaluationRecord, compare
+from program.evaluation.runner import evaluate
 from program.saving import load
 from program.serving.rows import interface
 from program.settings import Settings
 from program.tracking import RunHandle, Tracker
 from program.tracking.models import Version, find_champion, promote, register
 
-__all__ = ("Registered", "register_compiled", "verdict")
+__all__ = ("Registered", "register_compiled", "register_result", "verdict")
 
 
 @dataclass(frozen=True)
@@ -28,9 +33,28 @@ class Registered:
     why: str
     """One line."""
 
+    @property
+    def line(self) -> str:
+        """What is printed."""
+        leads = "champion" if self.champion else "not the champion"
+        return f"registered        {self.version.uri}  ({leads}: {self.why})"
+
     def summary(self) -> dict[str, Any]:
         """Return what `--json` prints."""
         return {"name": self.version.name, "version": self.version.version, "champion": self.champion, "why": self.why}
+
+
+def register_result(name: str, job: Job, result: Compiled, tracker: Tracker, run: RunHandle) -> Registered:
+    """Register what a compile ended with; the present champion is judged on the same test samples."""
+
+    def judge(program: AgenticIQA) -> EvaluationRecord:
+        with dspy.context(disable_history=True, trace=None):
+            return evaluate(
+                program, job.splits["test"], workers=job.settings.compile.workers, progress=False,
+                seed=job.settings.seed, dataset=job.dataset, label="champion",
+            )  # fmt: skip
+
+    return register_compiled(name, job.out, result.compiled, job.settings, tracker=tracker, run=run, judge=judge)
 
 
 def register_compiled(

@@ -38,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--out", metavar="DIR", type=Path, help="folder of the compiled program (default: programs/DATA-TIME)"
     )
+    parser.add_argument("--register", metavar="NAME", help="register the program with MLflow under this name")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_settings_flags(parser)
     add_budget_flags(parser)
@@ -51,10 +52,14 @@ def _compile(arguments: argparse.Namespace) -> int:
     from optimizers.job import prepared
     from optimizers.planning import call_plan
     from optimizers.publishing import log_compile, show
+    from optimizers.registering import register_result
     from optimizers.repeating import compile_seeds, spread
     from program.errors import InputError
     from program.tracking import Tracker, experiment_name
+    from program.tracking.models import check_name
 
+    if arguments.register is not None:
+        check_name(arguments.register)
     if arguments.repeat < 1:
         raise InputError(f"--repeat {arguments.repeat}: give 1 or more")
     if arguments.resume and arguments.out is None:
@@ -80,12 +85,16 @@ def _compile(arguments: argparse.Namespace) -> int:
         with budget_from(arguments):
             result, results = compile_seeds(job, arguments.repeat, console=console)
         log_compile(run, result, results)
+        registered = register_result(arguments.register, job, result, tracker, run) if arguments.register else None
     if arguments.json:
         summary = {**result.summary(), "program": str(job.out), "repeats": spread(results), "plan": plan.to_json()}
+        summary["registered"] = registered.summary() if registered else None
         sys.stdout.write(json.dumps({**summary, "mlflow_run": run.run_id}, indent=2) + "\n")
     else:
         hint = f"{run.run_id}  ({tracker.ui_hint}, then {tracker.runs_url})"
         show(Console(soft_wrap=True), result, results, job.out, hint)
+        if registered:
+            Console(soft_wrap=True).print(registered.line, highlight=False)
     return EXIT_FAILED_SAMPLES if result.uncompiled.failed or result.compiled.failed else 0
 
 

@@ -15,7 +15,7 @@ from program.evaluation.runner import SampleLike
 from program.evaluation.tables import baseline_tables, figures_table
 from program.tracking import RunHandle, Tracker
 
-__all__ = ("Logged", "log_evaluation", "log_origin", "show")
+__all__ = ("Logged", "log_evaluation", "log_origin", "record_costs", "record_figures", "show")
 
 _MAX_TABLE_ROWS = 20_000
 """A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
@@ -44,8 +44,8 @@ def log_evaluation(
     with tracker.run(f"evaluate {split} seed {record.seed}", {"command": "evaluate"}) as run:
         log_origin(run, record, split)
         run.log_params({"data": record.dataset.model_dump(), "seed": record.seed, **record.context})
-        run.log_figures(_figures(record))
-        run.log_metrics(_costs(record))
+        run.log_figures(record_figures(record))
+        run.log_metrics(record_costs(record))
         rows = islice(record.rows, _MAX_TABLE_ROWS)
         run.log_table([row.model_dump(mode="json", exclude={"notes"}) for row in rows], "samples")
         for plot_name, plot in plots.items():
@@ -66,7 +66,8 @@ def log_origin(run: RunHandle, record: EvaluationRecord, context: str) -> None:
     run.set_tags(tags)
 
 
-def _figures(record: EvaluationRecord) -> dict[str, Figure]:
+def record_figures(record: EvaluationRecord) -> dict[str, Figure]:
+    """Return every figure of a record by its metric's name in MLflow; simpler ways as baseline_WAY_METRIC."""
     named: dict[str, Figure] = {str(name): figure for name, figure in record.figures.items()}
     for field in type(record.details).model_fields if record.details is not None else ():
         value = getattr(record.details, field)
@@ -81,7 +82,8 @@ def _figures(record: EvaluationRecord) -> dict[str, Figure]:
     return named
 
 
-def _costs(record: EvaluationRecord) -> dict[str, float | None]:
+def record_costs(record: EvaluationRecord) -> dict[str, float | None]:
+    """Return what a record cost and how it ran, by the metric's name in MLflow."""
     counts = {"failed": record.failed, "wall_seconds": record.wall_seconds, "lm_calls": record.lm_calls,
               "tokens": record.tokens, "cost_usd": record.cost_usd}  # fmt: skip
     rungs = {f"rung_{name.replace(' ', '_')}": share for name, share in record.rung_shares.items()}

@@ -2,8 +2,6 @@
 
 import base64
 import json
-import struct
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,30 +33,20 @@ OUTPUTS = {
 """Columns of an answer; `assessment` is the whole of it as JSON, null for a row that could not be assessed."""
 
 
-def _tiny_png() -> bytes:
-    """Return a 32 x 32 grey ramp: an example has to hold an image."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    side = 32
-    rows = b"".join(b"\0" + bytes((4 * x + 3 * y) % 256 for x in range(side)) for y in range(side))
-    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
 def interface() -> Interface:
     """Return the typed columns of a request and of an answer, all of which may be left out or empty, and an example."""
+    import pandas as pd
     from mlflow.models import ModelSignature
     from mlflow.types.schema import ColSpec, Schema
 
     inputs = [ColSpec("string", name, required=False) for name in _TEXTS]
     inputs += [ColSpec("binary", name, required=False) for name in _BYTES]
     outputs = [ColSpec(kind, name, required=False) for name, kind in OUTPUTS.items()]
-    row = {"image": base64.urlsafe_b64encode(_tiny_png()).decode(), "query": DEFAULT_QUERY}
+    # A path, as no artifact is to hold an image's bytes in text.
+    row = {"image_path": "photo.jpg", "query": DEFAULT_QUERY}
     return Interface(
         signature=ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs)),
-        example={"dataframe_records": [row]},
+        example=pd.DataFrame([row]),
         script=Path(__file__).with_name("model.py"),
     )
 

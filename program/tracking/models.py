@@ -1,6 +1,7 @@
 """Compiled programs in MLflow's model registry: logged from code, without pickles, language models or keys."""
 
 import importlib.metadata
+import logging
 import re
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from program.errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
     from mlflow.models import ModelSignature
 
     from program.settings import Settings
@@ -52,7 +54,7 @@ class Interface:
     """What a served program takes and gives: MLflow's typed columns, and an example of a request."""
 
     signature: "ModelSignature"
-    example: Mapping[str, Any]
+    example: "pd.DataFrame"
     script: Path
     """The code that answers (models-from-code)."""
 
@@ -70,6 +72,8 @@ def register(
     check_name(name)
     mlflow.set_tracking_uri(tracker.tracking_uri)
     mlflow.set_experiment(experiment_id=tracker.experiment_id)
+    # It tells every step of checking the example.
+    logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
     with mlflow.start_run(run_id=run.run_id):
         logged = mlflow.pyfunc.log_model(
             name="program",
