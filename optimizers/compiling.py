@@ -25,9 +25,11 @@ from optimizers.teaching import Course, choose_samples, course_of
 from optimizers.tuning import tuned
 from optimizers.verdict import Verdict, verdict_of
 from program.agent import AgenticIQA
+from program.budget import BudgetSpent
 from program.evaluation.baselines import Beside, with_baselines
 from program.evaluation.intervals import Figure
 from program.evaluation.metrics import MetricName
+from program.evaluation.page import render
 from program.evaluation.record import Baseline, EvaluationRecord, compare
 from program.evaluation.runner import evaluate
 from program.saving import program_sha256
@@ -165,9 +167,10 @@ def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
     with dspy.context(disable_history=True, trace=None):
         try:
             return _compiled(_Compile(job, console))
-        except SearchStopped as stopped:
-            raise type(stopped.reason)(f"{stopped.reason}; the best candidate so far is in {str(job.out)!r}, "
-                                       "--resume goes on") from stopped  # fmt: skip
+        except (BudgetSpent, SearchStopped) as stopped:
+            raise BudgetSpent(
+                f"{stopped}; the best candidate so far is in {str(job.out)!r}, --resume goes on"
+            ) from stopped
 
 
 def _compiled(run: _Compile) -> Compiled:
@@ -220,5 +223,20 @@ def _reported(run: _Compile, ranking: Ranking, best: Ranked) -> Compiled:
         curve=run.journal.curve, notes=run.notes, seconds=run.seconds, runs=run.runs,
         difference=difference_markdown(run.program, chosen.program),
     )  # fmt: skip
-    run.journal.finished(chosen.program, result.summary(), {"diff.md": result.difference})
+    page = render(after, splits["test"], sections=_sections(result))
+    run.journal.finished(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
     return result
+
+
+def _sections(result: Compiled) -> dict[str, str]:
+    before, gained = result.uncompiled.figures, result.differences
+    lines = [f"{name}: {before[name]} -> {result.compiled.figures[name]}, gain {gained[name]}" for name in gained]
+    best = result.baseline
+    if best is not None:
+        lines.append(f"best single tool or model: {best.label}, {best.srcc or best.accuracy}")
+    ranked = [f"{v['score']:.4f}  {name}" for name, v in result.validation.items()]
+    return {
+        "What compiling gained": "\n".join([result.verdict.text, *lines, *result.notes]),
+        "Candidates on validation": "\n".join(ranked),
+        "What compiling changed": result.difference,
+    }

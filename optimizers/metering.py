@@ -5,7 +5,8 @@ from typing import Any
 
 import dspy
 
-from program.budget import current_budget
+from optimizers.taught import SearchStopped
+from program.budget import BudgetSpent, current_budget
 
 __all__ = ("metered_lm",)
 
@@ -28,7 +29,10 @@ class _MeteredEngine:
         """Answer one request, one attempt."""
         budget = current_budget()
         if budget is not None:
-            budget.charge()
+            try:
+                budget.charge()
+            except BudgetSpent as error:  # optimizers swallow errors of this model and go on
+                raise SearchStopped(error) from error
         response = self._inner.complete(request)
         if budget is not None:
             budget.settle(None, self._model)

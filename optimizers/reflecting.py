@@ -82,8 +82,10 @@ def copro(bench: Bench) -> list[Candidate]:
         depth=max(1, bench.budget.steps),
     )  # fmt: skip
     _, scored = _examples(bench)
-    settings = {"num_threads": bench.workers, "display_progress": False, "max_errors": _ALL}
-    return _candidates("copro", bench, optimizer.compile(bench.student, trainset=scored, eval_kwargs=settings))
+    settings = {"num_threads": bench.workers, "display_progress": False}
+    with dspy.context(max_errors=_ALL):
+        final = optimizer.compile(bench.student, trainset=scored, eval_kwargs=settings)
+    return _candidates("copro", bench, final)
 
 
 _ALL = 1_000_000

@@ -98,7 +98,7 @@ def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, flo
         slope, offset = np.polyfit(fused, truth, 1)
         values = slope * grid + offset
     elif kind == "logistic":
-        values = np.asarray(fit_logistic(fused, truth, 4)(grid))
+        values = np.asarray(fit_logistic(truth, fused, 4)(grid))
     else:
         from sklearn.isotonic import IsotonicRegression
 

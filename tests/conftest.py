@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def _hermetic(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(home / "mlruns"))
     monkeypatch.setenv("DSPY_CACHEDIR", str(home / "dspy"))
     monkeypatch.setenv("MPLCONFIGDIR", str(home / "matplotlib"))
+    if "dspy" in sys.modules:  # a cache of another test's folder
+        vars(sys.modules["dspy"]).pop("cache", None)
     for name in ("program", "optimizers", "data"):  # commands set these for their process
         logging.getLogger(name).setLevel(logging.NOTSET)
 

@@ -76,8 +76,13 @@ def _writing(folder: Path) -> Iterator[None]:
         raise InputError(f"report {str(folder)!r}: {fault}; give another folder") from error
 
 
-def render(record: EvaluationRecord, samples: Iterable[SampleLike], plots: Mapping[str, Plot] | None = None) -> str:
-    """Return the page. Everything that comes from data or a model is escaped."""
+def render(
+    record: EvaluationRecord,
+    samples: Iterable[SampleLike],
+    plots: Mapping[str, Plot] | None = None,
+    sections: Mapping[str, str] | None = None,
+) -> str:
+    """Return the page, with further `sections` of plain text by title. What comes from data or a model is escaped."""
     missed = {task: worst(record.rows, task) for task in ("scoring", "mcq")}
     pictures = _pictures(samples, {row.id for rows in missed.values() for row in rows})
     environment = jinja2.Environment(
@@ -91,7 +96,7 @@ def render(record: EvaluationRecord, samples: Iterable[SampleLike], plots: Mappi
         ladders=_ladders(record), captions=_CAPTIONS,
         charts={name: svg_url(plot) for name, plot in drawn.items()},
         misses={task: [_miss(row, pictures.get(row.id)) for row in rows] for task, rows in missed.items()},
-        facts=_facts(record),
+        facts=_facts(record), sections=dict(sections or {}),
     )  # fmt: skip
 
 

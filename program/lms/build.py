@@ -15,6 +15,7 @@ from dspy.clients.engines import AsyncLM15Engine, LM15Engine
 from dspy.utils.exceptions import LMConfigurationError
 
 from program.backends import SERVER_PROVIDERS, BackendSettings, RoleSettings
+from program.cache import use_lm_cache
 from program.errors import ModelError
 from program.lms.adapter import KeptAdapter
 from program.lms.reference_engine import AsyncReferenceEngine, ReferenceEngine, Service
@@ -52,6 +53,8 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
         if name not in {EMBEDDED, MODEL}:
             raise ModelError(f"model {name!r}: this version holds {MODEL!r}; use that name or plain {EMBEDDED!r}")
         return make_perceptual_lm(cache_dir, **options)
+    if cache_dir is not None:
+        use_lm_cache(cache_dir / "lm-answers")
     api_base = entry.api_base or role.api_base
     key_env = entry.key_env or (SERVER_KEY if api_base else None)
     if key_env and entry.key_env and not os.environ.get(key_env):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from program.decoding import reduced_size, reduction
 from program.errors import InputError, ToolError
+from program.gate import single_flight
 from program.images import IMAGES, LARGE, Box, ImageRef, crop
 from program.settings import Settings
 from program.tools.cache import CacheState, Reading, ReadingKey, ReadingsCache
@@ -208,8 +209,13 @@ class ToolRunner:
         reading = self._cache.get(key)
         cached = reading is not None
         if reading is None:
-            reading = self._evaluate(spec, parameters, target)
-            self._cache.put(key, reading)
+            # Two threads that judge one image (a score and a question of it) must not both measure it.
+            with single_flight(key):
+                reading = self._cache.get(key)
+                cached = reading is not None
+                if reading is None:
+                    reading = self._evaluate(spec, parameters, target)
+                    self._cache.put(key, reading)
         return Measurement(tool=spec.name, raw=reading.raw, cached=cached, box_used=target.box, note=target.note)
 
     def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: _Target) -> Reading:

@@ -1,0 +1,327 @@
+"""Optimizers without a wire: objectives, lessons, searches, fitted fusion, verdicts, and what may not happen."""
+
+import itertools
+import json
+import math
+import random
+from pathlib import Path
+
+import dspy
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import stats
+
+from data.manifest import read_manifest
+from optimizers.bench import grouped
+from optimizers.compiling import compile_program
+from optimizers.job import prepared
+from optimizers.lessons import Lesson, as_references, distortion_truth
+from optimizers.objectives import Objective, distortion_agreement, scoring_agreement
+from optimizers.planning import call_plan
+from optimizers.recipes import check_data
+from optimizers.scoring import Outcome, set_score
+from optimizers.search import chosen_lessons
+from optimizers.taught import GatheredEvidence, TaughtProgram, taught_predictors
+from optimizers.teaching import course_of
+from optimizers.tuning import fitted_curve
+from program.agent import AgenticIQA
+from program.errors import InputError
+from program.fitted_fusion import FittedFusion
+from program.fusion import ScoreFusion
+from program.images import IMAGES
+from program.saving import load, program_sha256, save, schema_sha256
+from program.settings import RecipeSettings, load_settings
+from program.state import Assessment, AssessmentState, ExecutorOutput, Finding
+from signatures.schemas import Plan
+
+SMALL = {
+    "compile": {"rerank": 2, "baselines": False},
+    "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},
+}
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """Photographs from sharp to blurred, each of its own content, with scores and questions."""
+    lines = []
+    for number in range(54):
+        split, level = ("train", "train", "train", "validation", "test")[number % 5], number % 4
+        base = Image.fromarray(np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8))
+        base.resize((128 >> level, 96 >> level)).resize((128, 96)).save(tmp_path / f"{number}.png")
+        shared = {"image": f"{number}.png", "group": str(number), "split": split}
+        lines.append({"id": f"s{number}", "mos": 4.8 - 1.2 * level, "mos_std": 0.5, "distortion": "blur", **shared})
+        options = {"A": "Yes", "B": "No"}
+        question = {"query": "Is the image blurry?", "options": options, "answer": "A" if level > 1 else "B"}
+        lines += [{"id": f"q{number}", **question, **shared}] * (number % 3 == 0)
+    file = tmp_path / "manifest.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return file
+
+
+def assessed(answer: float | str = 3.0, *, findings: tuple[tuple[str, str], ...] = (), repairs: tuple[str, ...] = ()):
+    plan = Plan(query_type="IQA", query_scope=["Global"], distortion_detection=True, distortion_analysis=True,
+                tool_selection=True, tool_execute=True)  # fmt: skip
+    found = [Finding(type=t, severity=s, explanation="Seen.") for t, s in findings]
+    evidence = ExecutorOutput(distortion_analysis={"Global": found}, quality_scores={"Global": {"Blurs": ("VIF", 2.0)}})
+    state = AssessmentState(
+        query="Rate it.", image_path="a.png", plan=plan, plan_repairs=list(repairs), executor_evidence=evidence
+    )
+    levels = {1: 0.0, 2: 0.0, 3: 0.5, 4: 0.5, 5: 0.0} if isinstance(answer, float) else None
+    return Assessment(
+        final_answer=answer, quality_reasoning="Because.", status="ok", state=state, level_probabilities=levels
+    )
+
+
+def test_the_soft_agreement_is_linear_without_a_spread_and_flat_inside_it() -> None:
+    assert scoring_agreement(2.0, 4.0) == 0.5
+    assert scoring_agreement(1.0, 5.0) == 0.0
+    d, t = 0.7, 0.4
+    assert scoring_agreement(3.0, 3.7, std=2 * t) == pytest.approx(1 - (math.sqrt(d * d + t * t) - t) / 4)
+    assert scoring_agreement(3.0, 3.2, std=1.0) > scoring_agreement(3.0, 3.2)
+
+
+def test_the_gate_is_a_verdict_not_the_truth_of_a_small_number() -> None:
+    objective = Objective()
+    far = dspy.Example(id="a", quality=4.9, query="q")
+    assert 0 < objective.score(far, assessed(1.5)) < 0.2
+    assert objective.passes(far, assessed(1.5)) is False
+    assert objective.passes(far, assessed(4.5)) is True
+    assert objective.passes(dspy.Example(id="a", quality=3.8, quality_std=2.0), assessed(3.0)) is True
+    assert objective.passes(dspy.Example(id="a", answer="B"), assessed("A")) is False
+
+
+def test_parts_are_weighted_over_what_is_known() -> None:
+    objective = Objective({"answer": 1.0, "plan": 0.5, "distortion": 0.5})
+    truth = {"query_type": "IQA", "query_scope": ["Global"], "distortion_source": "inferred"}
+    example = dspy.Example(id="a", quality=3.0, plan_by_rule=truth, distortion_truth={"Blurs": "severe"})
+    answer = assessed(3.0, findings=(("Blurs", "moderate"), ("Noise", "slight")), repairs=("tool_execute: a -> b",))
+    parts = objective.parts(example, answer)
+    assert parts["plan"].agreement == pytest.approx(8 / 9)
+    assert parts["distortion"].agreement == pytest.approx(2 / 3 * 0.75)
+    expected = (1.0 + 0.5 * 8 / 9 + 0.5 * 0.5) / 2
+    assert objective.score(example, answer) == pytest.approx(expected)
+    assert set(objective.parts(dspy.Example(id="b", quality=3.0), answer)) == {"answer"}
+    assert objective.score(example, None) == 0.0
+
+
+def test_distortions_agree_by_f1_and_distance_in_severity() -> None:
+    assert distortion_agreement({}, {}) == 1.0
+    assert distortion_agreement({"Blurs": "none"}, {}) == 1.0
+    assert distortion_agreement({"Noise": "slight"}, {"Blurs": "slight"}) == 0.0
+    both = distortion_agreement({"Noise": "slight", "Blurs": "extreme"}, {"Blurs": "extreme"})
+    assert both == pytest.approx(2 * 1 / (2 + 1))
+
+
+def test_feedback_says_what_was_wrong_how_far_and_which_evidence_was_nearer() -> None:
+    example = dspy.Example(id="a", quality=2.1, quality_std=0.4, distortion_truth={"Noise": "severe"})
+    told = Objective({"answer": 1, "distortion": 1}).feedback(example, assessed(3.5, findings=(("Blurs", "slight"),)))
+    for words in ("3.50 is 1.40 too high", "people gave 2.10", "VIF 2.00", "the tools were nearer",
+                  "missed severe Noise", "slight Blurs, which is not there"):  # fmt: skip
+        assert words in told
+    only = Objective({"answer": 1, "distortion": 1}).feedback(example, assessed(3.5), role="summarizer")
+    assert "missed" not in only
+
+
+def test_a_set_is_scored_by_correlation_and_accuracy_weighted_by_number(rng: np.random.Generator) -> None:
+    truth, noise = rng.uniform(1, 5, 30), rng.normal(0, 1, 30)
+    scores = [Outcome(f"s{i}", float(t), float(t + n), 0.5) for i, (t, n) in enumerate(zip(truth, noise, strict=True))]
+    answers = [Outcome(f"q{i}", "A", "A" if i < 6 else "B", float(i < 6)) for i in range(10)]
+    expected = (stats.spearmanr(truth, truth + noise)[0] + stats.pearsonr(truth, truth + noise)[0]) / 2
+    assert set_score(scores) == pytest.approx(expected, rel=1e-10)
+    assert set_score([*scores, *answers]) == pytest.approx((30 * expected + 10 * 0.6) / 40, rel=1e-10)
+    failed = Outcome("s99", 3.0, None, 0.0)
+    assert set_score([*scores, failed]) == pytest.approx(expected * 30 / 31, rel=1e-10)
+    assert set_score(scores, "mean") == 0.5
+
+
+@pytest.mark.parametrize("strategy", ["ends", "spread", "thirds", "random"])
+def test_sets_of_lessons_are_distinct_and_of_the_asked_size(strategy) -> None:
+    lessons = [Lesson("summarizer.score", str(i), str(i), i / 10, dspy.Example()) for i in range(80)]
+    chosen = chosen_lessons(lessons, 12, strategy, random.Random(1))
+    assert len(set(chosen)) == 12
+    values = sorted(lessons[i].value for i in chosen)
+    if strategy == "ends":
+        assert values[5] < 1.0
+        assert values[6] > 6.9
+    if strategy == "spread":
+        assert all(b - a < 1.4 for a, b in itertools.pairwise(values))
+    assert chosen_lessons(lessons, 80, strategy, random.Random(1)) == tuple(range(80))
+
+
+def test_groups_hold_eight_samples_of_one_task() -> None:
+    examples = [dspy.Example(id=f"s{i}", quality=3.0) for i in range(17)]
+    examples += [dspy.Example(id=f"q{i}", answer="A") for i in range(9)]
+    groups = grouped(examples)
+    assert [len(g.members) for g in groups] == [8, 8, 8]
+    assert len({m.get("answer") is None for g in groups[:1] for m in g.members}) == 1
+
+
+def test_every_role_gets_lessons_from_what_it_was_really_asked(manifest) -> None:
+    program = AgenticIQA(load_settings())
+    samples = [s for s in read_manifest(manifest) if s.split == "train"][:12]
+    course = course_of(program, samples, workers=1)
+    lessons = course.lessons
+    assert set(lessons) >= {"planner.plan", "executor.diagnose", "executor.select_tools", "summarizer.score",
+                            "summarizer.answer"}  # fmt: skip
+    assert len(lessons["planner.plan"]) == len({s.query or "" for s in samples})
+    for name, predictor in program.named_predictors():
+        for lesson in lessons.get(name, ()):
+            assert all(lesson.demo.get(field) is not None for field in predictor.signature.output_fields), name
+    score = {lesson.sample: lesson for lesson in lessons["summarizer.score"]}
+    for sample in samples:
+        if sample.task == "scoring":
+            stated = score[sample.id].demo.quality_probs.by_level()
+            assert sum(level * p for level, p in stated.items()) == pytest.approx(sample.quality, abs=1e-4)
+    found = lessons["executor.diagnose"][0].demo.findings
+    assert [f.type for f in found] == ["Blurs"] or found == []
+
+
+def test_the_data_says_which_distortion_is_there(manifest) -> None:
+    sample = next(iter(read_manifest(manifest)))
+    assert distortion_truth(sample) == {"Blurs": "none"}
+    assert distortion_truth(sample.model_copy(update={"mos": 2.0})) == {"Blurs": "severe"}
+    assert distortion_truth(sample.model_copy(update={"distortion": "wn", "mos": 1.0})) == {"Noise": "extreme"}
+    assert distortion_truth(sample.model_copy(update={"distortion": "authentic"})) is None
+    assert distortion_truth(sample.model_copy(update={"metadata": {"identity": True}})) == {}
+
+
+def test_inlined_images_become_references_to_the_same_bytes(tmp_path, picture) -> None:
+    Image.fromarray(picture(3)).save(tmp_path / "a.png")
+    inlined = dspy.Image.from_path(str(tmp_path / "a.png")) if hasattr(dspy.Image, "from_path") else None
+    assert as_references(inlined).url == IMAGES.add(tmp_path / "a.png").url
+    assert as_references("plain text") == "plain text"
+
+
+def test_optimizers_see_the_taught_predictors_and_no_other() -> None:
+    program = AgenticIQA(load_settings())
+    names = taught_predictors(program, ("executor", "summarizer"), ("scoring",))
+    assert names == ("executor.diagnose", "executor.select_tools", "summarizer.score")
+    student = TaughtProgram(program, names, GatheredEvidence())
+    assert [n for n, _ in student.named_predictors()] == list(names)
+    before = student.digest()
+    copy = student.deepcopy()
+    copy.program.summarizer.answer.demos = [dspy.Example(final_answer="A")]
+    assert copy.digest() == before
+    copy.program.summarizer.score.demos = [dspy.Example(quality_reasoning="x")]
+    assert copy.digest() != before == student.digest()
+
+
+def test_a_compile_reads_each_image_with_each_tool_once(manifest, tmp_path, monkeypatch) -> None:
+    from program.tools.runner import ToolRunner
+
+    read: list[tuple[str, str]] = []
+    counted = ToolRunner.measure
+
+    def measure(self, tool_name, image, *args, **named):
+        reading = counted(self, tool_name, image, *args, **named)
+        if not reading.cached:
+            read.append((tool_name, image.sha256))
+        return reading
+
+    monkeypatch.setattr(ToolRunner, "measure", measure)
+    settings = load_settings(overrides={**SMALL, "seed": 3})
+    compile_program(prepared(settings, str(manifest), "random-search,fusion", tmp_path / "out"))
+    assert read
+    assert len(read) == len(set(read))
+
+
+def test_a_resumed_search_scores_no_candidate_again_and_ends_the_same(manifest, tmp_path) -> None:
+    settings = load_settings(overrides=SMALL)
+    first = compile_program(prepared(settings, str(manifest), "random-search", tmp_path / "out"))
+    again = compile_program(prepared(settings, str(manifest), "random-search", tmp_path / "out", resume=True))
+    assert again.chosen == first.chosen
+    assert again.runs < first.runs
+    assert again.runs == sum(s.split != "test" for s in read_manifest(manifest))
+    for name in ("program.json", "candidates.jsonl", "run.json", "diff.md", "report.html"):
+        assert (tmp_path / "out" / name).is_file(), name
+    assert ("Nothing changed" in first.difference) == (first.chosen == "uncompiled")
+
+
+def test_recommends_the_uncompiled_program_when_nothing_helped(manifest, tmp_path) -> None:
+    result = compile_program(prepared(load_settings(overrides=SMALL), str(manifest), "none", tmp_path / "out"))
+    assert (result.chosen, result.verdict.helped) == ("uncompiled", False)
+    assert "did not help" in result.verdict.text
+    assert "Nothing changed" in (tmp_path / "out" / "diff.md").read_text("utf-8")
+    assert program_sha256(load(tmp_path / "out")) == program_sha256(AgenticIQA())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "named", "message"),
+    [
+        ("gepa", {}, "optimizer 'gepa': rewrites instructions, which the embedded expert does not read"),
+        ("mipro", {}, "optimizer 'mipro': needs a language model that writes instructions; give --reflection-lm"),
+        ("gepaa", {}, r"optimizer 'gepaa': unknown \(did you mean 'gepa'"),
+        ("labeled", {"teacher_lm": "openai/x"}, "--teacher-lm: optimizer 'labeled' takes no demos from a teacher"),
+        ("labeled", {"roles": "planner,judge"}, "role 'judge': unknown"),
+    ],
+)
+def test_refuses_early_what_it_lacks(manifest, tmp_path, optimizer, named, message) -> None:
+    with pytest.raises(InputError, match=message):
+        prepared(load_settings(), str(manifest), optimizer, tmp_path / "out", **named)
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_few_samples_are_refused_by_name_and_number() -> None:
+    with pytest.raises(InputError, match=r"optimizer 'simba': 5 training sample\(s\); give at least 16"):
+        check_data("simba", RecipeSettings(minibatch=16), 5, 5)
+    with pytest.raises(InputError, match=r"optimizer 'fusion': 4 scored validation sample\(s\); give at least 10"):
+        check_data("fusion", RecipeSettings(), 40, 4)
+
+
+def test_optuna_is_asked_for_before_anything_is_spent(manifest, tmp_path, scripted_lm, monkeypatch) -> None:
+    monkeypatch.setattr("optimizers.recipes.find_spec", lambda name: None)
+    with pytest.raises(InputError, match="needs the package optuna"):
+        prepared(load_settings(), str(manifest), "mipro", tmp_path / "out", lm=scripted_lm([]))
+
+
+def test_the_plan_of_an_embedded_compile_is_free_and_bounded(manifest, tmp_path) -> None:
+    plan = call_plan(prepared(load_settings(overrides=SMALL), str(manifest), "random-search", tmp_path / "out"))
+    assert not plan.paid
+    assert plan.expected <= plan.most
+    assert any("in all" in line for line in plan.lines())
+
+
+def test_a_fitted_fusion_is_neutral_by_default_and_keeps_the_order(rng: np.random.Generator) -> None:
+    plain, fitted = ScoreFusion(), FittedFusion(ScoreFusion())
+    curve = fitted_curve("isotonic", rng.uniform(1, 5, 200), rng.uniform(2, 4, 200))
+    bent = FittedFusion(ScoreFusion(), eta=0.5, model_weight=2.0, curve=[(1, 1.5), (3, 2), (5, 4.5)])
+    given = [([float(t)], dict(enumerate(rng.dirichlet(np.ones(5)), 1))) for t in rng.uniform(1, 5, 50)]
+    assert [fitted.fuse_scores(*g) for g in given] == [plain.fuse_scores(*g) for g in given]
+    unbent = FittedFusion(ScoreFusion(), eta=0.5, model_weight=2.0)
+    ranks = [stats.rankdata([f.fuse_scores(*g) for g in given]).tolist() for f in (bent, unbent)]
+    assert ranks[0] == ranks[1]
+    for tools, belief in given[:5]:
+        masses = {c: math.exp(-0.5 * (tools[0] - c) ** 2) * belief[c] ** 2 for c in range(1, 6)}
+        expected = sum(c * m for c, m in masses.items()) / sum(masses.values())
+        assert unbent.fuse_scores(tools, belief) == pytest.approx(expected, rel=1e-9)
+    assert all(a[1] < b[1] for a, b in itertools.pairwise(curve))
+    with pytest.raises(ValueError, match="must increase"):
+        FittedFusion(ScoreFusion(), curve=[(1, 3), (5, 2)])
+
+
+@pytest.mark.parametrize("kind", ["line", "logistic", "isotonic"])
+def test_a_fitted_map_comes_nearer_to_people(kind, rng: np.random.Generator) -> None:
+    fused = rng.uniform(2, 4, 300)
+    truth = 1 + 4 / (1 + np.exp(-2.5 * (fused - 3))) + rng.normal(0, 0.1, 300)
+    mapped = [FittedFusion(ScoreFusion(), curve=fitted_curve(kind, fused, truth)).mapped(x) for x in fused]
+    assert np.mean(np.abs(mapped - truth)) < 0.5 * np.mean(np.abs(fused - truth))
+
+
+def test_a_fitted_fusion_is_saved_with_the_program_and_covered_by_its_hashes(tmp_path) -> None:
+    program = AgenticIQA()
+    plain = program_sha256(program), schema_sha256(program)
+    program.summarizer.fitted = FittedFusion(ScoreFusion(), eta=0.5, model_weight=2.0, curve=[(1, 1.5), (5, 4.5)])
+    assert program_sha256(program) != plain[0]
+    assert schema_sha256(program) != plain[1]
+    save(program, tmp_path / "p")
+    loaded = load(tmp_path / "p")
+    assert loaded.summarizer.fitted.to_json() == program.summarizer.fitted.to_json()
+    assert loaded.deepcopy().summarizer.fusion.fuse_scores([2.0], None) == program.summarizer.fusion.fuse_scores(
+        [2.0], None
+    )
+    document = json.loads((tmp_path / "p" / "program.json").read_text("utf-8"))
+    for wrong in ({"eta": 1}, {**document["fusion"], "eta": -1}, [1, 2]):
+        (tmp_path / "p" / "program.json").write_text(json.dumps({**document, "fusion": wrong}), "utf-8")
+        with pytest.raises(InputError, match="its fusion does not fit"):
+            load(tmp_path / "p")

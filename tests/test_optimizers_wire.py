@@ -1,0 +1,161 @@
+"""Optimizers over a real wire: what they may ask is bounded, what was asked is not asked again, whatever ends them."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from program.compile import main
+
+ROOT = Path(__file__).resolve().parents[1]
+
+SMALL = """
+compile: {rerank: 2, workers: 2, baselines: false}
+tools: {device: cpu}
+optimizers:
+  model:
+    random-search: {demos: 2, role_demos: 1, bootstrapped: 1, starts: 2, steps: 1, search_samples: 6}
+    mipro: {demos: 2, role_demos: 1, candidates: 2, trials: 2, search_samples: 4}
+    gepa: {metric_calls: 16, minibatch: 2, search_samples: 4}
+    simba: {demos: 2, candidates: 2, steps: 2, minibatch: 3, search_samples: 4}
+    copro: {candidates: 2, steps: 1, search_samples: 3}
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """Four scored photographs a split, and a settings file of small budgets."""
+    lines = []
+    for number, split in enumerate(["train"] * 4 + ["validation"] * 4 + ["test"] * 4):
+        name = f"{number}.png"
+        blocks = np.kron(rng.integers(0, 256, (8, 12, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+        Image.fromarray(blocks).save(tmp_path / name)
+        lines.append({"id": f"s{number}", "image": name, "mos": 1 + number % 4, "mos_std": 0.6, "split": split})
+    (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return tmp_path
+
+
+def command(data: Path, base: str, optimizer: str, *more: str) -> list[str]:
+    return [
+        "--data", str(data / "manifest.jsonl"), "--config", str(data / "small.yaml"), "--optimizer", optimizer,
+        "--lm", "openai/small-vlm", "--api-base", base, "--out", str(data / "program"), "--json", *more,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", ["random-search", "mipro", "gepa", "simba", "copro"])
+def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(data, loopback, capsys, optimizer) -> None:
+    server = loopback()
+    assert main(command(data, server.base, optimizer, "--dry-run")) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert server.stats()["requests"] == 0
+    assert plan["paid"]
+    assert [phase["name"] for phase in plan["phases"]] == ["evidence", optimizer, "choose on validation", "test"]
+
+    assert main(command(data, server.base, optimizer)) == 0
+    result = json.loads(capsys.readouterr().out)
+    asked = server.stats()["requests"]
+    assert 0 < asked <= plan["most_calls"]
+    assert result["uncompiled"]["scoring"]["used"] == 4
+    assert result["helped"] == (result["chosen"] != "uncompiled")
+    logged = [json.loads(line) for line in (data / "program" / "candidates.jsonl").read_text("utf-8").splitlines()]
+    scored = [entry["score"] for entry in logged if entry["event"] == "candidate"]
+    assert scored, "no candidate was scored"
+
+    assert main(command(data, server.base, optimizer, "--resume")) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert server.stats()["requests"] == asked
+    assert again["chosen"] == result["chosen"]
+
+
+@pytest.mark.parametrize("optimizer", ["gepa", "mipro"])
+def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(data, loopback, tmp_path, optimizer) -> None:
+    whole = loopback()
+    assert main(command(data, whole.base, optimizer)) == 0
+    shutil.rmtree(data / "program")
+    server = loopback(latency_s=0.05)
+    arguments = [sys.executable, "-m", "program.compile", *command(data, server.base, optimizer)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as killed:
+        log = data / "program" / "candidates.jsonl"
+        limit = time.monotonic() + 120
+        while (
+            time.monotonic() < limit
+            and killed.poll() is None
+            and not (log.is_file() and "candidate" in log.read_text())
+        ):
+            time.sleep(0.02)
+        assert killed.poll() is None, killed.stderr.read().decode()[-2000:]
+        killed.send_signal(signal.SIGKILL)
+        killed.wait(10)
+    before = server.stats()
+    assert before["requests"] > 10
+    left = json.loads((data / "program" / "program.json").read_text("utf-8"))
+    assert left["record"]["finished"] is False
+    assert json.loads((data / "program" / "run.json").read_text("utf-8"))["finished"] is False
+
+    done = subprocess.run(
+        [*arguments, "--resume"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads((data / "program" / "run.json").read_text("utf-8"))["finished"] is True
+    # Only calls that were on their way when the process died, one a worker, may have been sent twice.
+    asked = server.stats()["requests"]
+    assert before["requests"] < whole.stats()["requests"] <= asked <= whole.stats()["requests"] + 2
+
+
+def test_a_resumed_compile_refuses_other_data_seeds_and_budgets(data, loopback, capsys) -> None:
+    server = loopback()
+    assert main(command(data, server.base, "none")) == 0
+    capsys.readouterr()
+    manifest = data / "manifest.jsonl"
+    text = manifest.read_text("utf-8")
+    for change, said in (
+        (lambda: manifest.write_text(text.replace('"mos": 2', '"mos": 2.5', 1), "utf-8"), "another dataset"),
+        (lambda: manifest.write_text(text, "utf-8"), ""),
+    ):
+        change()
+        code = main(command(data, server.base, "none", "--resume"))
+        assert (code, said in capsys.readouterr().err) == (2 if said else 0, True)
+    assert main(command(data, server.base, "none", "--resume", "--seed", "9")) == 2
+    assert "another seed" in capsys.readouterr().err
+    assert main(command(data, server.base, "labeled", "--resume")) == 2
+    assert "another optimizer" in capsys.readouterr().err
+
+
+def test_a_spent_budget_ends_in_one_line_and_keeps_the_best_so_far(data, loopback, capsys) -> None:
+    server = loopback()
+    assert main(command(data, server.base, "gepa", "--max-calls", "32")) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.match(r"error: budget: 32 model calls are spent", said), said
+    assert "--resume goes on" in said
+    assert server.stats()["requests"] <= 32
+    assert (data / "program" / "program.json").is_file()
+
+
+def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback) -> None:
+    server = loopback()
+    assert main(command(data, server.base, "labeled", "--roles", "planner,executor,summarizer")) == 0
+    for field in ("plan", "selected_tools", "quality_probs"):
+        prompts = [question.body["messages"] for question in server.asked if field in question.fields]
+        taught = [messages for messages in prompts if any(message["role"] == "assistant" for message in messages)]
+        assert taught, f"no demo in any prompt for {field}"
+        answers = [m["content"] for messages in taught for m in messages if m["role"] == "assistant"]
+        assert all(field in json.loads(answer) for answer in answers)
