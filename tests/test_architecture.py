@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("program", "signatures", "optimizers", "data", "configs")
 HEAVY = ("mlflow", "torch", "pyiqa", "ray", "fastapi", "matplotlib", "dspy", "scipy", "sklearn")
-COMMANDS = ("compile", "evaluate", "assess", "calibrate", "tools", "serve")
+COMMANDS = ("compile", "evaluate", "assess", "calibrate", "doctor", "tools", "serve")
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

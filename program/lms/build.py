@@ -21,7 +21,7 @@ from program.lms.adapter import KeptAdapter
 from program.lms.reference_engine import AsyncReferenceEngine, ReferenceEngine, Service
 from program.lms.wire_images import limits_for
 
-__all__ = ("SERVER_KEY", "adapter_for", "build_lm", "is_embedded", "model_name", "resolves_references")
+__all__ = ("SERVER_KEY", "adapter_for", "api_key_of", "build_lm", "is_embedded", "model_name", "resolves_references")
 
 SERVER_KEY = "AGENTICIQA_API_KEY"
 """Environment variable with the key for a server given by `api_base` (a provider's own key never goes there)."""
@@ -55,18 +55,16 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
         return make_perceptual_lm(cache_dir, **options)
     if cache_dir is not None:
         use_lm_cache(cache_dir / "lm-answers")
-    api_base = entry.api_base or role.api_base
-    key_env = entry.key_env or (SERVER_KEY if api_base else None)
-    if key_env and entry.key_env and not os.environ.get(key_env):
-        raise ModelError(f"model {role.backend!r}: its key_env {key_env} is not set; export it first")
-    key = os.environ.get(key_env) if key_env else None
+    api_base, key = entry.api_base or role.api_base, api_key_of(role)
+    if entry.key_env and not key:
+        raise ModelError(f"model {role.backend!r}: its key_env {entry.key_env} is not set; export it first")
     images = role.images or limits_for(name)
     connection = _hosted(name, key) if api_base is None else _at_address(name, api_base, key)
     if connection is None:
         return dspy.LM(name, **_allowed(name, options), **({"api_key": key} if key else {}))
     service = Service(
         _with_entry(connection.capabilities, entry), images, connection.wire_model, role.backend,
-        {key_env: key} if key_env and key else {},
+        {entry.key_env or SERVER_KEY: key} if key else {},
     )  # fmt: skip
     return dspy.LM(
         connection.lm_name,
@@ -74,6 +72,13 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
         async_engine=AsyncReferenceEngine(AsyncLM15Engine(connection.config), service),
         **_allowed(name, options),
     )
+
+
+def api_key_of(role: RoleSettings) -> str | None:
+    """Return the key of a named backend or of a server, from the environment; None where a provider's own is used."""
+    entry = role.entry or BackendSettings()
+    variable = entry.key_env or (SERVER_KEY if entry.api_base or role.api_base else None)
+    return os.environ.get(variable) or None if variable else None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,150 @@
+"""The doctor says what works: models that see or do not, tools, stores; exit codes; and no key in what it prints."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from program import checks
+from program.doctor import main
+from program.lms.probe import COLOURS
+
+KEY = "sk-planted-for-the-doctor"
+
+
+def examined(capsys, *arguments):
+    code = main(["--json", *arguments])
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["works"] == (code == 0) == all(c["status"] != "failed" for c in found["checks"])
+    assert KEY not in out + err
+    return code, {c["name"]: c for c in found["checks"]}
+
+
+TORCH, STORE = checks._torch, checks._store
+
+
+@pytest.fixture(autouse=True)
+def _light(monkeypatch):
+    """Import no torch and open no MLflow store, which takes seconds each; tests about them put them back."""
+    for part in ("torch", "store"):
+        monkeypatch.setattr(checks, f"_{part}", lambda *_, part=part: checks.Check.passed(part, "not looked at"))
+
+
+def seeing(question):
+    pixels = np.asarray(Image.open(io.BytesIO(question.images[0])))
+    names = {colour: name for name, colour in COLOURS.items()}
+    left, right = pixels[:, : pixels.shape[1] // 2], pixels[:, pixels.shape[1] // 2 :]
+    return dict(zip(("left", "right"), (names[tuple(side[0, 0].tolist())] for side in (left, right)), strict=True))
+
+
+def test_the_embedded_expert_needs_no_network(capsys, monkeypatch):
+    monkeypatch.setattr(checks, "_store", STORE)
+    code, found = examined(capsys)
+    assert code == 0, found
+    name = "model perceptual/expert (planner, executor, summarizer)"
+    assert found[name]["status"] == "ok"
+    assert found["MLflow store"]["status"] == found["tools"]["status"] == found["packages"]["status"] == "ok"
+    assert {"cache", "model answers", "keys", "optuna"} <= set(found)
+
+
+def test_a_server_that_sees_passes_in_one_call(loopback, capsys, monkeypatch):
+    monkeypatch.setenv("AGENTICIQA_API_KEY", KEY)
+    server = loopback(rules=[("left", seeing)], key=KEY)
+    code, found = examined(capsys, "--lm", "openai/small-vlm", "--api-base", server.base)
+    name = "model openai/small-vlm (planner, executor, summarizer)"
+    assert code == 0, found
+    assert "small-vlm" in found[f"{name}: listed"]["detail"]
+    assert found[f"{name}: sees"]["status"] == "ok"
+    assert found[f"{name}: structured output"]["status"] == "ok"
+    assert found[f"{name}: log-probabilities"]["status"] == "ok"
+    assert "AGENTICIQA_API_KEY set" in found["keys"]["detail"]
+    assert len(server.asked) == 1
+
+
+def test_a_model_that_does_not_see_is_found_out(loopback, capsys):
+    server = loopback(rules=[("left", {"left": "red", "right": "red"})])
+    code, found = examined(capsys, "--lm", "openai/small-vlm", "--api-base", server.base)
+    (sees,) = [check for name, check in found.items() if name.endswith("sees")]
+    assert code == 1
+    assert sees["status"] == "failed"
+    assert "choose a model that takes images" in sees["mend"]
+
+
+def test_what_a_server_lacks_is_noted_and_stops_nothing(loopback, loopback_module, capsys):
+    refusal = loopback_module.Reply(400, {"error": {"message": "response_format is not supported"}})
+    server = loopback(
+        rules=[(lambda q: "response_format" in q.body, refusal), ("left", seeing)],
+        faults=lambda number, question: "no_logprobs",
+    )
+    code, found = examined(capsys, "--lm", "openai/small-vlm", "--api-base", server.base)
+    by_end = {name.rpartition(": ")[2]: check for name, check in found.items()}
+    assert code == 0
+    assert by_end["structured output"]["status"] == by_end["log-probabilities"]["status"] == "note"
+    assert "response_format is not supported" in by_end["structured output"]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "end", "detail", "mend"),
+    [
+        (["--lm", "openai/smal-vlm"], "listed", "serves small-vlm", "did you mean 'small-vlm'?"),
+        (["--lm", "openai/small-vlm", "--planner-lm", "nonsense"], "(planner)", "not of the form provider/model", None),
+        (
+            ["--lm", "perceptual/expert@r0", "--planner-lm", "openai/small-vlm"],
+            "summarizer)",
+            "this version holds",
+            None,
+        ),
+    ],
+)
+def test_a_wrong_name_is_told_with_its_mend(arguments, end, detail, mend, loopback, capsys):
+    server = loopback(rules=[("left", seeing)])
+    code, found = examined(capsys, *arguments, "--api-base", server.base)
+    (check,) = [check for name, check in found.items() if name.endswith(end)]
+    assert (code, check["status"]) == (1, "failed")
+    assert detail in check["detail"]
+    assert mend is None or mend in check["mend"]
+
+
+def test_a_dead_server_is_told_at_once(capsys, loopback):
+    server = loopback()
+    server.stop()
+    code, found = examined(capsys, "--lm", "openai/small-vlm", "--api-base", server.base)
+    (check,) = [check for check in found.values() if "cannot be reached" in check["detail"]]
+    assert code == 1
+    assert "start the server" in check["mend"]
+
+
+def test_a_refused_key_is_told_without_the_key(loopback, capsys, monkeypatch):
+    monkeypatch.setenv("AGENTICIQA_API_KEY", KEY)
+    server = loopback(key="another")
+    code, found = examined(capsys, "--lm", "openai/small-vlm", "--api-base", server.base)
+    assert code == 1
+    assert any("refuses the key" in check["detail"] for check in found.values())
+
+
+def test_torch_of_another_build_is_explained(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    check = TORCH()
+    assert check.status == "failed"
+    assert "install torch and torchvision together" in check.mend
+
+
+def test_a_store_that_cannot_be_opened_fails_with_its_mend(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(checks, "_store", STORE)
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(blocked / "mlruns"))
+    code, found = examined(capsys)
+    assert code == 1
+    assert found["MLflow store"]["status"] == "failed"
+
+
+def test_the_screen_shows_each_check_and_the_verdict(capsys):
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert shown.rstrip().endswith("All works.")
+    assert all(word in shown for word in ("perceptual/expert", "cache", "tools", "keys"))
