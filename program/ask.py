@@ -197,6 +197,8 @@ def _clean(value: Any) -> Any:
         return value.replace(_IMAGE_MARKER, "")
     if isinstance(value, list):
         return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_clean(name): _clean(item) for name, item in value.items()}
     return value
 
 
@@ -209,6 +211,8 @@ def _complete(demo: Any, signature: type[dspy.Signature]) -> bool:
 def _inlined(value: Any, limits: ImageLimits) -> Any:
     if isinstance(value, list):
         return [_inlined(item, limits) for item in value]
+    if isinstance(value, dict):
+        return {name: _inlined(item, limits) for name, item in value.items()}
     url = value if isinstance(value, str) else getattr(value, "url", None)
     if isinstance(url, str) and url.startswith(HOST):
         return dspy.Image(encoded_image(IMAGES.find(url), limits).data_uri)

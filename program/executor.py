@@ -92,6 +92,7 @@ class Executor(dspy.Module):
         return ExecutorOutput(
             distortion_set=evidence.distortions or None,
             distortion_analysis=evidence.findings or None,
+            region_boxes=boxes or None,
             selected_tools=chosen or None,
             quality_scores=scores or None,
             tool_logs=logs,
@@ -266,21 +267,17 @@ def _views(scope: Sequence[str], boxes: Mapping[str, Box], image: ImageRef, refe
     if whole:
         views.append(View(image, reference, whole))
     views += [
-        View(_cropped(image, boxes[region]), _cropped_reference(reference, image, boxes[region]), (region,))
+        View(IMAGES.cropped(image, boxes[region]), _cropped_reference(reference, image, boxes[region]), (region,))
         for region in scope
         if region in boxes
     ]
     return views
 
 
-def _cropped(image: ImageRef, box: Box) -> ImageRef:
-    return IMAGES.add(IMAGES.cut(image, box)[0])
-
-
 def _cropped_reference(reference: ImageRef | None, image: ImageRef, box: Box) -> ImageRef | None:
     if reference is None or (reference.width, reference.height) != (image.width, image.height):
         return None
-    return _cropped(reference, box)
+    return IMAGES.cropped(reference, box)
 
 
 def _inputs(view: View, query: str, **others: Any) -> dict[str, Any]:

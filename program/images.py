@@ -16,7 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -197,6 +197,10 @@ class ImageStore:
             self._remember(key, array)
         return array, used
 
+    def cropped(self, ref: ImageRef, box: Box) -> ImageRef:
+        """Return a box of an image as an image of its own. Raises ImageError as `crop` does."""
+        return self.add(self.cut(ref, box)[0])
+
     def resized(self, ref: ImageRef, width: int, height: int) -> ImageRef:
         """Return an image resampled (Lanczos) to another size, as an image of its own; itself where the size fits."""
         if (ref.width, ref.height) == (width, height):
@@ -250,7 +254,8 @@ class ImageStore:
                 self._sources[digest] = source
                 if isinstance(source, bytes):
                     self._hold(digest, len(source))
-        return ref
+        # Two files may hold the same bytes: each is told by its own name.
+        return ref if ref.name == name else replace(ref, name=name)
 
     def _new_ref(self, digest: str, found: Decoded, name: str) -> ImageRef:
         self._remember((digest, reduction(found.width, found.height, LARGE), None), found.pixels)

@@ -68,6 +68,8 @@ class ExecutorOutput(_Record):
 
     distortion_set: dict[str, list[str]] | None = None
     distortion_analysis: dict[str, list[Finding]] | None = None
+    region_boxes: dict[str, Box] | None = None
+    """Where the plan's regions are, in pixels: as the caller gave them, else as the model located them."""
     selected_tools: dict[str, dict[str, str]] | None = None
     quality_scores: dict[str, dict[str, tuple[str, float]]] | None = None
     """Calibrated scores on 1..5: region -> distortion -> (tool, score)."""

@@ -11,7 +11,7 @@ from program.ask import RUNGS, Answer, ask
 from program.evidence import contradiction, findings_json, findings_note, scores_json, tool_scores, used_evidence
 from program.fitted_fusion import FittedFusion
 from program.fusion import ScoreFusion, level_in_text, spread
-from program.images import ImageRef
+from program.images import IMAGES, ImageRef
 from program.logprobs import level_masses, tokens_of
 from program.metering import stage
 from program.query import QueryReading, QueryType, normalise_choice, read_query
@@ -87,6 +87,7 @@ class Summarizer(dspy.Module):
         inputs = {
             "image": image,
             "reference": reference,
+            "region_crops": _crops(image, evidence),
             "query": state.query,
             "distortion_analysis": findings_json(evidence.distortion_analysis),
             "quality_scores": scores_json(evidence.quality_scores),
@@ -280,6 +281,11 @@ class Summarizer(dspy.Module):
         if wanted:
             logger.info("need_replan=true, iteration %d: %s", state.iteration_count, reason)
         return wanted, reason
+
+
+def _crops(image: ImageRef, evidence: ExecutorOutput) -> dict[str, ImageRef] | None:
+    """Return the regions in question as images: details that are lost in the whole image, which models see reduced."""
+    return {region: IMAGES.cropped(image, box) for region, box in (evidence.region_boxes or {}).items()} or None
 
 
 def _reasoning(prediction: dspy.Prediction) -> str:

@@ -22,6 +22,7 @@ class AnswerQuestion(dspy.Signature):
 
     image: dspy.Image = dspy.InputField(desc="the image to judge")
     reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
+    region_crops: dict[str, dspy.Image] | None = dspy.InputField(desc="the regions in question, cut out of the image")
     query: str = dspy.InputField(desc="the user's question")
     options: str = dspy.InputField(desc="the answers to choose from, one a line")
     distortion_analysis: str | None = dspy.InputField(desc="findings per region, as JSON")
@@ -45,6 +46,7 @@ class ExplainQuality(dspy.Signature):
 
     image: dspy.Image = dspy.InputField(desc="the image to judge")
     reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
+    region_crops: dict[str, dspy.Image] | None = dspy.InputField(desc="the regions in question, cut out of the image")
     query: str = dspy.InputField(desc="the user's question")
     distortion_analysis: str | None = dspy.InputField(desc="findings per region, as JSON")
     quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion, as JSON")
@@ -69,6 +71,7 @@ class ScoreQuality(dspy.Signature):
 
     image: dspy.Image = dspy.InputField(desc="the image to judge")
     reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
+    region_crops: dict[str, dspy.Image] | None = dspy.InputField(desc="the regions in question, cut out of the image")
     query: str = dspy.InputField(desc="the user's question")
     quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion, as JSON")
     tool_mean: float | None = dspy.InputField(desc="mean of the tools' scores, 1..5")
@@ -90,6 +93,7 @@ class ClassifyQuality(dspy.Signature):
 
     image: dspy.Image = dspy.InputField(desc="the image to judge")
     reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
+    region_crops: dict[str, dspy.Image] | None = dspy.InputField(desc="the regions in question, cut out of the image")
     query: str = dspy.InputField(desc="the user's question")
     quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion, as JSON")
     tool_mean: float | None = dspy.InputField(desc="mean of the tools' scores, 1..5")

@@ -2,20 +2,24 @@
 
 import asyncio
 import base64
+import io
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import dspy
+import numpy as np
 import pytest
 from dspy import lm15
 from PIL import Image
 
 from program.agent import AgenticIQA
-from program.ask import ask, metered
+from program.ask import ask
 from program.backends import RoleSettings
 from program.images import IMAGES
 from program.lms.build import build_lm
+from program.metering import metered
 from program.settings import load_settings
 from signatures.summarizer import ClassifyQuality, ScoreQuality
 
@@ -223,7 +227,9 @@ def test_an_asynchronous_call_learns_the_same(loopback, loopback_module):
         await lm._async_engine_spec.aclose()
         return answers
 
-    assert all(p.answer is not None for p in asyncio.run(twice()))
+    # In a thread of its own: LiteLLM leaves an event loop in this one, which asyncio.run would drop unclosed.
+    with ThreadPoolExecutor(1) as pool:
+        assert all(p.answer is not None for p in pool.submit(asyncio.run, twice()).result())
     assert len(server.asked) == 3
     assert list(lm.engine.refused) == ["response_format"]
 
@@ -261,3 +267,36 @@ def test_auto_scores_by_log_probabilities_where_they_come_and_by_words_where_not
     assert [r.level_probabilities_from for r in results] == ["probabilities", "probabilities"]
     assert sum(q.fields[0] == "quality_level" for q in server.asked) == 1
     assert results[0].usage.wire_notes == ["openai/small-vlm: logprobs asked for, none came with the answer"]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_question_about_a_region_comes_with_its_crop(own, loopback, picture):
+    """The diagnosis looks at the crop; the answer is given from the whole image with the crop beside it."""
+    plan = {
+        "query_type": "IQA", "query_scope": ["vehicle"], "distortion_source": "inferred", "distortions": [],
+        "reference_mode": "No-Reference", "required_tools": [], "distortion_detection": True,
+        "distortion_analysis": True, "tool_selection": False, "tool_execute": False,
+    }  # fmt: skip
+    server = loopback(rules=[("plan", {"plan": plan})])
+    lm = dspy.LM("openai/gpt-4o", api_base=server.base, api_key="none", cache=False) if own else None
+    pixels = picture(9, height=200, width=300)
+    result = AgenticIQA(on(server), lm=lm)(
+        image=pixels, query="How sharp is the vehicle?", regions={"vehicle": (50, 40, 150, 120)}
+    )
+    assert result.state.executor_evidence.region_boxes == {"vehicle": (50, 40, 150, 120)}
+    (answered,) = [q for q in server.asked if "final_answer" in q.fields]
+    (diagnosed,) = [q for q in server.asked if "findings" in q.fields]
+    whole, crop = (np.asarray(Image.open(io.BytesIO(data))) for data in answered.images)
+    assert np.array_equal(whole, pixels)
+    assert np.array_equal(crop, pixels[40:120, 50:150])
+    assert diagnosed.images == answered.images[1:]
+    shown = answered.inputs["region_crops"]
+    assert "vehicle" in shown
+    assert len(result.usage.wire_images) == 2
+    assert "region_crops" not in json.dumps(server.asked[0].body)
+
+
+def test_a_question_about_the_whole_image_speaks_of_no_region(loopback, bitmap):
+    server = loopback()
+    AgenticIQA(on(server))(image=bitmap)
+    assert not any("region_crops" in q.text for q in server.asked)

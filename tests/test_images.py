@@ -158,3 +158,12 @@ def test_borrowed_images_are_forgotten_and_others_stay(tmp_path, picture):
         thread.start()
         thread.join()
     assert store.read(held) == path.read_bytes()
+
+
+def test_two_files_of_the_same_bytes_keep_their_own_names(tmp_path, picture):
+    data = encoded(picture(77), "PNG")
+    for name in ("first.png", "second.png"):
+        (tmp_path / name).write_bytes(data)
+    first, second, again = (IMAGES.add(tmp_path / name) for name in ("first.png", "second.png", "first.png"))
+    assert [ref.name for ref in (first, second, again)] == ["first.png", "second.png", "first.png"]
+    assert first.url == second.url

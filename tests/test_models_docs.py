@@ -1,0 +1,87 @@
+"""Every block of docs/models.md runs, with a server of this machine in the place of those it names."""
+
+import importlib
+import io
+import re
+import shlex
+from pathlib import Path
+
+import dspy
+import numpy as np
+import pytest
+import yaml
+from dspy import lm15
+from PIL import Image
+
+from program import checks
+from program.lms.probe import COLOURS
+from program.settings import load_settings
+
+TEXT = (Path(__file__).resolve().parents[1] / "docs" / "models.md").read_text("utf-8")
+BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
+ADDRESS = "http://127.0.0.1:8000/v1"
+
+
+def of(language):
+    return [text for found, text in BLOCKS if found == language]
+
+
+def seeing(question):
+    pixels = np.asarray(Image.open(io.BytesIO(question.images[0])))
+    names = {colour: name for name, colour in COLOURS.items()}
+    return {"left": names[tuple(pixels[0, 0].tolist())], "right": names[tuple(pixels[0, -1].tolist())]}
+
+
+@pytest.fixture
+def server(loopback, tmp_path, monkeypatch, picture):
+    """A server in the place of all that are named: the one at 8000, and OpenAI's own."""
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
+    running = loopback(models=["qwen2.5-vl-7b"], rules=[("left", seeing)])
+    (tmp_path / "lab.yaml").write_text(of("yaml")[0].replace(ADDRESS, running.base))
+    Image.fromarray(picture(6, height=96, width=128)).save(tmp_path / "photo.jpg")
+    real = lm15.RouterConfig
+    monkeypatch.setattr(
+        lm15, "RouterConfig",
+        lambda **k: real(**{"base_urls": {"openai-chat": running.base} if "providers" not in k else None, **k}),
+    )  # fmt: skip
+    monkeypatch.setattr(checks, "_torch", lambda: checks.Check.passed("torch", "not looked at"))
+    monkeypatch.setattr(checks, "_store", lambda _: checks.Check.passed("MLflow store", "not looked at"))
+    for name in ("OPENAI_API_KEY", "LAB_API_KEY"):
+        monkeypatch.setenv(name, "a-key-for-the-docs")
+    monkeypatch.chdir(tmp_path)
+    return running
+
+
+@pytest.mark.parametrize("line", [line for text in of("bash") for line in text.splitlines()])
+def test_the_shell_lines_run(line, server, capsys):
+    words = shlex.split(line.replace(ADDRESS, server.base))
+    assert words[:2] == ["python", "-m"]
+    assert importlib.import_module(words[2]).main(words[3:]) == 0, capsys.readouterr()
+    assert bool(server.asked) == ("--lm" in words)
+
+
+def test_the_python_blocks_run(server, capsys):
+    (text,) = of("python")
+    exec(compile(text.replace(ADDRESS, server.base), "models.md", "exec"), {})  # noqa: S102
+    assert capsys.readouterr().out == "ok [None]\n"
+    assert server.asked
+
+
+def test_the_yaml_block_configures_what_it_says(server, tmp_path):
+    settings = load_settings(tmp_path / "lab.yaml")
+    assert settings.models.summarizer.entry.model == "qwen2.5-vl-7b"
+    assert settings.models.summarizer.images.max_side_px == 2048
+    assert settings.models.backends["claude-by-gateway"].provider == "anthropic"
+
+
+def test_the_limits_in_the_table_are_those_of_the_configuration():
+    root = Path(__file__).resolve().parents[1]
+    limits = yaml.safe_load((root / "configs" / "model_backends.yaml").read_text("utf-8"))["images"]
+    rows = {
+        name: (formats, float(size))
+        for name, formats, size in re.findall(r"^\| ([\w ,]+?) \| ([PJW][\w, ]+?) \| ([\d.]+) MB", TEXT, re.MULTILINE)
+    }
+    names = {"openai": "OpenAI", "anthropic": "Anthropic", "gemini": "Gemini", "server": "a server, and any other"}
+    for key, name in names.items():
+        formats = ", ".join({"png": "PNG", "jpeg": "JPEG", "webp": "WebP"}[f] for f in limits[key]["formats"])
+        assert rows[name] == (formats, limits[key]["max_bytes"] / 1e6)

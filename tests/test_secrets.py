@@ -1,0 +1,119 @@
+"""No key and no base64 of an image in anything that is written: a planted key is searched for, byte by byte."""
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import dspy
+import numpy as np
+import pytest
+from PIL import Image
+
+from program import assess, compile, evaluate
+from program.agent import AgenticIQA
+from program.errors import SettingsError
+from program.saving import save
+from program.settings import load_settings
+
+KEY, HEADER_KEY, PASSWORD = "sk-planted-4f9c2a17e6", "hdr-planted-77b1d03c55", "pw-planted-0c44e9a2b8"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder in which everything that is written lies: caches, MLflow, programs."""
+    photo = Image.fromarray(np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8))
+    lines = []
+    for number, split in enumerate(("train", "train", "validation", "test")):
+        for level in range(2):
+            name = f"{number}-{level}.png"
+            photo.rotate(90 * number).resize((128 >> level, 96 >> level)).resize((128, 96)).save(tmp_path / name)
+            lines.append({"id": name, "image": name, "mos": 5 - level, "group": str(number), "split": split})
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (tmp_path / "settings.yaml").write_text(
+        "compile: {candidate_programs: 1, rerank: 1, max_labeled_demos: 2, max_bootstrapped_demos: 1}\n"
+        "tracking: {trace_sampling: 1.0}\nassessment: {scoring: auto}\n"
+    )
+    for name, value in {"AGENTICIQA_CACHE_DIR": "cache", "AGENTICIQA_MLRUNS_DIR": "mlruns"}.items():
+        monkeypatch.setenv(name, str(tmp_path / value))
+    monkeypatch.setenv("AGENTICIQA_CONFIG", str(tmp_path / "settings.yaml"))
+    monkeypatch.setenv("AGENTICIQA_API_KEY", KEY)
+    monkeypatch.chdir(tmp_path)
+    dspy.configure_cache(
+        enable_disk_cache=True, enable_memory_cache=True, disk_cache_dir=str(tmp_path / "dspy"), restrict_pickle=True
+    )
+    yield tmp_path
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
+
+
+def found_in(folder: Path, secrets: list[bytes]) -> list[tuple[str, bytes]]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [(str(path.relative_to(folder)), s) for path in files for s in secrets if s in path.read_bytes()]
+
+
+def pictures(folder: Path) -> list[bytes]:
+    """Return a piece of each picture's base64, at each of the three places that a byte can have in it."""
+    pieces = []
+    for path in folder.glob("*.png"):
+        data = path.read_bytes()
+        pieces += [base64.b64encode(data[shift + 60 : shift + 120])[4:-4] for shift in range(3)]
+    return pieces
+
+
+def spelled(secret: str) -> list[bytes]:
+    return [secret.encode(), base64.b64encode(secret.encode()).rstrip(b"=")[:-1]]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow, of its own type hints
+def test_no_key_and_no_picture_is_written_by_the_commands(folder, loopback, loopback_module, capfd):
+    quoted = loopback_module.Reply(400, {"error": {"message": f"Incorrect API key provided: {KEY}; see your account"}})
+    server = loopback(rules=[(lambda q: q.inputs.get("query", "").startswith("Fail"), quoted)], key=KEY)
+    model = ["--lm", "openai/small-vlm", "--api-base", server.base]
+    assert (
+        compile.main(["--data", "manifest.jsonl", "--optimizer", "bootstrap", "--out", "program", *model, "-vv"]) == 0
+    )
+    assert evaluate.main(["manifest.jsonl", "--program", "program", "--split", "test", *model, "-vv"]) == 0
+    assert assess.main(["3-0.png", "--program", "program", "--json", *model, "-vv"]) == 0
+    assert assess.main(["3-0.png", "--query", "Fail, please: how is it?", *model, "-vv"]) == 2
+    out, err = capfd.readouterr()
+    assert {q.model for q in server.asked} == {"small-vlm"}
+    assert all(h["authorization"] == f"Bearer {KEY}" for h in server.headers)
+    secrets = [*spelled(KEY), *pictures(folder)]
+    assert not [s for s in secrets if s.decode() in out + err]
+    assert "<AGENTICIQA_API_KEY>" in err
+    assert not re.search(r"base64,[A-Za-z0-9+/]{40}", out + err)
+    assert found_in(folder, secrets) == []
+    assert (folder / "program" / "program.json").is_file()
+    assert list((folder / "mlruns").rglob("*.json"))
+    assert list((folder / "dspy").rglob("*"))
+    assert found_in(folder, [b"small-vlm"])  # the search does find what is there
+
+
+@pytest.mark.parametrize("engine", ["auto", "litellm"])
+def test_an_own_lm_keeps_its_key_headers_and_pictures_to_itself(engine, folder, loopback, caplog):
+    caplog.set_level("DEBUG", logger="program")
+    server = loopback()
+    lm = dspy.LM(
+        "openai/gpt-4o", api_base=server.base, api_key=KEY, extra_headers={"X-Secret": HEADER_KEY}, engine=engine
+    )
+    iqa = AgenticIQA(load_settings(), lm=lm)
+    assert iqa(image=folder / "0-0.png").status == "ok"
+    iqa.summarizer.score.lm = lm
+    save(iqa, folder / "mine")
+    assert any(h.get("x-secret") == HEADER_KEY for h in server.headers)
+    secrets = [*spelled(KEY), *spelled(HEADER_KEY), *pictures(folder)]
+    assert found_in(folder, secrets) == []
+    assert not [s for s in secrets if s.decode() in caplog.text]
+
+
+def test_a_password_in_an_address_is_refused_and_not_repeated(folder, capfd):
+    address = f"http://me:{PASSWORD}@127.0.0.1:1/v1"
+    assert assess.main(["0-0.png", "--lm", "openai/x", "--api-base", address, "-vv"]) == 2
+    (folder / "other.yaml").write_text(f"models: {{planner: {{backend: openai/x, api_base: '{address}'}}}}")
+    with pytest.raises(SettingsError) as caught:
+        load_settings(folder / "other.yaml")
+    (folder / "other.yaml").unlink()
+    out, err = capfd.readouterr()
+    assert "holds a password" in err
+    assert PASSWORD not in out + err + str(caught.value) + str(caught.value.__cause__)
+    assert found_in(folder, spelled(PASSWORD)) == []
