@@ -20,7 +20,6 @@ from program.bulk.inputs import Item
 from program.bulk.journal import Journal
 from program.bulk.rows import BatchRow, row_of, write_rows
 from program.errors import ImageError, InputError
-from program.evaluation.evaluating import context_of
 from program.images import IMAGES
 
 __all__ = ("Question", "judge", "judge_into")
@@ -53,6 +52,9 @@ def judge_into(
 
     Rows with an error are tried again. Raises InputError where the table cannot be written.
     """
+    # Here, as it brings scikit-image with it: one image alone needs neither.
+    from program.evaluation.evaluating import context_of
+
     context = {**context_of(program), "query": question.query, "options": list(question.options or ())}
     context.pop("settings", None)
     with Journal(out, context) as journal:
