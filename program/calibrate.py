@@ -1,4 +1,4 @@
-"""`python -m program.calibrate`: fit each ready tool's map from raw values to scores 1..5 on human scores."""
+"""`python -m program.calibrate`: fit each ready tool's map from raw values to scores 1..5, or measure its strengths."""
 
 import argparse
 import json
@@ -10,50 +10,56 @@ from typing import TYPE_CHECKING
 from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, settings_from
 
 if TYPE_CHECKING:
+    from program.settings import Settings
+    from program.tools.fitting import LabelledSet
     from signatures.schemas import DistortionCategory
 
-DEFAULT_OUT = Path("configs/calibration.json")
+CALIBRATION = Path("configs/calibration.json")
+STRENGTHS = Path("configs/strengths.json")
+OTHER_NAMES: "dict[str, DistortionCategory]" = {"wn": "Noise", "fastfading": "Compression"}
+"""LIVE's names that say nothing by themselves; fast fading is JPEG 2000 with transmission errors."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m program.calibrate",
-        description="Fit each ready tool's map from raw values to scores 1..5 on a dataset's human scores.",
-        epilog="Full-reference tools need samples with a reference. Maps of tools that were not fitted are kept.",
+        description="Fit each ready tool's map from raw values to scores 1..5 on the human scores of datasets.",
+        epilog="Full-reference tools need samples with a reference. Figures of tools that were not measured are kept.",
     )
-    parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest (JSONL)")
+    parser.add_argument(
+        "data", nargs="*", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or manifests (JSONL)"
+    )
     parser.add_argument(
         "--split", default="train", choices=("train", "validation", "test", "all"), help="default: train"
     )
     parser.add_argument("--tools", metavar="NAME[,NAME]", help="only these tools; default: all that are ready")
-    parser.add_argument("--out", metavar="FILE", type=Path, default=DEFAULT_OUT, help=f"default: {DEFAULT_OUT}")
+    parser.add_argument("--strengths", action="store_true", help="measure the tools' strengths instead of fitting maps")
+    parser.add_argument(
+        "--paper", action="store_true", help="say what is wrong with the paper's own maps; needs no data"
+    )
+    parser.add_argument("--out", metavar="FILE", type=Path, help=f"default: {CALIBRATION}, or {STRENGTHS}")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_settings_flags(parser)
     arguments = parser.parse_args(argv)
-    return run_command(lambda: _calibrate(arguments))
+    return run_command(lambda: _paper(arguments) if arguments.paper else _calibrate(arguments))
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
-    from data.manifest import manifest_sha256, read_manifest
-    from data.quickstart import resolve_dataset
     from program.errors import InputError
     from program.tools.calibration import Calibration
-    from program.tools.fitting import Labelled, fit_all
+    from program.tools.fitting import fit_all, measure_all, strengths_all, write_text
     from program.tools.registry import ToolRegistry
     from program.tools.runner import ToolRunner
+    from program.tools.strengths import Strengths
 
     settings = settings_from(arguments)
-    manifest = resolve_dataset(arguments.data, settings.cache_dir)
-    samples = [s for s in read_manifest(manifest) if arguments.split in ("all", s.split) and s.quality is not None]
-    if not samples:
-        raise InputError(
-            f"dataset {arguments.data!r}: no sample with a score in split {arguments.split!r}; choose another --split"
-        )
-    base = Calibration.load(arguments.out) if arguments.out.exists() else Calibration.empty()
+    if not arguments.data:
+        raise InputError("no dataset is named; give one or more, as `python -m program.calibrate quickstart-fr`")
+    datasets = [_labelled(name, arguments.split, settings) for name in arguments.data]
     runner = ToolRunner(
         ToolRegistry.load(),
         params_dir=settings.tools.params_dir,
@@ -62,29 +68,65 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         calibration=Calibration.empty(),
     )
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("measuring", total=len(samples))
-        report = fit_all(
-            runner,
-            [Labelled(s.image, s.reference, s.quality or 0.0, s.group, _category(s.distortion)) for s in samples],
-            names=arguments.tools.split(",") if arguments.tools else None,
-            dataset=(arguments.data, manifest_sha256(manifest), arguments.split),
-            on_image=lambda: progress.advance(task),
-        )
-    report.write(base, arguments.out)
-    for line in report.problems:
+        task = progress.add_task("measuring", total=sum(len(data.samples) for data in datasets))
+        names = arguments.tools.split(",") if arguments.tools else None
+        surveyed = measure_all(runner, datasets, names=names, on_image=lambda: progress.advance(task))
+    out = arguments.out or (STRENGTHS if arguments.strengths else CALIBRATION)
+    if arguments.strengths:
+        found = strengths_all(surveyed, Strengths.load(out) if out.exists() else Strengths())
+        write_text(out, found.to_json())
+        shown, table = {"out": str(out), **found.model_dump(mode="json")}, found.table(out)
+    else:
+        report = fit_all(surveyed, params_dir=settings.tools.params_dir)
+        report.write(Calibration.load(out) if out.exists() else Calibration.empty(), out)
+        shown, table = report.as_json(out), report.table(out)
+    for line in surveyed.problems():
         sys.stderr.write(f"{line}\n")
     if arguments.json:
-        sys.stdout.write(json.dumps(report.as_json(arguments.out)) + "\n")
+        sys.stdout.write(json.dumps(shown) + "\n")
     else:
-        Console().print(report.table(arguments.out))
-    return EXIT_FAILED_SAMPLES if report.problems else 0
+        Console().print(table)
+    return EXIT_FAILED_SAMPLES if surveyed.problems() else 0
+
+
+def _paper(arguments: argparse.Namespace) -> int:
+    from program.tools.paper import faults, report_table
+
+    if arguments.json:
+        sys.stdout.write(json.dumps(faults()) + "\n")
+    else:
+        from rich.console import Console
+
+        Console().print(report_table())
+    return 0
+
+
+def _labelled(name: str, split: str, settings: "Settings") -> "LabelledSet":
+    from data.manifest import manifest_sha256, read_manifest
+    from data.quickstart import DATASETS, resolve_dataset
+    from program.errors import InputError
+    from program.tools.fitting import Labelled, LabelledSet
+
+    manifest = resolve_dataset(name, settings.cache_dir)
+    # Several questions on one image are one image.
+    distinct = {
+        (s.image, s.reference): Labelled(s.image, s.reference, s.quality, s.group, _category(s.distortion))
+        for s in read_manifest(manifest)
+        if split in ("all", s.split) and s.quality is not None
+    }
+    if not distinct:
+        raise InputError(f"dataset {name!r}: no sample with a score in split {split!r}; choose another --split")
+    shown = name if name in DATASETS else manifest.resolve().parent.name
+    return LabelledSet(shown, manifest_sha256(manifest), split, list(distinct.values()))
 
 
 def _category(distortion: str | None) -> "DistortionCategory | None":
     from data.distortions import CATEGORIES
     from signatures.schemas import category_of
 
-    return CATEGORIES[distortion] if distortion and distortion in CATEGORIES else category_of(distortion or "")
+    if not distortion:
+        return None
+    return CATEGORIES.get(distortion) or OTHER_NAMES.get(distortion) or category_of(distortion)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,15 @@ from typing import Any
 from program.state import ExecutorOutput, Finding
 from signatures.schemas import GLOBAL
 
-__all__ = ("contradiction", "findings_json", "findings_note", "scores_json", "tool_scores", "used_evidence")
+__all__ = (
+    "contradiction",
+    "findings_json",
+    "findings_note",
+    "scores_json",
+    "tool_precisions",
+    "tool_scores",
+    "used_evidence",
+)
 
 HIGH_SCORE = 4.0
 LOW_SCORE = 2.0
@@ -29,8 +37,21 @@ def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) ->
 
 def tool_scores(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> list[float]:
     """Return the scores to average: one per distinct reading, however many distortions share it."""
-    readings = {(region, tool, score) for region, by in (scores or {}).items() for tool, score in by.values()}
-    return [score for _, _, score in sorted(readings)]
+    return [score for _, _, score in _distinct(scores)]
+
+
+def tool_precisions(output: ExecutorOutput | None) -> list[float] | None:
+    """Return the precision of each of `tool_scores`, in their order; None where one is not known."""
+    if output is None:
+        return None
+    known = {(log.region, log.tool, log.score): log.precision for log in output.tool_logs}
+    found = [known.get(reading) for reading in _distinct(output.quality_scores)]
+    precisions = [precision for precision in found if precision is not None]
+    return precisions if precisions and len(precisions) == len(found) else None
+
+
+def _distinct(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> list[tuple[str, str, float]]:
+    return sorted({(region, tool, score) for region, by in (scores or {}).items() for tool, score in by.values()})
 
 
 def used_evidence(output: ExecutorOutput | None) -> dict[str, Any] | None:

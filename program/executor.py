@@ -238,7 +238,7 @@ class Executor(dspy.Module):
                 target = reference if spec.mode == "FR" else None
                 reading = self.resources.runner.measure(tool, image, target, box=boxes.get(region), category=distortion)
                 log = ToolLog(
-                    tool=tool, region=region, distortion=distortion, raw=reading.raw, score=reading.score,
+                    tool=tool, region=region, distortion=distortion, raw=reading.raw, score=reading.score, precision=reading.precision,
                     seconds=reading.seconds, cached=reading.cached, error=reading.error, box=reading.box_used,
                     note=reading.note,
                 )  # fmt: skip

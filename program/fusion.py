@@ -19,6 +19,8 @@ SMOOTHING = 0.15
 """Mass taken from a single named level and shared by the four others."""
 
 Mode = Literal["auto", "probabilities", "classification"]
+ToolWeights = Literal["equal", "reliability"]
+Precisions = Sequence[float] | None
 
 
 class ScoreFusion:
@@ -28,6 +30,9 @@ class ScoreFusion:
     sum(alpha_c p_c c) / sum(alpha_c p_c): the mean of the product of the two beliefs.
     `normalize=False` gives the formula as the paper prints it, sum(alpha_c p_c c), clipped to [1, 5]; it leaves the
     scale (uniform alpha and p give 0.6), and is kept for comparison.
+    `tool_weights="reliability"`: where each score comes with its precision g (what the tool's calibration says a reading
+    adds, 1 / variance), m = sum(g s) / sum(g) and eta is multiplied by sum(g^2) / sum(g) / 2, the precision of such a mean
+    of readings that err alike. A tool with g = 0 is left out; where all are, the model's opinion stands alone.
 
     >>> fusion = ScoreFusion()
     >>> p = fusion.extract_vlm_probabilities({1: -3.2, 2: -0.5, 3: -0.1, 4: -2.1, 5: -4.5})
@@ -36,20 +41,43 @@ class ScoreFusion:
     """
 
     def __init__(
-        self, eta: float = 1.0, quality_levels: Sequence[int] = (1, 2, 3, 4, 5), normalize: bool = True
+        self,
+        eta: float = 1.0,
+        quality_levels: Sequence[int] = (1, 2, 3, 4, 5),
+        normalize: bool = True,
+        tool_weights: ToolWeights = "equal",
     ) -> None:
         if not (math.isfinite(eta) and eta >= 0):
             raise ValueError(f"eta {eta!r}: must be a finite number >= 0")
         self.eta = eta
         self.quality_levels = tuple(quality_levels)
         self.normalize = normalize
+        self.tool_weights = tool_weights
 
-    def compute_perceptual_weights(self, tool_scores: Sequence[float]) -> dict[int, float]:
-        """Return alpha_c for the mean of `tool_scores` (each 1..5); uniform when there are none."""
+    def tool_mean(self, tool_scores: Sequence[float], precisions: Precisions = None) -> float:
+        """Return the mean of one or more tool scores (each 1..5), weighted by their precisions where those count.
+
+        >>> ScoreFusion(tool_weights="reliability").tool_mean([2.0, 4.0], [3.0, 1.0])
+        2.5
+        """
+        return _tool_mean(tool_scores, self._weights(tool_scores, precisions))
+
+    def compute_perceptual_weights(
+        self, tool_scores: Sequence[float], precisions: Precisions = None
+    ) -> dict[int, float]:
+        """Return alpha_c for the mean of `tool_scores` (each 1..5); uniform when there are none, or none says anything.
+
+        `precisions`: one per score, finite and not below 0; they count with `tool_weights="reliability"` only.
+        """
         if not tool_scores:
             return dict.fromkeys(self.quality_levels, 1 / len(self.quality_levels))
-        mean = _tool_mean(tool_scores)
-        return _softmax({c: -self.eta * (mean - c) ** 2 for c in self.quality_levels})
+        weights = self._weights(tool_scores, precisions)
+        mean = _tool_mean(tool_scores, weights)
+        width = self.eta
+        if weights is not None:
+            total = math.fsum(weights)
+            width *= math.fsum(g * g for g in weights) / total / 2 if total > 0 else 0.0
+        return _softmax({c: -width * (mean - c) ** 2 for c in self.quality_levels})
 
     def extract_vlm_probabilities(self, vlm_output: Any, mode: Mode = "auto") -> dict[int, float]:
         """Return level probabilities (sum 1) from what a model answered.
@@ -71,16 +99,21 @@ class ScoreFusion:
             raise ValueError(f"no level probabilities in {_short(vlm_output)}")
         return self._smoothed(vlm_output)
 
-    def fuse_scores(self, tool_scores: Sequence[float], vlm_probabilities: Mapping[int, float] | None) -> float:
-        """Return the fused score in [1, 5].
+    def fuse_scores(
+        self,
+        tool_scores: Sequence[float],
+        vlm_probabilities: Mapping[int, float] | None,
+        precisions: Precisions = None,
+    ) -> float:
+        """Return the fused score in [1, 5]; `precisions` as in `compute_perceptual_weights`.
 
         Without probabilities: the tools' mean. Without tools: the expected level. Raises ValueError with neither.
         """
         if not vlm_probabilities:
             if not tool_scores:
                 raise ValueError("nothing to fuse: neither tool scores nor level probabilities")
-            return self._clip(_tool_mean(tool_scores))
-        weights = self.compute_perceptual_weights(tool_scores)
+            return self._clip(self.tool_mean(tool_scores, precisions))
+        weights = self.compute_perceptual_weights(tool_scores, precisions)
         products = {c: weights[c] * vlm_probabilities.get(c, 0.0) for c in self.quality_levels}
         total = math.fsum(products.values())
         weighted = math.fsum(mass * c for c, mass in products.items())
@@ -88,14 +121,17 @@ class ScoreFusion:
             return self._clip(weighted)
         if total < 1e-300:
             logger.warning("fusion: tools and model share no level (mass %.1e); the tools' mean stands", total)
-            return self._clip(_tool_mean(tool_scores)) if tool_scores else self._clip(weighted)
+            return self._clip(self.tool_mean(tool_scores, precisions)) if tool_scores else self._clip(weighted)
         return self._clip(weighted / total)
 
     def posterior(
-        self, tool_scores: Sequence[float], vlm_probabilities: Mapping[int, float] | None
+        self,
+        tool_scores: Sequence[float],
+        vlm_probabilities: Mapping[int, float] | None,
+        precisions: Precisions = None,
     ) -> dict[int, float]:
         """Return the fused belief over the levels: alpha_c p_c / sum(alpha p), alpha alone without p."""
-        weights = self.compute_perceptual_weights(tool_scores)
+        weights = self.compute_perceptual_weights(tool_scores, precisions)
         products = {c: weights[c] * (vlm_probabilities.get(c, 0.0) if vlm_probabilities else 1.0) for c in weights}
         total = math.fsum(products.values())
         return {c: mass / total for c, mass in products.items()} if total >= 1e-300 else weights
@@ -109,6 +145,13 @@ class ScoreFusion:
         if not math.isfinite(score):
             raise ValueError(f"score {score!r}: must be a finite number on 1..5")
         return LETTERS[min(5, max(1, math.floor(score + 0.5))) - 1]
+
+    def _weights(self, tool_scores: Sequence[float], precisions: Precisions) -> Sequence[float] | None:
+        if self.tool_weights == "equal" or precisions is None:
+            return None
+        if len(precisions) != len(tool_scores) or not all(math.isfinite(g) and g >= 0 for g in precisions):
+            raise ValueError(f"precisions {list(precisions)}: give one per tool score, finite and not below 0")
+        return precisions
 
     def _masses(self, output: Any) -> dict[int, float] | None:
         if isinstance(output, Mapping):
@@ -237,10 +280,13 @@ def _number(value: Any) -> float:
         raise ValueError(f"level probability {_short(value)}: not a number") from error
 
 
-def _tool_mean(scores: Sequence[float]) -> float:
+def _tool_mean(scores: Sequence[float], weights: Sequence[float] | None = None) -> float:
     if not all(math.isfinite(s) for s in scores):
         raise ValueError(f"tool scores {list(scores)}: not all finite")
-    return math.fsum(scores) / len(scores)
+    total = math.fsum(weights) if weights is not None else 0.0
+    if weights is None or total == 0:
+        return math.fsum(scores) / len(scores)
+    return math.fsum(w * s for w, s in zip(weights, scores, strict=True)) / total
 
 
 def _softmax(logits: Mapping[int, float]) -> dict[int, float]:

@@ -26,7 +26,9 @@ class Resources:
         if lm is not None and not isinstance(lm, dspy.BaseLM):
             raise ModelError(f"lm of type {type(lm).__name__}: give a dspy.LM, or a name through the settings")
         self.settings = settings
-        self.fusion = ScoreFusion(eta=settings.fusion.eta, normalize=settings.fusion.normalize)
+        self.fusion = ScoreFusion(
+            eta=settings.fusion.eta, normalize=settings.fusion.normalize, tool_weights=settings.fusion.tool_weights
+        )
         self.without_logprobs: set[str] = set()
         """Models that turned out to give no log-probabilities."""
         self._given_lm = lm

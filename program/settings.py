@@ -52,6 +52,8 @@ class FusionSettings(_Section):
 
     eta: float = Field(ge=0)
     normalize: bool
+    tool_weights: Literal["equal", "reliability"]
+    """The tools' mean: plain with the width eta, or weighted by what each tool's calibration says of it, width too."""
 
 
 class ToolSettings(_Section):

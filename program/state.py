@@ -59,6 +59,8 @@ class ToolLog(_Record):
     """The pixels that were measured, when not the whole image (grown to the tool's minimum size)."""
     note: str | None = None
     """What was measured, where it is not the image as it is: averaged down, or against a resampled reference."""
+    precision: float | None = None
+    """What the reading adds, as 1 / variance on 1..5, by the tool's calibration; None where that does not say."""
     alternative: str | None = None
     """For a failed tool: another ready tool that fits, if there is one."""
 

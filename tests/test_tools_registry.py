@@ -1,12 +1,17 @@
 """The registry of tools and its file."""
 
+import importlib.util
+import inspect
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from scipy.stats import spearmanr
 
 from program.errors import SettingsError, ToolError
-from program.tools.registry import ToolRegistry, ToolSpec
+from program.tools.registry import ToolRegistry, ToolSpec, pyiqa_table
+from program.tools.strengths import Readings, Strengths, strength_of
 from signatures.schemas import DISTORTION_CATEGORIES
 
 REGISTRY = ToolRegistry.load()
@@ -26,27 +31,95 @@ def _spec(name, cost="cheap", general=0.5, **strengths):
     return ToolSpec(**{**ENTRY, "name": name, "cost": cost, "general": general, "strengths": strengths})
 
 
-def test_the_shipped_registry_holds_the_tools_that_need_no_network():
-    full = {"PSNR", "SSIM", "MS-SSIM", "FSIM", "VIF", "GMSD", "VSI", "NLPD"}
-    assert {s.name for s in REGISTRY.for_mode("FR")} == full
-    assert {s.name for s in REGISTRY.for_mode("NR")} == {"PIQE", "NIQE", "BRISQUE", "ILNIQE"}
+PAPER_FR = {
+    "TOPIQ_FR", "AHIQ", "DISTS", "GMSD", "FSIM", "LPIPS", "WaDIQaM_FR", "PieAPP", "MS-SSIM", "SSIM", "CKDN", "VIF", "PSNR",
+    "VSI",
+}  # fmt: skip
+PAPER_NR = {
+    "QAlign", "UNIQUE", "LIQE", "CLIPIQA", "HyperIQA", "TReS", "MUSIQ", "WaDIQaM_NR", "DBCNN", "ARNIQA", "MANIQA", "NIMA",
+    "BRISQUE", "NIQE",
+}  # fmt: skip
+MEASURED = [spec for spec in REGISTRY.specs() if spec.strengths]
+
+
+def test_the_shipped_registry_holds_the_papers_tools_and_others():
+    others = {"NLPD", "CW-SSIM", "MAD", "MDSI", "HaarPSI", "SR-SIM", "MS-GMSD", "DSS"}
+    assert {s.name for s in REGISTRY.for_mode("FR")} == PAPER_FR | others
+    assert {s.name for s in REGISTRY.for_mode("NR")} == PAPER_NR | {"PIQE", "ILNIQE"}
     assert set(REGISTRY.names()) == {s.name for s in REGISTRY.specs()}
-    assert {s.name for s in REGISTRY.specs() if not s.higher_is_better} == {
-        "GMSD",
-        "NLPD",
-        "PIQE",
-        "NIQE",
-        "BRISQUE",
-        "ILNIQE",
-    }
+    assert len(PAPER_FR | PAPER_NR) == 28
+    assert all(spec.listed for spec in REGISTRY.specs())
 
 
-@pytest.mark.parametrize("spec", REGISTRY.specs(), ids=lambda s: s.name)
-def test_every_entry_declares_strengths_for_every_category(spec):
-    # A tool of ten seconds an image is not measured, and not offered for choice.
-    assert set(spec.strengths) == (set() if spec.name == "ILNIQE" else set(DISTORTION_CATEGORIES))
-    assert spec.licence
-    assert spec.parameter_file is None or spec.needs == "parameters"
+@pytest.mark.parametrize("spec", [s for s in REGISTRY.specs() if s.pyiqa], ids=lambda s: s.name)
+def test_what_an_entry_says_of_pyiqa_holds_for_the_one_installed(spec):
+    entry = pyiqa_table()[spec.pyiqa]
+    assert entry["metric_mode"] == spec.mode
+    assert entry.get("lower_better", False) is not spec.higher_is_better
+
+
+@pytest.mark.parametrize("spec", [s for s in REGISTRY.specs() if s.needs != "none"], ids=lambda s: s.name)
+def test_the_files_an_entry_names_are_those_that_pyiqa_asks_for(spec):
+    folder = Path(importlib.util.find_spec("pyiqa").origin).parent / "archs"
+    sources = "".join(path.read_text("utf-8") for path in folder.rglob("*.py"))
+    named = [spec.parameter_file] if spec.parameter_file else spec.weights
+    own = [name.rsplit("/", 1)[-1] for name in named if name.startswith(("pyiqa/", "clip/")) or "/" not in name]
+    assert named
+    # ILNIQE's name is joined from two pieces.
+    assert [name for name in own if name not in sources and name.removeprefix("ILNIQE_") not in sources] == []
+
+
+def test_the_tools_that_piq_measures_are_functions_of_its_with_those_options():
+    import piq
+
+    specs = [spec for spec in REGISTRY.specs() if spec.library == "piq"]
+    assert {s.name for s in specs} == {"MDSI", "HaarPSI", "SR-SIM", "MS-GMSD", "DSS"}
+    for spec in specs:
+        assert set(spec.options) <= set(inspect.signature(getattr(piq, spec.function)).parameters)
+        assert spec.licence == "Apache-2.0"
+        assert spec.key.startswith("piq.")
+
+
+@pytest.mark.parametrize("spec", MEASURED, ids=lambda s: s.name)
+def test_measured_tools_have_a_strength_for_every_category(spec):
+    assert set(spec.strengths) == set(DISTORTION_CATEGORIES)
+    assert spec.general > 0
+
+
+def test_strengths_come_from_measurements_with_their_sources_else_from_publications():
+    strengths = Strengths.load()
+    affordable = {s.name for s in REGISTRY.specs() if s.needs != "weights" and s.cost != "expensive"}
+    assert affordable <= set(strengths.tools) <= set(REGISTRY.names())
+    for name, tool in strengths.tools.items():
+        assert tool.sources
+        assert set(tool.sources) <= set(strengths.sources)
+        assert REGISTRY.get(name).general == tool.general.srcc
+        assert not [
+            s for s in tool.sources if s.split(" ")[0].casefold() in map(str.casefold, REGISTRY.get(name).trained_on)
+        ]
+    assert {source.split for source in strengths.sources.values()} == {"train"}
+    assert REGISTRY.get("TOPIQ_FR").general == REGISTRY.get("TOPIQ_FR").published == 0.917
+    assert REGISTRY.get("AHIQ").general == 0
+
+
+def test_the_planned_tool_for_a_distortion_is_the_strongest_declared_one():
+    ready = [spec for spec in REGISTRY.for_mode("FR") if spec.strengths and spec.cost != "expensive"]
+    for category in DISTORTION_CATEGORIES:
+        best = REGISTRY.best(category, ready)
+        assert best.strength(category) == max(spec.strengths[category] for spec in ready)
+
+
+def test_a_metric_that_only_pyiqa_knows_is_found_by_its_exact_name_and_claims_nothing():
+    found = REGISTRY.get("TOPIQ_NR")
+    assert (found.name, found.mode, found.higher_is_better, found.listed) == ("topiq_nr", "NR", True, False)
+    assert (found.general, found.strengths) == (0, {})
+    assert "not calibrated" in found.description
+    assert REGISTRY.get("clipiqa+").pyiqa == "clipiqa+"
+    assert REGISTRY.get("clipiqa").name == "CLIPIQA"
+    assert not REGISTRY.get("lpips-vgg").higher_is_better
+    assert "topiq_nr" not in REGISTRY.names()
+    assert REGISTRY.find("fid") is None
+    assert REGISTRY.find("clipscore") is None
 
 
 @pytest.mark.parametrize(
@@ -74,9 +147,9 @@ def test_a_tool_is_found_by_any_of_its_names(name):
 def test_an_unknown_tool_is_an_error_with_a_hint():
     with pytest.raises(ToolError, match=r"tool 'VIFF': is not known here \(did you mean 'VIF'\?\)"):
         REGISTRY.get("VIFF")
-    with pytest.raises(ToolError, match=r"tool 'TOPIQ_FR_tool': is not known here .*program\.tools"):
-        REGISTRY.get("TOPIQ_FR_tool")
-    assert REGISTRY.find("topiq_fr") is None
+    with pytest.raises(ToolError, match=r"tool 'SuperIQA_tool': is not known here .*program\.tools"):
+        REGISTRY.get("SuperIQA_tool")
+    assert REGISTRY.get("TopIQ_FR_tool").name == "TOPIQ_FR"
     assert REGISTRY.find("") is None
 
 
@@ -92,18 +165,6 @@ def test_best_goes_by_strength_then_general_then_cost():
     assert REGISTRY.best("Noise", [dear, _spec("broad", "expensive", general=0.6, Noise=0.9)]).name == "broad"
     with pytest.raises(ToolError, match="no tool is ready"):
         REGISTRY.best("Noise", [])
-
-
-@pytest.mark.parametrize("category", [None, *DISTORTION_CATEGORIES])
-def test_declared_strengths_lead_to_a_tool_that_is_not_slow(category):
-    assert REGISTRY.best(category, [s for s in REGISTRY.for_mode("FR") if s.cost != "expensive"]).name in {
-        "VIF",
-        "FSIM",
-        "VSI",
-        "GMSD",
-        "PSNR",
-        "NLPD",
-    }
 
 
 def test_entries_do_not_change():
@@ -122,6 +183,8 @@ def test_entries_do_not_change():
         ({"needs": "parameters"}, "Toy: parameter_file goes with needs: parameters"),
         ({"identity": 1.0}, "identity is given for FR tools"),
         ({"description": "a\nb"}, "description must be one line"),
+        ({"piq": "toy"}, "Toy: give the tool's name in one library, pyiqa or piq"),
+        ({"weights": ["pyiqa/toy.pth"]}, "Toy: weights go with needs: weights"),
         ({"minimum_size_px": 0}, r"Toy\.minimum_size_px = 0"),
     ],
 )
@@ -154,3 +217,30 @@ def test_a_malformed_file_is_named(tmp_path, text, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(SettingsError, match=r"none\.yaml.*cannot be read"):
         ToolRegistry.load(tmp_path / "none.yaml")
+
+
+def test_strengths_are_rank_correlations_averaged_over_datasets(rng):
+    human = rng.uniform(1, 5, 60)
+    raw = [-human + rng.normal(0, 1, 60), -human + rng.normal(0, 2, 60)]
+    kinds = ["Noise"] * 20 + ["Blurs"] * 5 + [None] * 35
+    one, two = (Readings(name, list(r), list(human), kinds) for name, r in zip("ab", raw, strict=True))
+    found = strength_of("toy 1", [one, two])
+    each = [abs(spearmanr(r, human).statistic) for r in raw]
+    noise = [abs(spearmanr(r[:20], human[:20]).statistic) for r in raw]
+    assert found.general.srcc == pytest.approx(np.mean(each), abs=5e-5)
+    assert found.by_category["Noise"].srcc == pytest.approx(np.mean(noise), abs=5e-5)
+    assert (found.general.n, found.by_category["Noise"].n) == (120, 40)
+    assert set(found.by_category) == {"Noise"}
+    assert found.sources == ("a", "b")
+    assert strength_of("toy 1", [Readings("c", [1.0] * 9, list(human[:9]), [None] * 9)]) is None
+
+
+def test_a_strengths_file_is_read_back_and_a_malformed_one_is_named(tmp_path):
+    path = tmp_path / "strengths.json"
+    path.write_text(Strengths.load().to_json(), encoding="utf-8")
+    assert Strengths.load(path) == Strengths.load()
+    path.write_text('{"tools": {"VIF": {"general": 2}}}', encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"strengths\.json': tools\.VIF\..*--strengths"):
+        Strengths.load(path)
+    with pytest.raises(SettingsError, match=r"none\.json': cannot be read"):
+        Strengths.load(tmp_path / "none.json")

@@ -23,7 +23,8 @@ from program.evaluation.runner import SampleLike
 from program.evaluation.runner import evaluate as run
 from program.saving import program_sha256
 from program.settings import Settings
-from program.tools.models import file_sha256, parameter_path, pyiqa_version
+from program.tools.calibration import PAPER
+from program.tools.models import file_sha256, library_version, parameter_path
 from program.tools.runner import ReadingCounts
 
 __all__ = ("SPLITS", "Samples", "checkpoint_path", "context_of", "evaluate", "samples_of")
@@ -120,7 +121,9 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
         mode="json",
         exclude={"cache_dir", "mlruns_dir", "programs_dir", "compile", "optimizers", "serve", "seed", "wire"},
     )
-    calibration = settings.tools.calibration or Path(str(files("configs").joinpath("calibration.json")))
+    shipped = {None: "calibration.json", PAPER: "paper_calibration.yaml"}
+    named = settings.tools.calibration and str(settings.tools.calibration)
+    calibration = Path(str(files("configs").joinpath(shipped[named])) if named in shipped else str(named))
     changing = ("device", "threads", "reduce_above_px", "resize_reference")
     shown["tools"] = settings.tools.model_dump(include=set(changing)) | {"calibration_sha256": file_sha256(calibration)}
     return {
@@ -144,9 +147,9 @@ def _tool_versions(program: AgenticIQA) -> dict[str, Any]:
     runner = program.resources.runner
     versions = {}
     for spec in (*runner.ready("FR"), *runner.ready("NR")):
-        parameters = parameter_path(spec, runner.params_dir) if spec.parameter_file else None
+        parameters = parameter_path(spec, runner.params_dir)
         suffix = f", parameters {file_sha256(parameters)[:12]}" if parameters else ""
-        versions[spec.name] = f"{spec.pyiqa}, pyiqa {pyiqa_version()}{suffix}"
+        versions[spec.name] = f"{spec.key}, {spec.library} {library_version(spec.library)}{suffix}"
     return versions
 
 

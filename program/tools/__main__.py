@@ -13,7 +13,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m program.tools", description="List the image-quality tools and which of them can run here."
     )
-    parser.add_argument("--check", action="store_true", help="run every ready tool on a small generated picture")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="only these; a metric that only pyiqa knows counts too"
+    )
+    parser.add_argument("--check", action="store_true", help="run every ready tool twice on a small photograph")
+    parser.add_argument("--fetch", action="store_true", help="download what the named tools lack, then list them")
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
     add_settings_flags(parser)
     arguments = parser.parse_args(argv)
@@ -21,18 +25,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    from program.errors import InputError
     from program.tools.listing import check, entries, table
+    from program.tools.models import fetch
     from program.tools.registry import ToolRegistry
     from program.tools.runner import ToolRunner
 
     settings = settings_from(arguments)
+    registry = ToolRegistry.load()
+    if arguments.fetch and not arguments.names:
+        raise InputError("--fetch: names no tool; give those to download, as `python -m program.tools --fetch LPIPS`")
+    if arguments.fetch:
+        for name in arguments.names:
+            fetch(registry.get(name))
     runner = ToolRunner(
-        ToolRegistry.load(),
+        registry,
         params_dir=settings.tools.params_dir,
         device=settings.tools.device,
         calibration=settings.tools.calibration,
     )
-    rows = check(runner) if arguments.check else entries(runner)
+    rows = check(runner, arguments.names) if arguments.check else entries(runner, arguments.names)
     if arguments.json:
         sys.stdout.write(json.dumps([row.model_dump(mode="json") for row in rows]) + "\n")
     else:

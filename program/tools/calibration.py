@@ -18,7 +18,18 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 from program.errors import SettingsError, ToolError
 from signatures.schemas import DistortionCategory, category_of
 
-__all__ = ("Calibration", "CategoryMap", "MapParameters", "MonotoneMap", "Provenance", "ToolCalibration", "apply_map")
+__all__ = (
+    "PAPER",
+    "Calibration",
+    "CategoryMap",
+    "MapParameters",
+    "MonotoneMap",
+    "Provenance",
+    "Residual",
+    "ToolCalibration",
+    "apply_map",
+    "mixed",
+)  # fmt: skip
 
 LOWEST, HIGHEST = 1.0, 5.0
 _FARTHEST = 1e6
@@ -35,6 +46,12 @@ SRCC at 0, 0.5, 1: 0.838, 0.889, 0.904 with each quickstart train photograph lef
 in both parts, so 1 is flattered)."""
 FEWEST = 8
 """Fewer pairs than this fit nothing."""
+PAPER = "paper"
+"""In the place of a file: the maps that the paper prints."""
+LEAST_RMSE = 0.1
+"""No tool is surer than this: people's own mean scores are not."""
+IDENTITY_SLACK = 2e-4
+"""Share of the rise to 5 within which a value counts as the identity: piq's HaarPSI of equal images is 5e-6 off."""
 
 
 class _Stored(BaseModel):
@@ -134,8 +151,13 @@ def apply_map(parameters: MapParameters, raw: ArrayLike) -> NDArray[np.float64]:
         share = np.clip((z - start) / (end - start), 0, 1)
         scores = np.where(share > 0, np.maximum(scores, foot + (HIGHEST - foot) * share), scores)
         # The identity itself, whatever float32 made of it.
-        scores = np.where(share > 1 - 1e-6, HIGHEST, scores)
+        scores = np.where(share > 1 - IDENTITY_SLACK, HIGHEST, scores)
     return np.clip(scores, LOWEST, HIGHEST)
+
+
+def mixed(own: Any, general: Any) -> Any:
+    """Return the score for a category: its own map's and the general map's, in fixed shares."""
+    return CATEGORY_WEIGHT * own + (1 - CATEGORY_WEIGHT) * general
 
 
 def _base(parameters: MapParameters, z: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -197,26 +219,49 @@ def _rms(residual: NDArray[np.float64]) -> float:
     return float(np.sqrt(np.mean(residual**2)))
 
 
-class CategoryMap(_Stored):
-    """A tool's map for images with one category of distortion."""
+class Residual(_Stored):
+    """How far a tool's scores lie from people's on some images, and how far those lie from their own mean."""
 
     n: int = Field(ge=1)
     rmse: FiniteFloat = Field(ge=0)
+    """Root mean square of score - human score."""
+    spread: FiniteFloat = Field(ge=0)
+    """Standard deviation of the human scores: the residual of a tool that knows nothing."""
+
+    @property
+    def precision(self) -> float:
+        """What a reading adds to knowing nothing of the image: 1 / rmse^2 - 1 / spread^2, never below 0.
+
+        >>> Residual(n=100, rmse=0.5, spread=1.0).precision, Residual(n=100, rmse=1.0, spread=1.0).precision
+        (3.0, 0.0)
+        """
+        if self.spread <= 0:
+            return 0.0
+        return max(0.0, 1 / max(self.rmse, LEAST_RMSE) ** 2 - 1 / self.spread**2)
+
+
+class CategoryMap(_Stored):
+    """A tool's map for images with one category of distortion."""
+
     map: MapParameters
+    residual: Residual
+    """Of the score for that category, where the tool's general map has its share."""
 
 
 class ToolCalibration(_Stored):
     """One tool's maps and how well they fit."""
 
-    source: str
-    """What it was fitted on: a key of the file's sources."""
-    pyiqa: str
-    pyiqa_version: str
+    sources: tuple[str, ...] = Field(min_length=1)
+    """What it was fitted on: keys of the file's sources."""
+    function: str
+    """What measured: the tool's name in its library, with its options."""
+    library: str
+    """With its version, as "pyiqa 0.1.16"."""
     parameter_file_sha256: str | None = None
-    n: int = Field(ge=1)
-    """Readings it was fitted on, identities left out."""
-    rmse: FiniteFloat = Field(ge=0)
-    """Residual on the fitted data, in units of the 1..5 scale."""
+    residual: Residual
+    """Over all readings it was fitted on, identities left out."""
+    uncategorised: Residual | None = None
+    """On images whose kind of distortion nobody knows (photographs as they were taken), where it was fitted on some."""
     srcc: FiniteFloat
     """Spearman correlation of raw values (in the tool's direction) with the human scores."""
     raw_range: tuple[FiniteFloat, FiniteFloat]
@@ -228,11 +273,22 @@ class ToolCalibration(_Stored):
     def score(self, raw: float, category: str | None = None) -> float:
         """Return the score 1..5 of a finite raw value, of an image whose distortion is of this category (if known)."""
         general = float(apply_map(self.map, raw))
+        own = self._own(category)
+        return general if own is None else mixed(float(apply_map(own.map, raw)), general)
+
+    def precision(self, category: str | None = None) -> float:
+        """Return the precision (1 / variance on 1..5) that a reading adds, for a distortion category if one is known.
+
+        A tool that was also fitted on photographs as people took them counts as where it knows least: what an image
+        shows may be the category it was tried on or may not.
+        """
+        own = self._own(category)
+        known = (own or self).residual.precision
+        return known if self.uncategorised is None else min(known, self.uncategorised.precision)
+
+    def _own(self, category: str | None) -> CategoryMap | None:
         known = category_of(category) if category else None
-        if known is None or known not in self.by_category:
-            return general
-        own = float(apply_map(self.by_category[known].map, raw))
-        return CATEGORY_WEIGHT * own + (1 - CATEGORY_WEIGHT) * general
+        return self.by_category.get(known) if known else None
 
 
 class Provenance(_Stored):
@@ -258,7 +314,14 @@ class Calibration:
 
     @classmethod
     def load(cls, path: Path | None = None) -> "Calibration":
-        """Read a calibration file (the shipped one by default). Raises SettingsError naming the file and the key."""
+        """Read a calibration file (the shipped one by default; `paper` is the paper's own).
+
+        Raises SettingsError naming the file and the key.
+        """
+        if path is not None and str(path) == PAPER:
+            from program.tools.paper import PaperCalibration
+
+            return PaperCalibration()
         origin = str(path) if path else "configs/calibration.json"
         try:
             text = path.read_text("utf-8") if path else files("configs").joinpath("calibration.json").read_text("utf-8")
@@ -296,6 +359,15 @@ class Calibration:
             raise ToolError(f"tool {tool_name!r}: raw value {raw} cannot be scored; use another tool")
         return entry.score(raw, category)
 
+    def knows(self, tool_name: str) -> bool:
+        """Return whether the tool's raw values become scores."""
+        return tool_name in self.tools
+
+    def precision(self, tool_name: str, category: str | None = None) -> float | None:
+        """Return how much a reading of this tool says (see `ToolCalibration.precision`); None for one without a map."""
+        entry = self.tools.get(tool_name)
+        return None if entry is None else entry.precision(category)
+
     def to_json(self) -> str:
         """Return the file's text; `load` gives back equal maps."""
         return (
@@ -303,22 +375,22 @@ class Calibration:
             + "\n"
         )
 
-    def updated(self, tools: Mapping[str, ToolCalibration], source: str, provenance: Provenance) -> "Calibration":
+    def updated(self, tools: Mapping[str, ToolCalibration], sources: Mapping[str, Provenance]) -> "Calibration":
         """Return this calibration with these maps in place of their namesakes; sources no map rests on are dropped."""
         merged = {**self.tools, **tools}
-        used = {entry.source for entry in merged.values()}
-        sources = {name: kept for name, kept in {**self.sources, source: provenance}.items() if name in used}
+        used = {source for entry in merged.values() for source in entry.sources}
+        sources = {name: kept for name, kept in {**self.sources, **sources}.items() if name in used}
         return replace(self, sources=sources, tools=merged)
 
 
 class _File(_Stored):
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     sources: dict[str, Provenance]
     tools: dict[str, ToolCalibration]
 
     @model_validator(mode="after")
     def _sourced(self) -> "_File":
-        missing = {entry.source for entry in self.tools.values()} - set(self.sources)
+        missing = {source for entry in self.tools.values() for source in entry.sources} - set(self.sources)
         if missing:
             raise ValueError(f"no source {min(missing)!r}")
         return self

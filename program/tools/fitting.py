@@ -1,4 +1,4 @@
-"""Fitting the maps of tools on images with human scores."""
+"""Fitting the maps of tools, and measuring what each is good at, on images with human scores."""
 
 import datetime
 import os
@@ -6,26 +6,47 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from program.errors import SettingsError, ToolError
-from program.tools.calibration import Calibration, CategoryMap, MonotoneMap, Provenance, ToolCalibration
-from program.tools.models import file_sha256, parameter_path, pyiqa_version
+from program.tools.calibration import (
+    Calibration,
+    CategoryMap,
+    MonotoneMap,
+    Provenance,
+    Residual,
+    ToolCalibration,
+    mixed,
+)
+from program.tools.models import file_sha256, library_version, parameter_path
 from program.tools.registry import ToolSpec
-from program.tools.runner import ToolRunner
+from program.tools.runner import Measurement, ToolRunner
+from program.tools.strengths import Readings, Strength, Strengths, strength_of
 from program.tools.survey import survey
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ("FitReport", "Labelled", "fit_all", "fit_tool")
+__all__ = (
+    "FitReport",
+    "Labelled",
+    "LabelledSet",
+    "Surveyed",
+    "fit_all",
+    "fit_tool",
+    "measure_all",
+    "strengths_all",
+    "write_text",
+)
 
 FEWEST_OF_A_CATEGORY = 25
 """Fewer images of a distortion category get no map of their own."""
+
+_Numbers: TypeAlias = NDArray[np.float64]
 
 
 class Labelled(NamedTuple):
@@ -38,12 +59,60 @@ class Labelled(NamedTuple):
     category: DistortionCategory | None = None
 
 
-class Dataset(NamedTuple):
-    """Where labelled images come from."""
+class LabelledSet(NamedTuple):
+    """Labelled images of one dataset and split."""
 
     name: str
     manifest_sha256: str
     split: str
+    samples: Sequence[Labelled]
+
+    @property
+    def source(self) -> str:
+        """How the files call it."""
+        return f"{self.name} ({self.split})"
+
+    def provenance(self) -> Provenance:
+        """Return what is told of it beside the figures."""
+        return Provenance(
+            dataset=self.name,
+            manifest_sha256=self.manifest_sha256,
+            split=self.split,
+            samples=len(self.samples),
+            groups=tuple(sorted({s.group for s in self.samples if s.group is not None}))[:50],
+            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """Readings of tools on datasets: one mapping by tool name per sample."""
+
+    datasets: Sequence[LabelledSet]
+    measured: Sequence[Sequence[Mapping[str, Measurement]]]
+    specs: Sequence[ToolSpec]
+    skipped: Mapping[str, str]
+    """Tools that cannot run here, and why."""
+
+    def readings(self, spec: ToolSpec) -> list[tuple[LabelledSet, Labelled, Measurement]]:
+        """Return a tool's readings, those on data it was trained on left out."""
+        return [
+            (data, sample, by_tool[spec.name])
+            for data, rows in zip(self.datasets, self.measured, strict=True)
+            if data.name.casefold() not in {name.casefold() for name in spec.trained_on}
+            for sample, by_tool in zip(data.samples, rows, strict=True)
+            if spec.name in by_tool
+        ]
+
+    def problems(self) -> tuple[str, ...]:
+        """Return the failed measurements, one line per tool with the first of them."""
+        lines = []
+        for spec in self.specs:
+            found = self.readings(spec)
+            failed = [m.error for _, _, m in found if m.raw is None]
+            if failed:
+                lines.append(f"{spec.name}: {len(failed)} of {len(found)} failed, the first: {failed[0]}")
+        return tuple(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +120,7 @@ class FitReport:
     """Fitted maps, where they come from, and what could not be used."""
 
     tools: Mapping[str, ToolCalibration]
-    source: str
-    provenance: Provenance
+    sources: Mapping[str, Provenance]
     skipped: Mapping[str, str]
     """Tools that were not fitted, and why."""
     problems: tuple[str, ...]
@@ -65,28 +133,19 @@ class FitReport:
         """
         if not self.tools:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.skipped.items())
-            raise ToolError(f"calibration on {self.provenance.dataset!r}: no tool could be fitted ({reasons})")
-        text = base.updated(self.tools, self.source, self.provenance).to_json()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=path.parent, suffix=".part", encoding="utf-8", delete=False
-            ) as part:
-                part.write(text)
-            Path(part.name).chmod(0o644)
-            os.replace(part.name, path)
-        except OSError as error:
-            raise SettingsError(
-                f"calibration file {str(path)!r}: cannot be written ({error.strerror}); choose another --out"
-            ) from error
+            raise ToolError(f"calibration on {', '.join(self.sources)}: no tool could be fitted ({reasons})")
+        write_text(path, base.updated(self.tools, self.sources).to_json())
 
     def as_json(self, path: Path) -> dict[str, Any]:
         """Return what a program wants to know of the fit."""
+        shown = {
+            name: {"n": t.residual.n, "rmse": t.residual.rmse, "srcc": t.srcc, "precision": round(t.precision(), 4)}
+            for name, t in self.tools.items()
+        }
         return {
             "out": str(path),
-            "source": self.source,
-            "provenance": self.provenance.model_dump(mode="json"),
-            "tools": {name: t.model_dump(mode="json", include={"n", "rmse", "srcc"}) for name, t in self.tools.items()},
+            "sources": {name: p.model_dump(mode="json") for name, p in self.sources.items()},
+            "tools": shown,
             "skipped": dict(self.skipped),
             "problems": list(self.problems),
         }
@@ -95,13 +154,14 @@ class FitReport:
         """Return the fit as a table."""
         from rich.table import Table
 
-        table = Table(title=f"Maps to 1..5 fitted on {self.source}", caption=f"written to {path}")
-        for column in ("tool", "n", "SRCC", "RMSE", "map"):
+        table = Table(title=f"Maps to 1..5 fitted on {', '.join(self.sources)}", caption=f"written to {path}")
+        for column in ("tool", "n", "SRCC", "RMSE", "precision", "map"):
             table.add_column(column, justify="left" if column in ("tool", "map") else "right")
-        for name, fitted in self.tools.items():
-            table.add_row(name, str(fitted.n), f"{fitted.srcc:.3f}", f"{fitted.rmse:.3f}", fitted.map.kind)
+        for name, t in self.tools.items():
+            figures = (f"{t.srcc:.3f}", f"{t.residual.rmse:.3f}", f"{t.precision():.2f}")
+            table.add_row(name, str(t.residual.n), *figures, t.map.kind)
         for name, why in self.skipped.items():
-            table.add_row(name, "-", "-", "-", why)
+            table.add_row(name, "-", "-", "-", "-", why)
         return table
 
 
@@ -111,7 +171,7 @@ def fit_tool(
     human: Sequence[float],
     categories: Sequence[str | None],
     *,
-    source: str,
+    sources: Sequence[str],
     parameters: Path | None = None,
 ) -> ToolCalibration:
     """Fit one tool's maps on raw values, human scores 1..5 and the images' distortion categories, all of length n.
@@ -120,84 +180,130 @@ def fit_tool(
     """
     from scipy.stats import spearmanr
 
-    def fit(keep: NDArray[np.bool_]) -> MonotoneMap:
-        unfitted = MonotoneMap(higher_is_better=spec.higher_is_better, identity=spec.identity)
-        return unfitted.fit(np.asarray(raw, float)[keep], np.asarray(human, float)[keep])
+    values, scores = np.asarray(raw, float), np.asarray(human, float)
+    kinds = np.array([category or "" for category in categories])
 
-    fitted = fit(np.ones(len(raw), bool))
+    def fitted(keep: NDArray[np.bool_]) -> MonotoneMap:
+        unfitted = MonotoneMap(higher_is_better=spec.higher_is_better, identity=spec.identity)
+        return unfitted.fit(values[keep], scores[keep])
+
+    general = fitted(np.ones(len(values), bool))
+    # Where other kinds of images are pooled in, a tool may know one kind and not the other.
+    unknown = kinds == ""
     own = {}
     for category in DISTORTION_CATEGORIES:
-        keep = np.array([c == category for c in categories], bool)
+        keep = kinds == category
         if keep.sum() >= FEWEST_OF_A_CATEGORY:
-            narrow = fit(keep)
-            own[category] = CategoryMap(n=narrow.n_, rmse=round(narrow.rmse_, 4), map=narrow.parameters_)
-    srcc = float(spearmanr(raw, human).statistic) * (1 if spec.higher_is_better else -1)
+            narrow = fitted(keep)
+            predicted = mixed(narrow.predict(values[keep]), general.predict(values[keep]))
+            own[category] = CategoryMap(
+                map=narrow.parameters_, residual=_residual(spec, values[keep], scores[keep], predicted)
+            )
+    srcc = float(spearmanr(values, scores).statistic) * (1 if spec.higher_is_better else -1)
     return ToolCalibration(
-        source=source,
-        pyiqa=spec.pyiqa,
-        pyiqa_version=pyiqa_version() or "unknown",
+        sources=tuple(sources),
+        function=spec.key,
+        library=_library(spec),
         parameter_file_sha256=file_sha256(parameters) if parameters else None,
-        n=fitted.n_,
-        rmse=round(fitted.rmse_, 4),
+        residual=_residual(spec, values, scores, general.predict(values)),
+        uncategorised=(
+            _residual(spec, values[unknown], scores[unknown], general.predict(values[unknown]))
+            if unknown.sum() >= FEWEST_OF_A_CATEGORY
+            else None
+        ),
         srcc=round(srcc, 4),
-        raw_range=(float(np.min(raw)), float(np.max(raw))),
-        map=fitted.parameters_,
+        raw_range=(float(np.min(values)), float(np.max(values))),
+        map=general.parameters_,
         by_category=own,
     )
 
 
-def fit_all(
+def measure_all(
     runner: ToolRunner,
-    samples: Sequence[Labelled],
+    datasets: Sequence[LabelledSet],
     *,
-    dataset: tuple[str, str, str],
     names: Sequence[str] | None = None,
     on_image: Callable[[], None] = lambda: None,
-) -> FitReport:
-    """Run the ready tools (or the named ones) over labelled images and fit each one's map.
+) -> Surveyed:
+    """Run the ready tools (or the named ones) over labelled images. Expensive tools run only when named.
 
-    `dataset` is name, manifest's SHA-256 and split. Expensive tools run only when named.
     Raises ToolError for an unknown name.
     """
-    where = Dataset(*dataset)
-    source = f"{where.name} ({where.split})"
     missing = runner.unavailable()
     wanted = [runner.registry.get(n) for n in names] if names else _affordable(runner.registry.specs())
     usable = [spec for spec in wanted if spec.name not in missing]
-    skipped = {spec.name: missing[spec.name] for spec in wanted if spec.name in missing}
-    measured = survey(runner, usable, [(s.image, s.reference) for s in samples], on_image=on_image)
-    fitted, problems = {}, []
-    for spec in usable:
-        readings = [
-            (by_tool[spec.name], s) for by_tool, s in zip(measured, samples, strict=True) if spec.name in by_tool
-        ]
-        if not readings:
-            skipped[spec.name] = "no sample has a reference"
+    measured = [
+        survey(runner, usable, [(s.image, s.reference) for s in data.samples], on_image=on_image) for data in datasets
+    ]
+    return Surveyed(datasets, measured, usable, {s.name: missing[s.name] for s in wanted if s.name in missing})
+
+
+def fit_all(surveyed: Surveyed, *, params_dir: Path | None = None) -> FitReport:
+    """Fit each surveyed tool's maps."""
+    skipped, tools = dict(surveyed.skipped), {}
+    for spec in surveyed.specs:
+        found = surveyed.readings(spec)
+        if not found:
+            skipped[spec.name] = "no sample has a reference" if spec.mode == "FR" else "no sample it was not trained on"
             continue
-        good = [(m.raw, s) for m, s in readings if m.raw is not None]
-        failed = [m.error for m, _ in readings if m.raw is None]
-        if failed:
-            problems.append(f"{spec.name}: {len(failed)} of {len(readings)} failed, the first: {failed[0]}")
+        good = [(data, sample, m.raw) for data, sample, m in found if m.raw is not None]
         try:
-            fitted[spec.name] = fit_tool(
+            tools[spec.name] = fit_tool(
                 spec,
-                [raw for raw, _ in good],
-                [s.human for _, s in good],
-                [s.category for _, s in good],
-                source=source,
-                parameters=parameter_path(spec, runner.params_dir),
+                [raw for _, _, raw in good],
+                [sample.human for _, sample, _ in good],
+                [sample.category for _, sample, _ in good],
+                sources=list(dict.fromkeys(data.source for data, _, _ in good)),
+                parameters=parameter_path(spec, params_dir),
             )
         except ValueError as error:
             skipped[spec.name] = str(error)
-    provenance = Provenance(
-        dataset=where.name,
-        manifest_sha256=where.manifest_sha256,
-        split=where.split,
-        samples=len(samples),
-        groups=tuple(sorted({s.group for s in samples if s.group is not None}))[:50],
-        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-    )
-    return FitReport(fitted, source, provenance, skipped, tuple(problems))
+    sources = {data.source: data.provenance() for data in surveyed.datasets}
+    return FitReport(tools, sources, skipped, surveyed.problems())
+
+
+def strengths_all(surveyed: Surveyed, base: Strengths) -> Strengths:
+    """Return the strengths of each surveyed tool over those of `base`; sources no figure rests on are dropped."""
+    tools: dict[str, Strength] = dict(base.tools)
+    for spec in surveyed.specs:
+        by_source: dict[str, list[tuple[float, float, str | None]]] = {}
+        for data, sample, m in surveyed.readings(spec):
+            if m.raw is not None:
+                by_source.setdefault(data.source, []).append((m.raw, sample.human, sample.category))
+        measured = strength_of(
+            _library(spec), [Readings(source, *zip(*rows, strict=True)) for source, rows in by_source.items()]
+        )
+        if measured is not None:
+            tools[spec.name] = measured
+    used = {source for strength in tools.values() for source in strength.sources}
+    sources = {**base.sources, **{data.source: data.provenance() for data in surveyed.datasets}}
+    return Strengths(sources={name: kept for name, kept in sources.items() if name in used}, tools=tools)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or none. Raises SettingsError when it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", encoding="utf-8", delete=False) as part:
+            part.write(text)
+        Path(part.name).chmod(0o644)
+        os.replace(part.name, path)
+    except OSError as error:
+        raise SettingsError(
+            f"file {str(path)!r}: cannot be written ({error.strerror}); choose another --out"
+        ) from error
+
+
+def _residual(spec: ToolSpec, values: _Numbers, human: _Numbers, predicted: _Numbers) -> Residual:
+    differs = np.ones(len(values), bool)
+    if spec.identity is not None:
+        differs = np.abs(values - spec.identity) > 1e-5 * max(1.0, abs(spec.identity))
+    rmse = float(np.sqrt(np.mean((predicted - human)[differs] ** 2)))
+    return Residual(n=int(differs.sum()), rmse=round(rmse, 4), spread=round(float(np.std(human[differs])), 4))
+
+
+def _library(spec: ToolSpec) -> str:
+    return f"{spec.library} {library_version(spec.library) or 'unknown'}"
 
 
 def _affordable(specs: Sequence[ToolSpec]) -> list[ToolSpec]:

@@ -1,6 +1,6 @@
 """pyiqa behind one door: imported on first use, guarded, silenced, its model objects made once and lent out."""
 
-import hashlib
+import importlib
 import logging
 import math
 import os
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from program.errors import ToolError
 from program.tools.deadline import Overdue, within
-from program.tools.registry import ToolSpec
+from program.tools.loading import building
+from program.tools.registry import Library, ToolSpec
 from program.tools.tensors import TensorCache
+from program.tools.weights import file_sha256, main_file
 
 if TYPE_CHECKING:
     import torch
@@ -30,12 +32,16 @@ __all__ = (
     "Running",
     "evaluate",
     "evaluate_batch",
+    "fetch",
     "file_sha256",
+    "library_version",
     "load_failure",
     "parameter_path",
     "pyiqa_version",
     "resolved_device",
 )
+
+logger = logging.getLogger(__name__)
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -43,38 +49,22 @@ TENSORS = TensorCache()
 
 
 @cache
-def pyiqa_version() -> str | None:
-    """Return the installed pyiqa's version without importing it, or None."""
+def library_version(library: Library) -> str | None:
+    """Return the installed version of a library of tools without importing it, or None."""
     try:
-        return version("pyiqa")
+        return version(library)
     except PackageNotFoundError:
         return None
 
 
+def pyiqa_version() -> str | None:
+    """Return the installed pyiqa's version without importing it, or None."""
+    return library_version("pyiqa")
+
+
 def parameter_path(spec: ToolSpec, params_dir: Path | None) -> Path | None:
-    """Return the tool's parameter file in `params_dir`, else in pyiqa's own folder, or None when it is in neither."""
-    if spec.parameter_file is None:
-        return None
-    folders = [folder for folder in (params_dir, _pyiqa_folder()) if folder is not None]
-    return next((folder / spec.parameter_file for folder in folders if (folder / spec.parameter_file).is_file()), None)
-
-
-def _pyiqa_folder() -> Path:
-    # torch.hub.get_dir() without importing torch.
-    home = os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "torch")
-    return Path(home).expanduser() / "hub" / "pyiqa"
-
-
-_hashes: dict[tuple[str, int, int], str] = {}
-
-
-def file_sha256(path: Path) -> str:
-    """Return a file's SHA-256 in hex; read again only when its time or size changed."""
-    stat = path.stat()
-    key = (str(path), stat.st_mtime_ns, stat.st_size)
-    if key not in _hashes:
-        _hashes[key] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return _hashes[key]
+    """Return the file that decides the tool's values, found in `params_dir` or where pyiqa keeps its own, or None."""
+    return main_file(spec, params_dir)
 
 
 @dataclass
@@ -130,7 +120,7 @@ _failures: dict[str, str] = {}
 
 def load_failure(spec: ToolSpec) -> str | None:
     """Return why this tool could not be loaded in this process, if that was tried and failed."""
-    return _failures.get("pyiqa") or _failures.get(spec.pyiqa)
+    return _failures.get(spec.library) or _failures.get(spec.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +172,7 @@ def evaluate_batch(
             return within(running.timeout_s, lambda: _values(model, running.threads, device, pairs))
     except Overdue as error:
         height, width = pairs[0][0].shape[:2]
-        _failures[spec.pyiqa] = reason = (
+        _failures[spec.key] = reason = (
             f"did not finish within {running.timeout_s:g} s on {width}x{height} pixels and is left out from here on "
             "(tools.timeout_s)"
         )
@@ -218,7 +208,6 @@ def resolved_device(device: Device) -> str:
 def _resolve(device: Device) -> str:
     if device == "cpu":
         return "cpu"
-    _import_pyiqa()
     import torch
 
     if torch.cuda.is_available():
@@ -229,7 +218,7 @@ def _resolve(device: Device) -> str:
 
 
 def _pool(spec: ToolSpec, parameters: Path | None, device: str) -> _Pool:
-    key = (spec.pyiqa, str(parameters or ""), device)
+    key = (spec.key, str(parameters or ""), device)
     with _lock:
         if key not in _pools:
             limit = 1 if device == "cuda" else os.cpu_count() or 1
@@ -237,18 +226,29 @@ def _pool(spec: ToolSpec, parameters: Path | None, device: str) -> _Pool:
         return _pools[key]
 
 
-def _make(spec: ToolSpec, parameters: Path | None, device: str) -> Any:
-    pyiqa = _import_pyiqa()
+def fetch(spec: ToolSpec, device: Device = "cpu") -> None:
+    """Load a tool, downloading what it lacks to where pyiqa keeps it. Raises ToolError when that fails."""
+    _failures.pop(spec.key, None)
+    _make(spec, None, _resolve(device), fetch=True)
+
+
+def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool = False) -> Any:
+    library = _import(spec.library)
+    if spec.library == "piq":
+        return partial(getattr(library, spec.function), **spec.options)
     try:
-        options = {}
-        if parameters is not None:
+        options: dict[str, Any] = dict(spec.options)
+        if parameters is not None and spec.needs == "parameters":
             _check_parameters(parameters)
             options["pretrained_model_path"] = str(parameters)
-        with _lock, _quiet():
+        with building(spec, parameters, fetch=fetch), _quiet():
             # Our tensors are in range; looking for their extremes takes longer than the fastest tools.
-            return pyiqa.create_metric(spec.pyiqa, device=_torch_device(device), check_input_range=False, **options)
+            return library.create_metric(
+                spec.function, device=_torch_device(device), check_input_range=False, **options
+            )
     except Exception as error:  # Border: whatever a third-party metric raises becomes one line.
-        _failures[spec.pyiqa] = reason = f"cannot be loaded ({_one_line(error)})"
+        _failures[spec.key] = reason = f"cannot be loaded ({_one_line(error)[:300]})"
+        logger.warning("tool %s: %s; it is left out from here on", spec.name, reason)
         raise ToolError(f"tool {spec.name!r}: {reason}") from error
 
 
@@ -258,23 +258,23 @@ def _torch_device(device: str) -> "torch.device":
     return torch.device(device)
 
 
-def _import_pyiqa() -> Any:
+def _import(library: Library) -> Any:
     with _lock:
-        if "pyiqa" in _failures:
-            raise ToolError(f"pyiqa {_failures['pyiqa']}")
+        if library in _failures:
+            raise ToolError(f"{library} {_failures[library]}")
         try:
             with _quiet():
-                import pyiqa
+                module = importlib.import_module(library)
         except Exception as error:  # Border: a torch and torchvision that do not match raise RuntimeError here.
-            _failures["pyiqa"] = reason = _import_reason(error)
-            raise ToolError(f"pyiqa {reason}") from error
-        logging.getLogger("pyiqa").setLevel(logging.WARNING)
-        return pyiqa
+            _failures[library] = reason = _import_reason(library, error)
+            raise ToolError(f"{library} {reason}") from error
+        logging.getLogger(library).setLevel(logging.WARNING)
+        return module
 
 
-def _import_reason(error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name == "pyiqa":
-        return "is not installed; install it with `pip install pyiqa`"
+def _import_reason(library: Library, error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name == library:
+        return f"is not installed; install it with `pip install {library}`"
     text = _one_line(error)
     if "torchvision::" in text:
         return (

@@ -1,7 +1,9 @@
 """What is known of each tool: `configs/tools.yaml` as checked, frozen entries, found by any of their names."""
 
+import importlib.util
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -10,14 +12,19 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from program.errors import SettingsError, ToolError, did_you_mean
+from program.tools.strengths import Strength, Strengths
 from signatures.schemas import DistortionCategory, category_of
 
-__all__ = ("COSTS", "Cost", "Mode", "Needs", "ToolRegistry", "ToolSpec")
+__all__ = ("COSTS", "Cost", "Library", "Mode", "Needs", "ToolRegistry", "ToolSpec", "pyiqa_table")
 
 Mode: TypeAlias = Literal["FR", "NR"]
-Needs: TypeAlias = Literal["none", "parameters"]
+Library: TypeAlias = Literal["pyiqa", "piq"]
+Needs: TypeAlias = Literal["none", "parameters", "weights"]
 Cost: TypeAlias = Literal["cheap", "medium", "expensive"]
-Strength: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Agreement: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+
+_NOT_PER_IMAGE = ("fid", "inception_score", "clipscore", "fgresq_pair")
+"""pyiqa's metrics of sets of images, of texts or of pairs in no order."""
 
 COSTS: tuple[Cost, ...] = ("cheap", "medium", "expensive")
 """Per 384 x 384 image on one CPU core: up to 0.1 s, up to 0.3 s, more. From cheapest to dearest."""
@@ -28,37 +35,77 @@ class ToolSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_+.-]*$")
     """As shown to models and users."""
-    pyiqa: str
+    pyiqa: str | None = None
     """The metric's name in pyiqa."""
+    piq: str | None = None
+    """The function's name in piq, for a tool that piq measures instead."""
+    options: Mapping[str, bool | int | float | str] = Field(default_factory=dict)
+    """What the library is called with besides the images."""
     mode: Mode
     """FR compares with a reference, NR looks at the image alone."""
     higher_is_better: bool
     identity: float | None = None
-    """FR: the raw value of an image equal to its reference."""
+    """FR: the raw value of an image equal to its reference; None for a network that has no fixed one."""
     description: str = Field(min_length=1, max_length=200)
     """One line that a model reads when it chooses."""
-    strengths: Mapping[DistortionCategory, Strength]
-    """Measured |SRCC| against human scores, by distortion category."""
-    general: Strength
-    """Measured |SRCC| over all distortions together."""
+    strengths: Mapping[DistortionCategory, Agreement] = Field(default_factory=dict)
+    """|SRCC| with human scores by distortion category, from the strengths file where it holds the tool."""
+    general: Agreement = 0.0
+    """|SRCC| over all distortions together: measured, else as published, else 0, which is no claim."""
+    published: Agreement | None = None
+    """SRCC on TID2013 as its authors or pyiqa's publish it."""
+    trained_on: tuple[str, ...] = ()
+    """Datasets whose human scores it was fitted on: it is neither measured nor calibrated on those."""
     needs: Needs
+    """none; parameters: a small file; weights: a network's."""
     parameter_file: str | None = None
+    weights: tuple[str, ...] = ()
+    """Network files by their place below torch's hub folder (pyiqa/..., checkpoints/..., clip/...), or `hf:` and a
+    Hugging Face repository."""
+    packages: Mapping[str, str] = Field(default_factory=dict)
+    """Python modules it needs beside its library, each with what to install for it."""
     licence: str
     cost: Cost
     minimum_size_px: int = Field(ge=1)
     """Shortest side the tool can measure."""
+    listed: bool = True
+    """False for a metric that pyiqa has and the registry's file has not: it runs when a user names it, uncalibrated."""
 
     @model_validator(mode="after")
     def _complete(self) -> "ToolSpec":
         if "\n" in self.description:
             raise ValueError("description must be one line")
+        if (self.pyiqa is None) == (self.piq is None):
+            raise ValueError("give the tool's name in one library, pyiqa or piq")
         if (self.needs == "parameters") != (self.parameter_file is not None):
             raise ValueError("parameter_file goes with needs: parameters")
-        if (self.mode == "FR") != (self.identity is not None):
+        if self.weights and self.needs != "weights":
+            raise ValueError("weights go with needs: weights")
+        if (self.mode == "NR" and self.identity is not None) or (
+            self.mode == "FR" and self.identity is None and self.needs != "weights"
+        ):
             raise ValueError("identity is given for FR tools, and for them only")
         return self
+
+    @property
+    def library(self) -> Library:
+        """The package that measures."""
+        return "pyiqa" if self.pyiqa is not None else "piq"
+
+    @property
+    def function(self) -> str:
+        """The tool's name in its library."""
+        return self.pyiqa or self.piq or ""
+
+    @property
+    def key(self) -> str:
+        """What is measured, as one text: the name in pyiqa, or library, function and options."""
+        if not self.options and self.pyiqa is not None:
+            return self.pyiqa
+        options = ",".join(f"{name}={value}" for name, value in sorted(self.options.items()))
+        return f"{self.library}.{self.function}({options})"
 
     def strength(self, category: str | None) -> float:
         """Return the declared strength for a distortion category (or a word for one), else the general one."""
@@ -71,15 +118,19 @@ class ToolRegistry:
 
     def __init__(self, specs: Sequence[ToolSpec]) -> None:
         self._specs = {spec.name: spec for spec in specs}
-        self._by_key = {_key(name): spec for spec in specs for name in (spec.pyiqa, spec.name)}
+        self._by_name = {name.casefold(): spec for spec in specs for name in (spec.function, spec.name)}
+        self._by_key = {_key(name): spec for spec in specs for name in (spec.function, spec.name)}
 
     @classmethod
-    def load(cls, path: Path | None = None) -> "ToolRegistry":
-        """Read a registry file (the shipped one by default). Raises SettingsError naming the file and the key."""
+    def load(cls, path: Path | None = None, strengths: Path | None = None) -> "ToolRegistry":
+        """Read a registry file and the measured strengths (the shipped ones by default).
+
+        Raises SettingsError naming the file and the key.
+        """
         origin = str(path) if path else "configs/tools.yaml"
         try:
             text = path.read_text("utf-8") if path else files("configs").joinpath("tools.yaml").read_text("utf-8")
-            tree = yaml.safe_load(text)
+            tree = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"tools file {origin!r}: cannot be read ({error}); check the path") from error
         except yaml.YAMLError as error:
@@ -91,7 +142,9 @@ class ToolRegistry:
             or not tree["tools"]
         ):
             raise SettingsError(f"tools file {origin!r}: must hold one key, 'tools', with an entry per tool name")
-        return cls([_spec(str(name), entry, origin) for name, entry in tree["tools"].items()])
+        measured = Strengths.load(strengths).tools
+        specs = [_spec(str(name), entry, origin) for name, entry in tree["tools"].items()]
+        return cls([_with_strengths(spec, measured.get(spec.name)) for spec in specs])
 
     def names(self) -> tuple[str, ...]:
         """Return the display names."""
@@ -106,8 +159,12 @@ class ToolRegistry:
         return tuple(spec for spec in self._specs.values() if spec.mode == mode)
 
     def find(self, name: str) -> ToolSpec | None:
-        """Return the tool of this display or pyiqa name, whatever its case, hyphens or `_tool` suffix, or None."""
-        return self._by_key.get(_key(name))
+        """Return the tool of this display or library name, whatever its case, hyphens or `_tool` suffix, or None.
+
+        A name that only pyiqa knows gives an unlisted entry. `clipiqa+` is not `CLIPIQA`: an exact name goes first.
+        """
+        exact = name.strip().casefold()
+        return self._by_name.get(exact) or unlisted(exact) or self._by_key.get(_key(name))
 
     def get(self, name: str) -> ToolSpec:
         """Return the tool of this name; ToolError with the closest known one when there is none."""
@@ -126,6 +183,46 @@ class ToolRegistry:
         if not ready:
             raise ToolError("no tool is ready for this image; see `python -m program.tools` for what is missing")
         return max(ready, key=lambda s: (s.strength(category), s.general, -COSTS.index(s.cost)))
+
+
+@cache
+def pyiqa_table() -> Mapping[str, Mapping[str, Any]]:
+    """Return pyiqa's own table of metrics (mode, direction, options) without importing pyiqa; empty without it."""
+    package = importlib.util.find_spec("pyiqa")
+    if package is None or package.origin is None:
+        return {}
+    location = importlib.util.spec_from_file_location(
+        "_pyiqa_table", Path(package.origin).with_name("default_model_configs.py")
+    )
+    if location is None or location.loader is None:
+        return {}
+    module = importlib.util.module_from_spec(location)
+    try:
+        location.loader.exec_module(module)
+    except (OSError, ImportError):
+        return {}
+    return dict(module.DEFAULT_CONFIGS)
+
+
+def unlisted(name: str) -> ToolSpec | None:
+    """Return an entry for a metric that pyiqa knows by this very name (in lower case), or None."""
+    known = next((key for key in pyiqa_table() if key.casefold() == name), None)
+    if known is None or known.startswith(_NOT_PER_IMAGE):
+        return None
+    entry = pyiqa_table()[known]
+    return ToolSpec(
+        name=known, pyiqa=known, mode=entry["metric_mode"], higher_is_better=not entry.get("lower_better", False),
+        description=f"pyiqa's {known}; not calibrated here, so it gives a raw value and no score.", strengths={},
+        general=0.0, needs="weights", licence="PolyForm-Noncommercial-1.0.0; its weights' own", cost="expensive",
+        minimum_size_px=32, listed=False,
+    )  # fmt: skip
+
+
+def _with_strengths(spec: ToolSpec, measured: Strength | None) -> ToolSpec:
+    if measured is None:
+        return spec if spec.general or spec.published is None else spec.model_copy(update={"general": spec.published})
+    own = {category: found.srcc for category, found in measured.by_category.items()}
+    return spec.model_copy(update={"strengths": own, "general": measured.general.srcc})
 
 
 def _key(name: str) -> str:

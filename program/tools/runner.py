@@ -22,12 +22,13 @@ from program.tools.models import (
     Running,
     evaluate,
     file_sha256,
+    library_version,
     load_failure,
     parameter_path,
-    pyiqa_version,
     resolved_device,
 )
 from program.tools.registry import Mode, ToolRegistry, ToolSpec
+from program.tools.weights import what_is_missing
 
 __all__ = ("TIMEOUT_S", "Measurement", "ReadingCounts", "ToolRunner")
 
@@ -46,6 +47,8 @@ class Measurement:
     """In the tool's own unit and direction."""
     score: float | None = None
     """1..5, higher is better."""
+    precision: float | None = None
+    """What the score adds, as 1 / variance on 1..5, by the tool's calibration."""
     seconds: float = 0.0
     """What this call took; next to nothing when cached."""
     cached: bool = False
@@ -149,12 +152,12 @@ class ToolRunner:
         return tuple(
             spec
             for spec in self.registry.for_mode(mode)
-            if (expensive or spec.cost != "expensive") and self._why_not(spec) is None
+            if (expensive or spec.cost != "expensive") and self.why_not(spec) is None
         )
 
     def unavailable(self) -> dict[str, str]:
         """Return, for each tool that cannot run here, why and what to do about it. Imports no torch."""
-        return {spec.name: reason for spec in self.registry.specs() if (reason := self._why_not(spec)) is not None}
+        return {spec.name: reason for spec in self.registry.specs() if (reason := self.why_not(spec)) is not None}
 
     def measure(
         self,
@@ -177,7 +180,8 @@ class ToolRunner:
         try:
             result = self._read(known or self.registry.get(tool_name), image, reference, box)
             if result.raw is not None:
-                result = replace(result, score=self.calibration.score(name, result.raw, category))
+                score = self.calibration.score(name, result.raw, category)
+                result = replace(result, score=score, precision=self.calibration.precision(name, category))
         except InputError as error:
             result = replace(result, error=str(error))
         except Exception as error:  # Border: one failing tool must not end an assessment.
@@ -191,13 +195,13 @@ class ToolRunner:
 
     def _read(self, spec: ToolSpec, image: ImageRef, reference: ImageRef | None, box: Box | None) -> Measurement:
         target = self._target(spec, image, reference if spec.mode == "FR" else None, box)
-        reason = self._why_not(spec)
+        reason = self.why_not(spec)
         if reason is not None:
             raise ToolError(f"tool {spec.name!r}: {reason}")
         parameters = parameter_path(spec, self.params_dir)
         key = ReadingKey(
-            tool=spec.pyiqa,
-            version=pyiqa_version() or "",
+            tool=spec.key,
+            version=library_version(spec.library) or "",
             parameters=file_sha256(parameters) if parameters else None,
             image=image.sha256,
             reference=target.reference.sha256 if target.reference else None,
@@ -247,15 +251,13 @@ class ToolRunner:
             notes.append(f"measured at {size[0]}x{size[1]}, each pixel the mean of {factor}x{factor}")
         return _Target(image, reference, used, factor, self._reduce_above_px, "; ".join(notes) or None)
 
-    def _why_not(self, spec: ToolSpec) -> str | None:
-        if pyiqa_version() is None:
-            return "pyiqa is not installed; install it with `pip install pyiqa`"
-        if spec.parameter_file is not None and parameter_path(spec, self.params_dir) is None:
-            where = f"in {str(self.params_dir)!r}" if self.params_dir else "(no folder is set)"
-            return (
-                f"parameter file {spec.parameter_file!r} not found {where}; "
-                "set tools.params_dir or AGENTICIQA_PARAMS_DIR to the folder that holds it"
-            )
+    def why_not(self, spec: ToolSpec) -> str | None:
+        """Return why a tool cannot run here and what to do about it, or None when it can. Imports no torch."""
+        if library_version(spec.library) is None:
+            return f"{spec.library} is not installed; install it with `pip install {spec.library}`"
+        missing = what_is_missing(spec, self.params_dir)
+        if missing is not None:
+            return missing
         return load_failure(spec)
 
     def _count(self, result: Measurement) -> None:
