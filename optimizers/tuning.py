@@ -23,7 +23,7 @@ from program.errors import InputError
 from program.evaluation.logistic import fit_logistic
 from program.evaluation.metrics import plcc, rmse, srcc
 from program.fitted_fusion import FittedFusion
-from program.fusion import ScoreFusion
+from program.fusion import Precisions, ScoreFusion
 from program.images import IMAGES
 
 __all__ = ("ETAS", "WEIGHTS", "fitted_curve", "tuned")
@@ -38,8 +38,8 @@ _MARGIN = 0.002
 """What a grid point has to add to SRCC + PLCC to be preferred over the paper's values."""
 
 Array = NDArray[np.float64]
-Beliefs = tuple[Any, Any]
-"""What the Summarizer handed to the fusion: tool scores and level probabilities."""
+Beliefs = tuple[Any, Any, Precisions]
+"""What the Summarizer handed to the fusion: tool scores, level probabilities, and what each score adds."""
 
 _SEEN: ContextVar[list[Beliefs] | None] = ContextVar("agentic_iqa_fusion_seen", default=None)
 
@@ -47,11 +47,11 @@ _SEEN: ContextVar[list[Beliefs] | None] = ContextVar("agentic_iqa_fusion_seen", 
 class _Recording(FittedFusion):
     """Fuses as its base does and keeps what it was given."""
 
-    def fuse_scores(self, tool_scores: Any, vlm_probabilities: Any) -> float:
+    def fuse_scores(self, tool_scores: Any, vlm_probabilities: Any, precisions: Precisions = None) -> float:
         seen = _SEEN.get()
         if seen is not None:
-            seen.append((tool_scores, vlm_probabilities))
-        return super().fuse_scores(tool_scores, vlm_probabilities)
+            seen.append((tool_scores, vlm_probabilities, precisions))
+        return super().fuse_scores(tool_scores, vlm_probabilities, precisions)
 
 
 def tuned(
@@ -142,7 +142,7 @@ def _beliefs(program: AgenticIQA, replay: Any, samples: Sequence[Sample], worker
 
 
 def _fused(fusion: ScoreFusion, given: Sequence[Beliefs]) -> Array:
-    return np.array([fusion.fuse_scores(tools, model) for tools, model in given])
+    return np.array([fusion.fuse_scores(*beliefs) for beliefs in given])
 
 
 def _agreement(truth: Array, fused: Array) -> float:

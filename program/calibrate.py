@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from program.tools.fitting import LabelledSet
     from signatures.schemas import DistortionCategory
 
+AUTHENTIC = (None, "authentic")
+"""What a manifest calls the distortion of a photograph as it was taken."""
 CALIBRATION = Path("configs/calibration.json")
 STRENGTHS = Path("configs/strengths.json")
 OTHER_NAMES: "dict[str, DistortionCategory]" = {"wn": "Noise", "fastfading": "Compression"}
@@ -110,10 +112,14 @@ def _labelled(name: str, split: str, settings: "Settings") -> "LabelledSet":
     manifest = resolve_dataset(name, settings.cache_dir)
     # Several questions on one image are one image.
     distinct = {
-        (s.image, s.reference): Labelled(s.image, s.reference, s.quality, s.group, _category(s.distortion))
+        (s.image, s.reference): Labelled(
+            s.image, s.reference, s.quality, s.group, _category(s.distortion), s.distortion in AUTHENTIC,
+            # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
+            (s.mos_std or 0.0) if name in DATASETS else 0.0,
+        )
         for s in read_manifest(manifest)
         if split in ("all", s.split) and s.quality is not None
-    }
+    }  # fmt: skip
     if not distinct:
         raise InputError(f"dataset {name!r}: no sample with a score in split {split!r}; choose another --split")
     shown = name if name in DATASETS else manifest.resolve().parent.name
@@ -126,7 +132,9 @@ def _category(distortion: str | None) -> "DistortionCategory | None":
 
     if not distortion:
         return None
-    return CATEGORIES.get(distortion) or OTHER_NAMES.get(distortion) or category_of(distortion)
+    if distortion in CATEGORIES:
+        return CATEGORIES[distortion]
+    return OTHER_NAMES.get(distortion) or category_of(distortion)
 
 
 if __name__ == "__main__":

@@ -238,7 +238,7 @@ class Executor(dspy.Module):
                 target = reference if spec.mode == "FR" else None
                 reading = self.resources.runner.measure(tool, image, target, box=boxes.get(region), category=distortion)
                 log = ToolLog(
-                    tool=tool, region=region, distortion=distortion, raw=reading.raw, score=reading.score, precision=reading.precision,
+                    tool=tool, region=region, distortion=distortion, raw=reading.raw, score=reading.score,
                     seconds=reading.seconds, cached=reading.cached, error=reading.error, box=reading.box_used,
                     note=reading.note,
                 )  # fmt: skip
@@ -248,6 +248,10 @@ class Executor(dspy.Module):
                 elif reading.score is not None:
                     scores.setdefault(region, {})[distortion] = (tool, reading.score)
                 logs.append(log)
+        scored = [log for log in logs if log.score is not None]
+        shares = self.resources.runner.precisions([(log.tool, log.distortion) for log in scored])
+        for log, share in zip(scored, shares, strict=True):
+            log.precision = share
         return scores, logs
 
     def _alternative(self, failed: ToolSpec, distortion: str, has_reference: bool, avoid: Sequence[str]) -> str | None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from program.fusion import ScoreFusion
+from program.fusion import Precisions, ScoreFusion
 
 __all__ = ("FIELDS", "FittedFusion")
 
@@ -48,13 +48,17 @@ class FittedFusion(ScoreFusion):
             if not (x0 < x1 and y0 < y1):
                 raise ValueError(f"curve {self.curve}: the knots must increase in both coordinates")
 
-    def fuse_scores(self, tool_scores: Any, vlm_probabilities: Mapping[int, float] | None) -> float:
+    def fuse_scores(
+        self, tool_scores: Any, vlm_probabilities: Mapping[int, float] | None, precisions: Precisions = None
+    ) -> float:
         """Return the fused and mapped score in [1, 5]."""
-        return self.mapped(super().fuse_scores(tool_scores, self._tempered(vlm_probabilities)))
+        return self.mapped(super().fuse_scores(tool_scores, self._tempered(vlm_probabilities), precisions))
 
-    def posterior(self, tool_scores: Any, vlm_probabilities: Mapping[int, float] | None) -> dict[int, float]:
+    def posterior(
+        self, tool_scores: Any, vlm_probabilities: Mapping[int, float] | None, precisions: Precisions = None
+    ) -> dict[int, float]:
         """Return the fused belief over the levels, before the map."""
-        return super().posterior(tool_scores, self._tempered(vlm_probabilities))
+        return super().posterior(tool_scores, self._tempered(vlm_probabilities), precisions)
 
     def mapped(self, score: float) -> float:
         """Return a fused score on the scale of the fitted people, in [1, 5]."""

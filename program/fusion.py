@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from signatures.schemas import LEVEL_WORDS
 
-__all__ = ("LETTERS", "ScoreFusion", "level_in_text", "spread")
+__all__ = ("LETTERS", "Precisions", "ScoreFusion", "ToolWeights", "level_in_text", "spread")
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +30,9 @@ class ScoreFusion:
     sum(alpha_c p_c c) / sum(alpha_c p_c): the mean of the product of the two beliefs.
     `normalize=False` gives the formula as the paper prints it, sum(alpha_c p_c c), clipped to [1, 5]; it leaves the
     scale (uniform alpha and p give 0.6), and is kept for comparison.
-    `tool_weights="reliability"`: where each score comes with its precision g (what the tool's calibration says a reading
-    adds, 1 / variance), m = sum(g s) / sum(g) and eta is multiplied by sum(g^2) / sum(g) / 2, the precision of such a mean
-    of readings that err alike. A tool with g = 0 is left out; where all are, the model's opinion stands alone.
+    `tool_weights="reliability"`: where each score comes with its precision g (what the tool's calibration says that
+    it adds, as 1 / variance), m = sum(g s) / sum(g), and eta is multiplied by sum(g) / 2: alpha is a normal density of
+    that precision. A tool with g = 0 is left out; where all are, the model's opinion stands alone.
 
     >>> fusion = ScoreFusion()
     >>> p = fusion.extract_vlm_probabilities({1: -3.2, 2: -0.5, 3: -0.1, 4: -2.1, 5: -4.5})
@@ -75,8 +75,7 @@ class ScoreFusion:
         mean = _tool_mean(tool_scores, weights)
         width = self.eta
         if weights is not None:
-            total = math.fsum(weights)
-            width *= math.fsum(g * g for g in weights) / total / 2 if total > 0 else 0.0
+            width *= math.fsum(weights) / 2
         return _softmax({c: -width * (mean - c) ** 2 for c in self.quality_levels})
 
     def extract_vlm_probabilities(self, vlm_output: Any, mode: Mode = "auto") -> dict[int, float]:

@@ -8,7 +8,15 @@ import dspy
 from dspy.utils.exceptions import LMInvalidRequestError
 
 from program.ask import RUNGS, Answer, ask
-from program.evidence import contradiction, findings_json, findings_note, scores_json, tool_scores, used_evidence
+from program.evidence import (
+    contradiction,
+    findings_json,
+    findings_note,
+    scores_json,
+    tool_precisions,
+    tool_scores,
+    used_evidence,
+)
 from program.fitted_fusion import FittedFusion
 from program.fusion import ScoreFusion, level_in_text, spread
 from program.images import IMAGES, ImageRef
@@ -103,7 +111,8 @@ class Summarizer(dspy.Module):
 
     def _rate(self, inputs: Mapping[str, Any], evidence: ExecutorOutput) -> dict[str, Any]:
         scores = tool_scores(evidence.quality_scores)
-        asked = {**inputs, "tool_mean": sum(scores) / len(scores) if scores else None}
+        precisions = tool_precisions(evidence)
+        asked = {**inputs, "tool_mean": self.fusion.tool_mean(scores, precisions) if scores else None}
         answer = self._level_belief(asked)
         probabilities, reasoning, source = answer.value or (None, "", None)
         rung = answer.rung
@@ -120,8 +129,8 @@ class Summarizer(dspy.Module):
             rung, reasoning = "tools alone", "The model gave no level probabilities; the tools' scores stand alone."
             logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
         fusion = self.fusion
-        score = fusion.fuse_scores(scores, probabilities)
-        posterior = fusion.posterior(scores, probabilities)
+        score = fusion.fuse_scores(scores, probabilities, precisions)
+        posterior = fusion.posterior(scores, probabilities, precisions)
         return {
             "final_answer": score,
             "quality_score": score,
@@ -253,7 +262,7 @@ class Summarizer(dspy.Module):
         scores = tool_scores(evidence.quality_scores)
         score = fields.get("quality_score")
         if score is None and is_iqa and scores:
-            score = self.fusion.fuse_scores(scores, None)
+            score = self.fusion.fuse_scores(scores, None, tool_precisions(evidence))
         replan, reason = self._replan(state, evidence, failed=fields["status"] == "failed", is_iqa=is_iqa)
         return SummarizerOutput(
             **{

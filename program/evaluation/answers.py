@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from program.evidence import tool_scores, used_evidence
+from program.evidence import tool_precisions, tool_scores, used_evidence
 from program.fusion import ScoreFusion
 
 __all__ = ("answer_fields", "expected_level", "one_line")
@@ -66,19 +66,29 @@ def one_line(text: str) -> str:
 
 
 def _beliefs(program: Any, evidence: Any, probabilities: Mapping[int, float] | None) -> dict[str, float | None]:
-    """Return the two beliefs the score was fused from, and both formulas applied to them with the program's eta."""
+    """Return the two beliefs a score is fused from, and what each formula makes of them with the program's eta.
+
+    Plain mean of the tools: the printed and the normalised formula. Tools by reliability: the normalised one.
+    """
     scores = tool_scores(evidence.quality_scores) if evidence is not None else []
     if not scores and not probabilities:
         return {}
     mean = math.fsum(scores) / len(scores) if scores else None
+    eta = float(getattr(getattr(getattr(program, "resources", None), "fusion", None), "eta", 1.0))
     found = {"tool_mean": _rounded(mean), "expected_level": _rounded(expected_level(probabilities))}
     if mean is not None and probabilities:
-        fusion = ScoreFusion(float(getattr(getattr(getattr(program, "resources", None), "fusion", None), "eta", 1.0)))
+        fusion = ScoreFusion(eta)
         found["fusion_normalised"] = _rounded(fusion.fuse_scores([mean], probabilities))
         # Written out: ScoreFusion would warn of nearly every sample that the printed formula leaves the scale.
         weights = fusion.compute_perceptual_weights([mean])
         printed = math.fsum(weights[c] * probabilities.get(c, 0.0) * c for c in weights)
         found["fusion_printed"] = _rounded(min(5.0, max(1.0, printed)))
+    precisions = tool_precisions(evidence)
+    if scores and precisions is not None:
+        reliable = ScoreFusion(eta, tool_weights="reliability")
+        found["tool_mean_reliable"] = _rounded(reliable.tool_mean(scores, precisions))
+        if probabilities:
+            found["fusion_reliable"] = _rounded(reliable.fuse_scores(scores, probabilities, precisions))
     return found
 
 

@@ -11,6 +11,7 @@ from program.evaluation.intervals import interval, paired_difference
 from program.evaluation.record import TASK_METRICS, Baseline, EvaluationRecord
 from program.evaluation.rows import Cost, Row
 from program.evaluation.runner import SampleLike
+from program.fusion import ScoreFusion
 from program.images import IMAGES
 from program.metering import metered
 from program.state import AssessmentState
@@ -19,6 +20,8 @@ __all__ = ("ALL_TOOLS", "MODEL_ONLY", "Beside", "with_baselines")
 
 MODEL_ONLY = "model only"
 ALL_TOOLS = "all tools"
+ALL_RELIABLE = "all tools by reliability"
+_MEANS = {ALL_TOOLS, ALL_RELIABLE, MODEL_ONLY}
 
 Kind = Literal["tool", "tools", "model", "mean", "fusion"]
 
@@ -49,11 +52,11 @@ class Beside:
         if sample.task == "scoring":
             names = (*self._fr, *self._nr) if reference is not None else self._nr
             runner = self._program.resources.runner
-            read = {name: runner.measure(name, image, reference).score for name in names}
-            scores = {name: score for name, score in read.items() if score is not None}
+            read = [runner.measure(name, image, reference) for name in names]
+            scores = {reading.tool: reading.score for reading in read if reading.score is not None}
             answers |= {name: round(score, 6) for name, score in scores.items()}
             if scores and len(scores) == len(names):
-                answers[ALL_TOOLS] = round(math.fsum(scores.values()) / len(scores), 6)
+                answers |= _all_tools(list(scores.values()), runner.precisions([(name, None) for name in scores]))
         with metered() as usage:
             alone = self._model_only(assessment, image, reference)
         if alone is not None:
@@ -78,6 +81,16 @@ class Beside:
         return answer.final_answer if isinstance(answer.final_answer, str) else round(answer.final_answer, 6)
 
 
+def _all_tools(scores: Sequence[float], precisions: Sequence[float | None]) -> dict[str, float]:
+    """Return the mean of all the tools' scores, plain and (where every precision is known) by reliability."""
+    answers = {ALL_TOOLS: round(math.fsum(scores) / len(scores), 6)}
+    known = [precision for precision in precisions if precision is not None]
+    if len(known) == len(scores):
+        fusion = ScoreFusion(tool_weights="reliability")
+        answers[ALL_RELIABLE] = round(fusion.tool_mean(scores, known), 6)
+    return answers
+
+
 @dataclass(frozen=True)
 class _Way:
     """One row of the table: its key, what it is called, and how a row of the evaluation holds its answer."""
@@ -99,17 +112,21 @@ class _Way:
 
 _FIELDS = {
     "tools used": "tool_mean", "model with evidence": "expected_level", "printed fusion": "fusion_printed",
-    "normalised fusion": "fusion_normalised",
+    "normalised fusion": "fusion_normalised", "tools used by reliability": "tool_mean_reliable",
+    "fusion by reliability": "fusion_reliable",
 }  # fmt: skip
 
 _FIXED = (
     _Way("tools used", "mean of the tools the agent used", "tools"),
+    _Way("tools used by reliability", "the same, weighted by reliability", "tools"),
     _Way(ALL_TOOLS, "mean of all ready tools", "tools"),
+    _Way(ALL_RELIABLE, "the same, weighted by reliability", "tools"),
     _Way(MODEL_ONLY, "model only, no evidence", "model"),
     _Way("model with evidence", "model's level with evidence", "model"),
     _Way("mean of tools and model", "plain mean, tools and model", "mean"),
     _Way("printed fusion", "fusion as printed", "fusion"),
     _Way("normalised fusion", "fusion normalised", "fusion"),
+    _Way("fusion by reliability", "fusion normalised, tools by reliability", "fusion"),
 )
 
 
@@ -122,7 +139,7 @@ def with_baselines(record: EvaluationRecord) -> EvaluationRecord:
         if row.task == "open":
             continue
         asked[row.task] += row.truth is not None
-        tools |= dict.fromkeys(key for key in row.baselines or {} if key not in {ALL_TOOLS, MODEL_ONLY})
+        tools |= dict.fromkeys(key for key in row.baselines or {} if key not in _MEANS)
         if not row.counts:
             continue
         for way in (*(_Way(name, f"{name} alone", "tool") for name in tools), *_FIXED):

@@ -54,13 +54,17 @@ class Row(_Frozen):
     """Letter A..E of the predicted score."""
     level_probabilities: dict[int, float] | None = None
     tool_mean: float | None = None
-    """Mean of the tool scores the program used (q-bar), on 1..5."""
+    """Plain mean of the tool scores the program used (q-bar), on 1..5."""
+    tool_mean_reliable: float | None = None
+    """The same weighted by what each tool's calibration says of it."""
     expected_level: float | None = None
     """Mean of the level probabilities."""
     fusion_printed: float | None = None
     """Tool mean and level probabilities fused by the formula as printed, clipped to 1..5."""
     fusion_normalised: float | None = None
     """The same by the normalised formula."""
+    fusion_reliable: float | None = None
+    """The normalised formula with the tools weighted by reliability, its width too."""
     baselines: dict[str, float | str] | None = None
     """What each baseline answered, by its name; one that failed is absent."""
     baseline_cost: Cost | None = None

@@ -5,7 +5,7 @@ tells little gets scores close to the mean, and a mean over tools is not dragged
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +28,7 @@ __all__ = (
     "Residual",
     "ToolCalibration",
     "apply_map",
+    "least_variance",
     "mixed",
 )  # fmt: skip
 
@@ -46,6 +47,8 @@ SRCC at 0, 0.5, 1: 0.838, 0.889, 0.904 with each quickstart train photograph lef
 in both parts, so 1 is flattered)."""
 FEWEST = 8
 """Fewer pairs than this fit nothing."""
+ASSUMED_CORRELATION = 0.8
+"""Of the errors of two tools that were not fitted on the same images; measured ones are 0.3 to 0.8."""
 PAPER = "paper"
 """In the place of a file: the maps that the paper prints."""
 LEAST_RMSE = 0.1
@@ -155,6 +158,28 @@ def apply_map(parameters: MapParameters, raw: ArrayLike) -> NDArray[np.float64]:
     return np.clip(scores, LOWEST, HIGHEST)
 
 
+def least_variance(covariance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Return the weights (summing to 1, none negative) of the sum with the least variance, and that variance.
+
+    `covariance` is n x n with a positive diagonal. Items whose best weight is negative leave, the most negative first.
+
+    >>> weights, variance = least_variance(np.array([[1.0, 0.0], [0.0, 3.0]]))
+    >>> weights.round(6).tolist(), round(variance, 6)
+    ([0.75, 0.25], 0.75)
+    """
+    # A little independent error on each keeps two equal items apart.
+    steady = covariance + 1e-9 * np.diag(np.diag(covariance))
+    kept = np.arange(len(covariance))
+    while True:
+        best = np.linalg.solve(steady[np.ix_(kept, kept)], np.ones(len(kept)))
+        if len(kept) == 1 or best.min() >= 0:
+            break
+        kept = np.delete(kept, int(best.argmin()))
+    weights = np.zeros(len(covariance))
+    weights[kept] = best / best.sum()
+    return weights, float(weights @ covariance @ weights)
+
+
 def mixed(own: Any, general: Any) -> Any:
     """Return the score for a category: its own map's and the general map's, in fixed shares."""
     return CATEGORY_WEIGHT * own + (1 - CATEGORY_WEIGHT) * general
@@ -227,17 +252,22 @@ class Residual(_Stored):
     """Root mean square of score - human score."""
     spread: FiniteFloat = Field(ge=0)
     """Standard deviation of the human scores: the residual of a tool that knows nothing."""
+    label_sd: FiniteFloat = Field(0.0, ge=0)
+    """Where the human score is a mean over other images (the quickstart's): how far one image lies from it."""
 
     @property
     def precision(self) -> float:
-        """What a reading adds to knowing nothing of the image: 1 / rmse^2 - 1 / spread^2, never below 0.
+        """What a reading adds to knowing nothing of the image: 1 / variance - 1 / variance before, never below 0.
 
         >>> Residual(n=100, rmse=0.5, spread=1.0).precision, Residual(n=100, rmse=1.0, spread=1.0).precision
         (3.0, 0.0)
         """
-        if self.spread <= 0:
-            return 0.0
-        return max(0.0, 1 / max(self.rmse, LEAST_RMSE) ** 2 - 1 / self.spread**2)
+        return self.precision_of(max(self.rmse, LEAST_RMSE) ** 2)
+
+    def precision_of(self, variance: float) -> float:
+        """Return the same for another error variance of the score, such as that of a mean of several."""
+        apart = self.label_sd**2
+        return max(0.0, 1 / (variance + apart) - 1 / (self.spread**2 + apart)) if self.spread > 0 else 0.0
 
 
 class CategoryMap(_Stored):
@@ -260,12 +290,14 @@ class ToolCalibration(_Stored):
     parameter_file_sha256: str | None = None
     residual: Residual
     """Over all readings it was fitted on, identities left out."""
-    uncategorised: Residual | None = None
-    """On images whose kind of distortion nobody knows (photographs as they were taken), where it was fitted on some."""
+    authentic: Residual | None = None
+    """On photographs as they were taken, whose distortions nobody knows, where it was fitted on some."""
     srcc: FiniteFloat
     """Spearman correlation of raw values (in the tool's direction) with the human scores."""
     raw_range: tuple[FiniteFloat, FiniteFloat]
     """Lowest and highest raw value seen in the fit."""
+    correlations: dict[str, float] = Field(default_factory=dict)
+    """How its errors go with those of other tools on the same images: sum(e f) / sqrt(sum(e^2) sum(f^2)), by tool."""
     map: MapParameters
     """Over all distortions."""
     by_category: dict[DistortionCategory, CategoryMap] = Field(default_factory=dict)
@@ -276,15 +308,17 @@ class ToolCalibration(_Stored):
         own = self._own(category)
         return general if own is None else mixed(float(apply_map(own.map, raw)), general)
 
-    def precision(self, category: str | None = None) -> float:
-        """Return the precision (1 / variance on 1..5) that a reading adds, for a distortion category if one is known.
+    def error(self, category: str | None = None) -> Residual:
+        """Return the residual that counts for a distortion category, if one is known.
 
-        A tool that was also fitted on photographs as people took them counts as where it knows least: what an image
+        A tool that was also fitted on photographs as they were taken counts as where it knows least: what an image
         shows may be the category it was tried on or may not.
         """
         own = self._own(category)
-        known = (own or self).residual.precision
-        return known if self.uncategorised is None else min(known, self.uncategorised.precision)
+        found = self.residual if own is None else own.residual
+        if self.authentic is not None and self.authentic.precision < found.precision:
+            return self.authentic
+        return found
 
     def _own(self, category: str | None) -> CategoryMap | None:
         known = category_of(category) if category else None
@@ -363,10 +397,34 @@ class Calibration:
         """Return whether the tool's raw values become scores."""
         return tool_name in self.tools
 
-    def precision(self, tool_name: str, category: str | None = None) -> float | None:
-        """Return how much a reading of this tool says (see `ToolCalibration.precision`); None for one without a map."""
-        entry = self.tools.get(tool_name)
-        return None if entry is None else entry.precision(category)
+    def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
+        """Return what each reading (tool, distortion category) of one image adds, as 1 / variance on 1..5.
+
+        The figures add up to the precision of the combination of scores with the least error variance: weights
+        w = argmin w' C w with sum(w) = 1, w >= 0 (Bates and Granger 1969), where C are the tools' error covariances.
+        A reading that the others make superfluous, or of a tool that knows nothing, adds 0; one of a tool without a
+        map is None.
+        """
+        entries = [self.tools.get(tool) for tool, _ in readings]
+        errors = [e.error(category) if e else None for e, (_, category) in zip(entries, readings, strict=True)]
+        usable = [i for i, error in enumerate(errors) if error is not None and error.precision > 0]
+        shares: list[float | None] = [None if error is None else 0.0 for error in errors]
+        if not usable:
+            return shares
+        chosen = [error for i in usable if (error := errors[i]) is not None]
+        rmse = np.array([max(error.rmse, LEAST_RMSE) for error in chosen])
+        together = np.array([[self._correlation(readings[i][0], readings[j][0]) for j in usable] for i in usable])
+        weights, variance = least_variance(together * np.outer(rmse, rmse))
+        total = float(weights @ np.array([error.precision_of(variance) for error in chosen]))
+        for i, weight in zip(usable, weights, strict=True):
+            shares[i] = round(float(weight) * total, 6)
+        return shares
+
+    def _correlation(self, one: str, other: str) -> float:
+        if one == other:
+            return 1.0
+        known = self.tools[one].correlations.get(other)
+        return self.tools[other].correlations.get(one, ASSUMED_CORRELATION) if known is None else known
 
     def to_json(self) -> str:
         """Return the file's text; `load` gives back equal maps."""

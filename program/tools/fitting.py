@@ -1,12 +1,13 @@
 """Fitting the maps of tools, and measuring what each is good at, on images with human scores."""
 
 import datetime
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +47,6 @@ __all__ = (
 FEWEST_OF_A_CATEGORY = 25
 """Fewer images of a distortion category get no map of their own."""
 
-_Numbers: TypeAlias = NDArray[np.float64]
-
 
 class Labelled(NamedTuple):
     """An image with its human score on 1..5."""
@@ -57,6 +56,11 @@ class Labelled(NamedTuple):
     human: float
     group: str | None = None
     category: DistortionCategory | None = None
+    """Of a known distortion; None also for kinds outside the seven."""
+    authentic: bool = False
+    """A photograph as it was taken: nobody knows what is wrong with it."""
+    label_sd: float = 0.0
+    """Where `human` is a mean over other images: how far one image lies from it (standard deviation)."""
 
 
 class LabelledSet(NamedTuple):
@@ -139,7 +143,12 @@ class FitReport:
     def as_json(self, path: Path) -> dict[str, Any]:
         """Return what a program wants to know of the fit."""
         shown = {
-            name: {"n": t.residual.n, "rmse": t.residual.rmse, "srcc": t.srcc, "precision": round(t.precision(), 4)}
+            name: {
+                "n": t.residual.n,
+                "rmse": t.residual.rmse,
+                "srcc": t.srcc,
+                "precision": round(t.error().precision, 4),
+            }
             for name, t in self.tools.items()
         }
         return {
@@ -158,7 +167,7 @@ class FitReport:
         for column in ("tool", "n", "SRCC", "RMSE", "precision", "map"):
             table.add_column(column, justify="left" if column in ("tool", "map") else "right")
         for name, t in self.tools.items():
-            figures = (f"{t.srcc:.3f}", f"{t.residual.rmse:.3f}", f"{t.precision():.2f}")
+            figures = (f"{t.srcc:.3f}", f"{t.residual.rmse:.3f}", f"{t.error().precision:.2f}")
             table.add_row(name, str(t.residual.n), *figures, t.map.kind)
         for name, why in self.skipped.items():
             table.add_row(name, "-", "-", "-", "-", why)
@@ -167,50 +176,56 @@ class FitReport:
 
 def fit_tool(
     spec: ToolSpec,
-    raw: Sequence[float],
-    human: Sequence[float],
-    categories: Sequence[str | None],
+    readings: Sequence[tuple[float, Labelled]],
     *,
     sources: Sequence[str],
     parameters: Path | None = None,
 ) -> ToolCalibration:
-    """Fit one tool's maps on raw values, human scores 1..5 and the images' distortion categories, all of length n.
+    """Fit one tool's maps on its raw values of labelled images.
 
     A category with too few readings gets no map of its own. Raises ValueError where nothing can be fitted.
     """
     from scipy.stats import spearmanr
 
-    values, scores = np.asarray(raw, float), np.asarray(human, float)
-    kinds = np.array([category or "" for category in categories])
+    values = np.array([raw for raw, _ in readings], float)
+    human = np.array([sample.human for _, sample in readings], float)
+    kinds = np.array([sample.category or "" for _, sample in readings])
 
     def fitted(keep: NDArray[np.bool_]) -> MonotoneMap:
         unfitted = MonotoneMap(higher_is_better=spec.higher_is_better, identity=spec.identity)
-        return unfitted.fit(values[keep], scores[keep])
+        return unfitted.fit(values[keep], human[keep])
 
-    general = fitted(np.ones(len(values), bool))
-    # Where other kinds of images are pooled in, a tool may know one kind and not the other.
-    unknown = kinds == ""
+    def residual(keep: NDArray[np.bool_], predicted: NDArray[np.float64]) -> Residual:
+        # Identities are left out, as in the fit: the map gives them 5 whatever people said.
+        differs = keep & ~_same(values, spec.identity)
+        apart = [sample.label_sd**2 for (_, sample), wanted in zip(readings, differs, strict=True) if wanted]
+        return Residual(
+            n=int(differs.sum()),
+            rmse=round(float(np.sqrt(np.mean((predicted - human)[differs] ** 2))), 4),
+            spread=round(float(np.std(human[differs])), 4),
+            label_sd=round(float(np.sqrt(np.mean(apart))), 4),
+        )
+
+    everything = np.ones(len(values), bool)
+    general = fitted(everything)
+    predicted = general.predict(values)
     own = {}
     for category in DISTORTION_CATEGORIES:
         keep = kinds == category
         if keep.sum() >= FEWEST_OF_A_CATEGORY:
             narrow = fitted(keep)
-            predicted = mixed(narrow.predict(values[keep]), general.predict(values[keep]))
             own[category] = CategoryMap(
-                map=narrow.parameters_, residual=_residual(spec, values[keep], scores[keep], predicted)
+                map=narrow.parameters_, residual=residual(keep, mixed(narrow.predict(values), predicted))
             )
-    srcc = float(spearmanr(values, scores).statistic) * (1 if spec.higher_is_better else -1)
+    taken = np.array([sample.authentic for _, sample in readings], bool)
+    srcc = float(spearmanr(values, human).statistic) * (1 if spec.higher_is_better else -1)
     return ToolCalibration(
         sources=tuple(sources),
         function=spec.key,
         library=_library(spec),
         parameter_file_sha256=file_sha256(parameters) if parameters else None,
-        residual=_residual(spec, values, scores, general.predict(values)),
-        uncategorised=(
-            _residual(spec, values[unknown], scores[unknown], general.predict(values[unknown]))
-            if unknown.sum() >= FEWEST_OF_A_CATEGORY
-            else None
-        ),
+        residual=residual(everything, predicted),
+        authentic=residual(taken, predicted) if taken.sum() >= FEWEST_OF_A_CATEGORY else None,
         srcc=round(srcc, 4),
         raw_range=(float(np.min(values)), float(np.max(values))),
         map=general.parameters_,
@@ -246,20 +261,35 @@ def fit_all(surveyed: Surveyed, *, params_dir: Path | None = None) -> FitReport:
         if not found:
             skipped[spec.name] = "no sample has a reference" if spec.mode == "FR" else "no sample it was not trained on"
             continue
-        good = [(data, sample, m.raw) for data, sample, m in found if m.raw is not None]
+        good = [(m.raw, sample) for _, sample, m in found if m.raw is not None]
         try:
             tools[spec.name] = fit_tool(
                 spec,
-                [raw for _, _, raw in good],
-                [sample.human for _, sample, _ in good],
-                [sample.category for _, sample, _ in good],
-                sources=list(dict.fromkeys(data.source for data, _, _ in good)),
+                good,
+                sources=list(dict.fromkeys(data.source for data, _, m in found if m.raw is not None)),
                 parameters=parameter_path(spec, params_dir),
             )
         except ValueError as error:
             skipped[spec.name] = str(error)
     sources = {data.source: data.provenance() for data in surveyed.datasets}
-    return FitReport(tools, sources, skipped, surveyed.problems())
+    return FitReport(_with_correlations(tools, surveyed), sources, skipped, surveyed.problems())
+
+
+def _with_correlations(tools: Mapping[str, ToolCalibration], surveyed: Surveyed) -> dict[str, ToolCalibration]:
+    """Return the tools with how the errors of each go with those of the others, on the images that both measured."""
+    errors: dict[str, dict[int, float]] = {name: {} for name in tools}
+    for spec in surveyed.specs:
+        if spec.name in tools:
+            for _, sample, m in surveyed.readings(spec):
+                if m.raw is not None and m.raw != spec.identity:
+                    errors[spec.name][id(sample)] = tools[spec.name].score(m.raw) - sample.human
+    found: dict[str, dict[str, float]] = {name: {} for name in tools}
+    for one, other in itertools.combinations(tools, 2):
+        common = sorted(errors[one].keys() & errors[other].keys())
+        if len(common) >= FEWEST_OF_A_CATEGORY:
+            e, f = (np.array([errors[name][key] for key in common]) for name in (one, other))
+            found[one][other] = round(float(e @ f / np.sqrt((e @ e) * (f @ f))), 4)
+    return {name: tool.model_copy(update={"correlations": found[name]}) for name, tool in tools.items()}
 
 
 def strengths_all(surveyed: Surveyed, base: Strengths) -> Strengths:
@@ -294,12 +324,10 @@ def write_text(path: Path, text: str) -> None:
         ) from error
 
 
-def _residual(spec: ToolSpec, values: _Numbers, human: _Numbers, predicted: _Numbers) -> Residual:
-    differs = np.ones(len(values), bool)
-    if spec.identity is not None:
-        differs = np.abs(values - spec.identity) > 1e-5 * max(1.0, abs(spec.identity))
-    rmse = float(np.sqrt(np.mean((predicted - human)[differs] ** 2)))
-    return Residual(n=int(differs.sum()), rmse=round(rmse, 4), spread=round(float(np.std(human[differs])), 4))
+def _same(values: NDArray[np.float64], identity: float | None) -> NDArray[np.bool_]:
+    if identity is None:
+        return np.zeros(len(values), bool)
+    return np.abs(values - identity) <= 1e-5 * max(1.0, abs(identity))
 
 
 def _library(spec: ToolSpec) -> str:

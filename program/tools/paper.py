@@ -24,15 +24,19 @@ _NEAR = 0.05
 class PrintedMap(NamedTuple):
     """One row of the table and the raw values at the ends of the tool's range."""
 
-    b: tuple[float, float, float, float, float]
+    b1: float
+    b2: float
+    b3: float
+    b4: float
+    b5: float
     worst: float
     best: float
 
     def unclipped(self, raw: float) -> float:
         """Return b1 (1/2 - 1/(1 + exp(b2 (q - b3)))) + b4 q + b5 for a finite raw value q; it may leave 1..5."""
-        b1, b2, b3, b4, b5 = self.b
         # 1/2 - 1/(1 + e^x) is tanh(x / 2) / 2, which does not overflow.
-        return b1 * math.tanh(max(-1e4, min(1e4, b2 * (raw - b3))) / 2) / 2 + b4 * raw + b5
+        slope = math.tanh(max(-1e4, min(1e4, self.b2 * (raw - self.b3))) / 2) / 2
+        return self.b1 * slope + self.b4 * raw + self.b5
 
 
 @cache
@@ -40,7 +44,7 @@ def printed_maps() -> Mapping[str, PrintedMap]:
     """Return the table's rows by tool."""
     tree = yaml.safe_load(files("configs").joinpath("paper_calibration.yaml").read_text("utf-8"))
     return {
-        name: PrintedMap(tuple(map(float, row["b"])), float(row["worst"]), float(row["best"]))
+        name: PrintedMap(*map(float, row["b"]), worst=float(row["worst"]), best=float(row["best"]))
         for name, row in tree["tools"].items()
     }
 
@@ -87,7 +91,7 @@ def faults() -> dict[str, dict[str, Any]]:
             said.append(f"passes 5 ({scores.max():.2f})")
         if scores.min() < LOWEST - _NEAR:
             said.append(f"falls below 1 ({scores.min():.2f})")
-        twins = [other for other, its in maps.items() if other != name and np.allclose(its.b, row.b, rtol=1e-3)]
+        twins = [other for other, its in maps.items() if other != name and np.allclose(its[:5], row[:5], rtol=1e-3)]
         if twins:
             said.append(f"the row of {twins[0]} again")
         found[name] = {

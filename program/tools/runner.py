@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -47,8 +48,6 @@ class Measurement:
     """In the tool's own unit and direction."""
     score: float | None = None
     """1..5, higher is better."""
-    precision: float | None = None
-    """What the score adds, as 1 / variance on 1..5, by the tool's calibration."""
     seconds: float = 0.0
     """What this call took; next to nothing when cached."""
     cached: bool = False
@@ -144,6 +143,13 @@ class ToolRunner:
         with self._lock:
             return self._counts
 
+    def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
+        """Return what each reading (tool, distortion category) of one image adds to its score, as 1 / variance on 1..5.
+
+        They add up; None for a tool whose calibration does not say (see `Calibration.precisions`).
+        """
+        return self.calibration.precisions(readings)
+
     def ready(self, mode: Mode, *, expensive: bool = False) -> tuple[ToolSpec, ...]:
         """Return the tools of a mode that can run here, to choose from. Imports no torch.
 
@@ -180,8 +186,7 @@ class ToolRunner:
         try:
             result = self._read(known or self.registry.get(tool_name), image, reference, box)
             if result.raw is not None:
-                score = self.calibration.score(name, result.raw, category)
-                result = replace(result, score=score, precision=self.calibration.precision(name, category))
+                result = replace(result, score=self.calibration.score(name, result.raw, category))
         except InputError as error:
             result = replace(result, error=str(error))
         except Exception as error:  # Border: one failing tool must not end an assessment.
