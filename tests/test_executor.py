@@ -274,6 +274,9 @@ def test_a_box_below_a_tools_minimum_grows_and_the_log_says_so(execute, monkeypa
         def score(self, *_args, **_named):
             return 2.5
 
+        def precisions(self, readings):
+            return [4.0] * len(readings)
+
     runner = ToolRunner.__new__(ToolRunner)
     monkeypatch.setattr("program.tools.runner.Calibration.load", lambda *_: Halves())
     monkeypatch.setattr("program.tools.runner.evaluate", lambda *_args, **_named: 30.0)
@@ -282,7 +285,7 @@ def test_a_box_below_a_tools_minimum_grows_and_the_log_says_so(execute, monkeypa
     made = plan(query_scope=["car"], required_tools=["PSNR"], tool_selection=False)
     output, _, _ = execute(made, runner=runner, regions={"car": (20, 10, 22, 12)})
     (log,) = output.tool_logs
-    assert (log.error, log.region, log.score) == (None, "car", 2.5)
+    assert (log.error, log.region, log.score, log.precision) == (None, "car", 2.5, 4.0)
     x0, y0, x1, y1 = log.box
     assert x1 - x0 >= minimum
     assert y1 - y0 >= minimum

@@ -31,14 +31,10 @@ def _spec(name, cost="cheap", general=0.5, **strengths):
     return ToolSpec(**{**ENTRY, "name": name, "cost": cost, "general": general, "strengths": strengths})
 
 
-PAPER_FR = {
-    "TOPIQ_FR", "AHIQ", "DISTS", "GMSD", "FSIM", "LPIPS", "WaDIQaM_FR", "PieAPP", "MS-SSIM", "SSIM", "CKDN", "VIF", "PSNR",
-    "VSI",
-}  # fmt: skip
-PAPER_NR = {
-    "QAlign", "UNIQUE", "LIQE", "CLIPIQA", "HyperIQA", "TReS", "MUSIQ", "WaDIQaM_NR", "DBCNN", "ARNIQA", "MANIQA", "NIMA",
-    "BRISQUE", "NIQE",
-}  # fmt: skip
+PAPER_FR = set("TOPIQ_FR AHIQ DISTS GMSD FSIM LPIPS WaDIQaM_FR PieAPP MS-SSIM SSIM CKDN VIF PSNR VSI".split())
+PAPER_NR = set(
+    "QAlign UNIQUE LIQE CLIPIQA HyperIQA TReS MUSIQ WaDIQaM_NR DBCNN ARNIQA MANIQA NIMA BRISQUE NIQE".split()
+)
 MEASURED = [spec for spec in REGISTRY.specs() if spec.strengths]
 
 

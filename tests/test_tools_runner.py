@@ -1,5 +1,6 @@
 """Running tools: readiness, values, cache, errors."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -243,11 +244,12 @@ def test_a_crashing_tool_is_a_line(tmp_path, pictures, monkeypatch):
 def test_readiness_names_the_missing_file_and_the_setting(tmp_path):
     runner = _runner(tmp_path, params_dir=tmp_path)
     assert {s.name for s in runner.ready("NR")} == {"PIQE"}
-    assert {s.name for s in runner.ready("FR")} == {"PSNR", "FSIM", "VIF", "GMSD", "VSI", "NLPD"}
-    assert {s.name for s in runner.ready("FR", expensive=True)} == {s.name for s in REGISTRY.for_mode("FR")}
+    closed_form = {s.name for s in REGISTRY.for_mode("FR") if s.needs == "none"}
+    assert {s.name for s in runner.ready("FR")} == closed_form - {"SSIM", "MS-SSIM", "CW-SSIM", "MAD"}
+    assert {s.name for s in runner.ready("FR", expensive=True)} == closed_form
     missing = runner.unavailable()
-    assert set(missing) == {"NIQE", "BRISQUE", "ILNIQE"}
-    for reason in missing.values():
+    assert set(missing) == {s.name for s in REGISTRY.specs() if s.needs != "none"}
+    for reason in (missing[name] for name in ("NIQE", "BRISQUE", "ILNIQE")):
         assert str(tmp_path) in reason
         assert "tools.params_dir or AGENTICIQA_PARAMS_DIR" in reason
     for name in PARAMETERS:
@@ -282,18 +284,16 @@ def test_a_parameter_file_that_would_run_code_is_refused(tmp_path, pictures, mon
 
 
 def test_a_broken_torchvision_is_explained(tmp_path, pictures, monkeypatch):
-    import builtins
+    real = importlib.import_module
 
-    real = builtins.__import__
-
-    def broken(name, *args, **kwargs):
+    def broken(name, *more):
         if name == "pyiqa":
             raise RuntimeError("operator torchvision::nms does not exist")
-        return real(name, *args, **kwargs)
+        return real(name, *more)
 
     monkeypatch.setattr(models, "_pools", {})
     monkeypatch.setattr(models, "_failures", {})
-    monkeypatch.setattr(builtins, "__import__", broken)
+    monkeypatch.setattr(importlib, "import_module", broken)
     runner = _runner(tmp_path)
     result = runner.measure("PIQE", *_refs(pictures, "noisy"))
     assert "torch and torchvision are of different builds" in result.error

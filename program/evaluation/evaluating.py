@@ -147,7 +147,7 @@ def _tool_versions(program: AgenticIQA) -> dict[str, Any]:
     runner = program.resources.runner
     versions = {}
     for spec in (*runner.ready("FR"), *runner.ready("NR")):
-        parameters = parameter_path(spec, runner.params_dir)
+        parameters = parameter_path(spec, runner.params_dir) if spec.needs != "none" else None
         suffix = f", parameters {file_sha256(parameters)[:12]}" if parameters else ""
         versions[spec.name] = f"{spec.key}, {spec.library} {library_version(spec.library)}{suffix}"
     return versions

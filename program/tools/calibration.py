@@ -53,8 +53,8 @@ PAPER = "paper"
 """In the place of a file: the maps that the paper prints."""
 LEAST_RMSE = 0.1
 """No tool is surer than this: people's own mean scores are not."""
-IDENTITY_SLACK = 2e-4
-"""Share of the rise to 5 within which a value counts as the identity: piq's HaarPSI of equal images is 5e-6 off."""
+IDENTITY_SLACK = 1e-5
+"""A raw value this close to the identity's (times it, where that is above 1) is it: piq's HaarPSI is up to 6e-6 off."""
 
 
 class _Stored(BaseModel):
@@ -117,7 +117,7 @@ class MonotoneMap:
         if values.shape != scores.shape or values.ndim != 1 or not np.all(np.isfinite([values, scores])):
             raise ValueError("calibration: raw values and human scores must be finite and of equal number")
         if self.identity is not None:
-            differs = np.abs(values - self.identity) > 1e-5 * max(1.0, abs(self.identity))
+            differs = np.abs(values - self.identity) > IDENTITY_SLACK * max(1.0, abs(self.identity))
             values, scores = values[differs], scores[differs]
         if len(values) < FEWEST or np.ptp(values) == 0:
             raise ValueError(f"calibration: {len(values)} usable readings, {FEWEST} that are not all equal are needed")
@@ -144,9 +144,10 @@ class MonotoneMap:
 
 def apply_map(parameters: MapParameters, raw: ArrayLike) -> NDArray[np.float64]:
     """Return the scores of a stored map, in 1..5."""
-    # Divided first: the difference of two huge values of opposite sign would overflow.
-    values = np.asarray(raw, float) / parameters.scale - parameters.centre / parameters.scale
-    z = np.clip(parameters.sign * values, -_FARTHEST, _FARTHEST)
+    # Cut before the division: a huge value over a small scale would overflow.
+    reach = _FARTHEST * parameters.scale
+    values = np.clip(np.asarray(raw, float), parameters.centre - reach, parameters.centre + reach)
+    z = parameters.sign * (values - parameters.centre) / parameters.scale
     scores = _base(parameters, z)
     if parameters.ramp is not None:
         start, end = parameters.ramp
@@ -154,7 +155,9 @@ def apply_map(parameters: MapParameters, raw: ArrayLike) -> NDArray[np.float64]:
         share = np.clip((z - start) / (end - start), 0, 1)
         scores = np.where(share > 0, np.maximum(scores, foot + (HIGHEST - foot) * share), scores)
         # The identity itself, whatever float32 made of it.
-        scores = np.where(share > 1 - IDENTITY_SLACK, HIGHEST, scores)
+        identity = parameters.centre + parameters.sign * end * parameters.scale
+        slack = IDENTITY_SLACK * max(1.0, abs(identity)) / parameters.scale
+        scores = np.where(z >= end - slack, HIGHEST, scores)
     return np.clip(scores, LOWEST, HIGHEST)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from program.errors import SettingsError, ToolError
 from program.tools.calibration import (
+    IDENTITY_SLACK,
     Calibration,
     CategoryMap,
     MonotoneMap,
@@ -327,7 +328,7 @@ def write_text(path: Path, text: str) -> None:
 def _same(values: NDArray[np.float64], identity: float | None) -> NDArray[np.bool_]:
     if identity is None:
         return np.zeros(len(values), bool)
-    return np.abs(values - identity) <= 1e-5 * max(1.0, abs(identity))
+    return np.abs(values - identity) <= IDENTITY_SLACK * max(1.0, abs(identity))
 
 
 def _library(spec: ToolSpec) -> str:

@@ -44,7 +44,7 @@ def printed_maps() -> Mapping[str, PrintedMap]:
     """Return the table's rows by tool."""
     tree = yaml.safe_load(files("configs").joinpath("paper_calibration.yaml").read_text("utf-8"))
     return {
-        name: PrintedMap(*map(float, row["b"]), worst=float(row["worst"]), best=float(row["best"]))
+        name: PrintedMap(*(float(number) for number in (*row["b"], row["worst"], row["best"])))
         for name, row in tree["tools"].items()
     }
 
