@@ -215,7 +215,9 @@ def _reported(run: _Compile, ranking: Ranking, best: Ranked) -> Compiled:
         for r, n, p in ((before, "uncompiled", run.program), (after, chosen.name, chosen.program))
     )
     differences = compare(before.rows, after.rows, seed=job.settings.seed)
-    before = with_baselines(before) if beside else before
+    if beside is not None:
+        # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.
+        before, after = with_baselines(before), with_baselines(after)
     verdict = verdict_of(chosen.name, best.record, ranking.uncompiled.record, differences, before)
     result = Compiled(
         folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before, compiled=after,

@@ -26,7 +26,7 @@ from program.settings import RecipeSettings, RoleSettings, Settings
 
 __all__ = ("Job", "prepared")
 
-_UNSHOWN = {"cache_dir", "mlruns_dir", "programs_dir"}
+_UNSHOWN = {"cache_dir", "mlruns_dir", "programs_dir", "serve"}
 
 
 @dataclass(frozen=True)

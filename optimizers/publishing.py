@@ -18,7 +18,8 @@ __all__ = ("log_compile", "show")
 def log_compile(run: RunHandle, result: Compiled, results: Sequence[Compiled]) -> None:
     """Log figures, the best-so-far curve, a nested run per candidate, the program and what changed."""
     log_origin(run, result.compiled, "test")
-    before = {f"uncompiled_{name}": figure for name, figure in record_figures(result.uncompiled).items()}
+    before = {f"uncompiled_{name}": figure for name, figure in result.uncompiled.figures.items()}
+    before |= {name: f for name, f in record_figures(result.uncompiled).items() if name.startswith("baseline_")}
     gains = {f"gain_{name}": figure for name, figure in result.differences.items()}
     run.log_figures({**before, **gains, **record_figures(result.compiled)})
     run.log_metrics(record_costs(result.compiled))
