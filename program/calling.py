@@ -16,7 +16,7 @@ from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError
 from program.budget import current_budget
 from program.errors import InputError
 from program.gate import Gate, gate_for
-from program.lms.build import adapter_for, is_embedded
+from program.lms.build import adapter_for, is_embedded, resolves_references
 from program.metering import book
 
 __all__ = ("MAX_TEXT", "breaks_off", "call", "encodable", "host_of", "is_unusable", "retry_after_s")
@@ -40,7 +40,8 @@ def call(
     Raises BudgetSpent before a call that would pass the budget, ValueError for an answer without all its texts,
     AdapterParseError for one that cannot be read, and LMError when the model gave none.
     """
-    ledger = _Ledger(lm, kept=not dspy.settings.disable_history)
+    # DSPy keeps ten thousand calls with their whole prompts, 30 KB each: only of a user's own LM, who can look there.
+    ledger = _Ledger(lm, kept=not dspy.settings.disable_history and not resolves_references(lm))
     admission = _Admission(lm, ledger)
     try:
         with (
@@ -120,7 +121,7 @@ class _Ledger:
 
     lm: dspy.BaseLM
     kept: bool
-    """Whether DSPy's histories are on for the caller."""
+    """Whether DSPy's histories are to hold the call too."""
     entries: list[dict[str, Any]] = field(default_factory=list)
 
     def note(self, entry: dict[str, Any]) -> None:

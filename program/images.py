@@ -84,6 +84,10 @@ class ImageRef:
 _BORROWED: ContextVar[set[str] | None] = ContextVar("agentic_iqa_borrowed_images", default=None)
 
 
+_DECODED = 64
+"""Decoded images kept at most, however small."""
+
+
 class ImageStore:
     """Where the bytes behind references are: files by path, or bytes a caller gave. Thread-safe.
 
@@ -321,7 +325,8 @@ class ImageStore:
             return
         with self._lock:
             self._decoded[key] = array
-            while sum(a.nbytes for a in self._decoded.values()) > self._decoded_limit:
+            # One image's tools follow each other: pixels of many small images would only fill the memory.
+            while len(self._decoded) > _DECODED or sum(a.nbytes for a in self._decoded.values()) > self._decoded_limit:
                 self._decoded.popitem(last=False)
 
 
