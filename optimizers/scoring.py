@@ -61,9 +61,8 @@ class Ledger:
         self.runs = 0
         self._lock = threading.RLock()
 
-    def knows(self, program: TaughtProgram) -> None:
+    def knows(self, program: TaughtProgram, digest: str) -> None:
         """Remember the program behind a digest, as it is now."""
-        digest = program.digest()
         with self._lock:
             if digest not in self.candidates:
                 copied = program.program.deepcopy()
@@ -122,8 +121,8 @@ def run_all(
     program: TaughtProgram, examples: Sequence[dspy.Example], ledger: Ledger, memo: "Memo", *, workers: int
 ) -> list[Outcome]:
     """Run a candidate over examples and return their outcomes, in order; what the memo knows is not run again."""
-    ledger.knows(program)
     digest = program.digest()
+    ledger.knows(program, digest)
 
     def run(example: dspy.Example) -> Outcome:
         key = memo.key(program, example)

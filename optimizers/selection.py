@@ -10,6 +10,10 @@ from program.evaluation.record import EvaluationRecord
 __all__ = ("Ranked", "Ranking", "validation_score")
 
 
+PLCC_STEP = 0.005
+"""Smaller differences in PLCC decide nothing: RMSE does then."""
+
+
 @dataclass(frozen=True)
 class Ranked:
     """A candidate with its validation record."""
@@ -22,7 +26,7 @@ class Ranking:
     """Candidates in the order of their validation scores; the first one added is the uncompiled program.
 
     Ties go to the earlier candidate: an optimizer has to show that it helped. A fitted fusion that leaves every rank
-    as it was is told from its base by PLCC.
+    as it was is told from its base by PLCC, in steps of 0.005, then by RMSE.
     """
 
     def __init__(self, judge: Callable[[Candidate], EvaluationRecord], *, keep: int) -> None:
@@ -69,6 +73,7 @@ def validation_score(record: EvaluationRecord) -> float:
     return sum((value or 0.0) * n for value, n, _ in parts) / total if total else 0.0
 
 
-def _order(record: EvaluationRecord) -> tuple[float, float]:
+def _order(record: EvaluationRecord) -> tuple[float, float, float]:
     plcc = record.plcc.value if record.plcc is not None and record.plcc.value is not None else 0.0
-    return round(validation_score(record), 6), round(plcc, 6)
+    rmse = record.rmse.value if record.rmse is not None and record.rmse.value is not None else 0.0
+    return round(validation_score(record), 6), round(plcc / PLCC_STEP), -rmse

@@ -89,7 +89,7 @@ class TaughtProgram(dspy.Module):
 
     def __init__(
         self, program: AgenticIQA, names: Sequence[str], gathered: GatheredEvidence | None = None,
-        watch: "Callable[[TaughtProgram], None] | None" = None,
+        watch: "Callable[[TaughtProgram, str], None] | None" = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.program = program
@@ -148,7 +148,7 @@ class TaughtProgram(dspy.Module):
             digest = state_digest(self)
             self._known = parts, digest
         if self._watch is not None:
-            self._watch(self)
+            self._watch(self, digest)
         return digest
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "TaughtProgram":
@@ -219,7 +219,9 @@ def _plain(value: Any) -> Any:
 
 
 def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(
+        a == b if isinstance(a, int) else a is b for a, b in zip(one, other, strict=True)
+    )
 
 
 def _key(inputs: Mapping[str, Any]) -> str:

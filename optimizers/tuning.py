@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from data.manifest import Sample
 from optimizers.bench import Candidate
+from optimizers.selection import PLCC_STEP
 from optimizers.taught import Replayed
 from program.agent import AgenticIQA
 from program.budget import BudgetSpent
@@ -171,7 +172,12 @@ def _best_curve(
         if curve or kind == "none":
             mapped = np.array([FittedFusion(fusion, curve=curve).mapped(x) for x in unseen])
             found.append(
-                (round(float(np.nan_to_num(plcc(held_truth, mapped))), 3), -rmse(held_truth, mapped), kind, curve)
+                (
+                    round(float(np.nan_to_num(plcc(held_truth, mapped))) / PLCC_STEP),
+                    -rmse(held_truth, mapped),
+                    kind,
+                    curve,
+                )
             )
     best = max(found, key=lambda f: f[:2])
     return best[3], best[2]

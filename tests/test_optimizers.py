@@ -207,6 +207,15 @@ def test_optimizers_see_the_taught_predictors_and_no_other() -> None:
     assert copy.digest() != before == student.digest()
 
 
+def test_a_program_with_hundreds_of_demos_is_known_by_its_digest() -> None:
+    seen: list[str] = []
+    program = AgenticIQA(load_settings())
+    program.summarizer.score.demos = [dspy.Example(quality_reasoning=str(n)) for n in range(400)]
+    student = TaughtProgram(program, ("summarizer.score",), watch=lambda taught, digest: seen.append(taught.digest()))
+    assert [student.digest(), student.digest()] == [seen[0]] * 2
+    assert len(seen) == 1
+
+
 def test_a_compile_reads_each_image_with_each_tool_once(manifest, tmp_path, monkeypatch) -> None:
     from program.tools.runner import ToolRunner
 

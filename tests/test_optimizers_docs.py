@@ -1,0 +1,74 @@
+"""Every block of docs/optimizers.md runs, and its table names the recipes there are."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from optimizers.recipes import OPTIMIZERS
+from program.compile import main
+
+TEXT = (Path(__file__).resolve().parents[1] / "docs" / "optimizers.md").read_text("utf-8")
+BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
+LINES = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines()]
+
+SMALL = """
+compile: {rerank: 1, baselines: false}
+optimizers:
+  embedded:
+    random-search: {demos: 4, starts: 2, steps: 1, search_samples: 12}
+  model:
+    gepa: {metric_calls: 14, minibatch: 2, search_samples: 4}
+    bootstrap: {demos: 2, role_demos: 1, bootstrapped: 1}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Path:
+    lines = []
+    for number in range(48):
+        split = "train" if number < 32 else "validation" if number < 44 else "test"
+        small = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+        Image.fromarray(small).save(tmp_path / f"{number}.png")
+        lines.append({"id": str(number), "image": f"{number}.png", "mos": 1 + number % 5, "split": split})
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps(lines[i]) + "\n" for i in (0, 1, 2, 33, 34, 45)), "utf-8")
+    (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
+    monkeypatch.setenv("AGENTICIQA_CONFIG", str(tmp_path / "small.yaml"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_lines_of_the_embedded_expert_run(folder, capsys) -> None:
+    lines = [line for line in LINES if "--lm" not in line]
+    assert len(lines) == 6
+    for line in lines:
+        assert main(shlex.split(line)[3:]) == 0, (line, capsys.readouterr().err)
+    for name in ("mine", "both", "all", "fused", "fused-seed1"):
+        assert (folder / "programs" / name / "program.json").is_file(), name
+    assert "over 2 seeds" in capsys.readouterr().out
+
+
+def test_the_lines_with_a_language_model_run(folder, loopback, capsys) -> None:
+    server = loopback()
+    lines = [line for line in LINES if "--lm" in line]
+    assert len(lines) == 2
+    for line in lines:
+        words = shlex.split(line.replace("manifest.jsonl", "few.jsonl"))[3:]
+        assert main([*words, "--api-base", server.base]) == 0, (line, capsys.readouterr().err)
+    assert {question.model for question in server.asked} == {"small-vlm", "large-vlm"}
+
+
+def test_the_python_block_runs(folder, capsys) -> None:
+    (text,) = (text for language, text in BLOCKS if language == "python")
+    exec(text, {})  # noqa: S102
+    assert "on validation" in capsys.readouterr().out
+
+
+def test_the_table_names_every_recipe() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \|", TEXT, re.MULTILINE)
+    assert rows == list(OPTIMIZERS)
