@@ -52,7 +52,7 @@ def test_unlike_images_widen_the_probabilities() -> None:
     strange = viewer.view(_image(bars)).prior
     assert strange.novelty > natural.novelty + 0.2
     assert strange.deviation > natural.deviation * 1.15
-    assert look(single, single.regression.standard.centre[None]).projection.novelty[0] < 0.3
+    assert look(single, single.regression.natural.standard.centre[None]).projection.novelty[0] < 0.3
 
 
 def test_level_probabilities_are_a_distribution_that_widens() -> None:
@@ -88,23 +88,37 @@ def test_many_demos_reduce_the_uncertainty() -> None:
     assert query.belief(demos).deviation < query.belief([]).deviation == query.prior.deviation
 
 
-@pytest.mark.parametrize("paired", [False, True])
-def test_beliefs_from_kept_projections_equal_the_direct_formula(paired: bool) -> None:
-    model = load_models()[paired]
-    regression, rng = model.regression, np.random.default_rng(2)
-    train = regression._inputs
-    z = rng.normal(0, 0.9, (9, train.shape[1]))
-    raw = z * regression.standard.spread + regression.standard.centre
-    z, labels = regression.standard.apply(raw), rng.uniform(1, 5, 8)
-    hyper = regression.hyper
+def _direct(regression, raw):
+    """Mean, posterior covariance and novelty of a regression by the textbook formulas."""
+    hyper, train, z = regression.hyper, regression._inputs, regression.standard.apply(raw)
+    groups = [(g.start, g.stop, g.width, g.weight) for g in hyper.groups] or [(0, z.shape[1], hyper.width, 1.0)]
 
     def kernel(a, b):
-        return (1 - hyper.linear) * radial(a, b, hyper.width) + hyper.linear * a @ b.T / a.shape[1]
+        smooth = sum(weight * radial(a[:, i:j], b[:, i:j], width) for i, j, width, weight in groups)
+        return (1 - hyper.linear) * smooth + hyper.linear * a @ b.T / a.shape[1]
 
     inverse = np.linalg.inv(kernel(train, train) + hyper.noise * np.eye(len(train)))
-    left_open = kernel(z, z) - kernel(z, train) @ inverse @ kernel(train, z)
+    known = kernel(z, train) @ inverse @ kernel(train, z)
     mean = regression._mean + kernel(z, train) @ regression._weights
-    novelty = 1 - np.diag(kernel(z, train) @ inverse @ kernel(train, z)) / np.diag(kernel(z, z))
+    return mean, kernel(z, z) - known, 1 - np.diag(known) / np.diag(kernel(z, z))
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_beliefs_from_kept_projections_equal_the_direct_formula(paired: bool) -> None:
+    model, rng = load_models()[paired], np.random.default_rng(2)
+    prior = model.regression
+    standard = prior.standard if paired else prior.natural.standard
+    raw = rng.normal(0, 0.9, (9, len(standard.centre))) * standard.spread + standard.centre
+    labels = rng.uniform(1, 5, 8)
+    if paired:
+        mean, left_open, novelty = _direct(prior, raw)
+    else:
+        (mean1, open1, novelty1), (mean2, open2, novelty2) = _direct(prior.natural, raw), _direct(prior.general, raw)
+        share = prior.project(raw).share
+        rest = 1 - share
+        assert share.min() < 0.5
+        mean, novelty = rest * mean1 + share * mean2, rest * novelty1 + share * novelty2
+        left_open = np.outer(rest, rest) * open1 + np.outer(share, share) * open2
     tilt = quality._tilt(model.detector.severities(raw), model.detector.severities(raw))
     residual = quality._POSTERIOR * left_open + np.outer(novelty, novelty) * tilt
     within = residual[1:, 1:] + quality._DEMO_NOISE * np.eye(8)

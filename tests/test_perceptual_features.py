@@ -116,9 +116,10 @@ def test_normalised_values_match_the_published_formula() -> None:
     window = np.outer(taps, taps) / taps.sum() ** 2
     mean = ndimage.correlate(plane.astype(float), window, mode="nearest")
     deviation = np.sqrt(ndimage.correlate((plane - mean) ** 2, window, mode="nearest"))
-    found, spread = normalise(plane)
+    found, spread, fine = normalise(plane)
     np.testing.assert_allclose(found, (plane - mean) / (deviation + 1), rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(spread, deviation, rtol=1e-4)
+    np.testing.assert_allclose(fine, plane - mean, atol=1e-3)
 
 
 def test_products_of_independent_noise_are_symmetric() -> None:

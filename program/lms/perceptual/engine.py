@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from program.errors import ModelError
 from program.lms.perceptual.answers import answer_fields
+from program.lms.perceptual.store import REVISION
 from program.lms.perceptual.views import Viewer
 
 __all__ = (
@@ -31,7 +32,6 @@ __all__ = (
     "make_perceptual_lm",
 )
 
-REVISION = "r1"
 MODEL = f"perceptual/expert@{REVISION}"
 """The revision is part of the name: caches are keyed by it, so no answer comes from an older expert's cache."""
 

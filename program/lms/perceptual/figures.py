@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from program.lms.perceptual import quality
 from program.lms.perceptual.findings import PRESENT
-from program.lms.perceptual.fitting import QUALITY, SEED, scale_aligned
-from program.lms.perceptual.regression import Matrix, Regression, Standard
+from program.lms.perceptual.fitting import GENERATED, SEED, blend_of, natural_rows, quality_standard
+from program.lms.perceptual.regression import Matrix
 from program.lms.perceptual.tables import UNDISTORTED, Table, severities
 from signatures.schemas import DISTORTION_CATEGORIES
 
@@ -17,7 +18,12 @@ __all__ = ("figures",)
 
 
 def figures(
-    arrays: Mapping[str, Matrix], settings: Mapping[str, Any], clive: Table, live: Table, quickstart: Table
+    arrays: Mapping[str, NDArray[Any]],
+    settings: Mapping[str, Any],
+    clive: Table,
+    live: Table,
+    made: Table,
+    quickstart: Table,
 ) -> dict[str, Any]:
     """Return agreement on each split, with n, and what demos add on data not used for fitting."""
     wide = {name: value.astype(np.float64) for name, value in arrays.items()}
@@ -34,7 +40,7 @@ def figures(
                     _means(paired, table.differences[chosen]), table.labels[chosen]
                 )
     found["live all, with reference (train included)"] = _agreement(_means(paired, live.differences), live.labels)
-    found["clive train, ten folds"] = _folds(clive, live, settings)
+    found |= _left_out(clive, live, made, quickstart, settings)
     found["demos from quickstart train, queries from its validation"] = _with_demos(single, quickstart, quickstart)
     found["demos from clive validation, queries the rest of it"] = _with_demos(single, clive, clive, own=True)
     for split in ("validation", "test"):
@@ -55,19 +61,35 @@ def _agreement(predicted: Matrix, truth: Matrix) -> dict[str, float]:
     }
 
 
-def _folds(clive: Table, live: Table, settings: Mapping[str, Any]) -> dict[str, float]:
-    chosen, others = np.flatnonzero(clive.split == "train"), np.flatnonzero(live.split == "train")
+def _left_out(
+    clive: Table, live: Table, made: Table, quickstart: Table, settings: Mapping[str, Any]
+) -> dict[str, Any]:  # fmt: skip
+    """Refit five times, each without a fifth of CLIVE train and one of the quickstart's train photographs."""
+    alignment = settings["nr"]["live_labels"]
+    chosen = np.flatnonzero(clive.split == "train")
     order = np.random.default_rng(SEED).permutation(chosen)
-    centre, spread = clive.vectors[chosen].mean(axis=0), clive.vectors[chosen].std(axis=0) + 1e-6
-    standard = Standard(centre, spread, QUALITY["nr"].clip)
-    added = scale_aligned(live.labels[others], clive.labels[chosen], **settings["nr"]["live_labels"])
-    predicted = np.zeros(len(clive.labels))
-    for fold in range(10):
-        out, rest = order[fold::10], np.setdiff1d(order, order[fold::10])
-        vectors = np.vstack([clive.vectors[rest], live.vectors[others]])
-        model = Regression(vectors, np.r_[clive.labels[rest], added], standard, QUALITY["nr"])
-        predicted[out] = model.project(clive.vectors[out]).mean
-    return _agreement(predicted[chosen], clive.labels[chosen])
+    kept = np.sort(np.random.default_rng(SEED).permutation(len(made.labels))[:GENERATED])
+    photographs = np.unique(made.group)
+    predicted, by_photograph = np.zeros(len(clive.labels)), []
+    for fold, photograph in enumerate(photographs):
+        out = order[fold :: len(photographs)]
+        rest = np.setdiff1d(chosen, out)
+        rows = kept[made.group[kept] != photograph]
+        general_standard = quality_standard(np.vstack([clive.vectors[rest], made.vectors[rows][::3]]))
+        blend, _ = blend_of(
+            natural_rows(clive, live, alignment, rest), len(rest), (made.vectors[rows], made.labels[rows]),
+            quality_standard(clive.vectors[rest]), general_standard,
+        )  # fmt: skip
+        predicted[out] = blend.project(clive.vectors[out]).mean
+        own = quickstart.group == photograph
+        by_photograph.append(_agreement(blend.project(quickstart.vectors[own]).mean, quickstart.labels[own]))
+    return {
+        "clive train, five folds": _agreement(predicted[chosen], clive.labels[chosen]),
+        "quickstart train, each photograph left out": {
+            "srcc": round(float(np.mean([a["srcc"] for a in by_photograph])), 4),
+            "srcc_least": min(a["srcc"] for a in by_photograph), "n": sum(int(a["n"]) for a in by_photograph),
+        },
+    }  # fmt: skip
 
 
 def _with_demos(model: quality.QualityModel, source: Table, target: Table, *, own: bool = False) -> dict[str, Any]:

@@ -1,69 +1,174 @@
 """Tables of features into the expert's arrays and the settings that go with them."""
 
-import io
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from program.lms.perceptual import quality
-from program.lms.perceptual.regression import Hyper, Matrix, Regression, Standard, radial
-from program.lms.perceptual.tables import Table, severities
+from program.lms.perceptual.blend import Blend, gate_weights
+from program.lms.perceptual.codes import BOOKS, Book, learn, projection_of
+from program.lms.perceptual.features import FEATURE_NAMES, coded_planes
+from program.lms.perceptual.regression import Group, Hyper, Matrix, Regression, Standard, radial
+from program.lms.perceptual.tables import Table, generated_images, severities, train_pixels
 from signatures.schemas import DISTORTION_CATEGORIES
 
-__all__ = ("QUALITY", "SEED", "fit", "save_arrays", "scale_aligned")
+__all__ = ("DETECTOR", "SCENE", "SEED", "blend_of", "fit", "learn_books", "natural_rows", "scale_aligned")
 
 SEED = 7
-QUALITY = {"nr": Hyper(0.7, 0.3, 0.4, 3.0), "fr": Hyper(3.0, 0.3, 0.1, 3.5)}
-"""Chosen by ten folds of CLIVE train and by CLIVE validation (nr), LIVE and quickstart validation (fr)."""
+SCENE = sum(not name.startswith(("pattern", "code_")) for name in FEATURE_NAMES)
+"""How many features come before patterns and codes: those that detectors read."""
+_WIDTH = 1.5
+
+
+def _groups() -> tuple[Group, ...]:
+    """Return what the quality kernel compares together: scene statistics, patterns, and each part of each codebook."""
+    groups, start = [Group(0, SCENE, _WIDTH, 0.35)], SCENE
+    counts = [(sum(name.startswith("pattern") for name in FEATURE_NAMES), 0.2)]
+    for layout, weight in zip(BOOKS, (0.3, 0.15), strict=True):
+        counts += [(count, weight / 3) for count in (layout.centres, layout.centres, layout.shifts)]
+    for count, weight in counts:
+        groups.append(Group(start, start + count, _WIDTH, weight))
+        start += count
+    return tuple(groups)
+
+
+QUALITY = {
+    "nr": Hyper(_WIDTH, 0.0, 0.2, 3.0, _groups()), "general": Hyper(_WIDTH, 0.2, 0.2, 3.0, _groups()),
+    "fr": Hyper(3.0, 0.3, 0.1, 3.5),
+}  # fmt: skip
+"""Chosen by repeated folds of CLIVE train and validation images and by leaving out one of the quickstart's train
+photographs at a time (nr, general), and on LIVE and quickstart validation images (fr)."""
 DETECTOR = {"nr": Hyper(1.0, 0.2, 0.03, 5.0), "fr": Hyper(0.7, 0.2, 0.03, 5.0)}
 """Chosen by the F1 on the quickstart's validation photographs and on train photographs left out one by one."""
 CENTRES = 1000
+GENERATED = 1000
+"""How many generated images the general regression keeps."""
 EVENING = 0.05
 """Variance added to every direction before natural photographs are evened out."""
+_BOOK_EVERY = 12
+"""One in so many generated images teaches the codebooks."""
 _SHIFTS, _SCALES = (-0.9, -0.6, -0.3, 0.0), (0.6, 0.8, 1.0)
 
 
-def fit(clive: Table, live: Table, made: Table, quickstart: Table) -> tuple[dict[str, Matrix], dict[str, Any]]:
-    """Return the expert's arrays and the settings that go with them; `made` is for the detectors."""
-    c, lv, q = clive.split == "train", live.split == "train", quickstart.split == "train"
-    natural = clive.vectors[c]
-    standard = _standard(natural, QUALITY["nr"])
-    alignment = _alignment(natural, clive.labels[c], live.vectors[lv], live.labels[lv], standard)
-    aligned = scale_aligned(live.labels[lv], clive.labels[c], **alignment)
-    both = np.vstack([live.differences[lv], quickstart.differences[q]])
-    training = {
-        "nr": (np.vstack([natural, live.vectors[lv]]), np.r_[clive.labels[c], aligned], standard),
-        "fr": (both, np.r_[live.labels[lv], quickstart.labels[q]], _standard(both, QUALITY["fr"])),
-    }
-    arrays: dict[str, Matrix] = {}
-    settings: dict[str, Any] = {}
-    for kind, (vectors, labels, scale) in training.items():
-        arrays |= {
-            f"{kind}_vectors": vectors, f"{kind}_labels": labels,
-            f"{kind}_centre": scale.centre, f"{kind}_spread": scale.spread,
-        }  # fmt: skip
-        arrays |= _detector(kind, made, natural)
-        settings[kind] = {
-            "quality": asdict(QUALITY[kind]), "detector": asdict(DETECTOR[kind]),
-            "error_scale": round(_error_scale(vectors, labels, scale, QUALITY[kind]), 4),
-        }  # fmt: skip
-    arrays = {name: value.astype(np.float32) for name, value in arrays.items()}
-    detector = quality.assembled("nr", {n: a.astype(np.float64) for n, a in arrays.items()}, settings).detector
-    found = detector.severities(natural)[:, :7]
-    settings["nr"]["live_labels"] = alignment
-    settings["nr"]["quantiles"] = {
-        category: [round(float(v), 3) for v in np.percentile(found[:, i], range(0, 101, 10))]
+def learn_books(manifests: Sequence[Path]) -> tuple[Book, ...]:
+    """Learn the codebooks from train images and generated ones; no score is read."""
+
+    def images() -> Iterator[list[NDArray[np.float32]]]:
+        for manifest in manifests:
+            yield from (coded_planes(pixels) for pixels in train_pixels(manifest))
+        yield from (coded_planes(made.pair()[0]) for made in generated_images()[::_BOOK_EVERY])
+
+    books = []
+    for layout in BOOKS:
+        book = learn(layout, images(), seed=SEED)
+        projection, mean = projection_of(np.array([book.describe(p)[2] for p in images()]), layout.shifts)
+        books.append(replace(book, projection=projection, projected_mean=mean))
+    return tuple(books)
+
+
+def natural_rows(
+    clive: Table, live: Table, settings: Mapping[str, float], chosen: NDArray[np.intp]
+) -> tuple[Matrix, Matrix]:
+    """Return features and labels of chosen CLIVE images and of LIVE's train images, on CLIVE's scale."""
+    lv = live.split == "train"
+    aligned = scale_aligned(live.labels[lv], clive.labels[clive.split == "train"], **settings)
+    return np.vstack([clive.vectors[chosen], live.vectors[lv]]), np.r_[clive.labels[chosen], aligned]
+
+
+def blend_of(
+    natural: tuple[Matrix, Matrix], photographs: int, generated: tuple[Matrix, Matrix],
+    standard: Standard, general_standard: Standard,
+) -> tuple[Blend, Matrix]:  # fmt: skip
+    """Fit both regressions and the gate; the first `photographs` natural rows are photographs, the others LIVE's."""
+    vectors, labels = np.vstack([natural[0], generated[0]]), np.r_[natural[1], generated[1]]
+    kinds = np.r_[
+        np.full(photographs, -1.0), np.zeros(len(natural[1]) - photographs), np.ones(len(generated[1]))
+    ]  # fmt: skip
+    general = Regression(vectors, labels, general_standard, QUALITY["general"])
+    gate = gate_weights(general, kinds)
+    return Blend(Regression(*natural, standard, QUALITY["nr"]), general, gate), gate
+
+
+def fit(
+    clive: Table, live: Table, made: Table, quickstart: Table, books: Sequence[Book]
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return the expert's arrays and the settings that go with them; `made` is what was generated for it."""
+    arrays, settings = _without_reference(clive, live, made)
+    lv, q = live.split == "train", quickstart.split == "train"
+    differences = np.vstack([live.differences[lv], quickstart.differences[q]])
+    labels, standard = np.r_[live.labels[lv], quickstart.labels[q]], _standard(differences, QUALITY["fr"])
+    found: dict[str, Any] = {"nr": settings, "fr": {
+        "quality": asdict(QUALITY["fr"]),
+        "error_scale": round(_error_scale(differences, labels, standard, QUALITY["fr"]), 4),
+    }}  # fmt: skip
+    arrays |= {
+        "fr_vectors": differences, "fr_labels": labels, "fr_centre": standard.centre, "fr_spread": standard.spread
+    }  # fmt: skip
+    natural = clive.vectors[clive.split == "train"]
+    for kind in ("nr", "fr"):
+        arrays |= _detector(kind, made, natural[:, :SCENE])
+        found[kind]["detector"] = asdict(DETECTOR[kind])
+    stored = {name: value if value.dtype == np.float16 else value.astype(np.float32) for name, value in arrays.items()}
+    stored |= {name: value for book in books for name, value in _book_arrays(book).items()}
+    wide = {name: value.astype(np.float64) for name, value in stored.items()}
+    severity = quality.assembled("nr", wide, found).detector.severities(natural)[:, :7]
+    settings["quantiles"] = {
+        category: [round(float(v), 3) for v in np.percentile(severity[:, i], range(0, 101, 10))]
         for i, category in enumerate(DISTORTION_CATEGORIES)
     }
+    return stored, found
+
+
+def _book_arrays(book: Book) -> dict[str, NDArray[Any]]:
+    if book.projection is None or book.projected_mean is None:
+        raise ValueError(f"book {book.layout.name!r}: its projection is not learnt yet")
+    parts: dict[str, NDArray[Any]] = {
+        "mean": book.mean, "basis": book.basis, "centres": book.centres, "spreads": book.spreads,
+        "projection": book.projection.astype(np.float16), "projected_mean": book.projected_mean,
+        "softness": np.array([book.softness], dtype=np.float32),
+    }  # fmt: skip
+    return {f"book_{book.layout.name}_{name}": value for name, value in parts.items()}
+
+
+def _without_reference(clive: Table, live: Table, made: Table) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    c, lv = np.flatnonzero(clive.split == "train"), live.split == "train"
+    standard = quality_standard(clive.vectors[c])
+    alignment = _alignment(clive.vectors[c], clive.labels[c], live.vectors[lv], live.labels[lv], standard)
+    natural = natural_rows(clive, live, alignment, c)
+    kept = np.sort(np.random.default_rng(SEED).permutation(len(made.labels))[:GENERATED])
+    general_standard = quality_standard(np.vstack([clive.vectors[c], made.vectors[kept][::3]]))
+    # Half precision is what ships, so the gate is fitted on it.
+    generated = made.vectors[kept].astype(np.float16).astype(np.float64), made.labels[kept]
+    natural = natural[0].astype(np.float16).astype(np.float64), natural[1]
+    _, gate = blend_of(natural, len(c), generated, standard, general_standard)
+    arrays = {
+        "nr_vectors": np.vstack([natural[0], generated[0]]).astype(np.float16),
+        "nr_labels": np.r_[natural[1], generated[1]], "nr_gate": gate,
+        "nr_centre": standard.centre, "nr_spread": standard.spread,
+        "nr_general_centre": general_standard.centre, "nr_general_spread": general_standard.spread,
+    }  # fmt: skip
+    settings = {
+        "quality": asdict(QUALITY["nr"]), "general": asdict(QUALITY["general"]), "natural": len(natural[1]),
+        "error_scale": round(_error_scale(*natural, standard, QUALITY["nr"]), 4), "live_labels": alignment,
+    }  # fmt: skip
     return arrays, settings
 
 
 def _standard(vectors: Matrix, hyper: Hyper) -> Standard:
     return Standard(vectors.mean(axis=0), vectors.std(axis=0) + 1e-6, hyper.clip)
+
+
+def quality_standard(vectors: Matrix) -> Standard:
+    """Standardise each feature; shifts of a codebook share one spread, as the later of them matter less."""
+    standard = _standard(vectors, QUALITY["nr"])
+    for layout in BOOKS:
+        own = [name.startswith(f"code_{layout.name}_shift") for name in FEATURE_NAMES]
+        standard.spread[own] = np.sqrt(np.square(standard.spread[own]).mean())
+    return standard
 
 
 def scale_aligned(labels: Matrix, to: Matrix, *, shift: float, scale: float) -> Matrix:
@@ -100,7 +205,7 @@ def _detector(kind: str, made: Table, natural: Matrix) -> dict[str, Matrix]:
     score is used): generated images of five photographs say too little of how features vary with what is shown.
     """
     hyper = DETECTOR[kind]
-    vectors = made.vectors if kind == "nr" else made.differences
+    vectors = made.vectors[:, :SCENE] if kind == "nr" else made.differences
     targets = severities(made)
     basis = np.vstack([vectors[:: max(1, len(vectors) // 300)], natural]) if kind == "nr" else vectors
     standard = _standard(basis, hyper)
@@ -143,14 +248,3 @@ def _error_scale(vectors: Matrix, labels: Matrix, standard: Standard, hyper: Hyp
         seen = model.project(vectors[out])
         ratios += list((seen.mean - labels[out]) ** 2 / (np.diag(model.covariance(seen, seen)) + hyper.noise))
     return float(np.mean(ratios))
-
-
-def save_arrays(path: Path, arrays: Mapping[str, Matrix]) -> None:
-    """Write a compressed npz whose bytes depend on the arrays alone (no time stamps)."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in sorted(arrays):
-            buffer = io.BytesIO()
-            np.lib.format.write_array(buffer, np.ascontiguousarray(arrays[name]), allow_pickle=False)
-            archive.writestr(
-                zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0)), buffer.getvalue(), zipfile.ZIP_DEFLATED
-            )

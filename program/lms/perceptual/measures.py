@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from program.lms.perceptual.nss import Plane, gaussian
+from program.lms.perceptual.nss import Plane
 
 __all__ = ("blocking", "blocking_map", "colour", "exposure", "gradient", "grid_of", "noise", "sharpness", "spectrum")
 
@@ -54,10 +54,12 @@ def _quantiles(values: NDArray[np.float32], at: tuple[float, ...]) -> list[float
     return [float(q) for q in np.percentile(flat[::3] if flat.size > 3000 else flat, at)]
 
 
-def sharpness(scales: list[Plane], deviations: list[Plane]) -> tuple[Named, Maps]:
-    """Measure edge strength, its fall over scales, reblur loss and how sharp the sharpest and dullest blocks are."""
+def sharpness(luma: Plane, fine: Plane, slopes: list[Plane], deviations: list[Plane]) -> tuple[Named, Maps]:
+    """Measure edge strength, its fall over scales, reblur loss and how sharp the sharpest and dullest blocks are.
+
+    Takes the luma, its difference to the local mean, and the gradients and local deviations at each scale.
+    """
     named: Named = {}
-    slopes = [gradient(plane) for plane in scales]
     for i, slope in enumerate(slopes, 1):
         median, high, top = _quantiles(slope, (50, 90, 99))
         named |= {
@@ -68,8 +70,8 @@ def sharpness(scales: list[Plane], deviations: list[Plane]) -> tuple[Named, Maps
     named["edge_fall23"] = named["edge2_mean"] - named["edge3_mean"]
     named["edge_fall12_p99"] = named["edge1_p99"] - named["edge2_p99"]
     named["edge_fall23_p99"] = named["edge2_p99"] - named["edge3_p99"]
-    named |= _reblur(scales[0])
-    block_sharp, maps = _block_sharpness(scales[0])
+    named |= _reblur(luma)
+    block_sharp, maps = _block_sharpness(luma, fine)
     named |= block_sharp
     low, high = _quantiles(deviations[0], (10, 90))
     named["texture_p10"], named["texture_p90"] = float(np.log1p(low)), float(np.log1p(high))
@@ -91,9 +93,8 @@ def _reblur(luma: Plane) -> Named:
     return {"reblur": max(one, other), "reblur_mean": 0.5 * (one + other), "reblur_direction": abs(one - other)}
 
 
-def _block_sharpness(luma: Plane) -> tuple[Named, Maps]:
+def _block_sharpness(luma: Plane, fine: Plane) -> tuple[Named, Maps]:
     """Share of fine detail in each block: energy lost by a sigma-1 blur over all energy, in blocks that have any."""
-    fine = luma - gaussian(luma)
     fine_power = (_blocks(fine, _BLOCK) ** 2).mean(axis=1)
     power = _blocks(luma, _BLOCK).var(axis=1)
     share = np.sqrt(fine_power / (power + 2.0))

@@ -37,16 +37,17 @@ def halve(plane: Plane) -> Plane:
     return np.asarray(plane, dtype=np.float32)
 
 
-def normalise(plane: Plane) -> tuple[Plane, Plane]:
-    """Return mean-subtracted, contrast-normalised values and the local deviation (0..255 scale).
+def normalise(plane: Plane) -> tuple[Plane, Plane, Plane]:
+    """Return mean-subtracted, contrast-normalised values, the local deviation and the difference to the local mean.
 
-    `(I - mu) / (sigma + 1)` with a 7 x 7 Gaussian window. Source: Mittal, Moorthy & Bovik 2012, eq. 1-3.
+    `(I - mu) / (sigma + 1)`, `sigma` and `I - mu` with a 7 x 7 Gaussian window, the last two on the 0..255 scale.
+    Source: Mittal, Moorthy & Bovik 2012, eq. 1-3.
     """
     mean = gaussian(plane)
     # Differences to the local mean, not E[I^2] - E[I]^2: the latter cancels badly in float32.
     centred = plane - mean
     deviation = np.sqrt(np.maximum(gaussian(centred * centred), 0.0))
-    return np.asarray(centred / (deviation + 1.0), dtype=np.float32), np.asarray(deviation, dtype=np.float32)
+    return np.asarray(centred / (deviation + 1.0), dtype=np.float32), np.asarray(deviation, dtype=np.float32), centred
 
 
 @functools.cache

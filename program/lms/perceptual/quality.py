@@ -6,21 +6,19 @@ prior learnt: that is what demos teach (see `believe`).
 """
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 from scipy import linalg, special
 
-from program.lms.perceptual.regression import Hyper, Matrix, Projection, Regression, Standard, radial
+from program.lms.perceptual.blend import Blend, Blended, Prior, Sight
+from program.lms.perceptual.regression import Hyper, Matrix, Projection, Regression, Standard, hyper_of, radial
+from program.lms.perceptual.store import stored_arrays, stored_settings
 from signatures.schemas import LEVEL_WORDS
 
 __all__ = (
-    "MODEL_FILE",
-    "PROVENANCE_FILE",
     "Belief",
     "Detector",
     "Evidence",
@@ -35,8 +33,6 @@ __all__ = (
     "weigh",
 )
 
-MODEL_FILE = "expert-r1.npz"
-PROVENANCE_FILE = "expert-r1.json"
 _POSTERIOR, _OFFSET, _EACH, _STRONGEST, _DEMO_NOISE = 2.0, 0.2, 0.1, 2.0, 0.3
 """Weights of the residual's covariance: what the prior left open, a constant shift, one slope per category and one
 shared slope on the strongest distortion, and the demos' label noise. Chosen on the quickstart's train photographs
@@ -78,7 +74,7 @@ class Detector:
 
     def severities(self, vectors: Matrix) -> Matrix:
         """Return N x 8 severities: the seven categories in their order, then spatial distortions."""
-        z = self._standard.apply(vectors)
+        z = self._standard.apply(np.atleast_2d(vectors)[:, : len(self._standard.centre)])
         share = self._hyper.linear
         kernel = (1 - share) * radial(z, self._centres, self._hyper.width) + share * z @ self._centres.T / z.shape[1]
         return np.asarray(np.clip(self._offset + kernel @ self._weights, 0.0, 4.0))
@@ -88,7 +84,7 @@ class Detector:
 class QualityModel:
     """A prior quality regression with the scale of its errors, and the detector on the same features."""
 
-    regression: Regression
+    regression: Prior
     error_scale: float
     """Squared error found in cross-validation over the variance the regression expected."""
     detector: Detector
@@ -100,13 +96,17 @@ class QualityModel:
 class Seen:
     """N images as a model sees them: projected on its regression, and N x 8 severities."""
 
-    projection: Projection
+    projection: Sight
     severities: Matrix
 
     @classmethod
     def stacked(cls, parts: "Sequence[Seen]") -> "Seen":
         """Join images seen by the same model, in order."""
-        return cls(Projection.stacked([p.projection for p in parts]), np.concatenate([p.severities for p in parts]))
+        sights = [p.projection for p in parts]
+        blended = [p for p in sights if isinstance(p, Blended)]
+        plain = [p for p in sights if isinstance(p, Projection)]
+        joined = Blended.stacked(blended) if blended else Projection.stacked(plain)
+        return cls(joined, np.concatenate([p.severities for p in parts]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def believe(model: QualityModel, seen: Seen, evidence: Evidence | None = None) -
     slopes on the detected severities. No evidence: the prior. Source: Rasmussen & Williams 2006, sec. 2.7.
     """
     mean, open_variance = corrected(model, seen, evidence)
-    variance = model.error_scale * (open_variance + model.regression.hyper.noise)
+    variance = model.error_scale * (open_variance + model.regression.noise) + float(seen.projection.spread[0])
     return Belief(
         round(float(np.clip(mean, 0.6, 5.4)), 4),
         round(float(np.sqrt(variance)), 4),
@@ -151,7 +151,7 @@ def believe(model: QualityModel, seen: Seen, evidence: Evidence | None = None) -
 def corrected(model: QualityModel, seen: Seen, evidence: Evidence | None) -> tuple[float, float]:
     """Return mean and undecided variance of one image's quality, neither limited nor scaled."""
     own = seen.projection
-    mean, open_variance = float(own.mean[0]), float(model.regression.covariance(own, own)[0, 0])
+    mean, open_variance = float(own.mean[0]), float(_undecided(model, own, own)[0, 0])
     if evidence is not None:
         across = _residual_covariance(model, seen, evidence.seen)
         mean += float((across @ evidence.weights)[0])
@@ -163,8 +163,17 @@ def corrected(model: QualityModel, seen: Seen, evidence: Evidence | None) -> tup
 
 def _residual_covariance(model: QualityModel, one: Seen, other: Seen) -> Matrix:
     unlike = np.outer(one.projection.novelty, other.projection.novelty)
-    left_open = _POSTERIOR * model.regression.covariance(one.projection, other.projection)
+    left_open = _POSTERIOR * _undecided(model, one.projection, other.projection)
     return np.asarray(left_open + unlike * _tilt(one.severities, other.severities))
+
+
+def _undecided(model: QualityModel, one: Sight, other: Sight) -> Matrix:
+    match model.regression, one, other:
+        case Blend() as blend, Blended(), Blended():
+            return blend.covariance(one, other)
+        case Regression() as plain, Projection(), Projection():
+            return plain.covariance(one, other)
+    raise TypeError("images seen by another model; look at them with this one")
 
 
 def _tilt(one: Matrix, other: Matrix) -> Matrix:
@@ -175,27 +184,42 @@ def _tilt(one: Matrix, other: Matrix) -> Matrix:
 @functools.cache
 def load_models() -> tuple[QualityModel, QualityModel]:
     """Return the model for single images and the one for images with a reference, from the shipped file."""
-    folder = files("program.lms.perceptual")
-    provenance = json.loads(folder.joinpath(PROVENANCE_FILE).read_text(encoding="utf-8"))
-    with folder.joinpath(MODEL_FILE).open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-        arrays = {name: stored[name].astype(np.float64) for name in stored.files}
-    return assembled("nr", arrays, provenance["settings"]), assembled("fr", arrays, provenance["settings"])
+    return assembled("nr", stored_arrays(), stored_settings()), assembled("fr", stored_arrays(), stored_settings())
 
 
 def assembled(kind: str, arrays: Mapping[str, Matrix], settings: Mapping[str, Any]) -> QualityModel:
     """Build a model ("nr" or "fr") from float64 arrays and the settings that were fitted with them."""
-    hyper, detector_hyper = Hyper(**settings[kind]["quality"]), Hyper(**settings[kind]["detector"])
-    standard = Standard(arrays[f"{kind}_centre"], arrays[f"{kind}_spread"], hyper.clip)
+    detector_hyper = hyper_of(settings[kind]["detector"])
     detector_standard = Standard(
         arrays[f"{kind}_detector_centre"], arrays[f"{kind}_detector_spread"], detector_hyper.clip,
         arrays.get(f"{kind}_detector_mix"),
     )  # fmt: skip
     return QualityModel(
-        Regression(arrays[f"{kind}_vectors"], arrays[f"{kind}_labels"], standard, hyper),
-        float(settings[kind]["error_scale"]),
+        _prior(kind, arrays, settings), float(settings[kind]["error_scale"]),
         Detector(
             arrays[f"{kind}_detector_centres"], arrays[f"{kind}_detector_weights"], arrays[f"{kind}_detector_offset"],
             detector_standard, detector_hyper,
         ),
         settings[kind].get("quantiles", {}),
+    )  # fmt: skip
+
+
+def _prior(kind: str, arrays: Mapping[str, Matrix], settings: Mapping[str, Any]) -> Prior:
+    if kind == "fr":
+        return _regression("fr", arrays, arrays["fr_vectors"], arrays["fr_labels"], settings[kind])
+    vectors, labels = arrays["nr_vectors"], arrays["nr_labels"]
+    natural = int(settings[kind]["natural"])
+    return Blend(
+        _regression("nr", arrays, vectors[:natural], labels[:natural], settings[kind]),
+        _regression("nr_general", arrays, vectors, labels, settings[kind], "general"), arrays["nr_gate"],
+    )  # fmt: skip
+
+
+def _regression(
+    name: str, arrays: Mapping[str, Matrix], vectors: Matrix, labels: Matrix, settings: Mapping[str, Any],
+    hyper: str = "quality",
+) -> Regression:  # fmt: skip
+    fitted = hyper_of(settings[hyper])
+    return Regression(
+        vectors, labels, Standard(arrays[f"{name}_centre"], arrays[f"{name}_spread"], fitted.clip), fitted
     )  # fmt: skip

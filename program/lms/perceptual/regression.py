@@ -5,16 +5,28 @@ in the same way, so none leave the prior, few move it near them and in direction
 approach a local regression. Source: Rasmussen & Williams 2006, ch. 2. Pure numpy/scipy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
-__all__ = ("Hyper", "Matrix", "Projection", "Regression", "Standard", "radial")
+from program.lms.perceptual.store import Matrix
 
-Matrix = NDArray[np.float64]
+__all__ = ("Group", "Hyper", "Matrix", "Projection", "Regression", "Standard", "hyper_of", "radial")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Features that a kernel compares together."""
+
+    start: int
+    stop: int
+    width: float
+    """Squared length scale of the radial part, per feature."""
+    weight: float
+    """Share of this group in the whole kernel; the shares of all groups sum to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +41,29 @@ class Hyper:
     """Variance of a label around the function, relative to the prior variance of 1."""
     clip: float
     """Standardised features are limited to +-this."""
+    groups: tuple[Group, ...] = ()
+    """What the radial part sums over; empty: one group of all features, with `width`."""
+
+    def kernel(self, one: Matrix, other: Matrix) -> Matrix:
+        """Return the prior covariance of all pairs of rows of standardised features; about 1 for equal rows."""
+        groups = self.groups or (Group(0, one.shape[1], self.width, 1.0),)
+        total = np.zeros((len(one), len(other)))
+        for g in groups:
+            total += g.weight * radial(one[:, g.start : g.stop], other[:, g.start : g.stop], g.width)
+        total *= 1 - self.linear
+        if self.linear:
+            total += self.linear * (one @ other.T) / one.shape[1]
+        return total
+
+    def own(self, points: Matrix) -> Matrix:
+        """Return the diagonal of `kernel(points, points)`."""
+        return np.asarray((1 - self.linear) + self.linear * (points * points).mean(axis=1))
+
+
+def hyper_of(settings: Mapping[str, Any]) -> Hyper:
+    """Return the hyperparameters that `dataclasses.asdict` wrote down."""
+    groups = tuple(Group(**group) for group in settings.get("groups", ()))
+    return Hyper(settings["width"], settings["linear"], settings["noise"], settings["clip"], groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +95,11 @@ class Projection:
     novelty: Matrix
     """N shares of the prior variance left undecided: 0 (like the training data) .. 1 (nothing like it)."""
 
+    @property
+    def spread(self) -> Matrix:
+        """Further variance of the predictions: none."""
+        return np.zeros_like(self.mean)
+
     @classmethod
     def stacked(cls, parts: "Sequence[Projection]") -> "Projection":
         """Join projections on the same process, in order."""
@@ -83,23 +123,42 @@ class Regression:
         self.hyper, self.standard = hyper, standard
         self._inputs = standard.apply(vectors)
         self._mean = float(np.mean(labels))
-        own = self._kernel(self._inputs, self._inputs) + hyper.noise * np.eye(len(labels))
+        own = hyper.kernel(self._inputs, self._inputs) + hyper.noise * np.eye(len(labels))
         self._factor = np.asarray(linalg.cholesky(own, lower=True))
         self._weights = linalg.cho_solve((self._factor, True), np.asarray(labels, dtype=np.float64) - self._mean)
 
-    def _kernel(self, one: Matrix, other: Matrix) -> Matrix:
-        share = self.hyper.linear
-        return np.asarray((1 - share) * radial(one, other, self.hyper.width) + share * (one @ other.T) / one.shape[1])
-
     def project(self, vectors: Matrix) -> Projection:
         """Return what N x F raw vectors are to this process: the costly part of every later question."""
+        z, cross = self._compared(vectors)
+        return self._projected(z, cross)
+
+    def weighed(self, vectors: Matrix, weights: Matrix) -> tuple[Projection, Matrix]:
+        """Return the projection of N raw vectors and what `weights` on the T training images give for each.
+
+        That is another function of the same kernel, at no further cost.
+        """
+        z, cross = self._compared(vectors)
+        return self._projected(z, cross), np.asarray(cross @ weights)
+
+    def _compared(self, vectors: Matrix) -> tuple[Matrix, Matrix]:
         z = self.standard.apply(vectors)
-        cross = self._kernel(z, self._inputs)
+        return z, self.hyper.kernel(z, self._inputs)
+
+    def _projected(self, z: Matrix, cross: Matrix) -> Projection:
         whitened = linalg.solve_triangular(self._factor, cross.T, lower=True, check_finite=False).T
-        prior = (1 - self.hyper.linear) + self.hyper.linear * (z * z).mean(axis=1)
-        novelty = np.clip(1 - (whitened * whitened).sum(axis=1) / prior, 0.0, 1.0)
+        novelty = np.clip(1 - (whitened * whitened).sum(axis=1) / self.hyper.own(z), 0.0, 1.0)
         return Projection(z, np.ascontiguousarray(whitened), np.asarray(self._mean + cross @ self._weights), novelty)
+
+    def dual(self, targets: Matrix, noise: Matrix) -> Matrix:
+        """Return the weights of another function on the same T training images, with a noise variance for each."""
+        own = self.hyper.kernel(self._inputs, self._inputs) + np.diag(noise)
+        return np.asarray(linalg.solve(own, targets, assume_a="pos"))
+
+    @property
+    def noise(self) -> float:
+        """Variance of a label around the function."""
+        return self.hyper.noise
 
     def covariance(self, one: Projection, other: Projection) -> Matrix:
         """Return what the training data left undecided between all pairs of rows (posterior covariance)."""
-        return np.asarray(self._kernel(one.points, other.points) - one.whitened @ other.whitened.T)
+        return np.asarray(self.hyper.kernel(one.points, other.points) - one.whitened @ other.whitened.T)

@@ -1,7 +1,8 @@
 """Images into tables of features, with their labels: human-scored ones and generated ones."""
 
+import functools
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +15,22 @@ from data.kadid import level_mean
 from data.manifest import read_manifest
 from data.photographs import LONGEST_SIDE_PX, PHOTOGRAPHS, load_photograph, photograph_bytes
 from program.images import IMAGES
+from program.lms.perceptual.codes import Book
 from program.lms.perceptual.features import measure
 from program.lms.perceptual.reference import compare
 from program.lms.perceptual.regression import Matrix
 from signatures.schemas import DISTORTION_CATEGORIES
 
-__all__ = ("UNDISTORTED", "Table", "generated_images", "quickstart_images", "scored_images", "severities")
+__all__ = (
+    "UNDISTORTED",
+    "Table",
+    "generated_images",
+    "generated_table",
+    "quickstart_images",
+    "scored_images",
+    "severities",
+    "train_pixels",
+)
 
 UNDISTORTED = 4.6
 """KADID-10k's mean score of its identities (mean shift and contrast change at level 3, colour saturation at 1)."""
@@ -27,18 +38,20 @@ VIEWS = ((1.0, 1.0, 1.0), *[(0.55, 0.75, 1.0)] * 2, *[(0.7, 0.4, 0.8)] * 3)
 """How each photograph is shown to the detectors: least share kept by a crop, least and most
 scale after it (the first: as it is).
 Smaller scales matter: a photograph scaled down is sharper without being sharpened."""
-_Row = tuple[Matrix, Matrix, float, str, str]
+_Row = tuple[Matrix, Matrix, float, str, str, str]
+Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Table:
-    """N images: features, differences (zeros without reference), labels 1..5, their split, distortion and level."""
+    """N images: features, differences (zeros without reference), labels 1..5, their split, distortion and content."""
 
     vectors: Matrix
     differences: Matrix
     labels: Matrix
     split: NDArray[np.str_]
     distortion: NDArray[np.str_]
+    group: NDArray[np.str_]
 
     def count(self, split: str) -> int:
         """Return how many images a split has."""
@@ -46,11 +59,17 @@ class Table:
 
 
 def _table(rows: list[_Row]) -> Table:
-    vectors, differences, labels, split, distortion = zip(*rows, strict=True)
-    return Table(np.array(vectors), np.array(differences), np.array(labels), np.array(split), np.array(distortion))
+    return Table(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
-def scored_images(manifest: Path) -> Table:
+def train_pixels(manifest: Path) -> Iterator[Pixels]:
+    """Yield the pixels of a manifest's train images."""
+    for sample in read_manifest(manifest):
+        if sample.split == "train" and sample.quality is not None:
+            yield _pixels(sample.image)
+
+
+def scored_images(manifest: Path, books: Sequence[Book]) -> Table:
     """Measure every image of a manifest that has a human score."""
     rows = []
     for sample in read_manifest(manifest):
@@ -60,33 +79,61 @@ def scored_images(manifest: Path) -> Table:
         # Without a reference the row of differences stays zero; nothing reads it.
         reference = _pixels(sample.reference) if sample.reference else pixels[:16, :16]
         difference = compare(pixels, reference).vector if sample.reference else compare(reference, reference).vector
-        rows.append((measure(pixels).vector, difference, sample.quality, str(sample.split), str(sample.distortion)))
+        vector = measure(pixels, books).vector
+        rows.append((vector, difference, sample.quality, str(sample.split), str(sample.distortion), str(sample.group)))
     return _table(rows)
 
 
-def _pixels(path: Path) -> NDArray[np.uint8]:
+def _pixels(path: Path) -> Pixels:
     return IMAGES.pixels(IMAGES.add(path))
 
 
-def generated_images() -> Table:
-    """Distort crops, mirrorings and smaller scales of the quickstart's train photographs, every kind and level."""
-    rows: list[_Row] = []
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One image to generate: a shown photograph, and what distorts it (level 0: nothing)."""
+
+    photograph: str
+    view: int
+    distortion: str
+    level: int
+
+    def pair(self) -> tuple[Pixels, Pixels]:
+        """Return the distorted pixels and the undistorted ones."""
+        shown = _shown(self.photograph, self.view)
+        if self.level == 0:
+            return shown, shown
+        rng = generator_for(f"{self.photograph}/{self.view}", self.distortion, self.level)
+        return distort(shown, self.distortion, self.level, rng), shown
+
+
+def generated_images() -> list[Made]:
+    """List crops, mirrorings and smaller scales of the quickstart's train photographs under every kind and level."""
+    listed = []
     for name, photograph in PHOTOGRAPHS.items():
         if photograph.split == "train":
-            for number in range(len(VIEWS)):
-                rows += _versions(_shown(name, number), f"{name}/{number}")
+            for view in range(len(VIEWS)):
+                listed.append(Made(name, view, "none", 0))
+                listed += [
+                    Made(name, view, distortion, level)
+                    for distortion in distortions_for(_shown(name, view)) for level in range(1, 6)
+                    if (distortion, level) not in IDENTITIES
+                ]  # fmt: skip
+    return listed
+
+
+def generated_table(books: Sequence[Book]) -> Table:
+    """Measure `generated_images`; their labels are KADID-10k's mean scores of that distortion and level."""
+    rows: list[_Row] = []
+    for made in generated_images():
+        pixels, shown = made.pair()
+        label = level_mean(made.distortion, made.level).mos if made.level else UNDISTORTED
+        vector, difference = measure(pixels, books).vector, compare(pixels, shown).vector
+        rows.append((vector, difference, label, "train", made.distortion, made.photograph))
     return _table(rows)
 
 
-def _versions(pixels: NDArray[np.uint8], name: str) -> Iterator[_Row]:
-    yield measure(pixels).vector, compare(pixels, pixels).vector, UNDISTORTED, "train", "none"
-    for distortion in distortions_for(pixels):
-        for level in range(1, 6):
-            if (distortion, level) not in IDENTITIES:
-                yield _distorted(pixels, name, distortion, level, split="train")
-
-
-def _shown(name: str, number: int) -> NDArray[np.uint8]:
+@functools.lru_cache(maxsize=8)
+def _shown(name: str, number: int) -> Pixels:
     """Return one of a photograph's `VIEWS`, the same each time."""
     if number == 0:
         return load_photograph(name)[0]
@@ -104,20 +151,18 @@ def _shown(name: str, number: int) -> NDArray[np.uint8]:
     return np.array(picture.resize((round(width * scale), round(height * scale)), Image.Resampling.LANCZOS))
 
 
-def quickstart_images() -> Table:
+def quickstart_images(books: Sequence[Book]) -> Table:
     """Measure every distortion and level of the quickstart's photographs."""
     rows: list[_Row] = []
     for name, photograph in PHOTOGRAPHS.items():
         pixels, _ = load_photograph(name)
         for distortion in distortions_for(pixels):
-            rows += [_distorted(pixels, name, distortion, i, split=photograph.split) for i in range(1, 6)]
+            for level in range(1, 6):
+                made = distort(pixels, distortion, level, generator_for(name, distortion, level))
+                mos = level_mean(distortion, level).mos
+                vector, difference = measure(made, books).vector, compare(made, pixels).vector
+                rows.append((vector, difference, mos, str(photograph.split), distortion, name))
     return _table(rows)
-
-
-def _distorted(pixels: NDArray[np.uint8], name: str, distortion: str, level: int, *, split: str) -> _Row:
-    made = distort(pixels, distortion, level, generator_for(name, distortion, level))
-    mos = level_mean(distortion, level).mos
-    return measure(made).vector, compare(made, pixels).vector, mos, split, distortion
 
 
 def severities(table: Table) -> Matrix:
