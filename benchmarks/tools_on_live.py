@@ -1,8 +1,9 @@
 """Agreement of every ready tool with human scores on one manifest: `python -m benchmarks.tools_on_live [MANIFEST]`.
 
 Prints SRCC and PLCC of the raw values and of the calibrated scores, per distortion category too; then of what an agent
-gets that knows each image's true distortion and takes the registry's best tool for it, and of means of scores.
-`--json` prints the same as JSON: that is where `strengths` and `general` of configs/tools.yaml come from.
+gets that knows each image's true distortion and takes the registry's best tool for it, of means of scores, and of the
+tools' evidence fused: all tools of a mode, plain and by reliability (calibration and weights fitted elsewhere), with a
+95 % interval and the paired difference to the best single tool.
 """
 
 import argparse
@@ -22,7 +23,10 @@ from data.distortions import CATEGORIES
 from data.manifest import Sample, read_manifest
 from data.quickstart import resolve_dataset
 from program.cli import add_settings_flags, run_command, settings_from
+from program.errors import ToolError
+from program.evaluation.intervals import interval, paired_difference
 from program.evaluation.metrics import plcc, srcc
+from program.fusion import ScoreFusion, ToolWeights
 from program.tools.calibration import Calibration
 from program.tools.registry import ToolRegistry, ToolSpec
 from program.tools.runner import Measurement, ToolRunner
@@ -82,6 +86,10 @@ def _run(arguments: argparse.Namespace) -> int:
         if ready:
             rows.append(study.chosen(f"best {mode} tool by true distortion", registry, ready))
     rows += [study.mean(names) for names in MEANS if {spec.name for spec in specs} >= set(names)]
+    for mode in ("FR", "NR"):
+        names = [spec.name for spec in specs if spec.mode == mode and spec.name in measured[0]]
+        if len(names) > 1:
+            rows += [study.fused(f"all {mode} tools, {how}", names, how, rows) for how in ("equal", "reliability")]
     if arguments.json:
         print(json.dumps({"data": arguments.data, "split": arguments.split, "n": len(samples), "rows": rows}))
     else:
@@ -113,6 +121,27 @@ class Study:
             raw = by_tool[tool].raw
             score.append(float("nan") if raw is None else self.calibration.score(tool, raw, category))
         return _row(name, self.human, self.categories, np.array(score))
+
+    def fused(self, name: str, names: Sequence[str], how: ToolWeights, rows: Sequence[Row]) -> Row:
+        """Return the agreement of several tools' evidence fused, its interval, and its lead over the best one."""
+        fusion = ScoreFusion(tool_weights=how)
+        shares = self.calibration.precisions([(tool, None) for tool in names])
+        if None in shares:
+            raise ToolError(f"tools {', '.join(names)}: not all have a map to 1..5; fit them with program.calibrate")
+        known = [share for share in shares if share is not None]
+        scores = [
+            fusion.tool_mean([_number(by_tool[tool], "score") for tool in names], known) for by_tool in self.measured
+        ]
+        row = _row(name, self.human, self.categories, np.array(scores))
+        best = max((r for r in rows if r["name"] in names), key=lambda r: r["srcc"])
+        alone = [_number(by_tool[best["name"]], "score") for by_tool in self.measured]
+        found = interval("srcc", self.human, scores, None, seed=0)
+        lead = paired_difference("srcc", self.human, alone, scores, None, seed=0)
+        return {
+            **row,
+            "interval": [round(found.low, 4), round(found.high, 4)],
+            "beside": {"tool": best["name"], "lead": [round(v, 4) for v in (lead.value, lead.low, lead.high)]},
+        }
 
     def mean(self, names: Sequence[str]) -> Row:
         """Return the agreement of the mean of several tools' scores."""
@@ -168,6 +197,13 @@ def _table(title: str, rows: list[Row]) -> Table:
         figures = [row[k] for k in ("srcc", "srcc_of_score", "plcc_of_score", "rmse_of_score")]
         figures += [row["by_category"].get(c) for c in seen]
         table.add_row(row["name"], str(row["n"]), *("-" if f is None else f"{f:.3f}" for f in figures))
+    for row in rows:
+        if "interval" in row:
+            low, high = row["interval"]
+            lead, least, most = row["beside"]["lead"]
+            told = f"{row['name']}: SRCC {row['srcc']:.3f} [{low:.3f}, {high:.3f}]"
+            beside = f"{lead:+.3f} [{least:+.3f}, {most:+.3f}] to {row['beside']['tool']}"
+            table.caption = f"{table.caption}\\n{told}, {beside}"
     return table
 
 

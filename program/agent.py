@@ -20,9 +20,10 @@ from program.query import DEFAULT_QUERY, letter_options
 from program.replan import next_step
 from program.resources import Resources
 from program.settings import Settings, load_settings
-from program.state import Assessment, AssessmentState, ExecutorOutput, SummarizerOutput, Usage
+from program.state import Assessment, AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog, Usage
 from program.summarizer import Summarizer
 from program.tracking import annotate_trace
+from signatures.schemas import Plan
 
 __all__ = ("DEFAULT_QUERY", "AgenticIQA")
 
@@ -88,6 +89,7 @@ class AgenticIQA(dspy.Module):
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
         feedback: str | None = None
         avoid: list[str] = []
+        lost: dict[str, str] = {}
         while True:
             failed = [tool for tool in _failed_tools(state.executor_evidence) if tool not in avoid]
             avoid += failed
@@ -98,6 +100,10 @@ class AgenticIQA(dspy.Module):
                 state.remember_replan(feedback)
             state.plan, state.plan_repairs = plan, repairs
             state.executor_evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
+            # A later plan may leave a tool out that the user named: what became of it is still told.
+            lost |= _lost_tools(plan, state.executor_evidence)
+            told = state.executor_evidence.notes
+            told += [note for note in lost.values() if note not in told]
             state.summarizer_result = self.summarizer(state=state, image=image, reference=reference)
             if next_step(state) == "end":
                 return state.summarizer_result
@@ -169,6 +175,19 @@ def _failed_tools(evidence: ExecutorOutput | None) -> list[str]:
     """Return the tools that failed and have a stand-in: without them the same plan is another question."""
     logs = evidence.tool_logs if evidence else []
     return list(dict.fromkeys(log.tool for log in logs if log.error and log.alternative))
+
+
+def _lost_tools(plan: Plan, evidence: ExecutorOutput) -> dict[str, str]:
+    """Return, for each tool that the user named and that gave no score, a note that says so."""
+    return {
+        log.tool: f"tool {log.tool!r} was asked for and gave no score ({_fault(log)})"
+        for log in evidence.tool_logs
+        if log.error and log.tool in plan.required_tools
+    }
+
+
+def _fault(log: ToolLog) -> str:
+    return (log.error or "").removeprefix(f"tool {log.tool!r}: ")
 
 
 def _unchanged(state: AssessmentState, reason: str) -> SummarizerOutput:

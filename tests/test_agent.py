@@ -263,6 +263,15 @@ def test_a_named_tool_that_failed_gives_its_place_to_another(scripted_iqa, fake_
     assert "PSNR measures instead" in result.quality_reasoning
 
 
+def test_a_named_tool_that_failed_is_told_even_when_the_next_plan_forgets_it(scripted_iqa, fake_runner, picture):
+    made = {**PLAN, "required_tools": ["NIQE"], "tool_selection": False}
+    script = {**SCRIPT, "plan": [{"plan": made}, {"plan": PLAN}]}
+    iqa = scripted_iqa(script, fake_runner(failing=["NIQE"]))
+    result = iqa(image=picture(), query="Use NIQE to rate the quality.")
+    assert result.state.plan.required_tools == []
+    assert "tool 'NIQE' was asked for and gave no score (failed; use another tool)" in result.quality_reasoning
+
+
 @pytest.mark.spec("D8")
 @pytest.mark.spec("D10")
 def test_a_failed_tool_without_another_is_reported_once(scripted_iqa, fake_runner, picture):

@@ -325,3 +325,30 @@ def test_extracted_probabilities_sum_to_one(masses_):
     found = ScoreFusion().extract_vlm_probabilities(masses_)
     assert sum(found.values()) == pytest.approx(1)
     assert all(p >= 0 for p in found.values())
+
+
+def test_reliable_tools_count_by_their_precision_and_a_plain_fusion_ignores_it():
+    reliable, plain = ScoreFusion(tool_weights="reliability"), ScoreFusion()
+    p = {1: 0.05, 2: 0.15, 3: 0.5, 4: 0.2, 5: 0.1}
+    scores, precisions = [2.0, 4.0], [3.0, 1.0]
+    alpha = {c: math.exp(-(4.0 / 2) * (2.5 - c) ** 2) for c in p}
+    expected = sum(alpha[c] * p[c] * c for c in p) / sum(alpha[c] * p[c] for c in p)
+    assert reliable.fuse_scores(scores, p, precisions) == pytest.approx(expected)
+    assert reliable.fuse_scores(scores, None, precisions) == 2.5
+    assert plain.fuse_scores(scores, p, precisions) == plain.fuse_scores(scores, p)
+    assert reliable.fuse_scores(scores, p) == plain.fuse_scores(scores, p)
+    assert sum(reliable.posterior(scores, p, precisions).values()) == pytest.approx(1)
+
+
+def test_a_tool_that_adds_nothing_moves_nothing():
+    reliable = ScoreFusion(tool_weights="reliability")
+    p = {1: 0.05, 2: 0.15, 3: 0.5, 4: 0.2, 5: 0.1}
+    assert reliable.fuse_scores([1.0, 3.2], p, [0.0, 2.0]) == reliable.fuse_scores([3.2], p, [2.0])
+    assert reliable.fuse_scores([1.0], p, [0.0]) == pytest.approx(sum(c * mass for c, mass in p.items()))
+    assert reliable.fuse_scores([1.0, 2.0], None, [0.0, 0.0]) == 1.5
+
+
+@pytest.mark.parametrize("precisions", [[1.0], [1.0, -1.0], [1.0, float("nan")]])
+def test_precisions_that_do_not_fit_are_refused(precisions):
+    with pytest.raises(ValueError, match="one per tool score"):
+        ScoreFusion(tool_weights="reliability").fuse_scores([2.0, 3.0], None, precisions)
