@@ -9,6 +9,7 @@ from pathlib import Path
 import dspy
 import numpy as np
 import pytest
+from mlflow import MlflowClient
 from PIL import Image
 from scipy import stats
 
@@ -19,6 +20,7 @@ from optimizers.job import prepared
 from optimizers.lessons import Lesson, as_references, distortion_truth
 from optimizers.objectives import Objective, distortion_agreement, scoring_agreement
 from optimizers.planning import call_plan
+from optimizers.publishing import log_compile
 from optimizers.recipes import check_data
 from optimizers.scoring import Outcome, set_score
 from optimizers.search import chosen_lessons
@@ -33,6 +35,7 @@ from program.images import IMAGES
 from program.saving import load, program_sha256, save, schema_sha256
 from program.settings import RecipeSettings, load_settings
 from program.state import Assessment, AssessmentState, ExecutorOutput, Finding
+from program.tracking import Tracker
 from signatures.schemas import Plan
 
 SMALL = {
@@ -334,3 +337,19 @@ def test_a_fitted_fusion_is_saved_with_the_program_and_covered_by_its_hashes(tmp
         (tmp_path / "p" / "program.json").write_text(json.dumps({**document, "fusion": wrong}), "utf-8")
         with pytest.raises(InputError, match="its fusion does not fit"):
             load(tmp_path / "p")
+
+
+def test_mlflow_holds_a_nested_run_for_every_candidate_and_the_curve(manifest, tmp_path) -> None:
+    settings = load_settings(overrides=SMALL)
+    result = compile_program(prepared(settings, str(manifest), "random-search", tmp_path / "out"))
+    tracker = Tracker(settings.mlruns_dir, experiment="compile test")
+    with tracker.run("compile", {}) as run:
+        log_compile(run, result, [result])
+    client = MlflowClient(tracker.tracking_uri)
+    nested = client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{run.run_id}'")
+    names = {r.info.run_name for r in nested}
+    assert {name for name, _, _ in result.curve} <= names
+    assert {f"validation: {name}" for name in result.validation} <= names
+    curve = [m.value for m in client.get_metric_history(run.run_id, "search_best_so_far")]
+    assert curve == [best for _, _, best in result.curve] == sorted(curve)
+    assert len(curve) == 4

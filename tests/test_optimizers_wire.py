@@ -159,3 +159,20 @@ def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback) -> 
         assert taught, f"no demo in any prompt for {field}"
         answers = [m["content"] for messages in taught for m in messages if m["role"] == "assistant"]
         assert all(field in json.loads(answer) for answer in answers)
+
+
+def test_the_objective_within_groups_of_eight_drives_dspys_optimizers(tmp_path, loopback, rng, capsys) -> None:
+    lines = []
+    for number in range(25):
+        split = "train" if number < 8 else "validation" if number < 24 else "test"
+        blocks = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+        Image.fromarray(blocks).save(tmp_path / f"{number}.png")
+        lines.append({"id": f"s{number}", "image": f"{number}.png", "mos": 1 + number % 5, "split": split})
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    budgets = "optimizers: {model: {copro: {candidates: 2, steps: 1, search_samples: 16}}}"
+    (tmp_path / "small.yaml").write_text(f"compile: {{objective: groups, baselines: false}}\n{budgets}\n", "utf-8")
+    server = loopback()
+    assert main(command(tmp_path, server.base, "copro", "--roles", "summarizer")) == 0
+    capsys.readouterr()
+    log = (tmp_path / "program" / "candidates.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["event"] for line in log].count("candidate") >= 2
