@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from sklearn.metrics import cohen_kappa_score
 
 from program.lms.perceptual import quality
-from program.lms.perceptual.findings import PRESENT
+from program.lms.perceptual.blend import Blend
+from program.lms.perceptual.findings import PRESENT, severity_word
 from program.lms.perceptual.fitting import GENERATED, SEED, blend_of, natural_rows, quality_standard
 from program.lms.perceptual.regression import Matrix
 from program.lms.perceptual.tables import UNDISTORTED, Table, severities
-from signatures.schemas import DISTORTION_CATEGORIES
+from signatures.schemas import DISTORTION_CATEGORIES, SEVERITIES
 
 __all__ = ("figures",)
 
@@ -53,12 +55,33 @@ def _means(model: quality.QualityModel, vectors: Matrix) -> Matrix:
     return model.regression.project(vectors).mean
 
 
-def _agreement(predicted: Matrix, truth: Matrix) -> dict[str, float]:
+def _agreement(predicted: Matrix, truth: Matrix) -> dict[str, Any]:
+    """Return SRCC with its 95 % interval (Bonett & Wright 2000), RMSE and n."""
+    srcc = float(stats.spearmanr(predicted, truth).statistic)
+    reach = 1.96 * np.sqrt((1 + srcc**2 / 2) / (len(truth) - 3))
     return {
-        "srcc": round(float(stats.spearmanr(predicted, truth).statistic), 4),
-        "rmse": round(float(np.sqrt(np.mean((predicted - truth) ** 2))), 4),
-        "n": len(truth),
-    }
+        "srcc": round(srcc, 4),
+        "interval": [round(float(np.tanh(np.arctanh(srcc) + way * reach)), 3) for way in (-1, 1)],
+        "rmse": round(float(np.sqrt(np.mean((predicted - truth) ** 2))), 4), "n": len(truth),
+    }  # fmt: skip
+
+
+def _calibration(blend: Blend, scale: float, vectors: Matrix, labels: Matrix) -> list[tuple[float, float]]:
+    """Return for each image the probability of its likeliest level, and whether that is the rounded label (1 or 0)."""
+    found = []
+    for vector, label in zip(vectors, labels, strict=True):
+        seen = blend.project(vector)
+        variance = scale * (float(blend.covariance(seen, seen)[0, 0]) + blend.noise) + float(seen.spread[0])
+        masses = quality.level_probabilities(float(np.clip(seen.mean[0], 0.6, 5.4)), float(np.sqrt(variance)))
+        truth = int(np.clip(np.floor(label + 0.5), 1, 5))
+        found.append((max(masses), float(int(np.argmax(masses)) + 1 == truth)))
+    return found
+
+
+def _expected_error(stated: list[tuple[float, float]]) -> float:
+    """Return the expected calibration error over five bins of equal size."""
+    ordered = np.array(sorted(stated))
+    return float(sum(len(b) * abs(b[:, 0].mean() - b[:, 1].mean()) for b in np.array_split(ordered, 5)) / len(ordered))
 
 
 def _left_out(
@@ -70,7 +93,7 @@ def _left_out(
     order = np.random.default_rng(SEED).permutation(chosen)
     kept = np.sort(np.random.default_rng(SEED).permutation(len(made.labels))[:GENERATED])
     photographs = np.unique(made.group)
-    predicted, by_photograph = np.zeros(len(clive.labels)), []
+    predicted, by_photograph, stated = np.zeros(len(clive.labels)), [], []
     for fold, photograph in enumerate(photographs):
         out = order[fold :: len(photographs)]
         rest = np.setdiff1d(chosen, out)
@@ -81,10 +104,14 @@ def _left_out(
             quality_standard(clive.vectors[rest]), general_standard,
         )  # fmt: skip
         predicted[out] = blend.project(clive.vectors[out]).mean
+        stated += _calibration(blend, settings["nr"]["error_scale"], clive.vectors[out], clive.labels[out])
         own = quickstart.group == photograph
         by_photograph.append(_agreement(blend.project(quickstart.vectors[own]).mean, quickstart.labels[own]))
     return {
-        "clive train, five folds": _agreement(predicted[chosen], clive.labels[chosen]),
+        "clive train, five folds": {
+            **_agreement(predicted[chosen], clive.labels[chosen]),
+            "level_calibration_error": round(_expected_error(stated), 4),
+        },
         "quickstart train, each photograph left out": {
             "srcc": round(float(np.mean([a["srcc"] for a in by_photograph])), 4),
             "srcc_least": min(a["srcc"] for a in by_photograph), "n": sum(int(a["n"]) for a in by_photograph),
@@ -108,15 +135,18 @@ def _with_demos(model: quality.QualityModel, source: Table, target: Table, *, ow
             after = np.array([quality.believe(model, one, evidence).mean for one in seen])
             before = _means(model, target.vectors[queries])
             truth = target.labels[queries]
-            gains.append([*list(_agreement(before, truth).values())[:2], *list(_agreement(after, truth).values())[:2]])
+            gains.append([_agreement(by, truth)[key] for by in (before, after) for key in ("srcc", "rmse")])
         means = np.mean(gains, axis=0).round(4).tolist()
         found[f"{count} demos"] = dict(zip(("srcc_prior", "rmse_prior", "srcc", "rmse"), means, strict=True))
     return found
 
 
 def _detection(model: quality.QualityModel, table: Table, kind: str, split: str) -> dict[str, Any]:
-    """F1 per category at the shipped threshold; truth is a mean score below 3.5 under that category's distortion."""
-    chosen = table.split == split
+    """F1 per category at the shipped threshold; truth is a mean score below 3.5 under that category's distortion.
+
+    Spatial distortions are left out. The severity word of the strongest category is compared with that of the truth.
+    """
+    chosen = (table.split == split) & (severities(table)[:, 7] == 0)
     vectors = table.vectors if kind == "no reference" else table.differences
     found = model.detector.severities(vectors[chosen])[:, :7]
     truth = severities(table)[chosen][:, :7]
@@ -128,4 +158,8 @@ def _detection(model: quality.QualityModel, table: Table, kind: str, split: str)
         hits, false = int((yes & said).sum()), int((said & ~yes_or_slight).sum())
         missed = int((yes & ~said).sum())
         scores[category] = round(2 * hits / max(2 * hits + false + missed, 1), 3)
-    return {"f1": scores, "macro_f1": round(float(np.mean(list(scores.values()))), 3), "n": int(chosen.sum())}
+    words = [[SEVERITIES.index(severity_word(float(row.max()))) for row in rows] for rows in (truth, found)]
+    return {
+        "f1": scores, "macro_f1": round(float(np.mean(list(scores.values()))), 3), "n": int(chosen.sum()),
+        "severity_weighted_kappa": round(float(cohen_kappa_score(*words, weights="quadratic")), 3),
+    }  # fmt: skip

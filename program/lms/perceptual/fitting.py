@@ -16,11 +16,14 @@ from program.lms.perceptual.regression import Group, Hyper, Matrix, Regression, 
 from program.lms.perceptual.tables import Table, generated_images, severities, train_pixels
 from signatures.schemas import DISTORTION_CATEGORIES
 
-__all__ = ("DETECTOR", "SCENE", "SEED", "blend_of", "fit", "learn_books", "natural_rows", "scale_aligned")
+__all__ = ("DETECTOR", "READ", "SEED", "blend_of", "fit", "learn_books", "natural_rows", "scale_aligned")
 
 SEED = 7
 SCENE = sum(not name.startswith(("pattern", "code_")) for name in FEATURE_NAMES)
-"""How many features come before patterns and codes: those that detectors read."""
+"""How many features come before patterns and codes: scene statistics, visible properties and local sharpness."""
+READ = next(i for i, name in enumerate(FEATURE_NAMES) if name.startswith("local_"))
+"""How many features the detectors read. With local sharpness, patterns or codes too they tell contents apart, not
+distortions: the F1 on photographs left out one by one falls from 0.74 to 0.69 and less."""
 _WIDTH = 1.5
 
 
@@ -110,7 +113,7 @@ def fit(
     }  # fmt: skip
     natural = clive.vectors[clive.split == "train"]
     for kind in ("nr", "fr"):
-        arrays |= _detector(kind, made, natural[:, :SCENE])
+        arrays |= _detector(kind, made, natural[:, :READ])
         found[kind]["detector"] = asdict(DETECTOR[kind])
     stored = {name: value if value.dtype == np.float16 else value.astype(np.float32) for name, value in arrays.items()}
     stored |= {name: value for book in books for name, value in _book_arrays(book).items()}
@@ -205,7 +208,7 @@ def _detector(kind: str, made: Table, natural: Matrix) -> dict[str, Matrix]:
     score is used): generated images of five photographs say too little of how features vary with what is shown.
     """
     hyper = DETECTOR[kind]
-    vectors = made.vectors[:, :SCENE] if kind == "nr" else made.differences
+    vectors = made.vectors[:, :READ] if kind == "nr" else made.differences
     targets = severities(made)
     basis = np.vstack([vectors[:: max(1, len(vectors) // 300)], natural]) if kind == "nr" else vectors
     standard = _standard(basis, hyper)
