@@ -52,9 +52,9 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     from rich.progress import Progress
 
     from program.errors import InputError
+    from program.evaluation.publishing import log_calibration
     from program.tools.calibration import Calibration
     from program.tools.fitting import fit_all, measure_all, strengths_all, write_text
-    from program.tools.registry import ToolRegistry
     from program.tools.runner import ToolRunner
     from program.tools.strengths import Strengths
 
@@ -62,13 +62,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     if not arguments.data:
         raise InputError("no dataset is named; give one or more, as `python -m program.calibrate quickstart-fr`")
     datasets = [_labelled(name, arguments.split, settings) for name in arguments.data]
-    runner = ToolRunner(
-        ToolRegistry.load(),
-        params_dir=settings.tools.params_dir,
-        device=settings.tools.device,
-        cache_dir=settings.cache_dir,
-        calibration=Calibration.empty(),
-    )
+    runner = ToolRunner.of(settings)
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("measuring", total=sum(len(data.samples) for data in datasets))
         names = arguments.tools.split(",") if arguments.tools else None
@@ -82,12 +76,14 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         report = fit_all(surveyed, params_dir=settings.tools.params_dir)
         report.write(Calibration.load(out) if out.exists() else Calibration.empty(), out)
         shown, table = report.as_json(out), report.table(out)
+    run = log_calibration(settings, [(d.name, d.manifest_sha256, d.split) for d in datasets], shown, out)
     for line in surveyed.problems():
         sys.stderr.write(f"{line}\n")
     if arguments.json:
         sys.stdout.write(json.dumps(shown) + "\n")
     else:
         Console().print(table)
+        Console(soft_wrap=True).print(f"MLflow run  {run.hint}", highlight=False)
     return EXIT_FAILED_SAMPLES if surveyed.problems() else 0
 
 

@@ -1,6 +1,7 @@
 """Maps from raw tool values to scores 1..5."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlflow import MlflowClient
 from scipy.optimize import nnls
 from sklearn.isotonic import IsotonicRegression
 
+from data.manifest import manifest_sha256
 from program import calibrate
 from program.errors import SettingsError, ToolError
 from program.tools.calibration import (
@@ -263,6 +266,12 @@ def manifest(tmp_path):
 def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tmp_path, manifest, capsys):
     out = tmp_path / "deep" / "calibration.json"
     assert calibrate.main([str(manifest), "--tools", "psnr,GMSD", "--out", str(out), "--json"]) == 0
+    client = MlflowClient(f"sqlite:///{os.environ['AGENTICIQA_MLRUNS_DIR']}/mlflow.db")
+    (run,) = client.search_runs([e.experiment_id for e in client.search_experiments()])
+    assert (run.info.status, run.data.tags["command"]) == ("FINISHED", "calibrate")
+    assert run.data.metrics["PSNR_n"] > 0
+    assert run.inputs.dataset_inputs[0].dataset.digest == manifest_sha256(manifest)[:36]
+    assert {"result.json", out.name} <= {item.path for item in client.list_artifacts(run.info.run_id)}
     report = json.loads(capsys.readouterr().out)
     assert set(report["tools"]) == {"PSNR", "GMSD"}
     assert 40 <= report["tools"]["PSNR"]["n"] <= 48

@@ -1,21 +1,24 @@
 """Where an evaluation goes when it is done: an MLflow run, and the terminal."""
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from program.evaluation.charts import charts
+from program.evaluation.environment import Environment, environment
 from program.evaluation.intervals import Figure
 from program.evaluation.page import write_report
 from program.evaluation.record import EvaluationRecord
 from program.evaluation.runner import SampleLike
 from program.evaluation.tables import baseline_tables, figures_table
-from program.tracking import RunHandle, Tracker
+from program.settings import Settings
+from program.tracking import RunHandle, Tracker, experiment_name
 
-__all__ = ("Logged", "log_evaluation", "log_origin", "record_costs", "record_figures", "show")
+__all__ = ("Logged", "log_calibration", "log_evaluation", "log_origin", "record_costs", "record_figures", "show")
 
 _MAX_TABLE_ROWS = 20_000
 """A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
@@ -56,10 +59,32 @@ def log_evaluation(
     return Logged(run, tracker.runs_url)
 
 
+def log_calibration(
+    settings: Settings, datasets: Sequence[tuple[str, str, str]], result: Mapping[str, Any], out: Path
+) -> Logged:
+    """Log a calibration (or measured strengths) with the datasets (name, hash, split) it was fitted on, as one run."""
+    names = " + ".join(name for name, _, _ in datasets)
+    tracker = Tracker(settings.mlruns_dir, experiment_name(datasets[0][0]))
+    with tracker.run(f"calibrate on {names}", {"command": "calibrate"}) as run:
+        for name, digest, split in datasets:
+            run.log_dataset(name, digest, name, split)
+        _log_environment(run, environment())
+        run.log_params({"tools": settings.tools.model_dump(mode="json"), "seed": settings.seed})
+        for tool, fitted in result.get("tools", {}).items():
+            known = {k: v for k, v in fitted.items() if isinstance(v, int | float)}
+            run.log_metrics({f"{tool}_{key}": float(value) for key, value in known.items()})
+        run.log_json(result, "result")
+        run.log_file(out)
+    return Logged(run, tracker.runs_url)
+
+
 def log_origin(run: RunHandle, record: EvaluationRecord, context: str) -> None:
     """Log which data a record is about, and the code and packages that made it."""
     run.log_dataset(record.dataset.name, record.dataset.manifest_sha256 or "unknown", record.dataset.name, context)
-    here = record.environment
+    _log_environment(run, record.environment)
+
+
+def _log_environment(run: RunHandle, here: Environment) -> None:
     tags = {f"version.{name}": version for name, version in here.versions.items()}
     if here.git_commit:
         tags |= {"mlflow.source.git.commit": here.git_commit, "git_dirty": str(here.git_dirty).lower()}

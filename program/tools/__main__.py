@@ -38,12 +38,9 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.fetch:
         for name in arguments.names:
             fetch(registry.get(name))
-    runner = ToolRunner(
-        registry,
-        params_dir=settings.tools.params_dir,
-        device=settings.tools.device,
-        calibration=settings.tools.calibration,
-    )
+    # A check that answered from the cache would check nothing.
+    fresh = settings.model_copy(update={"tools": settings.tools.model_copy(update={"cache": False})})
+    runner = ToolRunner.of(fresh, registry)
     rows = check(runner, arguments.names) if arguments.check else entries(runner, arguments.names)
     if arguments.json:
         sys.stdout.write(json.dumps([row.model_dump(mode="json") for row in rows]) + "\n")
