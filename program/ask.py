@@ -1,13 +1,11 @@
 """Every question to a language model goes through `ask`: typed, metered, with one ladder of three calls."""
 
 import functools
-import hashlib
 import json
 import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +20,8 @@ from program.gate import gate_for, single_flight, wire_settings
 from program.images import HOST, IMAGES, ImageRef
 from program.lms.build import adapter_for, resolves_references
 from program.lms.wire_images import encoded_image, limits_for
+from program.metering import book
+from program.recall import keep, question_key, recall
 
 __all__ = ("RUNGS", "Answer", "ask")
 
@@ -77,8 +77,19 @@ def ask(
         present = {name: _inlined(value, limits) for name, value in present.items()}
         demos = [_inlined_demo(demo, limits) for demo in demos]
     question: _Question[T] = _Question(predictor, demos, present, model, dict(config or {}))
-    with _alone(question, signature):
+    key = question_key(predictor, signature, demos, present, model, question.config)
+    if key is None:
         return _climbed(question, signature, shown, check, example)
+    answer = _recalled(key, question, check)
+    if answer is not None:
+        return answer
+    with single_flight(key):  # another thread may be asking the same: its answer will do
+        answer = _recalled(key, question, check)
+        if answer is None:
+            answer = _climbed(question, signature, shown, check, example)
+            if answer.prediction is not None and answer.rung == RUNGS[0]:
+                keep(key, answer.prediction)
+        return answer
 
 
 @dataclass
@@ -122,6 +133,18 @@ class _Question(Generic[T]):
         time.sleep(wait)
 
 
+def _recalled(key: Any, question: _Question[T], check: Callable[[dspy.Prediction], T]) -> Answer[T] | None:
+    prediction = recall(key, question.predictor, question.inputs, question.lm)
+    if prediction is None:
+        return None
+    try:
+        value = check(prediction)
+    except ValueError:  # another check than the one that it passed
+        return None
+    book(cached=True)
+    return Answer(value, RUNGS[0], _raw_text(prediction, key[1]), (), prediction)
+
+
 def _climbed(
     question: _Question[T],
     signature: type[dspy.Signature],
@@ -158,18 +181,6 @@ def _climbed(
             errors.append(_line(str(error)))
         logger.warning("%s: the %s gave no usable answer: %s", _name(asked), rung, errors[-1])
     return Answer(None, None, raw, tuple(errors))
-
-
-def _alone(question: _Question[Any], signature: type[dspy.Signature]) -> AbstractContextManager[None]:
-    """Let a text-only question wait for the same question of another thread, and then find it in the cache."""
-    caches = dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache
-    if not (question.lm.cache and caches) or any(isinstance(v, dspy.Image) for v in question.inputs.values()):
-        return nullcontext()
-    parts = (
-        question.lm.model, question.lm.kwargs, signature.instructions, list(signature.fields), question.inputs,
-        question.demos, question.config, question.predictor.config,
-    )  # fmt: skip
-    return single_flight(hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest())
 
 
 @functools.lru_cache(maxsize=256)

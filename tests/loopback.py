@@ -134,6 +134,7 @@ class Loopback:
             )},
             "faults": dict(self.met), "by_field": dict(self.by_field), "authorizations": sorted(self.authorizations),
             "most_repeats": max(self.repeats.values(), default=0), "seconds": round(self.last_at - self.first_at, 6),
+            "cpu_seconds": time.process_time(),
         }  # fmt: skip
 
     # Life

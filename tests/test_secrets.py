@@ -31,7 +31,7 @@ def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
             lines.append({"id": name, "image": name, "mos": 5 - level, "group": str(number), "split": split})
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     (tmp_path / "settings.yaml").write_text(
-        "compile: {candidate_programs: 1, rerank: 1, max_labeled_demos: 2, max_bootstrapped_demos: 1}\n"
+        "compile: {rerank: 1}\noptimizers: {model: {bootstrap: {demos: 2, bootstrapped: 1}}}\n"
         "tracking: {trace_sampling: 1.0}\nassessment: {scoring: auto}\n"
     )
     for name, value in {"AGENTICIQA_CACHE_DIR": "cache", "AGENTICIQA_MLRUNS_DIR": "mlruns"}.items():

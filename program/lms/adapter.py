@@ -1,10 +1,12 @@
 """DSPy's JSON adapter; the schemas and system messages it makes anew for every call, at milliseconds each, are kept."""
 
 import functools
+import json
 from typing import Any
 
 import dspy
 from dspy.adapters.json_adapter import JSONAdapter
+from dspy.adapters.utils import format_field_value
 
 __all__ = ("KeptAdapter",)
 
@@ -17,6 +19,16 @@ class KeptAdapter(JSONAdapter):
     def format_system_message(self, signature: Any) -> str:
         """Describe the task."""
         return _system_message(signature)
+
+    def format_user_message_content(
+        self, signature: Any, inputs: dict[str, Any], prefix: str = "", suffix: str = "", main_request: bool = False
+    ) -> str:
+        """Show a question's inputs."""
+        shown = {name: _shown(field, inputs[name]) for name, field in signature.input_fields.items() if name in inputs}
+        parts = [prefix, *(f"[[ ## {name} ## ]]\n{text}" for name, text in shown.items())]
+        if main_request:
+            parts.append(_output_requirements(signature))
+        return "\n\n".join([*parts, suffix]).strip()
 
     def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
         if "response_format" not in lm.supported_params:
@@ -34,6 +46,22 @@ for _name in ("format", "parse"):
 @functools.lru_cache(maxsize=256)
 def _system_message(signature: type[dspy.Signature]) -> str:
     return str(_PLAIN.format_system_message(signature))
+
+
+@functools.lru_cache(maxsize=256)
+def _output_requirements(signature: type[dspy.Signature]) -> str:
+    return str(_PLAIN.user_message_output_requirements(signature))
+
+
+def _shown(field: Any, value: Any) -> str:
+    """Return a value as DSPy shows it, which builds a pydantic schema for every value; most need none."""
+    if type(value) in {str, bool, int, float}:
+        return str(value)
+    if type(value) is dspy.Image:
+        return str(value.model_dump(mode="json"))
+    if type(value) is list and field.annotation is not str and all(type(item) is str for item in value):
+        return json.dumps(value, ensure_ascii=False)
+    return str(format_field_value(field, value))
 
 
 class _Capable:

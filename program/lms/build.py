@@ -5,7 +5,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from program.cache import use_lm_cache
 from program.errors import ModelError
 from program.lms.adapter import KeptAdapter
 from program.lms.reference_engine import AsyncReferenceEngine, ReferenceEngine, Service
+from program.lms.transport import ImageTransport
 from program.lms.wire_images import limits_for
 
 __all__ = ("SERVER_KEY", "adapter_for", "api_key_of", "build_lm", "is_embedded", "model_name", "resolves_references")
@@ -68,7 +69,7 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     )  # fmt: skip
     return dspy.LM(
         connection.lm_name,
-        engine=ReferenceEngine(LM15Engine(connection.config), service),
+        engine=_engine(connection, service),
         async_engine=AsyncReferenceEngine(AsyncLM15Engine(connection.config), service),
         **_allowed(name, options),
     )
@@ -88,6 +89,15 @@ class _Connection:
     wire_model: str | None
     config: Any = field(repr=False)
     capabilities: Mapping[str, Any]
+    server: str | None = None
+    """The address of a server of the plain protocol, to which nothing is signed over its body."""
+
+
+def _engine(connection: "_Connection", service: Service) -> ReferenceEngine:
+    if connection.server is None:
+        return ReferenceEngine(LM15Engine(connection.config), service)
+    transport = ImageTransport.to(connection.server)
+    return ReferenceEngine(LM15Engine(replace(connection.config, transport=transport)), service, transport)
 
 
 def _named(role: RoleSettings) -> str:
@@ -109,7 +119,7 @@ def _at_address(name: str, api_base: str, key: str | None) -> _Connection:
     if provider in SERVER_PROVIDERS or not _is_hosted(name):
         definition = _server(f"server-{digest}", api_base)
         config = lm15.RouterConfig(env={}, providers=(definition,), api_keys={definition.id: key} if key else {})
-        return _Connection(f"{definition.id}/{model}", None, config, _SERVER_CAPABILITIES)
+        return _Connection(f"{definition.id}/{model}", None, config, _SERVER_CAPABILITIES, api_base)
     capabilities = _declared_capabilities(name) or _SERVER_CAPABILITIES
     door = LM15Engine(lm15.RouterConfig(env={})).resolve(name).provider
     config = lm15.RouterConfig(env={}, base_urls={door: api_base}, api_keys={door: key or "none"})

@@ -10,6 +10,7 @@ from dspy import lm15
 
 from program.backends import ImageLimits
 from program.images import HOST, IMAGES
+from program.lms.transport import ImageTransport, carrying, token_for
 from program.lms.wire_images import encoded_image, note_refusal
 from program.redaction import redact
 
@@ -44,9 +45,9 @@ class Service:
     gave_logprobs: bool = False
     """Whether log-probabilities ever came: one answer without them then means nothing."""
 
-    def outgoing(self, request: lm15.Request) -> lm15.Request:
-        """Return a request as it goes over the wire."""
-        wired = resolve_references(request, self.limits)
+    def outgoing(self, request: lm15.Request, carried: dict[bytes, bytes] | None = None) -> lm15.Request:
+        """Return a request as it goes over the wire; `carried` takes its images where the transport adds them."""
+        wired = resolve_references(request, self.limits, carried)
         return wired if self.wire_model is None else replace(wired, model=self.wire_model)
 
     def without_refused(self, request: lm15.Request) -> lm15.Request:
@@ -86,17 +87,25 @@ class Service:
         return response
 
 
-def resolve_references(request: lm15.Request, limits: ImageLimits) -> lm15.Request:
+def resolve_references(
+    request: lm15.Request, limits: ImageLimits, carried: dict[bytes, bytes] | None = None
+) -> lm15.Request:
     """Return the request with every image reference replaced by what its service is sent of the image (base64).
 
-    Raises ImageError when an image is unknown here or has changed since it was opened.
+    With `carried` that goes there, by the token that the request holds instead. Raises ImageError when an image is
+    unknown here or has changed since it was opened.
     """
 
     def resolved(part: Any) -> Any:
-        if isinstance(part, lm15.ImagePart) and part.url and part.url.startswith(HOST):
-            image = encoded_image(IMAGES.find(part.url), limits)
-            return lm15.ImagePart(data=image.data, media_type=image.media_type)
-        return part
+        if not (isinstance(part, lm15.ImagePart) and part.url and part.url.startswith(HOST)):
+            return part
+        ref = IMAGES.find(part.url)
+        image = encoded_image(ref, limits)
+        data = image.data
+        if carried is not None:
+            data = token_for(ref.sha256)
+            carried[data.encode("ascii")] = image.data.encode("ascii")
+        return lm15.ImagePart(data=data, media_type=image.media_type)
 
     messages = tuple(replace(m, parts=tuple(resolved(p) for p in m.parts)) for m in request.messages)
     return replace(request, messages=messages)
@@ -126,11 +135,20 @@ class _Wrapper:
 
 
 class ReferenceEngine(_Wrapper):
-    """A synchronous engine around another."""
+    """A synchronous engine around another; `transport` is the other's where images join a request only there."""
+
+    def __init__(self, inner: Any, service: Service, transport: ImageTransport | None = None) -> None:
+        super().__init__(inner, service)
+        self._transport = transport
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request in one attempt, or in one more for each feature that the service turns out to lack."""
-        wired = self.service.outgoing(request)
+        if self._transport is None:
+            return self._completed(self.service.outgoing(request))
+        with carrying() as images:
+            return self._completed(self.service.outgoing(request, images))
+
+    def _completed(self, wired: lm15.Request) -> lm15.Response:
         while True:
             asked = self.service.without_refused(wired)
             try:
@@ -147,6 +165,8 @@ class ReferenceEngine(_Wrapper):
     def close(self) -> None:
         """Close the wrapped engine's connections."""
         self.inner.close()
+        if self._transport is not None:
+            self._transport.close()
 
 
 class AsyncReferenceEngine(_Wrapper):

@@ -1,0 +1,95 @@
+"""Images that join a request as it leaves: exact bytes, only where a request's own images stand, by the right way."""
+
+import base64
+
+import dspy
+import pytest
+
+from program.agent import AgenticIQA
+from program.images import IMAGES
+from program.lms import transport
+from program.lms.transport import ImageTransport, carrying, token_for
+from program.settings import load_settings
+
+ADDRESS = "http://lab.example:8000/v1"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
+
+
+def test_original_bytes_arrive_and_no_token_stays(loopback, picture):
+    server = loopback()
+    iqa = AgenticIQA(load_settings().with_model("openai/small-vlm", server.base))
+    image, reference = IMAGES.add(picture(1)), IMAGES.add(picture(2))
+    assert iqa(image=image, reference=reference).status == "ok"
+    shown = [q.images for q in server.asked if q.images]
+    assert shown
+    assert all(images == [IMAGES.read(image), IMAGES.read(reference)] for images in shown)
+    assert not [q for q in server.asked if transport._PREFIX in str(q.body)]
+
+
+def test_a_token_in_a_text_stays_a_text(loopback, picture):
+    server = loopback()
+    iqa = AgenticIQA(load_settings().with_model("openai/small-vlm", server.base))
+    image, other = IMAGES.add(picture(1)), IMAGES.add(picture(3))
+    query = f"How is it, {token_for(other.sha256)}?"
+    assert iqa(image=image, query=query).status == "ok"
+    assert all(query in q.inputs["query"] for q in server.asked if "query" in q.inputs)
+    bytes_of_other = base64.b64encode(IMAGES.read(other)).decode()
+    assert not [q for q in server.asked if bytes_of_other in str(q.body)]
+
+
+def test_a_token_is_short_valid_base64():
+    token = token_for("0f" * 32)
+    assert len(token) == 64
+    assert base64.b64encode(base64.b64decode(token, validate=True)).decode() == token
+
+
+def test_images_are_carried_by_their_own_request_alone():
+    with carrying() as outer:
+        outer[b"a"] = b"1"
+        with carrying() as inner:
+            assert inner == {}
+        assert transport._CARRIED.get() is outer
+    assert transport._CARRIED.get() is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "proxy"),
+    [
+        ({}, None),
+        ({"http_proxy": "http://proxy.example:3128"}, "http://proxy.example:3128"),
+        ({"all_proxy": "http://proxy.example:3128"}, "http://proxy.example:3128"),
+        ({"https_proxy": "http://proxy.example:3128"}, None),
+        ({"http_proxy": "http://proxy.example:3128", "no_proxy": "lab.example"}, None),
+        ({"http_proxy": "http://proxy.example:3128", "no_proxy": "*"}, None),
+    ],
+)
+def test_the_environments_proxy_is_used(environment, proxy, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert transport._proxy_of(ADDRESS) == proxy
+
+
+def test_a_proxy_gets_the_requests(loopback, picture, monkeypatch):
+    proxy = loopback()
+    monkeypatch.setenv("http_proxy", proxy.base.removesuffix("/v1"))
+    lm = AgenticIQA(load_settings().with_model("openai/small-vlm", ADDRESS)).resources.lm("planner")
+    with pytest.raises(dspy.utils.exceptions.LMError, match="not served here"):
+        lm.copy(num_retries=0)("hello")  # the loopback server sees the whole address, as a proxy does, and serves none
+
+
+def test_closing_an_engine_closes_its_connections(loopback):
+    server = loopback()
+    lm = AgenticIQA(load_settings().with_model("openai/small-vlm", server.base)).resources.lm("planner")
+    lm.copy(num_retries=0)("Give a JSON object")
+    engine = lm.engine
+    assert isinstance(engine._transport, ImageTransport)
+    assert engine._transport.pool_stats()
+    engine.close()
+    assert engine._transport._closed
