@@ -18,6 +18,7 @@ from optimizers.recipes import REFLECTING, check_data, check_recipe
 from optimizers.taught import ROLES, TaughtProgram
 from program.agent import AgenticIQA
 from program.errors import InputError, did_you_mean
+from program.evaluation.evaluating import tool_versions
 from program.evaluation.record import Dataset
 from program.lms.build import build_lm, model_name, resolves_references
 from program.resources import Role
@@ -124,7 +125,8 @@ class Job:
         """Return whose results these are, for records."""
         models = {role: program.resources.lm(_as_role(role)).model for role in ROLES}
         shown = self.settings.model_dump(mode="json", exclude={*_UNSHOWN, "optimizers"})
-        return {"models": models, "optimizer": self.optimizer, "settings": shown}
+        tools = tool_versions(program)
+        return {"models": models, "optimizer": self.optimizer, "tools": tools, "settings": shown}
 
     def seeded(self, seed: int, out: Path) -> "Job":
         """Return the same job with another seed and folder."""

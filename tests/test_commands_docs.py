@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from program.settings import load_settings
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
@@ -28,6 +30,15 @@ def test_every_command_is_on_the_page(maker):
         if 'if __name__ == "__main__"' in path.read_text("utf-8")
     }  # fmt: skip
     assert runnable <= set(maker.COMMANDS)
+
+
+def test_the_settings_of_the_paper_can_be_loaded(tmp_path):
+    (text,) = re.findall(
+        r"^```yaml\n(.*?)^```$", (DOCS / "reproducing.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    (tmp_path / "paper.yaml").write_text(text, "utf-8")
+    settings = load_settings(tmp_path / "paper.yaml")
+    assert (settings.fusion.tool_weights, settings.assessment.scoring) == ("equal", "logprobs")
 
 
 def test_files_that_a_page_links_exist():

@@ -228,3 +228,12 @@ def test_mlflow_models_serve_gives_the_score_that_python_gives(scoring_server, r
     in_bytes = {"dataframe_records": [{"image_bytes": base64.b64encode(photo.read_bytes()).decode()}]}
     (answer,) = httpx.post(scoring_server, json=in_bytes, timeout=120, trust_env=False).json()["predictions"]
     assert answer["score"] == pytest.approx(load("models:/served@champion", registered)(image=photo).quality_score)
+
+
+def test_the_service_gives_the_score_that_python_gives(registered, photo, served):
+    url = served(load("models:/served@champion", registered))
+    with photo.open("rb") as file:
+        response = httpx.post(f"{url}/assess", files={"image": file}, timeout=120, trust_env=False)
+    assert response.status_code == 200, response.text
+    expected = load("models:/served@champion", registered)(image=photo)
+    assert response.json()["quality_score"] == pytest.approx(expected.quality_score, abs=1e-6)

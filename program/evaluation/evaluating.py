@@ -27,7 +27,7 @@ from program.tools.calibration import PAPER
 from program.tools.models import file_sha256, library_version, parameter_path
 from program.tools.runner import ReadingCounts
 
-__all__ = ("SPLITS", "Samples", "checkpoint_path", "context_of", "evaluate", "samples_of")
+__all__ = ("SPLITS", "Samples", "checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
 
 SPLITS = ("train", "validation", "test")
 
@@ -132,7 +132,7 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
         "models": {role: program.resources.lm(role).model for role in ("planner", "executor", "summarizer")},
         "scoring_mode": settings.assessment.scoring,
         "baselines": baselines,
-        "tools": _tool_versions(program),
+        "tools": tool_versions(program),
         "settings": shown,
     }
 
@@ -143,7 +143,8 @@ def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any
     return settings.cache_dir / "evaluations" / f"{_slug(dataset.name)}-{dataset.split or 'all'}-{key}.jsonl"
 
 
-def _tool_versions(program: AgenticIQA) -> dict[str, Any]:
+def tool_versions(program: AgenticIQA) -> dict[str, Any]:
+    """Return what each ready tool runs on: library, version and parameter file."""
     runner = program.resources.runner
     versions = {}
     for spec in (*runner.ready("FR"), *runner.ready("NR")):
