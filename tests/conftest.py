@@ -311,9 +311,9 @@ def encoded(picture):
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """A headless Chromium; skips where there is none."""
+    """A headless Chromium; skips where there is none. Playwright's event loop runs as long as this is in use."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:

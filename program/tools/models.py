@@ -169,7 +169,11 @@ def evaluate_batch(
         with _pool(spec, parameters, device).borrow() as model, _quiet():
             if (reason := load_failure(spec)) is not None:
                 raise ToolError(f"tool {spec.name!r}: {reason}")
-            return within(running.timeout_s, lambda: _values(model, running.threads, device, pairs))
+            # piq's SR-SIM scales an image's saliency by the largest of the batch.
+            parts = [pairs] if spec.library == "pyiqa" else [[pair] for pair in pairs]
+            return within(
+                running.timeout_s, lambda: [v for part in parts for v in _values(model, running.threads, device, part)]
+            )
     except Overdue as error:
         height, width = pairs[0][0].shape[:2]
         _failures[spec.key] = reason = (
