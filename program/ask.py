@@ -76,7 +76,8 @@ def ask(
         limits = limits_for(str(model.model))
         present = {name: _inlined(value, limits) for name, value in present.items()}
         demos = [_inlined_demo(demo, limits) for demo in demos]
-    question: _Question[T] = _Question(predictor, demos, present, model, dict(config or {}))
+    inlined = None if present is shown[1] else shown[1]
+    question: _Question[T] = _Question(predictor, demos, present, model, dict(config or {}), inlined)
     key = question_key(predictor, signature, demos, present, model, question.config)
     if key is None:
         return _climbed(question, signature, shown, check, example)
@@ -101,6 +102,8 @@ class _Question(Generic[T]):
     inputs: dict[str, Any]
     lm: dspy.BaseLM
     config: dict[str, Any]
+    shown: dict[str, Any] | None = None
+    """The inputs with references, where those that are sent hold the images themselves."""
     repeats: int = 0
 
     def __post_init__(self) -> None:
@@ -112,7 +115,9 @@ class _Question(Generic[T]):
         while True:
             self.left -= 1
             try:
-                return call(self.predictor, signature, self.demos, self.inputs, self.lm, self.config)
+                return call(
+                    self.predictor, signature, self.demos, self.inputs, self.lm, self.config, self.shown
+                )  # fmt: skip
             except LMError as error:
                 if not is_retryable_lm_error(error) or self.left == 0:
                     raise

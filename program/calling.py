@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from time import time
@@ -34,8 +35,9 @@ def call(
     inputs: dict[str, Any],
     lm: dspy.BaseLM,
     config: Mapping[str, Any],
+    shown: Mapping[str, Any] | None = None,
 ) -> dspy.Prediction:
-    """Put a question once: DSPy repeats nothing here.
+    """Put a question once: DSPy repeats nothing here. `shown` are inputs to trace in place of inlined images.
 
     Raises BudgetSpent before a call that would pass the budget, ValueError for an answer without all its texts,
     AdapterParseError for one that cannot be read, and LMError when the model gave none.
@@ -48,7 +50,8 @@ def call(
             dspy.context(lm=lm, adapter=adapter_for(lm), disable_history=False),
             admission.of_lm(ledger) as prepared,
         ):
-            prediction = predictor(signature=signature, demos=demos, lm=prepared, config=dict(config), **inputs)
+            with _retraced(shown):
+                prediction = predictor(signature=signature, demos=demos, lm=prepared, config=dict(config), **inputs)
     except LMError as error:
         # DSPy's engine border rewords whatever passes it; what the caller gave wrong is told as it was.
         if isinstance(error.__cause__, InputError):
@@ -228,6 +231,20 @@ class _Prepared:
     def __exit__(self, *raised: Any) -> None:
         if self._admission._around:
             self._admission.__exit__(*raised)
+
+
+@contextmanager
+def _retraced(shown: Mapping[str, Any] | None) -> Iterator[None]:
+    """Let DSPy's trace hold the shown inputs: optimizers make demos of it, which are saved."""
+    trace = dspy.settings.trace
+    if shown is None or trace is None:
+        yield
+        return
+    with dspy.context(trace=[]):
+        yield
+        traced = [(predictor, dict(shown), prediction) for predictor, _, prediction in dspy.settings.trace]
+    trace += traced
+    del trace[: max(0, len(trace) - dspy.settings.max_trace_size)]
 
 
 def _without_images(messages: Any) -> Any:

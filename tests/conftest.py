@@ -1,5 +1,6 @@
 """Every test: no network, no user's cache or MLflow store, no key, fresh DSPy settings, seeded randomness."""
 
+import asyncio
 import json
 import logging
 import os
@@ -21,6 +22,10 @@ os.environ["TQDM_DISABLE"] = "1"
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "agentic-iqa-hypothesis")
 settings.register_profile("hermetic", database=None, derandomize=True, deadline=None)
 settings.load_profile("hermetic")
+
+# LiteLLM takes the thread's event loop, makes one where none is, and leaves closing it to the garbage collector, whose
+# complaint fails whichever test runs then. A thread that was told it has none is left alone.
+asyncio.set_event_loop(None)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "AGENTICIQA_API_KEY")

@@ -13,8 +13,11 @@ from PIL import Image
 from program import assess, compile, evaluate
 from program.agent import AgenticIQA
 from program.errors import SettingsError
+from program.images import IMAGES
 from program.saving import save
 from program.settings import load_settings
+from program.tracking.store import Tracker
+from program.tracking.traces import traced
 
 KEY, HEADER_KEY, PASSWORD = "sk-planted-4f9c2a17e6", "hdr-planted-77b1d03c55", "pw-planted-0c44e9a2b8"
 
@@ -89,6 +92,7 @@ def test_no_key_and_no_picture_is_written_by_the_commands(folder, loopback, loop
     assert found_in(folder, [b"small-vlm"])  # the search does find what is there
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow, of its own type hints
 @pytest.mark.parametrize("engine", ["auto", "litellm"])
 def test_an_own_lm_keeps_its_key_headers_and_pictures_to_itself(engine, folder, loopback, caplog):
     caplog.set_level("DEBUG", logger="program")
@@ -97,7 +101,15 @@ def test_an_own_lm_keeps_its_key_headers_and_pictures_to_itself(engine, folder, 
         "openai/gpt-4o", api_base=server.base, api_key=KEY, extra_headers={"X-Secret": HEADER_KEY}, engine=engine
     )
     iqa = AgenticIQA(load_settings(), lm=lm)
-    assert iqa(image=folder / "0-0.png").status == "ok"
+    tracker = Tracker(load_settings().mlruns_dir, "own")
+    with traced(tracker, 1.0), dspy.context(trace=[]):
+        assert iqa(image=folder / "0-0.png").status == "ok"
+        steps = list(dspy.settings.trace)
+    shown = [inputs["image"].url for _, inputs, _ in steps if "image" in inputs]
+    assert len(shown) == 2
+    assert set(shown) == {IMAGES.add(folder / "0-0.png").url}
+    assert not re.search(r"base64,[A-Za-z0-9+/]{40}", repr(steps) + repr(lm.history))
+    assert found_in(folder / "mlruns", [b"quality_reasoning"])  # the spans are there
     iqa.summarizer.score.lm = lm
     save(iqa, folder / "mine")
     assert any(h.get("x-secret") == HEADER_KEY for h in server.headers)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ("annotate_trace", "traced", "without_image_bytes")
 
+_PRIVATE = re.compile(r"headers$|api_?key$|^authorization$", re.IGNORECASE)
+"""Options of a language model that may hold keys; MLflow writes most of a model's options down."""
 _IMAGE_BYTES = re.compile(r"(data:[\w.+-]+/[\w.+-]+;base64,)[A-Za-z0-9+/=_-]{16,}")
 
 
@@ -76,12 +78,22 @@ def traced(tracker: "Tracker", rate: float) -> Iterator[None]:
 
 
 def _strip(span: Any) -> None:
-    """Leave out the image bytes that a caller's own language model was sent inline."""
-    span.set_inputs(without_image_bytes(span.inputs))
+    """Leave out the image bytes that a caller's own language model was sent inline, and the headers it was given."""
+    span.set_inputs(_without_headers(without_image_bytes(span.inputs)))
     span.set_outputs(without_image_bytes(span.outputs))
     for key, value in list(span.attributes.items()):
-        if not key.startswith("mlflow.") and "base64," in str(value):
+        if _PRIVATE.search(key):
+            span.set_attribute(key, "(left out)")
+        elif not key.startswith("mlflow.") and "base64," in str(value):
             span.set_attribute(key, without_image_bytes(value))
+
+
+def _without_headers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: "(left out)" if _PRIVATE.search(str(key)) else _without_headers(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_headers(item) for item in value]
+    return value
 
 
 @contextlib.contextmanager
