@@ -182,7 +182,7 @@ def test_no_demos_is_the_prior_and_demos_pull_towards_their_labels() -> None:
     assert low < prior - 0.2
     assert high > prior + 0.2
     many = [_demo(_noisy(s), 2) for s in (8, 10, 11, 12, 13, 13.5, 14.5, 15, 16, 18)]
-    assert _score(query, many) == pytest.approx(2.0, abs=0.35)
+    assert abs(_score(query, many) - 2) < (prior - 2) / 3
 
 
 def test_demos_with_a_reference_do_not_correct_scores_without_one() -> None:

@@ -7,7 +7,7 @@ from scipy import ndimage
 from skimage import data as photographs
 from skimage.feature import local_binary_pattern
 
-from program.lms.perceptual.blend import Blend, gate_weights, share_of
+from program.lms.perceptual.blend import GATE_MOST, UNFAMILIAR, Blend, gate_weights, share_of
 from program.lms.perceptual.codes import Layout, code_names, learn, patch_rows, projection_of
 from program.lms.perceptual.features import FEATURE_NAMES, coded_planes, measure
 from program.lms.perceptual.measures import gradient
@@ -130,7 +130,7 @@ def test_grouped_kernel_is_the_weighted_sum_and_survives_json() -> None:
     assert hyper_of({"width": 1.0, "linear": 0.25, "noise": 0.1, "clip": 3.0, "groups": groups}) == hyper
 
 
-def test_the_gate_gives_each_kind_its_own_regression() -> None:
+def test_the_gate_gives_each_kind_its_own_regression_and_strangers_more_doubt() -> None:
     rng = np.random.default_rng(1)
     natural, distorted = rng.normal(-2, 0.3, (30, 4)), rng.normal(2, 0.3, (60, 4))
     standard, hyper = Standard(np.zeros(4), np.ones(4), 9.0), Hyper(1.0, 0.0, 0.1, 9.0)
@@ -139,9 +139,13 @@ def test_the_gate_gives_each_kind_its_own_regression() -> None:
     gate = gate_weights(general, np.r_[-np.ones(30), np.ones(60)])
     blend = Blend(Regression(natural, np.full(30, 4.0), standard, hyper), general, gate)
     seen = blend.project(np.array([[-2.0] * 4, [2.0] * 4]))
-    assert seen.share[0] < 0.05 < 0.95 < seen.share[1]
-    np.testing.assert_allclose(seen.mean, [4, 2], atol=0.15)
+    assert seen.share[0] < 0.05 < 0.95 * GATE_MOST < seen.share[1] <= GATE_MOST
+    np.testing.assert_allclose(seen.mean, [4, 4 - 2 * GATE_MOST], atol=0.15)
+    far = blend.project(np.array([[-2.0, 2.0, -2.0, 2.0]]))
+    assert far.novelty[0] > 0.5 > 0.2 > seen.novelty[0]
+    disagreement = far.share * (1 - far.share) * (far.natural.mean - far.general.mean) ** 2
+    np.testing.assert_allclose(far.spread, disagreement + UNFAMILIAR * far.novelty)
     covariance = blend.covariance(seen, seen)
     np.testing.assert_allclose(covariance, covariance.T)
     assert np.linalg.eigvalsh(covariance).min() > -1e-9
-    np.testing.assert_allclose(share_of(np.array([-1e6, 1e6])), [0, 1], atol=1e-9)
+    np.testing.assert_allclose(share_of(np.array([-1e6, 1e6])), [0, GATE_MOST], atol=1e-9)
