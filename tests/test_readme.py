@@ -17,8 +17,9 @@ from program.saving import save
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text("utf-8")
 BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)]
 
-ELSEWHERE = ("make ", "mlflow ui", "--lm openai", ". .venv")
-"""Lines that tests of their own run: the two commands (`.ci/run`), the MLflow page, a remote model (`test_wire.py`)."""
+ELSEWHERE = ("make ", "mlflow ui", "mlflow models serve", "--lm openai", ". .venv", "pip install", "program.serve")
+"""Lines that tests of their own run: the two commands (`.ci/run`), MLflow's page (`test_mlflow_browser.py`) and server
+(`test_registry.py`), remote models (`test_models_docs.py`), the service (`test_serving_docs.py`)."""
 
 
 def commands() -> list[str]:
@@ -32,6 +33,8 @@ def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
     photo.save(tmp_path / "photo.jpg")
     photo.save(tmp_path / "original.png")
     photo.resize((64, 48)).resize(photo.size).save(tmp_path / "distorted.png")
+    (tmp_path / "photos").mkdir()
+    photo.rotate(90).save(tmp_path / "photos" / "one.png")
     lines = []
     for number, split in enumerate(("train", "train", "validation", "test")):
         for level in range(4):
@@ -49,6 +52,7 @@ def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
     return tmp_path
 
 
+@pytest.mark.filterwarnings("default")  # MLflow's model code warns of its own type hints
 def test_the_shell_lines_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(commands()) >= 6
     for line in commands():
