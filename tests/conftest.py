@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
@@ -20,7 +20,10 @@ os.environ["TQDM_DISABLE"] = "1"
 
 # Seeded like everything else, and no folder of Hypothesis's in the tree.
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "agentic-iqa-hypothesis")
-settings.register_profile("hermetic", database=None, derandomize=True, deadline=None)
+# A busy machine is no fault of a test: neither its deadline nor the pace of making examples counts.
+settings.register_profile(
+    "hermetic", database=None, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("hermetic")
 
 # LiteLLM takes the thread's event loop, makes one where none is, and leaves closing it to the garbage collector, whose

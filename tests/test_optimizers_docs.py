@@ -66,7 +66,8 @@ def test_the_lines_with_a_language_model_run(folder, loopback, capsys) -> None:
 def test_the_python_block_runs(folder, capsys) -> None:
     (text,) = (text for language, text in BLOCKS if language == "python")
     exec(text, {})  # noqa: S102
-    assert "on validation" in capsys.readouterr().out
+    # Which verdict it is depends on the expert; that there is one does not.
+    assert "validation" in capsys.readouterr().out
 
 
 def test_the_table_names_every_recipe() -> None:
