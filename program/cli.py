@@ -99,8 +99,9 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     for name in ("program", "optimizers", "data"):
         logging.getLogger(name).setLevel(level)
-    # A server that died moves the run elsewhere: that is said even to those who asked for no log.
-    logging.getLogger("program.tracking").setLevel(min(level, logging.WARNING))
+    # A server that died moves the run elsewhere, a cache that cannot be used costs time: both are always said.
+    for name in ("program.tracking", "program.cache"):
+        logging.getLogger(name).setLevel(min(level, logging.WARNING))
     for name in ("dspy.evaluate", "dspy.teleprompt"):
         # A line for every candidate, between the progress bars.
         logging.getLogger(name).setLevel(logging.WARNING if level > logging.DEBUG else level)

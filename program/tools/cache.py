@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from program.cache import open_cache
+from program.cache import PlainCache
 from program.decoding import READING_RULES
 from program.images import Box
 
@@ -61,7 +61,7 @@ class ReadingsCache:
 
     def __init__(self, folder: Path | None, *, size_limit_mb: int = 512) -> None:
         self._limit_mb = size_limit_mb
-        self._cache = open_cache(folder, size_limit_mb=size_limit_mb) if folder is not None else None
+        self._cache = PlainCache(folder, size_limit_mb=size_limit_mb) if folder is not None else None
 
     @property
     def state(self) -> CacheState | None:

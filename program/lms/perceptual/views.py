@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from program.cache import open_cache
+from program.cache import PlainCache
 from program.decoding import READING_RULES
 from program.errors import ImageError
 from program.images import HOST, IMAGES, ImageRef
@@ -128,7 +128,7 @@ class Viewer:
     def __init__(self, folder: Path | None = None) -> None:
         """Keep measurements in `folder`, or in memory only."""
         self._folder = folder
-        self._disk = open_cache(folder) if folder is not None else None
+        self._disk = PlainCache(folder) if folder is not None else None
 
     def view(self, image: Any, reference: Any = None) -> View:
         """Return the view of an input's image: a dspy.Image, reference URL, data URI, or an ImageRef."""
