@@ -1,55 +1,52 @@
 """A file beside the output that remembers every judged image, so that a killed batch goes on where it stopped."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from program.bulk.rows import BatchRow
 from program.errors import InputError
+from program.linelog import LineLog
 
 __all__ = ("Journal",)
 
 
 class Journal:
-    """JSON lines: whose they are, then a row and its image's stamp each; flushed at once, so a kill loses none.
-
-    One writer at a time, held by a lock where the system has one. `finish` removes it.
-    """
+    """JSON lines: whose they are, then a row and its image's stamp each. One writer at a time; `finish` removes it."""
 
     def __init__(self, out: Path, context: Mapping[str, Any]) -> None:
         self.path = out.with_name(f"{out.name}.partial")
         self._header = {"journal": "batch", "context": dict(context)}
         self.done: dict[str, tuple[list[int], BatchRow]] = {}
         """What an earlier run finished, by item id: the image's stamp and the row."""
-        self._file: IO[str] | None = None
+        self._log: LineLog | None = None
 
     def __enter__(self) -> "Journal":
+        self._log = LineLog(self.path, mend="give another --out")
         try:
-            self._file = self.path.open("a+", encoding="utf-8", newline="\n")
-        except OSError as error:
-            fault = f"cannot be written ({error.strerror})"
-            raise InputError(f"file {str(self.path)!r}: {fault}; give another --out") from error
-        try:
-            self._lock()
-            if self.path.stat().st_size:
-                self._read()
-            if not self.path.stat().st_size:
+            number = 0
+            for number, line in enumerate(self._log.lines(), 1):
+                if number == 1:
+                    self._check(line)
+                else:
+                    self._remember(line)
+            if not number:
+                self._log.clear()
                 self._line(self._header)
         except BaseException:
-            self._file.close()
+            self._log.close()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._log is not None:
+            self._log.close()
 
     def append(self, stamp: list[int], row: BatchRow) -> None:
         """Remember one row; it survives a kill of the process from here on."""
@@ -61,35 +58,8 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def _line(self, content: Mapping[str, Any]) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps(content, ensure_ascii=False) + "\n")
-            self._file.flush()
-
-    def _lock(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            return
-        if self._file is None:
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InputError(f"file {str(self.path)!r}: another run writes it; wait, or give another --out") from error
-
-    def _read(self) -> None:
-        whole = 0
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file):
-                if not line.endswith(b"\n"):  # a kill can leave half a line at the end
-                    break
-                whole += len(line)
-                if number == 0:
-                    self._check(line)
-                else:
-                    self._remember(line)
-        if whole < self.path.stat().st_size:
-            os.truncate(self.path, whole)
+        if self._log is not None:
+            self._log.append(json.dumps(content, ensure_ascii=False))
 
     def _check(self, line: bytes) -> None:
         try:

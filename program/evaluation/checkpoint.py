@@ -5,19 +5,22 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from program.errors import InputError
 from program.evaluation.record import SCHEMA_VERSION, Dataset
 from program.evaluation.rows import Row
+from program.linelog import LineLog
 
 __all__ = ("Checkpoint",)
 
+_MEND = "name another file with --checkpoint, or another cache folder (AGENTICIQA_CACHE_DIR)"
+
 
 class Checkpoint:
-    """Rows on disk: a header line that says whose they are, then one line per sample, flushed at once.
+    """Rows on disk: a header line that says whose they are, then one line per sample.
 
     Without a path it remembers nothing. One writer at a time. Without `resume` an existing file is kept
     beside the new one as `<name>.previous`.
@@ -33,7 +36,7 @@ class Checkpoint:
             **dataset.model_dump(mode="json"),
             "context": json.loads(json.dumps(dict(context))),
         }
-        self._file: IO[str] | None = None
+        self._log: LineLog | None = None
         self._resume = resume
         self._done: dict[str, bytes] = {}
         """Rows of an earlier run as they were written, by sample id."""
@@ -41,53 +44,49 @@ class Checkpoint:
     def __enter__(self) -> "Checkpoint":
         if self._path is None:
             return self
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._resume and self._path.is_file() and self._path.stat().st_size:
-            self._read(self._path)
-            self._file = self._path.open("a", encoding="utf-8", newline="\n")
-        else:
-            if self._path.exists():
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if not self._resume and self._path.exists():
                 os.replace(self._path, self._path.with_name(self._path.name + ".previous"))
-            self._file = self._path.open("w", encoding="utf-8", newline="\n")
-            self._write(json.dumps(self._header))
+        except OSError as error:
+            fault = f"cannot be written ({error.strerror})"
+            raise InputError(f"checkpoint {str(self._path)!r}: {fault}; {_MEND}") from error
+        self._log = LineLog(self._path, mend=_MEND)
+        try:
+            self._read(self._log)
+        except BaseException:
+            self._log.close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._log is not None:
+            self._log.close()
 
     def append(self, row: Row) -> None:
         """Write one finished sample; it survives a kill of the process from here on."""
-        if self._file is not None:
-            self._write(row.line().decode("utf-8"))
+        if self._log is not None:
+            self._log.append(row.line().decode("utf-8"))
 
     def pop(self, sample_id: str) -> Row | None:
         """Return the row of a sample that an earlier run finished, once."""
         line = self._done.pop(sample_id, None)
         return None if line is None else Row.model_validate_json(line)
 
-    def _write(self, line: str) -> None:
-        if self._file is not None:
-            self._file.write(line + "\n")
-            self._file.flush()
-
-    def _read(self, path: Path) -> None:
-        whole = 0
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):  # a kill can leave half a line at the end
-                    break
-                whole += len(line)
-                if number == 1:
-                    self._check_header(line)
-                else:
-                    self._done[self._id(line, number)] = line
-        if not whole:
+    def _read(self, log: LineLog) -> None:
+        if log.empty:
+            log.append(json.dumps(self._header))
+            return
+        number = 0
+        for number, line in enumerate(log.lines(), 1):
+            if number == 1:
+                self._check_header(line)
+            else:
+                self._done[self._id(line, number)] = line
+        if not number:  # no whole line: not a file of ours
             self._check_header(b"")
-        if whole < path.stat().st_size:
-            os.truncate(path, whole)
 
     def _id(self, line: bytes, number: int) -> str:
         try:
