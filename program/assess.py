@@ -1,6 +1,7 @@
 """`python -m program.assess`: judge one image, a folder or a manifest, or say which of two is better."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ _CODES = (
     "exit codes: 0 all judged; 1 an image failed, or got no score where --min-score asks for one; "
     "2 cannot run; 3 a score is below --min-score"
 )
+_KEPT = "what was judged is kept, and the same command goes on there"
+_LOST = "what was judged is lost; --out FILE keeps it"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,7 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     add_settings_flags(parser)
     add_budget_flags(parser)
     arguments = parser.parse_args(argv)
-    return run_command(lambda: _assess(arguments))
+    kept = _KEPT if arguments.out else _LOST if len(arguments.image) > 1 or os.path.isdir(arguments.image[0]) else ""
+    return run_command(lambda: _assess(arguments), kept=kept)
 
 
 def _assess(arguments: argparse.Namespace) -> int:

@@ -29,27 +29,44 @@ _ROLE_FLAGS = {
 }  # fmt: skip
 
 
-def run_command(body: Callable[[], int]) -> int:
-    """Run a command's body and return its exit code: input errors become one line on stderr and 2."""
+def run_command(body: Callable[[], int], *, kept: str = "") -> int:
+    """Run a command's body and return its exit code: input errors become one line on stderr and 2.
+
+    `kept` says what is left of a run that is stopped in the middle, and how to go on.
+    """
     # Offline, LiteLLM would try to download a price list at first use; libraries' tqdm bars would tear our own.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("TQDM_DISABLE", "1")
+    import logging
+
     # Imports make half a million objects that stay: looking through them again and again takes a tenth of a start.
     gc.set_threshold(50_000, 20, 20)
     from data.errors import DataError
     from program.errors import InputError
 
     try:
-        return body()
+        code = body()
+        sys.stdout.flush()
+        return code
     except (InputError, DataError) as error:
         return _complain(str(error))
     except KeyboardInterrupt:
-        print("interrupted; what was finished is kept, run the same command again to go on", file=sys.stderr)
+        print("; ".join(filter(None, ("interrupted", kept))), file=sys.stderr)
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # who read our output has stopped, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED_SAMPLES
+    except OSError as error:
+        # What the system refuses (rights, space, a name too long) is no bug; who asks for logs gets the traceback.
+        if error.strerror is None or logging.getLogger("program").isEnabledFor(logging.INFO):
+            raise
+        where = f"{str(error.filename)[:200]!r}: " if error.filename is not None else ""
+        return _complain(f"{where}{error.strerror}; check the path, its permissions and the space left (-v: where)")
     except Exception as error:
         # A failing model service is an outside fault, told in one line; anything else is a bug and keeps its traceback.
         if type(error).__name__.startswith("LM") and type(error).__module__.startswith("dspy"):
-            return _complain(f"language model: {error}; check --lm, --api-base and the key in the environment")
+            mend = "check --lm, --api-base and the key in the environment"
+            return _complain("; ".join(filter(None, (f"language model: {error}", mend, kept))))
         raise
 
 

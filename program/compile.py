@@ -18,6 +18,8 @@ from program.cli import (
 OPTIMIZERS = ("none", "labeled", "bootstrap", "random-search", "mipro", "gepa", "simba", "copro", "fusion")
 """Names for --help, which must not import the optimizers; a test keeps them equal."""
 
+_KEPT = "what was finished is kept; go on with --resume and the same --out"
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
@@ -43,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     add_settings_flags(parser)
     add_budget_flags(parser)
     arguments = parser.parse_args(argv)
-    return run_command(lambda: _compile(arguments))
+    return run_command(lambda: _compile(arguments), kept=_KEPT)
 
 
 def _compile(arguments: argparse.Namespace) -> int:

@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     add_settings_flags(parser)
     add_budget_flags(parser)
     arguments = parser.parse_args(argv)
-    return run_command(lambda: _evaluate(arguments))
+    return run_command(lambda: _evaluate(arguments), kept="what was finished is kept; go on with --resume")
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:

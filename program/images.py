@@ -9,6 +9,7 @@ import hashlib
 import io
 import re
 import shutil
+import stat
 import tempfile
 import threading
 import weakref
@@ -222,10 +223,12 @@ class ImageStore:
     def _add_path(self, path: Path, max_pixels: int) -> ImageRef:
         name = str(path)
         try:
-            stat = path.stat()
-            if path.is_dir():
+            facts = path.stat()
+            if stat.S_ISDIR(facts.st_mode):
                 raise ImageError(f"image {name!r}: is a folder; give an image file")
-            key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size)
+            if not stat.S_ISREG(facts.st_mode):  # a pipe would be waited for, and could not be read twice
+                raise ImageError(f"image {name!r}: is not a plain file; write it to one first")
+            key = (str(path.resolve()), facts.st_mtime_ns, facts.st_size)
             known = self._seen.get(key)
             if known is not None and known.width * known.height <= max_pixels:
                 self._borrow(known.sha256)
@@ -234,8 +237,11 @@ class ImageStore:
             data = path.read_bytes()
         except FileNotFoundError as error:
             raise ImageError(f"image {name!r}: no such file; check the path") from error
-        except OSError as error:
-            raise ImageError(f"image {name!r}: cannot be read ({error.strerror}); check its permissions") from error
+        except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+            if isinstance(error, ImageError):
+                raise
+            reason = getattr(error, "strerror", None) or error
+            raise ImageError(f"image {name[:200]!r}: cannot be read ({reason}); check its permissions") from error
         ref = self._check(data, path.resolve(), path.name, max_pixels, shown=name)
         with self._lock:
             self._seen[key] = ref

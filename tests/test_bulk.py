@@ -1,6 +1,7 @@
 """Many images from the command: tables, resume, gate, summary and comparison."""
 
 import csv
+import errno
 import json
 import os
 import signal
@@ -100,6 +101,66 @@ def test_globs_depth_and_references_choose(folder, tmp_path):
         gather([str(folder)], globs=["*.tif"])
     with pytest.raises(InputError, match="no such file or folder"):
         gather(["none"])
+
+
+@pytest.fixture
+def without_rights(monkeypatch):
+    """Take the right to look into a folder away, from root too."""
+    plain = os.scandir
+
+    def of(folder):
+        def scandir(path="."):
+            if Path(path) == folder:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return plain(path)
+
+        monkeypatch.setattr(os, "scandir", scandir)
+
+    return of
+
+
+def test_a_folder_below_that_cannot_be_read_is_a_row_with_its_error(
+    program, folder, tmp_path, capsys, without_rights
+):  # fmt: skip
+    without_rights(folder / "deep")
+    out = tmp_path / "out.csv"
+    assert assess.main([str(folder), "--recursive", "--out", str(out), "--min-score", "1"]) == 1
+    rows = read_csv(out)
+    assert [(row["id"], row["status"]) for row in rows] == [("'=cmd().png", "ok"), ("a.png", "ok"), ("deep", "error")]
+    assert "cannot be read (Permission denied)" in rows[2]["error"]
+
+
+def test_a_folder_that_cannot_be_read_is_not_called_empty(folder, without_rights):
+    without_rights(folder)
+    with pytest.raises(InputError, match=r"folder '.+photos': cannot be read \(Permission denied\)"):
+        gather([str(folder)])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_among_the_images_keeps_nobody_waiting(program, tmp_path, encoded):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").write_bytes(encoded())
+    os.mkfifo(tmp_path / "in" / "b.png")
+    rows = judge(program, gather([str(tmp_path / "in")]), Question(), progress=False)
+    assert [row.status for row in rows] == ["ok", "error"]
+    assert "not a plain file" in rows[1].error
+
+
+def test_an_out_that_is_a_folder_is_told_before_anything_is_judged(program, folder, tmp_path, capsys):
+    out = tmp_path / "results.csv"
+    out.mkdir()
+    assert assess.main([str(folder), "--out", str(out)]) == 2
+    assert "is a folder" in capsys.readouterr().err
+    assert not program.engine.requests
+    assert list(tmp_path.glob("*.partial")) == []
+
+
+def test_names_that_no_system_holds_are_one_line(program, capsys):
+    for name in ("x" * 5000, "x" * 5000 + ".jsonl"):
+        assert assess.main([name]) == 2
+        captured = capsys.readouterr().err
+        assert captured.startswith("error: ")
+        assert captured.count("\n") == 1
 
 
 def test_equal_names_of_two_folders_stay_apart(tmp_path, encoded):
@@ -323,6 +384,39 @@ def test_a_real_comparison_of_a_blurred_copy(tmp_path, capsys):
     assert (same["better"], same["difference"], same["reasons"]) == (None, 0, ["Both are the same file."])
     write_rows(tmp_path / "empty.csv", [])
     assert read_csv(tmp_path / "empty.csv") == []
+
+
+def test_an_interrupted_batch_keeps_what_was_in_flight_and_says_how_to_go_on(
+    program, folder, tmp_path, capsys, monkeypatch
+):
+    from concurrent.futures import wait
+
+    turns = iter([1])
+
+    def interrupted(futures, **how):
+        next(turns, None) or (_ for _ in ()).throw(KeyboardInterrupt)
+        return wait(futures, **how)
+
+    started, plain = [], type(program).forward
+
+    def slow(self, image, **given):
+        started.append(image.name)
+        time.sleep(0.2)
+        return plain(self, image=image, **given)
+
+    monkeypatch.setattr(type(program), "forward", slow)
+    monkeypatch.setattr("program.bulk.running.wait", interrupted)
+    out = tmp_path / "out.csv"
+    command = [str(folder), "--recursive", "--workers", "2"]
+    assert assess.main([*command, "--out", str(out)]) == 130
+    assert "interrupted; what was judged is kept, and the same command goes on there" in capsys.readouterr().err
+    journal = [json.loads(line) for line in out.with_name("out.csv.partial").read_text("utf-8").splitlines()[1:]]
+    assert sorted(entry["row"]["id"].split("/")[-1] for entry in journal if entry["row"]["status"] == "ok") == sorted(
+        started
+    )
+    turns = iter(())
+    assert assess.main(command) == 130
+    assert "interrupted; what was judged is lost; --out FILE keeps it" in capsys.readouterr().err
 
 
 def test_a_budget_ends_a_batch_and_what_was_judged_is_kept(program, folder, tmp_path, capsys):

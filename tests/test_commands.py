@@ -154,3 +154,35 @@ def test_compile_refuses_before_it_starts_and_saves_nothing(tmp_path, capsys, ar
     assert compile.main(filled) == 2
     assert message in one_line(capsys)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_the_system_refuses_is_one_line_and_a_traceback_only_for_who_asks(capsys, tmp_path, caplog):
+    from program.cli import run_command
+
+    def refused():
+        raise PermissionError(13, "Permission denied", str(tmp_path / "there"))
+
+    assert run_command(refused) == 2
+    error = one_line(capsys)
+    assert str(tmp_path / "there") in error
+    assert "Permission denied" in error
+    with caplog.at_level("INFO", logger="program"), pytest.raises(PermissionError):
+        run_command(refused)
+
+
+def test_a_reader_that_stops_reading_is_no_error(tmp_path):
+    import subprocess
+    import sys
+
+    script = (
+        "import sys, time\nfrom program.cli import run_command\n"
+        "def body():\n    for _ in range(300):\n        sys.stdout.write('x' * 10**6)\n        time.sleep(0.01)\n"
+        "sys.exit(run_command(body))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout.read(1) == b"x"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -25,9 +26,11 @@ EXIT_BELOW_MINIMUM = 3
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Do what the flags ask for, and return the exit code."""
     sources = arguments.image
-    single = len(sources) == 1 and not Path(sources[0]).is_dir() and not sources[0].endswith(".jsonl")
+    single = len(sources) == 1 and not os.path.isdir(sources[0]) and not sources[0].endswith(".jsonl")
     if arguments.out is not None and arguments.out.suffix not in FORMATS:
         raise InputError(f"--out {str(arguments.out)!r}: unknown kind; end its name in {', '.join(FORMATS)}")
+    if arguments.out is not None and os.path.isdir(arguments.out):
+        raise InputError(f"--out {str(arguments.out)!r}: is a folder; name a file in it")
     if arguments.compare:
         return _compare(arguments, settings)
     if single and arguments.out is None:

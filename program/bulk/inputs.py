@@ -3,7 +3,7 @@
 import fnmatch
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,22 +46,37 @@ def gather(
     items: list[Item] = []
     for source in sources:
         path = Path(source)
-        if path.is_dir():
-            items += [_item(_name(p.relative_to(path)), p, reference) for p in _files(path, recursive, globs)]
+        if os.path.isdir(source):
+            items += _of_folder(path, recursive, globs, reference)
         elif path.suffix == ".jsonl":
             items += _of_manifest(path)
-        elif path.is_file():
+        elif os.path.exists(source):
             items.append(_item(_name(path), path, reference))
         else:
-            raise InputError(f"image {source!r}: no such file or folder; check the path")
+            raise InputError(f"image {source[:200]!r}: no such file or folder; check the path")
     if not items:
         hint = "" if recursive else "; --recursive looks into its folders too"
         raise InputError(f"{sources[0]!r}: holds no image to judge ({', '.join(globs or IMAGE_SUFFIXES)}){hint}")
     return _distinct(items)
 
 
-def _files(folder: Path, recursive: bool, globs: Sequence[str]) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
+def _of_folder(folder: Path, recursive: bool, globs: Sequence[str], reference: Path | None) -> list[Item]:
+    """Return a folder's items; a folder below it that cannot be read is one with that error."""
+    unread: list[Item] = []
+
+    def note(error: OSError) -> None:
+        path = Path(error.filename)
+        fault = f"folder {_name(path)!r}: cannot be read ({error.strerror}); check its permissions"
+        if path == folder:
+            raise InputError(fault) from error
+        unread.append(Item(_name(path.relative_to(folder)), None, error=fault))
+
+    files = list(_files(folder, recursive, globs, note))
+    return [*(_item(_name(p.relative_to(folder)), p, reference) for p in files), *unread]
+
+
+def _files(folder: Path, recursive: bool, globs: Sequence[str], note: Callable[[OSError], None]) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder, onerror=note):
         folders[:] = sorted(f for f in folders if not f.startswith(".")) if recursive else []
         for name in sorted(names):
             path = Path(parent) / name

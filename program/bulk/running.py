@@ -115,9 +115,19 @@ def _judged(
                         raise
                     row = _failed(item, f"language model: {error}")
                 yield item, row
+    except KeyboardInterrupt:
+        yield from _in_flight(waiting)
+        raise
     finally:
         for future in waiting:
             future.cancel()
+
+
+def _in_flight(waiting: Mapping[Future[BatchRow], Item]) -> Iterator[tuple[Item, BatchRow]]:
+    """Wait for what is being judged, as its answers may be paid for; what has not begun is dropped."""
+    for future in [future for future in waiting if not future.cancel()]:
+        if future.exception() is None:
+            yield waiting[future], future.result()
 
 
 def _row(program: AgenticIQA, item: Item, question: Question) -> BatchRow:
