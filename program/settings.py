@@ -72,6 +72,8 @@ class ToolSettings(_Section):
     """Threads of one torch operation, for the whole process: a fixed number gives the same value to the last digit."""
     timeout_s: float = Field(gt=0)
     """A tool that takes longer to measure one image fails, and is left out for the rest of the process."""
+    load_timeout_s: float = Field(gt=0)
+    """Likewise one that takes longer to be loaded (weights on a disk or network that does not answer)."""
     reduce_above_px: int = Field(ge=65536)
     """Larger images are measured averaged down by the smallest whole factor: tools take up to 3 KB a pixel."""
     resize_reference: bool

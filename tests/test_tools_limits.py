@@ -38,6 +38,10 @@ def alone(monkeypatch):
     """No model and no failure of another test, and none left for the next."""
     monkeypatch.setattr(models, "_pools", {})
     monkeypatch.setattr(models, "_failures", {})
+    yield
+    deadline = time.monotonic() + 20
+    while models.held_up() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _runner(**options):
@@ -136,6 +140,75 @@ def test_a_hung_tool_does_not_block_the_other_tools_nor_its_own_queue(alone, sce
     release.set()
 
 
+def test_a_tool_whose_loading_hangs_is_left_out_and_output_still_comes_out(alone, scene, monkeypatch, capsys):
+    release, entered, real = threading.Event(), threading.Event(), models._import
+
+    class Library:
+        """pyiqa as far as loading goes: NIQE's weights lie on a disk that does not answer."""
+
+        @staticmethod
+        def create_metric(name, **_):
+            if name == "piqe":
+                entered.set()
+                release.wait(60)
+            return lambda *inputs: torch.zeros(1)
+
+    monkeypatch.setattr(models, "_import", lambda library: Library if library == "pyiqa" else real(library))
+    image, reference = (IMAGES.add(p) for p in scene)
+    runner = _runner(load_timeout_s=0.5)
+    loaded = runner.measure("GMSD", image, reference)
+    started = time.perf_counter()
+    hung = runner.measure("PIQE", image)
+    assert entered.is_set()
+    assert hung.error.startswith("tool 'PIQE': did not load within 0.5 s and is left out from here on")
+    sys.stdout.write("the result\n")
+    assert capsys.readouterr().out == "the result\n"
+    other = runner.measure("PSNR", image, reference)
+    assert other.error.startswith("tool 'PSNR': cannot be loaded while the loading of 'PIQE' hangs")
+    assert [spec.name for spec in runner.ready("FR") if spec.library == "pyiqa"] == ["GMSD"]
+    assert runner.measure("GMSD", image, reference).raw == loaded.raw
+    assert time.perf_counter() - started < 20
+    assert "PIQE" not in {spec.name for spec in runner.ready("NR")}
+    release.set()
+    for _ in range(100):
+        if (late := runner.measure("PSNR", image, reference)).error is None:
+            break
+        time.sleep(0.05)
+    assert late.error is None
+
+
+def test_a_library_that_hangs_when_it_is_imported_keeps_nobody_waiting(alone, scene, monkeypatch):
+    release = threading.Event()
+    monkeypatch.setattr(models, "_import", lambda library: release.wait(60))
+    image, reference = (IMAGES.add(p) for p in scene)
+    runner = _runner(load_timeout_s=0.3)
+    started = time.perf_counter()
+    errors = [runner.measure(name, image, reference).error for name in ("GMSD", "PSNR", "VIF")]
+    assert "did not load within 0.3 s" in errors[0]
+    assert all("while the loading of 'GMSD' hangs" in error for error in errors[1:])
+    assert time.perf_counter() - started < 10
+    release.set()
+
+
+def test_two_threads_that_want_a_tool_whose_loading_hangs_wait_once(alone, scene, monkeypatch):
+    release, calls = threading.Event(), []
+
+    def make(spec, *_, **__):
+        if (reason := models.load_failure(spec)) is not None:
+            raise ToolError(reason)
+        calls.append(spec.name)
+        release.wait(60)
+
+    monkeypatch.setattr(models, "_make", make)
+    image, reference = (IMAGES.add(p) for p in scene)
+    runner = _runner(load_timeout_s=0.5)
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(runner.measure, "GMSD", image, reference, (0, 0, 64 + n, 64)) for n in range(4)]
+        assert all("left out" in job.result(20).error for job in found)
+    assert calls == ["GMSD"]
+    release.set()
+
+
 def test_a_hung_tool_does_not_keep_the_process():
     code = """
 import time
@@ -188,7 +261,7 @@ def test_settings_reach_the_runner(tmp_path):
     tools = {"threads": 2, "timeout_s": 7, "reduce_above_px": 100000, "resize_reference": True, "cache_mb": 3}
     settings = load_settings(overrides={"tools": {**tools, "device": "cpu"}, "cache_dir": tmp_path})
     runner = ToolRunner.of(settings)
-    assert runner._running == models.Running("cpu", 2, 7.0)
+    assert runner._running == models.Running("cpu", 2, 7.0, 300.0)
     assert runner.cache_state == (0, pytest.approx(0.03, abs=0.1), 3)
     off = ToolRunner.of(load_settings(overrides={"tools": {"cache": False}, "cache_dir": tmp_path}))
     assert off.cache_state is None

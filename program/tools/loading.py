@@ -8,30 +8,75 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from program.errors import ToolError
 from program.tools.registry import ToolSpec
 from program.tools.weights import HUGGING_FACE, needed_files
 
-__all__ = ("building",)
+__all__ = ("building", "give_up", "held_up", "turn")
 
 _SAFE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 """torch's own switch. pyiqa 0.1.16 opens its weights with weights_only=False, which runs whatever a pickle holds; under
 this switch `torch.load` refuses anything but plain tensors, whoever calls it and however."""
 
 _lock = threading.RLock()
+_WAIT_S = 0.1
+
+
+@dataclass
+class _Loading:
+    """The tool that is being loaded: standard output is redirected meanwhile, for the whole process."""
+
+    name: str
+    output: TextIO
+    given_up: bool = False
+
+
+_under_way: list[_Loading] = []
+
+
+def give_up(spec: ToolSpec) -> None:
+    """Say that nobody waits for a tool's loading any more. Output goes where it belongs again.
+
+    The thread that loads cannot be stopped and holds the process's settings for loading, so none is loaded meanwhile.
+    """
+    for loading in _under_way:
+        if loading.name == spec.name:
+            loading.given_up, sys.stdout = True, loading.output
+
+
+def held_up() -> str | None:
+    """Return why no tool can be loaded now, or None: one's loading was given up and still goes on."""
+    other = next((loading.name for loading in _under_way if loading.given_up), None)
+    return other and f"cannot be loaded while the loading of {other!r} hangs; mend that and start again"
+
+
+@contextmanager
+def turn(spec: ToolSpec) -> Iterator[None]:
+    """Load one tool, and its library, at a time. Raises ToolError while another's loading hangs."""
+    while not _lock.acquire(timeout=_WAIT_S):
+        if (reason := held_up()) is not None:
+            raise ToolError(f"tool {spec.name!r}: {reason}")
+    loading = _Loading(spec.name, sys.stdout)
+    _under_way.append(loading)
+    try:
+        yield
+    finally:
+        _under_way.remove(loading)
+        _lock.release()
 
 
 @contextmanager
 def building(spec: ToolSpec, parameters: Path | None, *, fetch: bool) -> Iterator[None]:
-    """Hold the conditions under which a tool may be built; one tool at a time.
+    """Hold the conditions under which a tool may be built, in its turn.
 
     `torch.load` reads plain tensors only. Files beside `parameters` are shown to pyiqa as if it had downloaded them.
     Unless `fetch`, a download is a ToolError that names the file.
     """
-    with _lock, ExitStack() as stack:
+    with ExitStack() as stack:
         # pyiqa prints what it loads; standard output belongs to the commands.
         stack.enter_context(redirect_stdout(sys.stderr if fetch else io.StringIO()))
         stack.enter_context(_environment(_SAFE, "1"))

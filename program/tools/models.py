@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from program.errors import ToolError
 from program.tools.deadline import Overdue, within
-from program.tools.loading import building
+from program.tools.loading import building, give_up, held_up, turn
 from program.tools.registry import Library, ToolSpec
 from program.tools.tensors import TensorCache
 from program.tools.weights import file_sha256, main_file
@@ -119,8 +119,13 @@ _failures: dict[str, str] = {}
 
 
 def load_failure(spec: ToolSpec) -> str | None:
-    """Return why this tool could not be loaded in this process, if that was tried and failed."""
-    return _failures.get(spec.library) or _failures.get(spec.key)
+    """Return why this tool cannot be loaded in this process: it was tried and failed, or another's loading hangs."""
+    known = _failures.get(spec.library) or _failures.get(spec.key)
+    return known or (None if _is_loaded(spec) else held_up())
+
+
+def _is_loaded(spec: ToolSpec) -> bool:
+    return any(key == spec.key and pool.made for (key, *_), pool in list(_pools.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,8 @@ class Running:
     """Threads of one torch operation, for the whole process."""
     timeout_s: float = math.inf
     """A tool that takes longer to measure one image fails, and is left out for the rest of the process."""
+    load_timeout_s: float = math.inf
+    """Likewise one that takes longer to be loaded, with its library where it is the first."""
 
 
 def evaluate(
@@ -166,7 +173,7 @@ def evaluate_batch(
     """
     device = _resolve(running.device)
     try:
-        with _pool(spec, parameters, device).borrow() as model, _quiet():
+        with _pool(spec, parameters, device, running.load_timeout_s).borrow() as model, _quiet():
             if (reason := load_failure(spec)) is not None:
                 raise ToolError(f"tool {spec.name!r}: {reason}")
             # piq's SR-SIM scales an image's saliency by the largest of the batch.
@@ -221,19 +228,38 @@ def _resolve(device: Device) -> str:
     return "cpu"
 
 
-def _pool(spec: ToolSpec, parameters: Path | None, device: str) -> _Pool:
+def _pool(spec: ToolSpec, parameters: Path | None, device: str, load_timeout_s: float) -> _Pool:
     key = (spec.key, str(parameters or ""), device)
     with _lock:
         if key not in _pools:
             limit = 1 if device == "cuda" else os.cpu_count() or 1
-            _pools[key] = _Pool(lambda: _make(spec, parameters, device), limit)
+            _pools[key] = _Pool(lambda: _made_within(load_timeout_s, spec, parameters, device), limit)
         return _pools[key]
+
+
+def _made_within(seconds: float, spec: ToolSpec, parameters: Path | None, device: str) -> Any:
+    if (reason := load_failure(spec)) is not None:
+        raise ToolError(f"tool {spec.name!r}: {reason}")
+    try:
+        return within(seconds, lambda: _made(spec, parameters, device))
+    except Overdue as error:
+        give_up(spec)
+        _failures[spec.key] = reason = (
+            f"did not load within {seconds:g} s and is left out from here on (tools.load_timeout_s)"
+        )
+        raise ToolError(f"tool {spec.name!r}: {reason}") from error
+
+
+def _made(spec: ToolSpec, parameters: Path | None, device: str) -> Any:
+    with turn(spec):
+        return _make(spec, parameters, device)
 
 
 def fetch(spec: ToolSpec, device: Device = "cpu") -> None:
     """Load a tool, downloading what it lacks to where pyiqa keeps it. Raises ToolError when that fails."""
     _failures.pop(spec.key, None)
-    _make(spec, None, _resolve(device), fetch=True)
+    with turn(spec):
+        _make(spec, None, _resolve(device), fetch=True)
 
 
 def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool = False) -> Any:
@@ -263,17 +289,16 @@ def _torch_device(device: str) -> "torch.device":
 
 
 def _import(library: Library) -> Any:
-    with _lock:
-        if library in _failures:
-            raise ToolError(f"{library} {_failures[library]}")
-        try:
-            with _quiet():
-                module = importlib.import_module(library)
-        except Exception as error:  # Border: a torch and torchvision that do not match raise RuntimeError here.
-            _failures[library] = reason = _import_reason(library, error)
-            raise ToolError(f"{library} {reason}") from error
-        logging.getLogger(library).setLevel(logging.WARNING)
-        return module
+    if library in _failures:
+        raise ToolError(f"{library} {_failures[library]}")
+    try:
+        with _quiet():
+            module = importlib.import_module(library)
+    except Exception as error:  # Border: a torch and torchvision that do not match raise RuntimeError here.
+        _failures[library] = reason = _import_reason(library, error)
+        raise ToolError(f"{library} {reason}") from error
+    logging.getLogger(library).setLevel(logging.WARNING)
+    return module
 
 
 def _import_reason(library: Library, error: Exception) -> str:

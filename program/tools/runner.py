@@ -31,10 +31,12 @@ from program.tools.models import (
 from program.tools.registry import Mode, ToolRegistry, ToolSpec
 from program.tools.weights import what_is_missing
 
-__all__ = ("TIMEOUT_S", "Measurement", "ReadingCounts", "ToolRunner")
+__all__ = ("LOAD_TIMEOUT_S", "TIMEOUT_S", "Measurement", "ReadingCounts", "ToolRunner")
 
 TIMEOUT_S = 120.0
 """The dearest tool takes 40 s for an image of half a megapixel on one core."""
+LOAD_TIMEOUT_S = 300.0
+"""The first tool brings PyTorch with it: 4 s on a warm disk, a minute on a slow one; weights have up to a gigabyte."""
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +99,7 @@ class ToolRunner:
         cache_mb: int = 512,
         threads: int = 1,
         timeout_s: float = TIMEOUT_S,
+        load_timeout_s: float = LOAD_TIMEOUT_S,
         reduce_above_px: int = LARGE,
         resize_reference: bool = False,
     ) -> None:
@@ -109,7 +112,7 @@ class ToolRunner:
         self.registry = registry
         self.calibration = calibration if isinstance(calibration, Calibration) else Calibration.load(calibration)
         self.params_dir = params_dir
-        self._running = Running(device, threads, timeout_s)
+        self._running = Running(device, threads, timeout_s, load_timeout_s)
         self._reduce_above_px, self._resize_reference = reduce_above_px, resize_reference
         self._cache = ReadingsCache(cache_dir / "readings" if cache_dir else None, size_limit_mb=cache_mb)
         self._lock = threading.Lock()
@@ -128,6 +131,7 @@ class ToolRunner:
             cache_mb=tools.cache_mb,
             threads=tools.threads,
             timeout_s=tools.timeout_s,
+            load_timeout_s=tools.load_timeout_s,
             reduce_above_px=tools.reduce_above_px,
             resize_reference=tools.resize_reference,
         )
