@@ -6,6 +6,7 @@ from typing import Any
 
 import dspy
 
+from optimizers.memory import Memory
 from optimizers.objectives import Objective
 from optimizers.scoring import Ledger, Outcome, set_score
 from optimizers.taught import TaughtProgram, role_of
@@ -48,6 +49,8 @@ class Bench:
     teacher: TaughtProgram | None = None
     known: Mapping[str, float] = field(default_factory=dict)
     """Search scores by digest, of a compile that is resumed."""
+    memory: Memory = field(default_factory=lambda: Memory(None))
+    """What earlier compiles found out."""
     on_candidate: Callable[[Candidate], None] = lambda candidate: None
     advance: Callable[[], None] = lambda: None
 

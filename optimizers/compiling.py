@@ -1,7 +1,7 @@
 """A compile from data to a saved program: teach on train, choose on validation, report on test."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from optimizers.bench import Bench, Candidate
 from optimizers.difference import difference_markdown
 from optimizers.job import Job
 from optimizers.journal import Journal
+from optimizers.memory import Memory
 from optimizers.objectives import Objective
 from optimizers.progress import progress, timed
 from optimizers.recipes import REFLECTING, candidates
@@ -30,7 +31,7 @@ from program.evaluation.baselines import Beside, with_baselines
 from program.evaluation.intervals import Figure
 from program.evaluation.metrics import MetricName
 from program.evaluation.page import render
-from program.evaluation.record import Baseline, EvaluationRecord, compare
+from program.evaluation.record import Baseline, EvaluationRecord, compare, summarize
 from program.evaluation.runner import evaluate
 from program.saving import program_sha256
 
@@ -88,6 +89,7 @@ class _Compile:
     def __init__(self, job: Job, console: Console | None) -> None:
         self.job, self.console = job, console
         self.program = AgenticIQA(job.settings, lm=job.lm)
+        self.memory = Memory.of(self.program)
         self.seconds: dict[str, float] = {}
         self.notes: list[str] = []
         self.runs = 0
@@ -103,10 +105,12 @@ class _Compile:
         """Gather the evidence of train and validation, once, and return both with their lessons."""
         workers, total = self.job.settings.compile.workers, len(self.train) + len(self.validation)
         with timed(self.seconds, "evidence"), progress(self.console, "evidence", total) as advance:
-            train = course_of(self.program, self.train, workers=workers, advance=advance)
-            validation = course_of(self.program, self.validation, workers=workers, advance=advance)
+            train, validation = (
+                course_of(self.program, samples, workers=workers, advance=advance, memory=self.memory)
+                for samples in (self.train, self.validation)
+            )
         train.gathered.join(validation.gathered)
-        self.runs += total
+        self.runs += total - self.memory.recalled
         return train, validation
 
     def searched(self, name: str, base: AgenticIQA, train: Course, validation: Course) -> list[Candidate]:
@@ -126,13 +130,13 @@ class _Compile:
                 student, train, validation.examples, ledger.objective, ledger, budget, kind, seed,
                 job.settings.compile.workers, reflection=job.reflection if name in REFLECTING else None,
                 teacher=job.teacher(names), known=self.journal.known,
-                on_candidate=self._log_candidate, advance=advance,
+                memory=self.memory, on_candidate=self._log_candidate, advance=advance,
             )  # fmt: skip
             found = candidates(name, bench)
         self.runs += ledger.runs
         return found
 
-    def replayed(self, program: AgenticIQA, course: Course) -> Callable[..., Any]:
+    def replayed(self, program: AgenticIQA, course: Course) -> AgenticIQA | Replayed:
         """Return what answers as `program` does: on the evidence at hand where only the Summarizer is taught."""
         return program if set(self.job.roles) - {"summarizer"} else Replayed(program, course.gathered)
 
@@ -147,14 +151,24 @@ class _Compile:
         self._log_candidate(Candidate(f"{name}/{len(self.journal.curve)}", scored.program, scored.mean, scored.digest))
 
     def judged(
-        self, program: Callable[..., Any], samples: Sequence[Sample], label: str, beside: Beside | None = None
+        self, program: AgenticIQA | Replayed, samples: Sequence[Sample], label: str, beside: Beside | None = None
     ) -> EvaluationRecord:
-        """Return a program's record over samples."""
-        settings = self.job.settings
-        return evaluate(
+        """Return a program's record over samples; rows that an earlier compile worked out are not worked out again."""
+        settings, context = self.job.settings, {"program": label}
+        bare, replayed = (program.program, True) if isinstance(program, Replayed) else (program, False)
+        what = [program_sha256(bare), replayed, beside is not None]
+        known = self.memory.rows(what, samples)
+        if known is not None:
+            rows, seconds = known
+            return summarize(rows, dataset=self.job.dataset, context=context, seed=settings.seed, wall_seconds=seconds)
+        failed = self.program.resources.runner.counts.failed
+        record = evaluate(
             program, samples, workers=settings.compile.workers, progress=self.console is not None, seed=settings.seed,
-            dataset=self.job.dataset, context={"program": label}, label=label, beside=beside,
+            dataset=self.job.dataset, context=context, label=label, beside=beside,
         )  # fmt: skip
+        if self.program.resources.runner.counts.failed == failed:
+            self.memory.keep_rows(what, samples, record.rows, record.wall_seconds)
+        return record
 
 
 def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
@@ -187,7 +201,7 @@ def _compiled(run: _Compile) -> Compiled:
             if name == "fusion":
                 proposed, note = tuned(
                     best.candidate, lambda p: Replayed(p, train.gathered), run.train, run.validation,
-                    workers=job.settings.compile.workers,
+                    workers=job.settings.compile.workers, memory=run.memory,
                 )  # fmt: skip
                 run.notes.append(note)
             else:

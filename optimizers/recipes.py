@@ -71,6 +71,7 @@ def _random_search(bench: Bench) -> list[Candidate]:
     search = DemoSearch(
         bench.student, bench.course, bench.validation, bench.ledger,
         budget=bench.budget, kind=bench.kind, seed=bench.seed, workers=bench.workers, known=bench.known,
+        memory=bench.memory,
     )  # fmt: skip
 
     def tell(found: Found) -> None:

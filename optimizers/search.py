@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import dspy
 
 from optimizers.lessons import Lesson
+from optimizers.memory import Memory
 from optimizers.scoring import Ledger, Memo, Outcome, run_all, set_score
 from optimizers.taught import TaughtProgram
 from optimizers.teaching import Course
+from program.saving import program_sha256
 from program.settings import RecipeSettings
 
 __all__ = ("DemoSearch", "Found", "chosen_lessons", "with_demos")
@@ -42,8 +44,10 @@ class DemoSearch:
     def __init__(
         self, student: TaughtProgram, course: Course, validation: Sequence[dspy.Example], ledger: Ledger, *,
         budget: RecipeSettings, kind: str, seed: int, workers: int, known: Mapping[str, float],
+        memory: Memory | None = None,
     ) -> None:  # fmt: skip
         self._student, self._ledger, self._known = student, ledger, known
+        self._earlier = memory if memory is not None else Memory(None)
         self._budget, self._kind, self._workers = budget, kind, workers
         self._lessons = {name: course.lessons[name] for name in student.names if course.lessons.get(name)}
         self._sizes = {name: size_of(name, lessons, budget) for name, lessons in self._lessons.items()}
@@ -95,8 +99,16 @@ class DemoSearch:
     def _score(self, candidate: TaughtProgram) -> float:
         shown = {_url(demo) for _, p in candidate.named_parameters() for demo in p.demos}
         examples = [example for example in self._pool if example.image.url not in shown]
+        weights = dict(self._ledger.objective.weights)
+        what = ["score", program_sha256(candidate.program), candidate.names, self._kind, weights, examples]
+        known = self._earlier.get(*what)
+        if known is not None:
+            return float(known)
         outcomes: list[Outcome] = run_all(candidate, examples, self._ledger, self._memo, workers=self._workers)
-        return set_score(outcomes, "mean" if self._kind == "mean" else "rank")
+        score = set_score(outcomes, "mean" if self._kind == "mean" else "rank")
+        if all(outcome.predicted is not None for outcome in outcomes):
+            self._earlier.put(*what, value=score)
+        return score
 
 
 def size_of(name: str, lessons: Sequence[Lesson], budget: RecipeSettings) -> int:

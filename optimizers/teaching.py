@@ -12,11 +12,13 @@ import dspy
 
 from data.manifest import Sample
 from optimizers.lessons import Lesson, distortion_truth, lessons_of, plan_by_rule
+from optimizers.memory import Asked, Memory
 from optimizers.taught import GatheredEvidence
 from program.agent import DEFAULT_QUERY, AgenticIQA
 from program.budget import BudgetSpent
 from program.errors import InputError
 from program.images import IMAGES
+from program.state import AssessmentState
 
 __all__ = ("Course", "choose_samples", "course_of", "to_example")
 
@@ -87,21 +89,31 @@ def to_example(sample: Sample) -> dspy.Example:
 
 
 def course_of(
-    program: AgenticIQA, samples: Sequence[Sample], *, workers: int, advance: Callable[[], None] = lambda: None
+    program: AgenticIQA,
+    samples: Sequence[Sample],
+    *,
+    workers: int,
+    advance: Callable[[], None] = lambda: None,
+    memory: Memory | None = None,
 ) -> Course:
     """Run the program once over the samples and return what it was asked, with the right answers.
 
-    A sample that cannot be assessed is left out with a warning. Raises InputError when none is left.
+    What the memory knows is not run again. A sample that cannot be assessed is left out with a warning. Raises
+    InputError when none is left.
     """
     names = {id(predictor): name for name, predictor in program.named_predictors()}
+    memory = memory if memory is not None else Memory(None)
 
-    def attend(sample: Sample) -> tuple[dspy.Example, Any, list[Any]] | None:
+    def attend(sample: Sample) -> tuple[dspy.Example, AssessmentState, Asked, int] | None:
         try:
             example = to_example(sample)
+            known = memory.evidence(sample)
+            if known is not None:
+                return example, *known
             # Each thread gets a trace of its own: what was really asked, role by role.
             with dspy.context(trace=[]):
                 result = program(**example.inputs())
-                asked = list(dspy.settings.trace)
+                asked = [(names[id(p)], dict(inputs)) for p, inputs, _ in dspy.settings.trace if id(p) in names]
         except BudgetSpent:
             raise
         except InputError as error:
@@ -109,7 +121,8 @@ def course_of(
             return None
         finally:
             advance()
-        return example, result, [(names[id(p)], inputs) for p, inputs, _ in asked if id(p) in names]
+        memory.keep_evidence(sample, result.state, asked, result.usage.lm_calls)
+        return example, result.state, asked, result.usage.lm_calls
 
     course = Course()
     with ThreadPoolExecutor(workers) as pool:
@@ -118,9 +131,9 @@ def course_of(
             attended = future.result()
             if attended is None:
                 continue
-            example, result, asked = attended
-            course.lm_calls += result.usage.lm_calls
-            course.gathered.put(example.inputs(), result.state)
+            example, state, asked, calls = attended
+            course.lm_calls += calls
+            course.gathered.put(example.inputs(), state)
             for lesson in lessons_of(sample, example, asked, program.resources):
                 course.lessons.setdefault(lesson.predictor, []).append(lesson)
             rule = plan_by_rule(asked, program.resources)

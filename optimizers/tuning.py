@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from data.manifest import Sample
 from optimizers.bench import Candidate
+from optimizers.memory import Memory
 from optimizers.selection import PLCC_STEP
 from optimizers.taught import Replayed
 from program.agent import AgenticIQA
@@ -26,6 +27,7 @@ from program.evaluation.metrics import plcc, rmse, srcc
 from program.fitted_fusion import FittedFusion
 from program.fusion import Precisions, ScoreFusion
 from program.images import IMAGES
+from program.saving import program_sha256
 
 __all__ = ("ETAS", "WEIGHTS", "fitted_curve", "tuned")
 
@@ -56,7 +58,13 @@ class _Recording(FittedFusion):
 
 
 def tuned(
-    base: Candidate, replay: "Any", train: Sequence[Sample], validation: Sequence[Sample], *, workers: int
+    base: Candidate,
+    replay: "Any",
+    train: Sequence[Sample],
+    validation: Sequence[Sample],
+    *,
+    workers: int,
+    memory: Memory | None = None,
 ) -> tuple[list[Candidate], str]:
     """Return candidates with a fitted fusion (eta, weight and map; the map alone), and what was fitted, in words.
 
@@ -72,8 +80,9 @@ def tuned(
             [],
             f"fusion: {len(free)} scored training samples are no demos; {_LEAST} are needed, so nothing is fitted",
         )
-    given, truth = _beliefs(program, replay, free, workers)
-    held, held_truth = _beliefs(program, replay, scored, workers)
+    memory = memory if memory is not None else Memory(None)
+    given, truth = _remembered(program, replay, free, workers, memory)
+    held, held_truth = _remembered(program, replay, scored, workers, memory)
     plain = program.resources.fusion
     eta, weight = _grid(plain, given, truth)
     found, told = [], []
@@ -114,6 +123,23 @@ def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, flo
     # Strictly increasing inside the scale, whatever the fit does at its ends: ranks must not be tied.
     values = np.maximum.accumulate(np.clip(values, 1.0, 5.0)) * (1 - 1e-3) + grid * 1e-3
     return [(float(x), round(float(y), 6)) for x, y in zip(grid, values, strict=True)]
+
+
+def _remembered(
+    program: AgenticIQA, replay: Any, samples: Sequence[Sample], workers: int, memory: Memory
+) -> tuple[list[Beliefs], Array]:
+    what = ["beliefs", program_sha256(program), samples]
+    known = memory.get(*what)
+    if known is not None:
+        return [(tools, dict(levels) if levels is not None else None, added) for tools, levels, added in known[0]], (
+            np.array(known[1])
+        )
+    given, truth = _beliefs(program, replay, samples, workers)
+    if len(given) == len(samples):
+        told = [[list(tools), list(levels.items()) if levels is not None else None, added]
+                for tools, levels, added in given]  # fmt: skip
+        memory.put(*what, value=[told, truth.tolist()])
+    return given, truth
 
 
 def _beliefs(program: AgenticIQA, replay: Any, samples: Sequence[Sample], workers: int) -> tuple[list[Beliefs], Array]:

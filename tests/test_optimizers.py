@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import random
-from pathlib import Path
 
 import dspy
 import numpy as np
@@ -42,24 +41,6 @@ SMALL = {
     "compile": {"rerank": 2, "baselines": False},
     "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},
 }
-
-
-@pytest.fixture
-def manifest(tmp_path: Path, rng: np.random.Generator) -> Path:
-    """Photographs from sharp to blurred, each of its own content, with scores and questions."""
-    lines = []
-    for number in range(54):
-        split, level = ("train", "train", "train", "validation", "test")[number % 5], number % 4
-        base = Image.fromarray(np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8))
-        base.resize((128 >> level, 96 >> level)).resize((128, 96)).save(tmp_path / f"{number}.png")
-        shared = {"image": f"{number}.png", "group": str(number), "split": split}
-        lines.append({"id": f"s{number}", "mos": 4.8 - 1.2 * level, "mos_std": 0.5, "distortion": "blur", **shared})
-        options = {"A": "Yes", "B": "No"}
-        question = {"query": "Is the image blurry?", "options": options, "answer": "A" if level > 1 else "B"}
-        lines += [{"id": f"q{number}", **question, **shared}] * (number % 3 == 0)
-    file = tmp_path / "manifest.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    return file
 
 
 def assessed(answer: float | str = 3.0, *, findings: tuple[tuple[str, str], ...] = (), repairs: tuple[str, ...] = ()):
@@ -160,9 +141,9 @@ def test_groups_hold_eight_samples_of_one_task() -> None:
     assert len({m.get("answer") is None for g in groups[:1] for m in g.members}) == 1
 
 
-def test_every_role_gets_lessons_from_what_it_was_really_asked(manifest) -> None:
+def test_every_role_gets_lessons_from_what_it_was_really_asked(blurred_manifest) -> None:
     program = AgenticIQA(load_settings())
-    samples = [s for s in read_manifest(manifest) if s.split == "train"][:12]
+    samples = [s for s in read_manifest(blurred_manifest) if s.split == "train"][:12]
     course = course_of(program, samples, workers=1)
     lessons = course.lessons
     assert set(lessons) >= {"planner.plan", "executor.diagnose", "executor.select_tools", "summarizer.score",
@@ -180,8 +161,8 @@ def test_every_role_gets_lessons_from_what_it_was_really_asked(manifest) -> None
     assert [f.type for f in found] == ["Blurs"] or found == []
 
 
-def test_the_data_says_which_distortion_is_there(manifest) -> None:
-    sample = next(iter(read_manifest(manifest)))
+def test_the_data_says_which_distortion_is_there(blurred_manifest) -> None:
+    sample = next(iter(read_manifest(blurred_manifest)))
     assert distortion_truth(sample) == {"Blurs": "none"}
     assert distortion_truth(sample.model_copy(update={"mos": 2.0})) == {"Blurs": "severe"}
     assert distortion_truth(sample.model_copy(update={"distortion": "wn", "mos": 1.0})) == {"Noise": "extreme"}
@@ -219,7 +200,7 @@ def test_a_program_with_hundreds_of_demos_is_known_by_its_digest() -> None:
     assert len(seen) == 1
 
 
-def test_a_compile_reads_each_image_with_each_tool_once(manifest, tmp_path, monkeypatch) -> None:
+def test_a_compile_reads_each_image_with_each_tool_once(blurred_manifest, tmp_path, monkeypatch) -> None:
     from program.tools.runner import ToolRunner
 
     read: list[tuple[str, str]] = []
@@ -233,25 +214,27 @@ def test_a_compile_reads_each_image_with_each_tool_once(manifest, tmp_path, monk
 
     monkeypatch.setattr(ToolRunner, "measure", measure)
     settings = load_settings(overrides={**SMALL, "seed": 3})
-    compile_program(prepared(settings, str(manifest), "random-search,fusion", tmp_path / "out"))
+    compile_program(prepared(settings, str(blurred_manifest), "random-search,fusion", tmp_path / "out"))
     assert read
     assert len(read) == len(set(read))
 
 
-def test_a_resumed_search_scores_no_candidate_again_and_ends_the_same(manifest, tmp_path) -> None:
-    settings = load_settings(overrides=SMALL)
-    first = compile_program(prepared(settings, str(manifest), "random-search", tmp_path / "out"))
-    again = compile_program(prepared(settings, str(manifest), "random-search", tmp_path / "out", resume=True))
+@pytest.mark.parametrize("remembered", [True, False])
+def test_a_resumed_search_scores_no_candidate_again_and_ends_the_same(blurred_manifest, tmp_path, remembered) -> None:
+    settings = load_settings(overrides={**SMALL, "tools": {"cache": remembered}})
+    first = compile_program(prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out"))
+    again = compile_program(prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out", resume=True))
     assert again.chosen == first.chosen
-    assert again.runs < first.runs
-    assert again.runs == sum(s.split != "test" for s in read_manifest(manifest))
+    taught = sum(s.split != "test" for s in read_manifest(blurred_manifest))
+    assert first.runs > taught
+    assert again.runs == (0 if remembered else taught)
     for name in ("program.json", "candidates.jsonl", "run.json", "diff.md", "report.html"):
         assert (tmp_path / "out" / name).is_file(), name
     assert ("Nothing changed" in first.difference) == (first.chosen == "uncompiled")
 
 
-def test_recommends_the_uncompiled_program_when_nothing_helped(manifest, tmp_path) -> None:
-    result = compile_program(prepared(load_settings(overrides=SMALL), str(manifest), "none", tmp_path / "out"))
+def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest, tmp_path) -> None:
+    result = compile_program(prepared(load_settings(overrides=SMALL), str(blurred_manifest), "none", tmp_path / "out"))
     assert (result.chosen, result.verdict.helped) == ("uncompiled", False)
     assert "did not help" in result.verdict.text
     assert "Nothing changed" in (tmp_path / "out" / "diff.md").read_text("utf-8")
@@ -268,9 +251,9 @@ def test_recommends_the_uncompiled_program_when_nothing_helped(manifest, tmp_pat
         ("labeled", {"roles": "planner,judge"}, "role 'judge': unknown"),
     ],
 )
-def test_refuses_early_what_it_lacks(manifest, tmp_path, optimizer, named, message) -> None:
+def test_refuses_early_what_it_lacks(blurred_manifest, tmp_path, optimizer, named, message) -> None:
     with pytest.raises(InputError, match=message):
-        prepared(load_settings(), str(manifest), optimizer, tmp_path / "out", **named)
+        prepared(load_settings(), str(blurred_manifest), optimizer, tmp_path / "out", **named)
     assert not (tmp_path / "out").exists()
 
 
@@ -281,14 +264,14 @@ def test_too_few_samples_are_refused_by_name_and_number() -> None:
         check_data("fusion", RecipeSettings(), 40, 4)
 
 
-def test_optuna_is_asked_for_before_anything_is_spent(manifest, tmp_path, scripted_lm, monkeypatch) -> None:
+def test_optuna_is_asked_for_before_anything_is_spent(blurred_manifest, tmp_path, scripted_lm, monkeypatch) -> None:
     monkeypatch.setattr("optimizers.recipes.find_spec", lambda name: None)
     with pytest.raises(InputError, match="needs the package optuna"):
-        prepared(load_settings(), str(manifest), "mipro", tmp_path / "out", lm=scripted_lm([]))
+        prepared(load_settings(), str(blurred_manifest), "mipro", tmp_path / "out", lm=scripted_lm([]))
 
 
-def test_the_plan_of_an_embedded_compile_is_free_and_bounded(manifest, tmp_path) -> None:
-    plan = call_plan(prepared(load_settings(overrides=SMALL), str(manifest), "random-search", tmp_path / "out"))
+def test_the_plan_of_an_embedded_compile_is_free_and_bounded(blurred_manifest, tmp_path) -> None:
+    plan = call_plan(prepared(load_settings(overrides=SMALL), str(blurred_manifest), "random-search", tmp_path / "out"))
     assert not plan.paid
     assert plan.expected <= plan.most
     assert any("in all" in line for line in plan.lines())
@@ -339,9 +322,9 @@ def test_a_fitted_fusion_is_saved_with_the_program_and_covered_by_its_hashes(tmp
             load(tmp_path / "p")
 
 
-def test_mlflow_holds_a_nested_run_for_every_candidate_and_the_curve(manifest, tmp_path) -> None:
+def test_mlflow_holds_a_nested_run_for_every_candidate_and_the_curve(blurred_manifest, tmp_path) -> None:
     settings = load_settings(overrides=SMALL)
-    result = compile_program(prepared(settings, str(manifest), "random-search", tmp_path / "out"))
+    result = compile_program(prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out"))
     tracker = Tracker(settings.mlruns_dir, experiment="compile test")
     with tracker.run("compile", {}) as run:
         log_compile(run, result, [result])

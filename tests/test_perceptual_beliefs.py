@@ -12,7 +12,7 @@ from program.images import IMAGES
 from program.lms.perceptual import answer, quality
 from program.lms.perceptual.quality import believe, level_probabilities, load_models, look, weigh
 from program.lms.perceptual.regression import Hyper, Regression, Standard, radial
-from program.lms.perceptual.views import EVIDENCE_SETS, Viewer, _Recent
+from program.lms.perceptual.views import EVIDENCE_SETS, Recent, Viewer
 from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import ScoreQuality
 
@@ -144,7 +144,7 @@ def test_kept_evidence_does_not_mix_demo_sets_or_labels() -> None:
 
 
 def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
-    recent: _Recent[int, int] = _Recent(EVIDENCE_SETS)
+    recent: Recent[int, int] = Recent(EVIDENCE_SETS)
     for i in range(EVIDENCE_SETS):
         recent.put(i, -i)
     assert recent.get(0) == 0

@@ -209,6 +209,9 @@ def test_messages_hold_the_question_and_a_digest_of_the_demos() -> None:
     assert found[2][1] == plain[1]
     assert "2 (" in found[2][0]["content"]
     assert len({json.dumps(messages) for messages in found}) == 4
+    assert CallAdapter().format(ScoreQuality, few, inputs) == found[1]
+    few[0].quality_probs = many[1].quality_probs
+    assert CallAdapter().format(ScoreQuality, few, inputs) == found[3]
 
 
 @pytest.mark.parametrize(

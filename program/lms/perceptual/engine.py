@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from program.errors import ModelError
 from program.lms.perceptual.answers import answer_fields
 from program.lms.perceptual.store import REVISION
-from program.lms.perceptual.views import Viewer
+from program.lms.perceptual.views import Recent, Viewer
 
 __all__ = (
     "MODEL",
@@ -49,8 +49,25 @@ def _system_message(signature: type[dspy.Signature]) -> str:
 
 def _digest(demos: Iterable[Any]) -> str:
     """Return 12 hex digits that change with any demo."""
-    text = json.dumps([dict(demo) for demo in demos], default=_plain, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join(_text(demo) for demo in demos).encode()).hexdigest()[:12]
+
+
+def _text(demo: Mapping[str, Any]) -> str:
+    """Return a demo as JSON; kept for as long as it holds the same values, as it is shown with every question."""
+    values = tuple(dict(demo).items())
+    known = _TEXTS.get(id(demo))
+    if (
+        known is None
+        or len(known[0]) != len(values)
+        or any(old[0] != new[0] or old[1] is not new[1] for old, new in zip(known[0], values, strict=True))
+    ):
+        known = values, json.dumps(dict(values), default=_plain, sort_keys=True)
+        _TEXTS.put(id(demo), known)
+    return known[1]
+
+
+_TEXTS: Recent[int, tuple[tuple[tuple[str, Any], ...], str]] = Recent(4096)
+"""Demos by identity, with the values they had: those are held here, so that no other object takes their place."""
 
 
 def _plain(value: Any) -> Any:

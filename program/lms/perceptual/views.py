@@ -82,7 +82,7 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-class _Recent(Generic[_K, _V]):
+class Recent(Generic[_K, _V]):
     """The values used last, up to a number of them. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
@@ -107,7 +107,7 @@ class _Recent(Generic[_K, _V]):
             self._values.clear()
 
 
-_EVIDENCE: _Recent[tuple[tuple[tuple[str, str], float], ...], Evidence] = _Recent(EVIDENCE_SETS)
+_EVIDENCE: Recent[tuple[tuple[tuple[str, str], float], ...], Evidence] = Recent(EVIDENCE_SETS)
 
 
 def _evidence(demos: Sequence[tuple[View, float]]) -> Evidence:
@@ -123,7 +123,7 @@ def _evidence(demos: Sequence[tuple[View, float]]) -> Evidence:
 class Viewer:
     """Measures each image once per process, and once per machine when a folder is given. Thread-safe."""
 
-    _memory: ClassVar[_Recent[tuple[str, str], View]] = _Recent(REMEMBERED)
+    _memory: ClassVar[Recent[tuple[str, str], View]] = Recent(REMEMBERED)
 
     def __init__(self, folder: Path | None = None) -> None:
         """Keep measurements in `folder`, or in memory only."""

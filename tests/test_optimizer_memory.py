@@ -1,0 +1,190 @@
+"""A repeated compile works nothing out again, says the same to the last bit, and never says what no longer holds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from data.manifest import read_manifest
+from optimizers import memory
+from optimizers.compiling import Compiled, compile_program
+from optimizers.job import prepared
+from optimizers.memory import Memory, code_sha256
+from program.agent import AgenticIQA
+from program.lms.perceptual.engine import PerceptualEngine
+from program.saving import load, program_sha256
+from program.settings import load_settings
+from program.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog
+from program.tools.runner import ToolRunner
+
+SMALL = {
+    "compile": {"rerank": 2},
+    "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},
+}
+
+
+@pytest.fixture
+def compiled(blurred_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Compile the manifest with a cache folder by name; settings, recipe and seed may differ."""
+
+    def make(cache: str = "cache", settings: dict[str, Any] | None = None, seed: int = 0, lm: Any = None,
+             optimizer: str = "random-search,fusion") -> Compiled:  # fmt: skip
+        monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / cache))
+        loaded = load_settings(overrides={**SMALL, "seed": seed, **(settings or {})})
+        return compile_program(prepared(loaded, str(blurred_manifest), optimizer, tmp_path / "out", lm=lm))
+
+    return make
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was asked of the expert and measured by tools, in order."""
+    done: list[str] = []
+    asked, measured = PerceptualEngine.complete, ToolRunner.measure
+
+    def complete(self, request):
+        done.append("question")
+        return asked(self, request)
+
+    def measure(self, name, *args, **named):
+        done.append(name)
+        return measured(self, name, *args, **named)
+
+    monkeypatch.setattr(PerceptualEngine, "complete", complete)
+    monkeypatch.setattr(ToolRunner, "measure", measure)
+    return done
+
+
+def told(result: Compiled) -> dict[str, Any]:
+    """Return all figures, rows and choices; no time."""
+    timed = {"seconds", "spent", "baseline_cost"}
+    rows = [[row.model_dump(exclude=timed) for row in record.rows] for record in (result.uncompiled, result.compiled)]
+    figures = [
+        {name: figure.model_dump() for name, figure in figures.items()}
+        for figures in (result.uncompiled.figures, result.compiled.figures, result.differences)
+    ]
+    beside = {name: way.model_dump() for name, way in result.uncompiled.baselines.items()}
+    return {"rows": rows, "figures": figures, "baselines": beside, "chosen": result.chosen, "curve": result.curve,
+            "validation": result.validation, "difference": result.difference, "notes": result.notes,
+            "program": program_sha256(load(result.folder))}  # fmt: skip
+
+
+def test_a_repeat_asks_and_measures_nothing_and_says_the_same_to_the_last_bit(compiled, work) -> None:
+    first = told(compiled())
+    assert work
+    del work[:]
+    again = compiled()
+    assert work == []
+    assert again.runs == 0
+    assert told(again) == first
+    assert told(compiled(cache="another")) == first
+    assert work
+
+
+def test_another_seed_takes_over_what_holds_and_ends_as_it_would_alone(compiled, work) -> None:
+    compiled()
+    del work[:]
+    found, asked = told(compiled(seed=1)), len(work)
+    del work[:]
+    assert told(compiled(cache="another", seed=1)) == found
+    assert asked < len(work) / 2
+
+
+def rescored(manifest: Path) -> None:
+    lines = [json.loads(line) for line in manifest.read_text("utf-8").splitlines()]
+    for number, line in enumerate(lines):
+        if "mos" in line:
+            line["mos"] = 1.2 + (number * 7 % 30) / 10
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+
+
+def darkened(manifest: Path) -> None:
+    for number in range(0, 54, 3):
+        path = manifest.with_name(f"{number}.png")
+        Image.open(path).point(lambda value: value // 2).save(path)
+
+
+@pytest.mark.parametrize("change", [rescored, darkened])
+def test_changed_data_is_worked_out_anew(compiled, blurred_manifest, change) -> None:
+    before = told(compiled())
+    change(blurred_manifest)
+    after = told(compiled())
+    assert after["rows"] != before["rows"]
+    assert told(compiled(cache="another")) == after
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"fusion": {"eta": 4.0}}, {"tools": {"calibration": "paper"}}, {"assessment": {"diagnosis": "separate"}}],
+)
+def test_changed_settings_are_worked_out_anew(compiled, work, settings) -> None:
+    compiled(optimizer="none")
+    del work[:]
+    after = told(compiled(optimizer="none", settings=settings))
+    assert work
+    assert told(compiled(optimizer="none", settings=settings, cache="another")) == after
+
+
+def test_changed_code_is_worked_out_anew(compiled, work, monkeypatch) -> None:
+    compiled(optimizer="none")
+    del work[:]
+    compiled(optimizer="none")
+    assert work == []
+    monkeypatch.setattr(memory, "code_sha256", lambda: "another")
+    compiled(optimizer="none")
+    assert work
+
+
+def test_the_hash_of_the_code_follows_every_file_that_counts(tmp_path, monkeypatch) -> None:
+    package = tmp_path / "package"
+    (package / "raw").mkdir(parents=True)
+    for name in ("a.py", "b.npz", "raw/c.json", "d.txt"):
+        (package / name).write_text("1", "utf-8")
+    monkeypatch.setattr(memory, "_PACKAGES", ("package",))
+    monkeypatch.setattr(memory, "files", lambda name: tmp_path / name)
+    hashed = code_sha256.__wrapped__
+    before = hashed()
+    for name, counts in (("a.py", True), ("b.npz", True), ("raw/c.json", False), ("d.txt", False)):
+        (package / name).write_text("2", "utf-8")
+        assert (hashed() != before) == counts, name
+        before = hashed()
+
+
+def test_no_cache_and_other_models_leave_nothing_behind(compiled, scripted_lm, tmp_path) -> None:
+    compiled(cache="off", settings={"tools": {"cache": False}}, optimizer="none")
+    assert not (tmp_path / "off" / "compiles").exists()
+    program = AgenticIQA(load_settings(), lm=scripted_lm([]))
+    Memory.of(program).put("what", value=1)
+    assert Memory.of(program).get("what") is None
+    assert not (program.resources.settings.cache_dir / "compiles").exists()
+
+
+def test_what_failed_is_not_kept(blurred_manifest, tmp_path) -> None:
+    sample = next(iter(read_manifest(blurred_manifest)))
+    kept = Memory(tmp_path / "memory")
+
+    def state(**evidence: Any) -> AssessmentState:
+        answer = SummarizerOutput(final_answer=3.1, quality_reasoning="Because.")
+        return AssessmentState(
+            query="Rate it.", image_path="0.png", executor_evidence=ExecutorOutput(**evidence), summarizer_result=answer
+        )
+
+    lost = ToolLog(tool="PSNR", region="Global", distortion="Blurs", error="took too long")
+    for failed in (state(tool_logs=[lost]), state(failed_steps=["analysis"])):
+        kept.keep_evidence(sample, failed, [], 3)
+        assert kept.evidence(sample) is None
+    whole = state(quality_scores={"Global": {"Blurs": ("PSNR", 0.1 + 0.2)}})
+    kept.keep_evidence(sample, whole, [("planner.plan", {"query": "x", "tool_names": ("a", "b")})], 3)
+    assert kept.evidence(sample) is None, "a tuple would come back as a list"
+    kept.keep_evidence(sample, whole, [("planner.plan", {"query": "x", "tool_names": ["a", "b"]})], 3)
+    assert kept.evidence(sample) == (whole, [("planner.plan", {"query": "x", "tool_names": ["a", "b"]})], 3)
+
+
+def test_a_lost_image_is_told_where_it_is_opened(compiled, blurred_manifest) -> None:
+    before = compiled(optimizer="none")
+    blurred_manifest.with_name("4.png").unlink()
+    after = compiled(optimizer="none")
+    assert (before.uncompiled.failed, after.uncompiled.failed) == (0, 1)
+    assert compiled(optimizer="none").uncompiled.failed == 1
