@@ -116,12 +116,18 @@ class _Question(Generic[T]):
             self.left -= 1
             try:
                 return call(
-                    self.predictor, signature, self.demos, self.inputs, self.lm, self.config, self.shown
+                    self.predictor, signature, self.demos, self.inputs, self.lm, self.config, self.shown, self._another
                 )  # fmt: skip
             except LMError as error:
                 if not is_retryable_lm_error(error) or self.left == 0:
                     raise
                 self._wait(error)
+
+    def _another(self) -> bool:
+        if self.left == 0:
+            return False
+        self.left -= 1
+        return True
 
     def _wait(self, error: LMError) -> None:
         hint = retry_after_s(error)

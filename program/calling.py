@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -18,6 +18,7 @@ from program.budget import current_budget
 from program.errors import InputError
 from program.gate import Gate, gate_for
 from program.lms.build import adapter_for, is_embedded, resolves_references
+from program.lms.reference_engine import FeatureRefused
 from program.metering import book
 
 __all__ = ("MAX_TEXT", "breaks_off", "call", "encodable", "host_of", "is_unusable", "retry_after_s")
@@ -36,15 +37,19 @@ def call(
     lm: dspy.BaseLM,
     config: Mapping[str, Any],
     shown: Mapping[str, Any] | None = None,
+    another: Callable[[], bool] = lambda: True,
 ) -> dspy.Prediction:
     """Put a question once: DSPy repeats nothing here. `shown` are inputs to trace in place of inlined images.
+
+    A service that turns out to lack a feature is asked again without it, if `another` allows one more call; each is
+    admitted, charged and booked for itself.
 
     Raises BudgetSpent before a call that would pass the budget, ValueError for an answer without all its texts,
     AdapterParseError for one that cannot be read, and LMError when the model gave none.
     """
     # DSPy keeps ten thousand calls with their whole prompts, 30 KB each: only of a user's own LM, who can look there.
     ledger = _Ledger(lm, kept=not dspy.settings.disable_history and not resolves_references(lm))
-    admission = _Admission(lm, ledger)
+    admission = _Admission(lm, ledger, another)
     try:
         with (
             dspy.context(lm=lm, adapter=adapter_for(lm), disable_history=False),
@@ -156,16 +161,22 @@ class _Engine:
         return getattr(self._inner, name)
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request, one attempt."""
-        with self._admission:
-            return self._inner.complete(request)
+        """Answer one request: one attempt, and one for each feature that the service refuses."""
+        attempt = getattr(self._inner, "attempt", self._inner.complete)
+        while True:
+            try:
+                with self._admission:
+                    return attempt(request)
+            except FeatureRefused as refusal:
+                if not self._admission.refused():
+                    raise refusal.error from None
 
 
 class _Admission:
     """A call's way through gate and budget, and what it came to."""
 
-    def __init__(self, lm: dspy.BaseLM, ledger: _Ledger) -> None:
-        self._lm, self._ledger = lm, ledger
+    def __init__(self, lm: dspy.BaseLM, ledger: _Ledger, another: Callable[[], bool]) -> None:
+        self._lm, self._ledger, self._another = lm, ledger, another
         host = host_of(lm)
         self._gate: Gate | None = gate_for(host) if host is not None else None
         self._budget = current_budget()
@@ -188,6 +199,15 @@ class _Admission:
         if self._place is not None:
             self._place.__exit__(*raised)
             self._place = None
+
+    def refused(self) -> bool:
+        """Return whether the call may be made again without what was refused; if so, book the refused one."""
+        if not self._another():
+            return False
+        book(cached=False)
+        if self._budget is not None:
+            self._budget.settle(0.0, str(self._lm.model))
+        return True
 
     def settle(self) -> None:
         """Book the call; one that a cache answered costs nothing."""

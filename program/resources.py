@@ -10,6 +10,7 @@ import dspy
 from program.errors import ModelError
 from program.fusion import ScoreFusion
 from program.lms.build import build_lm
+from program.lms.reference_engine import share_what_is_refused
 from program.settings import Settings
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
@@ -60,5 +61,7 @@ class Resources:
             return chosen
         with self._lock:
             if role not in self._built:
-                self._built[role] = build_lm(getattr(self.settings.models, role), cache_dir=self.settings.cache_dir)
+                lm = build_lm(getattr(self.settings.models, role), cache_dir=self.settings.cache_dir)
+                share_what_is_refused([*self._built.values(), lm])
+                self._built[role] = lm
             return self._built[role]

@@ -89,6 +89,55 @@ def test_a_whole_assessment_under_a_mix_stays_within_the_formula(loopback, loopb
         assert server.stats()["requests"] <= ATTEMPTS * 4 * 3
 
 
+def _refusing(loopback, loopback_module, *features):
+    """A server that names one feature after the other as unsupported, as long as requests have it."""
+    rules = [
+        (lambda q, f=feature: f in q.body, loopback_module.Reply(400, {"error": {"message": f"no {feature} here"}}))
+        for feature in features
+    ]
+    return loopback(rules=rules)
+
+
+def test_a_call_repeated_without_a_refused_feature_is_counted_and_charged(loopback, loopback_module, iqa_on, picture):
+    server = _refusing(loopback, loopback_module, "response_format", "temperature")
+    with Budget(max_calls=50) as budget:
+        result = iqa_on(server)(image=picture())
+    assert result.status == "ok"
+    sent = server.stats()["requests"]
+    assert sent == 4 + 2
+    assert (budget.calls, result.usage.lm_calls, result.usage.stages["planner"].lm_calls) == (sent, sent, 3)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 4])
+def test_a_budget_is_never_passed_for_a_refused_feature(loopback, loopback_module, iqa_on, picture, calls):
+    server = _refusing(loopback, loopback_module, "response_format", "temperature")
+    with Budget(max_calls=calls) as budget, pytest.raises(BudgetSpent, match=f"{calls} model calls are spent"):
+        iqa_on(server)(image=picture())
+    assert server.stats()["requests"] == budget.calls == calls
+
+
+def test_refused_features_share_the_allowance_of_their_question(loopback, loopback_module, iqa_on, picture):
+    def fault(_n, question):
+        return "drop" if "findings" in question.fields or "plan" in question.fields else None
+
+    server = loopback(
+        faults=lambda n, q: None if "response_format" in q.body else fault(n, q),
+        rules=[(lambda q: "response_format" in q.body,
+                loopback_module.Reply(400, {"error": {"message": "no response_format here"}}))],
+    )  # fmt: skip
+    with pytest.raises(dspy.utils.exceptions.LMError):
+        iqa_on(server)(image=picture())
+    assert server.stats()["requests"] == ATTEMPTS
+
+
+def test_money_of_a_refused_call_is_not_expected_for_ever(loopback, loopback_module, iqa_on, picture, monkeypatch):
+    monkeypatch.setattr("dspy.clients.costs.estimate_cost", lambda *_args, **_named: (0.1, {}))
+    server = _refusing(loopback, loopback_module, "response_format")
+    with Budget(max_cost_usd=0.41) as budget:
+        assert iqa_on(server)(image=picture()).status == "ok"
+    assert (budget.calls, budget.cost_usd) == (5, pytest.approx(0.4))
+
+
 def test_retry_after_goes_before_the_backoff_and_holds_every_thread(loopback, iqa_on, picture):
     server = loopback(faults=["rate_limit"], retry_after_s=0.3)
     iqa = iqa_on(server)

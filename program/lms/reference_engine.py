@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,10 @@ from program.lms.transport import ImageTransport, carrying, token_for
 from program.lms.wire_images import encoded_image, note_refusal
 from program.redaction import redact
 
-__all__ = ("AsyncReferenceEngine", "ReferenceEngine", "Service", "resolve_references")
+__all__ = (
+    "AsyncReferenceEngine", "FeatureRefused", "ReferenceEngine", "Service", "resolve_references",
+    "share_what_is_refused",
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,14 @@ _OPTIONAL = {
 """What a request can do without, and the words a refusal names it by."""
 _LACKING = (400, 404, 415, 422, 500, 501)
 """Statuses that servers answer unknown or unsupported fields with; llama.cpp gives 500 for a schema it cannot use."""
+
+
+class FeatureRefused(Exception):  # noqa: N818 - it says what happened
+    """A service lacks a feature of the request; the same request, sent again, goes without it. Holds the error."""
+
+    def __init__(self, error: lm15.LM15Error) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclass
@@ -111,6 +122,15 @@ def resolve_references(
     return replace(request, messages=messages)
 
 
+def share_what_is_refused(lms: Sequence[Any]) -> None:
+    """Let what one of several LMs learns of its service be known to those of the same model."""
+    by_model: dict[str, dict[str, str]] = {}
+    for lm in lms:
+        service = getattr(getattr(lm, "engine", None), "service", None)
+        if isinstance(service, Service):
+            service.refused = by_model.setdefault(str(lm.model), service.refused)
+
+
 def _says_something(response: lm15.Response) -> bool:
     return bool(response.text) or response.data is not None
 
@@ -143,20 +163,29 @@ class ReferenceEngine(_Wrapper):
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request in one attempt, or in one more for each feature that the service turns out to lack."""
-        if self._transport is None:
-            return self._completed(self.service.outgoing(request))
-        with carrying() as images:
-            return self._completed(self.service.outgoing(request, images))
-
-    def _completed(self, wired: lm15.Request) -> lm15.Response:
         while True:
-            asked = self.service.without_refused(wired)
             try:
-                return self.service.noted(asked, self.inner.complete(asked))
-            except lm15.LM15Error as error:
-                if not self.service.leaves_out(asked, error):
-                    self.service.scrub(error)
-                    raise
+                return self.attempt(request)
+            except FeatureRefused:
+                continue
+
+    def attempt(self, request: lm15.Request) -> lm15.Response:
+        """Answer one request in one attempt. Raises FeatureRefused where another one would go without a feature."""
+        if self._transport is None:
+            return self._attempted(self.service.outgoing(request))
+        with carrying() as images:
+            return self._attempted(self.service.outgoing(request, images))
+
+    def _attempted(self, wired: lm15.Request) -> lm15.Response:
+        asked = self.service.without_refused(wired)
+        try:
+            return self.service.noted(asked, self.inner.complete(asked))
+        except lm15.LM15Error as error:
+            learned = self.service.leaves_out(asked, error)
+            self.service.scrub(error)
+            if learned:
+                raise FeatureRefused(error) from error
+            raise
 
     def stream(self, request: lm15.Request) -> Iterator[Any]:
         """Answer one request as a stream of events."""
