@@ -324,6 +324,49 @@ def served():
         listener.close()
 
 
+@pytest.fixture(scope="session")
+def started_server():
+    """Run a server's command line on a free port: `with started_server(words, folder, ready="/health") as address`.
+
+    `environment` is added to this process's. The server's own processes end with the block.
+    """
+    import contextlib
+    import signal
+    import socket
+    import subprocess
+    import time
+
+    import httpx
+
+    @contextlib.contextmanager
+    def run(words, folder, *, ready, environment):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        log = folder / "server.log"
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *words, "--port", str(port), "--workers", "1"], cwd=folder,
+                env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", **environment}, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        address = f"http://127.0.0.1:{port}"
+        try:
+            for _ in range(360):
+                with contextlib.suppress(httpx.HTTPError):
+                    if httpx.get(address + ready, timeout=2, trust_env=False).status_code == 200:
+                        break
+                assert process.poll() is None, log.read_text()
+                time.sleep(0.5)
+            yield address
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    return run
+
+
 @pytest.fixture
 def encoded(picture):
     """Make the bytes of a PNG of seeded noise."""

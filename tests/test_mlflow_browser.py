@@ -1,17 +1,10 @@
 """MLflow's own page, as the README starts it, on a store that this project wrote. Skips where there is no browser."""
 
-import contextlib
 import json
 import os
 import shlex
-import signal
-import socket
-import subprocess
-import sys
-import time
 import urllib.parse
 
-import httpx
 import pytest
 
 from program.evaluation.intervals import Figure
@@ -40,33 +33,13 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page_of(store):
+def page_of(store, started_server):
     """The address of `mlflow ui`, started with the very line that a command prints."""
     folder, tracker, _ = store
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    words = [*shlex.split(tracker.ui_hint), "--port", str(port), "--workers", "1"]
-    setting, words = words[0].split("=", 1), words[1:]
+    first, *words = shlex.split(tracker.ui_hint)
     assert words[:2] == ["mlflow", "ui"]
-    environment = {**os.environ, setting[0]: setting[1], "MLFLOW_DISABLE_TELEMETRY": "true"}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words], env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True
-        )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(240):
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{address}/health", timeout=2, trust_env=False).status_code == 200:
-                    break
-            assert process.poll() is None, (folder / "log").read_text()
-            time.sleep(0.5)
+    with started_server(words, folder, ready="/health", environment=dict([first.split("=", 1)])) as address:
         yield address
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")

@@ -4,11 +4,8 @@ import base64
 import contextlib
 import json
 import os
-import signal
-import socket
-import subprocess
+import shlex
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -190,33 +187,15 @@ def test_rows_are_answered_in_python(registered, photo, allowed):
 
 
 @pytest.fixture
-def scoring_server(registered, base, allowed):
+def scoring_server(registered, base, allowed, started_server):
     """`mlflow models serve` as it is started by hand."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/served@champion", "--env-manager", "local",
-        "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-    ]  # fmt: skip
+    words = shlex.split("mlflow models serve -m models:/served@champion --env-manager local --host 127.0.0.1")
     environment = {
-        **os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{registered.mlruns_dir / 'mlflow.db'}",
-        "MLFLOW_DISABLE_TELEMETRY": "true", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }  # fmt: skip
-    with (base / "serve.log").open("w") as log:
-        process = subprocess.Popen(command, env=environment, cwd=base, stdout=log, stderr=log, start_new_session=True)
-    try:
-        for _ in range(360):
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"http://127.0.0.1:{port}/ping", timeout=2, trust_env=False).status_code == 200:
-                    break
-            assert process.poll() is None, (base / "serve.log").read_text()
-            time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}/invocations"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        "MLFLOW_TRACKING_URI": f"sqlite:///{registered.mlruns_dir / 'mlflow.db'}",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    with started_server(words, base, ready="/ping", environment=environment) as address:
+        yield f"{address}/invocations"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")

@@ -1,7 +1,6 @@
 """How a library's metric is built: from files that are here, running no code that hides in them, or with a download."""
 
 import io
-import os
 import shutil
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from typing import Any, TextIO
 from program.errors import ToolError
 from program.tools.registry import ToolSpec
 from program.tools.weights import HUGGING_FACE, needed_files
+from program.variables import variable
 
 __all__ = ("building", "give_up", "held_up", "turn")
 
@@ -79,7 +79,7 @@ def building(spec: ToolSpec, parameters: Path | None, *, fetch: bool) -> Iterato
     with ExitStack() as stack:
         # pyiqa prints what it loads; standard output belongs to the commands.
         stack.enter_context(redirect_stdout(sys.stderr if fetch else io.StringIO()))
-        stack.enter_context(_environment(_SAFE, "1"))
+        stack.enter_context(variable(_SAFE, "1"))
         if not fetch:
             stack.enter_context(_refused_downloads(spec.name))
             found = needed_files(spec, [parameters.parent] if parameters is not None else [])
@@ -134,16 +134,3 @@ def _hub_of(files: Mapping[str, Path]) -> Iterator[None]:
         stack.callback(setattr, download_util, "DEFAULT_CACHE_DIR", download_util.DEFAULT_CACHE_DIR)
         download_util.DEFAULT_CACHE_DIR = str(Path(folder, "pyiqa"))
         yield
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from program.variables import variable
+
 if TYPE_CHECKING:
     from program.tracking.store import Tracker
 
@@ -63,7 +65,7 @@ def traced(tracker: "Tracker", rate: float) -> Iterator[None]:
     mlflow.set_tracking_uri(tracker.tracking_uri)
     mlflow.set_experiment(experiment_id=tracker.experiment_id)
     counted = dspy.settings.track_usage
-    with _environment("MLFLOW_TRACE_SAMPLING_RATIO", str(rate)):
+    with variable("MLFLOW_TRACE_SAMPLING_RATIO", str(rate)):
         mlflow.tracing.reset()
         mlflow.tracing.configure(span_processors=[_strip])
         mlflow.dspy.autolog(log_traces=True, log_traces_from_eval=True, log_traces_from_compile=False, silent=True)
@@ -94,18 +96,3 @@ def _without_headers(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_headers(item) for item in value]
     return value
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    import os
-
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
