@@ -6,12 +6,13 @@ import dspy
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 from skimage import data as photographs
 
 from program.images import IMAGES
 from program.lms.perceptual import answer, quality
 from program.lms.perceptual.quality import believe, level_probabilities, load_models, look, weigh
-from program.lms.perceptual.regression import Hyper, Regression, Standard, radial
+from program.lms.perceptual.regression import Hyper, NormalScores, Regression, Standard, radial
 from program.lms.perceptual.views import EVIDENCE_SETS, Recent, Viewer
 from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import ScoreQuality
@@ -52,7 +53,8 @@ def test_unlike_images_widen_the_probabilities() -> None:
     strange = viewer.view(_image(bars)).prior
     assert strange.novelty > natural.novelty + 0.2
     assert strange.deviation > natural.deviation * 1.15
-    assert look(single, single.regression.natural.standard.centre[None]).projection.novelty[0] < 0.3
+    usual = np.median(single.regression.natural.standard.quantiles, axis=0)
+    assert look(single, usual[None]).projection.novelty[0] < 0.3
 
 
 def test_level_probabilities_are_a_distribution_that_widens() -> None:
@@ -81,6 +83,29 @@ def test_regression_matches_a_textbook_gaussian_process() -> None:
     np.testing.assert_allclose(seen.novelty, np.diag(expected), atol=1e-10)
 
 
+def test_normal_scores_are_those_of_the_ranks() -> None:
+    rng = np.random.default_rng(4)
+    seen = np.round(rng.lognormal(size=(4000, 2)), 2)
+    scores = NormalScores(NormalScores.quantiles_of(seen))
+    new = seen[:500]
+    expected = stats.norm.ppf((stats.rankdata(seen, axis=0)[:500] - 0.5) / len(seen))
+    inside = np.abs(expected) < 2.5
+    np.testing.assert_allclose(scores.apply(new)[inside], expected[inside], atol=0.08)
+    ends = scores.apply(np.array([[-1e9, 1e9], [np.finfo(float).max, 0.0]]))
+    np.testing.assert_allclose(np.abs(ends), 2.75, atol=0.06)
+    order = np.argsort(new[:, 0], kind="stable")
+    assert (np.diff(scores.apply(new)[order, 0]) >= 0).all()
+
+
+def test_equal_values_share_their_mean_normal_score() -> None:
+    half_zero = np.r_[np.zeros(500), np.linspace(1, 2, 500)][:, None]
+    scores = NormalScores(NormalScores.quantiles_of(half_zero))
+    below = NormalScores.LEVELS[NormalScores.LEVELS < 0]
+    assert scores.apply(np.zeros((1, 1)))[0, 0] == pytest.approx(below.mean(), abs=0.06)
+    with pytest.raises(ValueError, match=r"quantiles of shape \(3, 1\): expected 45 x F"):
+        NormalScores(np.zeros((3, 1)))
+
+
 def test_many_demos_reduce_the_uncertainty() -> None:
     viewer = Viewer()
     demos = [(viewer.view(_image(_noisy(s))), 2.0) for s in (10, 11, 12, 13, 15, 16)]
@@ -95,7 +120,8 @@ def _direct(regression, raw):
 
     def kernel(a, b):
         smooth = sum(weight * radial(a[:, i:j], b[:, i:j], width) for i, j, width, weight in groups)
-        return (1 - hyper.linear) * smooth + hyper.linear * a @ b.T / a.shape[1]
+        read = slice(0, hyper.linear_stop)
+        return (1 - hyper.linear) * smooth + hyper.linear * a[:, read] @ b[:, read].T / a[:, read].shape[1]
 
     inverse = np.linalg.inv(kernel(train, train) + hyper.noise * np.eye(len(train)))
     known = kernel(z, train) @ inverse @ kernel(train, z)
@@ -107,7 +133,7 @@ def _direct(regression, raw):
 def test_beliefs_from_kept_projections_equal_the_direct_formula(paired: bool) -> None:
     model, rng = load_models()[paired], np.random.default_rng(2)
     prior = model.regression
-    standard = prior.standard if paired else prior.natural.standard
+    standard = prior.standard if paired else prior.general.standard
     raw = rng.normal(0, 0.9, (9, len(standard.centre))) * standard.spread + standard.centre
     labels = rng.uniform(1, 5, 8)
     if paired:

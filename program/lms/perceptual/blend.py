@@ -13,7 +13,7 @@ from program.lms.perceptual.regression import Matrix, Projection, Regression
 
 __all__ = ("Blend", "Blended", "Prior", "Sight", "gate_weights", "share_of")
 
-GATE_MIDDLE, GATE_WIDTH, GATE_MOST = -0.5, 0.1, 0.85
+GATE_MIDDLE, GATE_WIDTH, GATE_MOST = -0.4, 0.1, 0.85
 """Where the gate's value (-1 photograph .. 1 distorted on purpose) gives half of the most that the general regression
 gets, how fast its share changes, and that most. Unfamiliar photographs resemble neither kind: the natural regression
 keeps a say. Chosen together with the kernels (see `fitting.QUALITY`)."""

@@ -11,7 +11,7 @@ from sklearn.metrics import cohen_kappa_score
 from program.lms.perceptual import quality
 from program.lms.perceptual.blend import Blend
 from program.lms.perceptual.findings import PRESENT, severity_word
-from program.lms.perceptual.fitting import GENERATED, SEED, blend_of, natural_rows, quality_standard
+from program.lms.perceptual.fitting import GENERATED, SEED, blend_of, natural_rows, normal_scores, quality_standard
 from program.lms.perceptual.regression import Matrix
 from program.lms.perceptual.tables import UNDISTORTED, Table, severities
 from signatures.schemas import DISTORTION_CATEGORIES, SEVERITIES
@@ -101,7 +101,7 @@ def _left_out(
         general_standard = quality_standard(np.vstack([clive.vectors[rest], made.vectors[rows][::3]]))
         blend, _ = blend_of(
             natural_rows(clive, live, alignment, rest), len(rest), (made.vectors[rows], made.labels[rows]),
-            quality_standard(clive.vectors[rest]), general_standard,
+            normal_scores(clive.vectors[rest]), general_standard,
         )  # fmt: skip
         predicted[out] = blend.project(clive.vectors[out]).mean
         stated += _calibration(blend, settings["nr"]["error_scale"], clive.vectors[out], clive.labels[out])

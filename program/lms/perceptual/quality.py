@@ -14,7 +14,16 @@ import numpy as np
 from scipy import linalg, special
 
 from program.lms.perceptual.blend import Blend, Blended, Prior, Sight
-from program.lms.perceptual.regression import Hyper, Matrix, Projection, Regression, Standard, hyper_of, radial
+from program.lms.perceptual.regression import (
+    Hyper,
+    Matrix,
+    NormalScores,
+    Projection,
+    Regression,
+    Standard,
+    hyper_of,
+    radial,
+)
 from program.lms.perceptual.store import stored_arrays, stored_settings
 from signatures.schemas import LEVEL_WORDS
 
@@ -207,21 +216,21 @@ def assembled(kind: str, arrays: Mapping[str, Matrix], settings: Mapping[str, An
 
 
 def _prior(kind: str, arrays: Mapping[str, Matrix], settings: Mapping[str, Any]) -> Prior:
+    own = settings[kind]
     if kind == "fr":
-        return _regression("fr", arrays, arrays["fr_vectors"], arrays["fr_labels"], settings[kind])
+        return _regression("fr", arrays, arrays["fr_vectors"], arrays["fr_labels"], hyper_of(own["quality"]))
     vectors, labels = arrays["nr_vectors"], arrays["nr_labels"]
-    natural = int(settings[kind]["natural"])
+    natural = int(own["natural"])
     return Blend(
-        _regression("nr", arrays, vectors[:natural], labels[:natural], settings[kind]),
-        _regression("nr_general", arrays, vectors, labels, settings[kind], "general"), arrays["nr_gate"],
+        Regression(
+            vectors[:natural], labels[:natural], NormalScores(arrays["nr_quantiles"]), hyper_of(own["quality"])
+        ),
+        _regression("nr_general", arrays, vectors, labels, hyper_of(own["general"])), arrays["nr_gate"],
     )  # fmt: skip
 
 
 def _regression(
-    name: str, arrays: Mapping[str, Matrix], vectors: Matrix, labels: Matrix, settings: Mapping[str, Any],
-    hyper: str = "quality",
+    name: str, arrays: Mapping[str, Matrix], vectors: Matrix, labels: Matrix, hyper: Hyper
 ) -> Regression:  # fmt: skip
-    fitted = hyper_of(settings[hyper])
-    return Regression(
-        vectors, labels, Standard(arrays[f"{name}_centre"], arrays[f"{name}_spread"], fitted.clip), fitted
-    )  # fmt: skip
+    standard = Standard(arrays[f"{name}_centre"], arrays[f"{name}_spread"], hyper.clip)
+    return Regression(vectors, labels, standard, hyper)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, special
 
 from program.lms.perceptual.store import Matrix
 
-__all__ = ("Group", "Hyper", "Matrix", "Projection", "Regression", "Standard", "hyper_of", "radial")
+__all__ = ("Group", "Hyper", "Matrix", "NormalScores", "Projection", "Regression", "Standard", "hyper_of", "radial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Hyper:
     """Standardised features are limited to +-this."""
     groups: tuple[Group, ...] = ()
     """What the radial part sums over; empty: one group of all features, with `width`."""
+    linear_stop: int | None = None
+    """The linear part reads so many of the first features; None: all."""
 
     def kernel(self, one: Matrix, other: Matrix) -> Matrix:
         """Return the prior covariance of all pairs of rows of standardised features; about 1 for equal rows."""
@@ -52,18 +54,22 @@ class Hyper:
             total += g.weight * radial(one[:, g.start : g.stop], other[:, g.start : g.stop], g.width)
         total *= 1 - self.linear
         if self.linear:
-            total += self.linear * (one @ other.T) / one.shape[1]
+            first, second = one[:, : self.linear_stop], other[:, : self.linear_stop]
+            total += self.linear * (first @ second.T) / first.shape[1]
         return total
 
     def own(self, points: Matrix) -> Matrix:
         """Return the diagonal of `kernel(points, points)`."""
-        return np.asarray((1 - self.linear) + self.linear * (points * points).mean(axis=1))
+        read = points[:, : self.linear_stop]
+        return np.asarray((1 - self.linear) + self.linear * (read * read).mean(axis=1))
 
 
 def hyper_of(settings: Mapping[str, Any]) -> Hyper:
     """Return the hyperparameters that `dataclasses.asdict` wrote down."""
     groups = tuple(Group(**group) for group in settings.get("groups", ()))
-    return Hyper(settings["width"], settings["linear"], settings["noise"], settings["clip"], groups)
+    return Hyper(
+        settings["width"], settings["linear"], settings["noise"], settings["clip"], groups, settings.get("linear_stop")
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,52 @@ class Standard:
         """Standardise N x F vectors and limit how far one feature can carry."""
         z = np.asarray(np.clip((np.atleast_2d(vectors) - self.centre) / self.spread, -self.clip, self.clip))
         return z if self.mix is None else z @ self.mix
+
+
+class NormalScores:
+    """Features by their rank among photographs: where a value lies in their distribution, as a normal deviate.
+
+    One feature's outliers then carry no further than another's. Values count in half precision, in which the training
+    images are stored: a finer rank would tell the same value apart from itself. Source: van der Waerden scores
+    (Conover 1999, sec. 5.10).
+    """
+
+    LEVELS = np.linspace(-2.75, 2.75, 45)
+    """Normal deviates of the quantiles that are kept; values outside get the first or the last."""
+
+    def __init__(self, quantiles: Matrix) -> None:
+        """Take Q x F quantiles at `LEVELS`, as `quantiles_of` gives them; equal ones share their mean deviate."""
+        if quantiles.ndim != 2 or len(quantiles) != len(self.LEVELS):
+            raise ValueError(f"quantiles of shape {quantiles.shape}: expected {len(self.LEVELS)} x F")
+        self.quantiles = quantiles
+        self._scores = np.empty_like(quantiles)
+        for j, column in enumerate(quantiles.T):
+            _, group = np.unique(column, return_inverse=True)
+            self._scores[:, j] = (np.bincount(group, self.LEVELS) / np.bincount(group))[group]
+
+    @classmethod
+    def quantiles_of(cls, vectors: Matrix) -> Matrix:
+        """Return the Q x F quantiles of N x F vectors."""
+        return np.asarray(np.quantile(_half(vectors), special.ndtr(cls.LEVELS), axis=0))
+
+    def apply(self, vectors: Matrix) -> Matrix:
+        """Return N x F normal deviates, linear between quantiles."""
+        rows = _half(np.atleast_2d(vectors))
+        features = np.arange(rows.shape[1])
+        found = np.empty(rows.shape)
+        for i, row in enumerate(rows):
+            above = (self.quantiles <= row).sum(axis=0)
+            upper, lower = np.minimum(above, len(self.LEVELS) - 1), np.maximum(above - 1, 0)
+            low, high = self.quantiles[lower, features], self.quantiles[upper, features]
+            share = np.where(high > low, (row - low) / np.where(high > low, high - low, 1.0), 0.0)
+            start, end = self._scores[lower, features], self._scores[upper, features]
+            found[i] = start + np.clip(share, 0.0, 1.0) * (end - start)
+        return found
+
+
+def _half(values: Matrix) -> Matrix:
+    limit = float(np.finfo(np.float16).max)
+    return np.asarray(np.clip(values, -limit, limit).astype(np.float16), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +170,7 @@ def radial(one: Matrix, other: Matrix, width: float) -> Matrix:
 class Regression:
     """A fitted process; immutable after construction, safe to share between threads."""
 
-    def __init__(self, vectors: Matrix, labels: Matrix, standard: Standard, hyper: Hyper) -> None:
+    def __init__(self, vectors: Matrix, labels: Matrix, standard: Standard | NormalScores, hyper: Hyper) -> None:
         """Fit on N x F raw vectors and N labels."""
         self.hyper, self.standard = hyper, standard
         self._inputs = standard.apply(vectors)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 __all__ = ("MODEL_FILE", "PROVENANCE_FILE", "REVISION", "Matrix", "save_arrays", "stored_arrays", "stored_settings")
 
-REVISION = "r3"
+REVISION = "r4"
 MODEL_FILE = f"expert-{REVISION}.npz"
 PROVENANCE_FILE = f"expert-{REVISION}.json"
 
