@@ -106,6 +106,16 @@ def test_equal_values_share_their_mean_normal_score() -> None:
         NormalScores(np.zeros((3, 1)))
 
 
+def test_leaving_one_out_equals_fitting_without_it() -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(12, 4)), rng.normal(size=12)
+    standard, hyper = Standard(np.zeros(4), np.ones(4), 9.0), Hyper(1.0, 0.3, 0.2, 9.0, linear_stop=2)
+    model, kept = Regression(x, y, standard, hyper), np.arange(12) != 5
+    rest = np.linalg.solve(hyper.kernel(x[kept], x[kept]) + 0.2 * np.eye(11), y[kept] - y.mean())
+    expected = y.mean() + (hyper.kernel(x[5:6], x[kept]) @ rest)[0]
+    assert model.left_out()[5] == pytest.approx(expected, abs=1e-10)
+
+
 def test_many_demos_reduce_the_uncertainty() -> None:
     viewer = Viewer()
     demos = [(viewer.view(_image(_noisy(s))), 2.0) for s in (10, 11, 12, 13, 15, 16)]

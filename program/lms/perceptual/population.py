@@ -1,5 +1,8 @@
 """Write `population.json`: how each measured property is distributed over natural photographs.
 
+The manifest must be the one that the expert was fitted on: each photograph's believed
+quality is that of a fit without it.
+
 python -m program.lms.perceptual.population ../shared/data/clive/manifest.jsonl
 """
 
@@ -7,6 +10,8 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +19,24 @@ import numpy as np
 from data.manifest import read_manifest
 from program.images import IMAGES
 from program.lms.perceptual.attributes import COMPOSITES, POPULATION_FILE, PROPERTIES, QUANTILES, composite
+from program.lms.perceptual.blend import Blend
 from program.lms.perceptual.engine import MODEL
+from program.lms.perceptual.quality import Belief, load_models
 from program.lms.perceptual.views import View, Viewer
 
 __all__ = ("distribution", "main")
+
+
+class _LeftOut(View):
+    """A training photograph, judged by a regression on the others: its own score must not sharpen what is believed."""
+
+    def __init__(self, view: View, mean: float) -> None:
+        super().__init__(view.key, view.measured, view.difference)
+        self._mean = mean
+
+    @cached_property
+    def prior(self) -> Belief:
+        return replace(super().prior, mean=self._mean)
 
 
 def distribution(views: Sequence[View]) -> dict[str, list[float]]:
@@ -38,7 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name(POPULATION_FILE))
     given = parser.parse_args(argv)
     viewer = Viewer()
-    views = [viewer.view(IMAGES.add(s.image)) for s in read_manifest(given.manifest) if s.split == "train"]
+    seen = [viewer.view(IMAGES.add(s.image)) for s in read_manifest(given.manifest) if s.split == "train"]
+    blend = load_models()[0].regression
+    believed = blend.natural.left_out() if isinstance(blend, Blend) else blend.left_out()
+    views = [_LeftOut(view, mean) for view, mean in zip(seen, believed[: len(seen)].tolist(), strict=True)]
     stated: Mapping[str, object] = {
         "model": MODEL,
         "data": f"{len(views)} train photographs of LIVE In the Wild (Ghadiyaram & Bovik 2015), without their scores",

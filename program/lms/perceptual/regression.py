@@ -177,7 +177,8 @@ class Regression:
         self._mean = float(np.mean(labels))
         own = hyper.kernel(self._inputs, self._inputs) + hyper.noise * np.eye(len(labels))
         self._factor = np.asarray(linalg.cholesky(own, lower=True))
-        self._weights = linalg.cho_solve((self._factor, True), np.asarray(labels, dtype=np.float64) - self._mean)
+        self._residuals = np.asarray(labels, dtype=np.float64) - self._mean
+        self._weights = linalg.cho_solve((self._factor, True), self._residuals)
 
     def project(self, vectors: Matrix) -> Projection:
         """Return what N x F raw vectors are to this process: the costly part of every later question."""
@@ -200,6 +201,11 @@ class Regression:
         whitened = linalg.solve_triangular(self._factor, cross.T, lower=True, check_finite=False).T
         novelty = np.clip(1 - (whitened * whitened).sum(axis=1) / self.hyper.own(z), 0.0, 1.0)
         return Projection(z, np.ascontiguousarray(whitened), np.asarray(self._mean + cross @ self._weights), novelty)
+
+    def left_out(self) -> Matrix:
+        """Return what a fit on all the other training images predicts for each one (Rasmussen & Williams, eq. 5.12)."""
+        precision = linalg.cho_solve((self._factor, True), np.eye(len(self._weights)))
+        return np.asarray(self._mean + self._residuals - self._weights / np.diag(precision))
 
     def dual(self, targets: Matrix, noise: Matrix) -> Matrix:
         """Return the weights of another function on the same T training images, with a noise variance for each."""
