@@ -132,6 +132,8 @@ class ServeSettings(_Section):
     """Requests that wait for their turn; more get 503."""
     timeout_s: float = Field(gt=0)
     """From admission to answer."""
+    head_timeout_s: float = Field(gt=0)
+    """From connecting to the end of a request's headers; likewise between requests, after 10 s of idling."""
     body_timeout_s: float = Field(gt=0)
     """For a request's body to arrive."""
     shutdown_s: int = Field(ge=0)

@@ -301,14 +301,14 @@ def served():
     import uvicorn
 
     from program.serving.app import create_app
+    from program.serving.running import uvicorn_config
 
     running = []
 
     def start(program, token=None):
         listener = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(
-            create_app(program, token), log_config=None, ws="none", lifespan="on", timeout_graceful_shutdown=2
-        )
+        config = uvicorn_config(create_app(program, token), program.resources.settings.serve)
+        config.timeout_graceful_shutdown = 2
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -1,6 +1,7 @@
 """The service over HTTP: what it answers, and everything it refuses."""
 
 import base64
+import contextlib
 import http.client
 import io
 import json
@@ -283,6 +284,67 @@ def test_slow_bodies_are_cut_off(service_program, served):
     status, body = raw(url, head, [b"{"] * 3, pause=0.05)
     assert (status, b"did not arrive" in body) == (408, True)
     assert time.perf_counter() - started < 3
+
+
+def closed_after(connection, limit=8.0):
+    """Return the seconds until the service closes a connection, and what it sent before."""
+    started, told = time.perf_counter(), b""
+    connection.settimeout(limit)
+    while part := connection.recv(65536):
+        told += part
+    return time.perf_counter() - started, told
+
+
+def test_a_connection_without_a_request_gives_its_place_back(service_program, served, encoded):
+    url = served(service_program(serve={"head_timeout_s": 0.4}))
+    address = urlsplit(url)
+
+    def connected():
+        return socket.create_connection((address.hostname, address.port))
+
+    with connected() as silent:
+        seconds, told = closed_after(silent)
+        assert (0.2 < seconds < 4, told) == (True, b"")
+    with connected() as dripping:  # a byte now and then keeps no place either
+        dripping.sendall(b"GET / HTTP/1.1\r\n")
+        started = time.perf_counter()
+        with contextlib.suppress(OSError):
+            while time.perf_counter() - started < 6:
+                dripping.sendall(b"X-A: b\r\n")
+                time.sleep(0.05)
+        assert time.perf_counter() - started < 4
+    assert get(url, "/health").json()["requests"] == 0
+
+
+def test_a_request_under_way_is_not_cut_off_and_the_connection_serves_on(service_program, served, encoded, monkeypatch):
+    program = service_program(serve={"head_timeout_s": 0.3})
+    plain = type(program).forward
+
+    def slow(self, *given, **named):
+        time.sleep(0.8)
+        return plain(self, *given, **named)
+
+    monkeypatch.setattr(type(program), "forward", slow)
+    url = served(program)
+    with httpx.Client(trust_env=False) as client:
+        for _ in range(2):
+            assert client.post(f"{url}/assess", files={"image": encoded()}, timeout=20).status_code == 200
+        assert client.get(f"{url}/health").status_code == 200
+    body = json.dumps({"image": base64.b64encode(encoded()).decode()}).encode()
+    head = b"POST /assess HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+    status, _ = raw(url, head + str(len(body)).encode() + b"\r\n\r\n", [body[:20], body[20:]], pause=0.5)
+    assert status == 200
+
+
+def test_the_next_request_of_a_connection_may_not_drip_either(service_program, served, monkeypatch):
+    monkeypatch.setattr("program.serving.running._KEEP_ALIVE_S", 1)
+    url = served(service_program(serve={"head_timeout_s": 0.3}))
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port)) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in connection.recv(65536)
+        connection.sendall(b"GET /hea")
+        assert closed_after(connection)[0] < 4
 
 
 def test_token_is_asked_for_everywhere_but_on_the_open_routes(service_program, served, encoded):

@@ -14,12 +14,16 @@ from program.serving.rules import MIN_TOKEN_CHARS, is_loopback
 from program.settings import ServeSettings
 
 if TYPE_CHECKING:
-    from program.agent import AgenticIQA
+    import uvicorn
 
-__all__ = ("TOKEN_VARIABLE", "bound", "serve", "token_of")
+    from program.agent import AgenticIQA
+    from program.serving.guard import App
+
+__all__ = ("TOKEN_VARIABLE", "bound", "serve", "token_of", "uvicorn_config")
 
 TOKEN_VARIABLE = "AGENTICIQA_SERVE_TOKEN"  # noqa: S105 - the variable's name
 _CONNECTIONS = 256
+_KEEP_ALIVE_S = 10
 _HEAD_BYTES = 16 * 2**10
 
 
@@ -52,6 +56,20 @@ def bound(host: str, port: int) -> socket.socket:
     return listener
 
 
+def uvicorn_config(app: "App", settings: ServeSettings) -> "uvicorn.Config":
+    """Return how the service is run."""
+    import uvicorn
+
+    from program.serving.connections import patient
+
+    return uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none", lifespan="on",
+        http=patient(settings.head_timeout_s), timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=settings.shutdown_s, limit_concurrency=_CONNECTIONS,
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+    )  # fmt: skip
+
+
 def serve(program: "AgenticIQA", settings: ServeSettings, listener: socket.socket, token: str | None) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight are finished within `settings.shutdown_s`."""
     import uvicorn
@@ -61,12 +79,7 @@ def serve(program: "AgenticIQA", settings: ServeSettings, listener: socket.socke
     set_up_logs(secrets=[v for k, v in os.environ.items() if k.endswith(("_API_KEY", "_TOKEN", "_SECRET"))])
     if settings.warm_up:
         _warm_up(program)
-    app = create_app(program, token)
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none", lifespan="on",
-        http="h11", timeout_keep_alive=10, timeout_graceful_shutdown=settings.shutdown_s,
-        limit_concurrency=_CONNECTIONS, h11_max_incomplete_event_size=_HEAD_BYTES,
-    )  # fmt: skip
+    config = uvicorn_config(create_app(program, token), settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises it again once it has stopped
     listener.listen(_CONNECTIONS)  # from here on nobody is turned away: who reads the line below may connect
