@@ -257,6 +257,36 @@ def test_the_tools_of_one_image_share_its_tensor(scene, monkeypatch):
     assert len(made) == 4
 
 
+def test_what_was_borrowed_leaves_no_pixels_behind(scene):
+    """A service's promise: an image that was sent is forgotten, tensors and decoded pixels too."""
+    import gc
+    import weakref
+
+    kept = []
+    with IMAGES.borrowing():
+        image = IMAGES.add(np.ascontiguousarray(scene[0][::-1, ::-1]))  # which no other test keeps
+        for box in (None, (0, 0, 100, 100)):
+            assert _runner().measure("PIQE", image, box=box).error is None
+            pixels = IMAGES.pixels(image) if box is None else IMAGES.cut(image, box)[0]
+            tensor = models.TENSORS.get(pixels, "cpu")
+            assert models.TENSORS.get(pixels, "cpu") is tensor
+            kept += [weakref.ref(pixels), weakref.ref(tensor)]
+            del pixels, tensor
+    gc.collect()
+    assert all(ref() is None for ref in kept)
+
+
+def test_a_tensor_is_never_another_arrays(rng):
+    cache = models.TensorCache()
+    for _ in range(200):  # a new array often lies where the last one lay
+        pixels = rng.integers(0, 256, (8, 8, 3), np.uint8)
+        pixels.setflags(write=False)
+        tensor = cache.get(pixels, "cpu")
+        assert torch.equal(tensor, torch.from_numpy(pixels.transpose(2, 0, 1)[None].copy()) / 255)
+        assert cache.get(pixels, "cpu") is tensor
+    assert len(cache._kept) <= 1
+
+
 def test_settings_reach_the_runner(tmp_path):
     tools = {"threads": 2, "timeout_s": 7, "reduce_above_px": 100000, "resize_reference": True, "cache_mb": 3}
     settings = load_settings(overrides={"tools": {**tools, "device": "cpu"}, "cache_dir": tmp_path})
