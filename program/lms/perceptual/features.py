@@ -8,9 +8,9 @@ Field 1987 (spectrum slope), He et al. 2009 (dark channel); those of patterns, l
 `texture` and `codes`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from PIL import Image
 
 from program.lms.perceptual import measures
 from program.lms.perceptual.codes import BOOKS, Book, code_names, stored_books
+from program.lms.perceptual.named import Named
 from program.lms.perceptual.nss import AGGD_NAMES, Plane, aggd_of_products, ggd_shape, halve, normalise
 from program.lms.perceptual.store import stored_arrays
 from program.lms.perceptual.texture import local_sharpness, patterns
@@ -37,10 +38,10 @@ class Measured:
     vector: NDArray[np.float64]
     maps: dict[str, list[list[float]]]
 
-    @cached_property
-    def named(self) -> dict[str, float]:
-        """Return the features by name."""
-        return dict(zip(FEATURE_NAMES, self.vector.tolist(), strict=True))
+    @property
+    def named(self) -> Mapping[str, float]:
+        """The features by name."""
+        return Named(_PLACES, self.vector)
 
 
 def measure(pixels: NDArray[np.uint8], books: Sequence[Book] | None = None) -> Measured:
@@ -171,3 +172,4 @@ FEATURE_NAMES: tuple[str, ...] = (
     *_measure(np.zeros((16, 16, 3), np.uint8))[0], *(name for layout in BOOKS for name in code_names(layout))
 )  # fmt: skip
 """The order of every feature vector."""
+_PLACES = {name: place for place, name in enumerate(FEATURE_NAMES)}

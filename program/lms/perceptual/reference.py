@@ -6,8 +6,8 @@ similarity, opponent weights), Sheikh & Bovik 2006 (information fidelity, one-sc
 (deviation pooling).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from PIL import Image
 from scipy import ndimage
 
 from program.lms.perceptual.measures import blocking, grid_of
+from program.lms.perceptual.named import Named
 from program.lms.perceptual.nss import Plane, gaussian, halve
 
 __all__ = ("DIFFERENCE_NAMES", "Difference", "compare")
@@ -27,10 +28,10 @@ class Difference:
     vector: NDArray[np.float64]
     maps: dict[str, list[list[float]]]
 
-    @cached_property
-    def named(self) -> dict[str, float]:
-        """Return the differences by name."""
-        return dict(zip(DIFFERENCE_NAMES, self.vector.tolist(), strict=True))
+    @property
+    def named(self) -> Mapping[str, float]:
+        """The differences by name."""
+        return Named(_PLACES, self.vector)
 
 
 def compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> Difference:
@@ -157,3 +158,4 @@ def _nature(one: list[Plane], two: list[Plane], maps: dict[str, list[list[float]
 
 DIFFERENCE_NAMES: tuple[str, ...] = tuple(_compare(*(np.zeros((16, 16, 3), np.uint8),) * 2)[0])
 """The order of every difference vector."""
+_PLACES = {name: place for place, name in enumerate(DIFFERENCE_NAMES)}
