@@ -26,7 +26,7 @@ from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 __all__ = ("View", "Viewer", "image_of")
 
 REMEMBERED = 4096
-"""Views kept in memory: 19 to 25 KB each, so at most 100 MB."""
+"""Views kept in memory: 20 to 40 KB each, so at most 160 MB."""
 LARGEST = 2**23
 """Pixels of an image that is measured as it is; larger ones are averaged down first, so that memory stays bounded."""
 EVIDENCE_SETS = 32
