@@ -203,11 +203,12 @@ def _compiled(run: _Compile) -> Compiled:
                     best.candidate, lambda p: Replayed(p, train.gathered), run.train, run.validation,
                     workers=job.settings.compile.workers, memory=run.memory,
                 )  # fmt: skip
-                run.notes.append(note)
             else:
-                proposed = run.searched(name, best.candidate.program, train, validation)
+                proposed, note = run.searched(name, best.candidate.program, train, validation), ""
         with timed(run.seconds, "choose"):
-            best = ranking.add(proposed)
+            best = ranking.add(proposed, clearly=name == "fusion")
+        if note:
+            run.notes.append("; ".join(filter(None, (note, ranking.shortfall(proposed)))))
     run.journal.note("chosen", name=best.candidate.name, validation=validation_score(best.record))
     return _reported(run, ranking, best)
 

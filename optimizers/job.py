@@ -14,7 +14,7 @@ from data.quickstart import resolve_dataset
 from data.splits import check_leaks
 from optimizers.journal import run_key
 from optimizers.metering import metered_lm
-from optimizers.recipes import REFLECTING, check_data, check_recipe
+from optimizers.recipes import REFLECTING, check_data, check_recipe, enough_for_fusion
 from optimizers.taught import ROLES, TaughtProgram
 from program.agent import AgenticIQA
 from program.errors import InputError, did_you_mean
@@ -152,7 +152,8 @@ def prepared(
     recipes in turn, separated by commas.
     """
     embedded = lm is None and _is_embedded(settings.models.summarizer)
-    named = optimizer or settings.compile.optimizer or ("random-search" if embedded else "gepa")
+    asked = optimizer or settings.compile.optimizer
+    named = asked or ("random-search,fusion" if embedded else "gepa")
     optimizers = tuple(name.strip() for name in named.split(",") if name.strip())
     taught = _roles(roles if roles is not None else settings.compile.roles, embedded=embedded)
     out = out or settings.programs_dir / Path(data).stem
@@ -172,9 +173,11 @@ def prepared(
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
     dataset = Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split="test")
     splits = _splits(manifest)
-    job = replace(job, dataset=dataset, splits=splits)
+    scored = {split: sum(s.task == "scoring" for s in members) for split, members in splits.items()}
+    if asked is None and not enough_for_fusion(scored["train"], scored["validation"]):
+        optimizers = tuple(name for name in optimizers if name != "fusion")
+    job = replace(job, dataset=dataset, splits=splits, optimizers=optimizers)
     for name in optimizers:
-        scored = {split: sum(s.task == "scoring" for s in members) for split, members in splits.items()}
         train = scored["train"] if name == "fusion" else len(splits["train"])
         check_data(name, job.budget(name), train, scored["validation"] if name == "fusion" else 0)
     return job

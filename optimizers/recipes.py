@@ -27,6 +27,7 @@ __all__ = (
     "candidates",
     "check_data",
     "check_recipe",
+    "enough_for_fusion",
     "usable_demos",
 )
 
@@ -96,6 +97,8 @@ OPTIMIZERS: dict[str, Recipe] = {
 
 REFLECTING = ("mipro", "gepa", "simba", "copro")
 """Recipes that ask a language model for instructions."""
+_FUSION = (30, 10)
+"""Scored training and validation samples that a fusion needs."""
 TEACHABLE = ("bootstrap", "random-search")
 """Recipes that can take demos from a teacher."""
 
@@ -121,11 +124,16 @@ def check_recipe(name: str, *, embedded: bool, reflection: bool, teacher: bool) 
 
 def check_data(name: str, budget: RecipeSettings, train: int, validation: int) -> None:
     """Raise InputError where an optimizer would find too few samples."""
-    least = {"simba": budget.minibatch, "gepa": budget.minibatch, "fusion": 30, "none": 0}.get(name, 2)
+    least = {"simba": budget.minibatch, "gepa": budget.minibatch, "fusion": _FUSION[0], "none": 0}.get(name, 2)
     if train < least:
         raise InputError(f"optimizer {name!r}: {train} training sample(s); give at least {least} in the split 'train'")
-    if name == "fusion" and validation < 10:
-        raise InputError(f"optimizer 'fusion': {validation} scored validation sample(s); give at least 10")
+    if name == "fusion" and validation < _FUSION[1]:
+        raise InputError(f"optimizer 'fusion': {validation} scored validation sample(s); give at least {_FUSION[1]}")
+
+
+def enough_for_fusion(train: int, validation: int) -> bool:
+    """Return whether so many scored samples are enough to fit a fusion and to choose it."""
+    return train >= _FUSION[0] and validation >= _FUSION[1]
 
 
 def candidates(name: str, bench: Bench) -> list[Candidate]:

@@ -27,7 +27,7 @@ def compile_seeds(job: Job, count: int, *, console: Console | None = None) -> tu
     results = [
         compile_program(job.seeded(first + n, folder), console=console) for n, folder in enumerate(folders)
     ]  # fmt: skip
-    best = max(results, key=lambda r: max(entry["score"] for entry in r.validation.values()))
+    best = max(results, key=lambda r: r.validation[r.chosen]["score"])
     if job.out.exists():
         shutil.rmtree(job.out)
     shutil.copytree(best.folder, job.out)

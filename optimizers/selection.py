@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from optimizers.bench import Candidate
+from program.evaluation.metrics import MetricName
 from program.evaluation.record import EvaluationRecord
 
-__all__ = ("Ranked", "Ranking", "validation_score")
+__all__ = ("SCORE_STEP", "Ranked", "Ranking", "clear_gain", "validation_score")
 
-
-PLCC_STEP = 0.005
-"""Smaller differences in PLCC decide nothing: RMSE does then."""
+SCORE_STEP, PLCC_STEP = 0.002, 0.005
+"""Smaller differences in score decide nothing: PLCC does then, and where that is no larger either, RMSE."""
+CLEAR, CLEARLY_NEARER = 0.01, 0.1
+"""What a fitted fusion has to gain on validation, in score or PLCC, or as a share of RMSE: it moves every score to
+come, and what it fits of a few photographs, or of scores nearly on the people's scale, does not carry over."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +28,30 @@ class Ranked:
 class Ranking:
     """Candidates in the order of their validation scores; the first one added is the uncompiled program.
 
-    Ties go to the earlier candidate: an optimizer has to show that it helped. A fitted fusion that leaves every rank
-    as it was is told from its base by PLCC, in steps of 0.005, then by RMSE.
+    Ties go to the earlier candidate: an optimizer has to show that it helped. Scores in steps of 0.002, then PLCC in
+    steps of 0.005, then RMSE.
     """
 
     def __init__(self, judge: Callable[[Candidate], EvaluationRecord], *, keep: int) -> None:
         self._judge, self._keep = judge, keep
         self._ranked: list[Ranked] = []
+        self._best: Ranked | None = None
 
-    def add(self, proposed: Sequence[Candidate]) -> Ranked:
-        """Judge the `keep` best of the proposed candidates by their search score, and return the best one so far."""
+    def add(self, proposed: Sequence[Candidate], *, clearly: bool = False) -> Ranked:
+        """Judge the `keep` best of the proposed candidates by their search score, and return the best one so far.
+
+        With `clearly`, one has to be better by more than a step (see `clear_gain`).
+        """
         by_search = sorted(proposed, key=lambda c: -(c.search_score if c.search_score is not None else 2.0))
-        self._ranked += [Ranked(c, self._judge(c)) for c in by_search[: self._keep]]
+        for candidate in by_search[: self._keep]:
+            found = Ranked(candidate, self._judge(candidate))
+            self._ranked.append(found)
+            if self._best is None or (
+                clear_gain(found.record, self._best.record)
+                if clearly
+                else _order(found.record) > _order(self._best.record)
+            ):
+                self._best = found
         return self.best
 
     @property
@@ -47,7 +62,24 @@ class Ranking:
     @property
     def best(self) -> Ranked:
         """The best one so far."""
-        return max(self._ranked, key=lambda r: _order(r.record))
+        if self._best is None:
+            raise ValueError("no candidate was added")
+        return self._best
+
+    def shortfall(self, proposed: Sequence[Candidate]) -> str:
+        """Say by how much the best of some candidates that were not taken missed a clear gain; empty if one was."""
+        if self.best.candidate in proposed:
+            return ""
+        tried = [r.record for r in self._ranked if r.candidate in proposed]
+        if not tried:
+            return ""
+        old, new = self.best.record, max(tried, key=_order)
+        nearer = _value(new, "rmse") / _value(old, "rmse") - 1 if _value(old, "rmse") else 0.0
+        return (
+            f"not taken: on validation its score gains {validation_score(new) - validation_score(old):+.3f}, PLCC "
+            f"{_value(new, 'plcc') - _value(old, 'plcc'):+.3f}, RMSE {nearer:+.0%}; asked for are {CLEAR:+g} of score, "
+            f"or {CLEAR:+g} of PLCC or {-CLEARLY_NEARER:.0%} of RMSE with the score kept"
+        )
 
     def table(self) -> dict[str, dict[str, Any]]:
         """Return each candidate's validation score, search score and figures, best first."""
@@ -73,7 +105,23 @@ def validation_score(record: EvaluationRecord) -> float:
     return sum((value or 0.0) * n for value, n, _ in parts) / total if total else 0.0
 
 
+def clear_gain(new: EvaluationRecord, old: EvaluationRecord) -> bool:
+    """Return whether a record's score is clearly higher, or no lower with PLCC clearly higher or RMSE clearly lower."""
+    gained = validation_score(new) - validation_score(old)
+    if gained >= CLEAR or gained < -SCORE_STEP / 2:
+        return gained > 0
+    correlated = _value(new, "plcc") - _value(old, "plcc")
+    # A change of ranks too small to count is none to gain by: only what keeps them may go for the scale.
+    return gained < SCORE_STEP / 2 and (
+        correlated >= CLEAR or _value(new, "rmse") <= (1 - CLEARLY_NEARER) * _value(old, "rmse") - 1e-9
+    )
+
+
 def _order(record: EvaluationRecord) -> tuple[float, float, float]:
-    plcc = record.plcc.value if record.plcc is not None and record.plcc.value is not None else 0.0
-    rmse = record.rmse.value if record.rmse is not None and record.rmse.value is not None else 0.0
-    return round(validation_score(record), 6), round(plcc / PLCC_STEP), -rmse
+    score, correlation = validation_score(record), _value(record, "plcc")
+    return round(score / SCORE_STEP), round(correlation / PLCC_STEP), -_value(record, "rmse")
+
+
+def _value(record: EvaluationRecord, name: MetricName) -> float:
+    figure = record.figures.get(name)
+    return figure.value if figure is not None and figure.value is not None else 0.0

@@ -2,7 +2,7 @@
 
 Eta and weight are chosen on a grid by SRCC + PLCC on training samples that are no demos of the program; the map is a
 line, a four-parameter logistic or an isotonic fit of the same samples, whichever has the highest PLCC (then the lowest
-RMSE) on validation. What is kept is decided on validation, as for any candidate.
+RMSE) on validation. Whether one is taken is decided on validation, where it has to gain clearly (see selection.py).
 """
 
 import logging
@@ -66,7 +66,7 @@ def tuned(
     workers: int,
     memory: Memory | None = None,
 ) -> tuple[list[Candidate], str]:
-    """Return candidates with a fitted fusion (eta, weight and map; the map alone), and what was fitted, in words.
+    """Return candidates with a fitted fusion (the map alone; eta, weight and map), and what was fitted, in words.
 
     `replay(program)` makes what runs a program on the gathered evidence. No candidate where fewer than 30 scored
     training samples are no demos, with a note that says so.
@@ -86,7 +86,7 @@ def tuned(
     plain = program.resources.fusion
     eta, weight = _grid(plain, given, truth)
     found, told = [], []
-    for name, fusion in (("fusion", FittedFusion(plain, eta=eta, model_weight=weight)), ("map", FittedFusion(plain))):
+    for name, fusion in (("map", FittedFusion(plain)), ("fusion", FittedFusion(plain, eta=eta, model_weight=weight))):
         curve, kind = _best_curve(fusion, given, truth, held, held_truth)
         fitted = FittedFusion(plain, eta=fusion.eta, model_weight=fusion.model_weight, curve=curve)
         copy = program.deepcopy()

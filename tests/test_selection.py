@@ -1,0 +1,112 @@
+"""What is taken and what is said: small steps decide nothing, a fitted fusion has to gain clearly, losses are told."""
+
+import numpy as np
+import pytest
+
+from optimizers.bench import Candidate
+from optimizers.selection import CLEAR, CLEARLY_NEARER, SCORE_STEP, Ranking, clear_gain, validation_score
+from optimizers.verdict import verdict_of
+from program.agent import AgenticIQA
+from program.evaluation.metrics import srcc
+from program.evaluation.record import compare, summarize
+from program.evaluation.rows import Row
+
+N = 200
+TRUTH = np.random.default_rng(5).uniform(1, 5, N)
+NOISE = np.random.default_rng(6).normal(0, 1, N)
+
+
+def record(predicted):
+    rows = [
+        Row(id=str(i), group=str(i), task="scoring", truth=float(t), predicted=float(p), status="ok")
+        for i, (t, p) in enumerate(zip(TRUTH, predicted, strict=True))
+    ]
+    return summarize(rows)
+
+
+def value(found, name):
+    return found.figures[name].value
+
+
+PLAIN = TRUTH + 0.5 * NOISE
+
+
+def better_by(gain, than=PLAIN):
+    """Return predictions whose SRCC is higher by `gain` or a little more."""
+    least = srcc(TRUTH, than) + gain
+    return next(p for share in np.linspace(0.5, 0, 4001) if srcc(TRUTH, p := TRUTH + share * NOISE) >= least)
+
+
+def test_a_map_is_taken_for_a_scale_that_comes_clearly_nearer_and_no_other() -> None:
+    shifted = record(PLAIN + 0.3)
+    whole = record(PLAIN)
+    assert value(whole, "srcc") == pytest.approx(value(shifted, "srcc"), abs=1e-12)
+    assert value(whole, "rmse") < (1 - CLEARLY_NEARER) * value(shifted, "rmse")
+    assert clear_gain(whole, shifted)
+    little = record(PLAIN + 0.28)
+    assert value(little, "rmse") < value(shifted, "rmse")
+    assert not clear_gain(little, shifted)
+    assert not clear_gain(shifted, shifted)
+    assert not clear_gain(shifted, whole)
+
+
+def test_ranks_are_changed_for_a_clear_gain_only_however_near_the_scale_comes() -> None:
+    base = record(PLAIN + 0.6)
+    gains = {by: record(better_by(by)) for by in (CLEAR / 2, CLEAR)}
+    assert all(value(found, "rmse") < value(base, "rmse") for found in gains.values())
+    assert not clear_gain(gains[CLEAR / 2], base)
+    assert clear_gain(gains[CLEAR], base)
+    lower = record(TRUTH + 0.53 * NOISE)
+    assert validation_score(lower) < validation_score(base) - SCORE_STEP
+    assert value(lower, "rmse") < 0.9 * value(base, "rmse")
+    assert not clear_gain(lower, base)
+
+
+def ranking(records):
+    given = iter(records)
+    return Ranking(lambda candidate: next(given), keep=6)
+
+
+def named(*names):
+    program = AgenticIQA()
+    return [Candidate(name, program, digest=name) for name in names]
+
+
+def test_among_equal_scores_the_nearer_scale_is_taken_and_else_the_earlier_program() -> None:
+    base = record(PLAIN + 0.1)
+    taken = ranking([base, record(PLAIN), base])
+    taken.add(named("uncompiled"))
+    assert taken.add(named("nearer", "same")).candidate.name == "nearer"
+    assert next(iter(taken.table())) == "nearer"
+    assert ranking([base]).add(named("uncompiled")).candidate.name == "uncompiled"
+
+
+def test_a_fusion_that_gains_too_little_is_left_and_that_is_told() -> None:
+    found = ranking([record(PLAIN + 0.3), record(PLAIN + 0.28), record(PLAIN)])
+    found.add(named("uncompiled"))
+    little, clear = named("uncompiled+fusion", "uncompiled+map")
+    assert found.add([little], clearly=True).candidate.name == "uncompiled"
+    told = found.shortfall([little])
+    assert "not taken: on validation its score gains +0.000, PLCC -0.000, RMSE -2%; " in told
+    assert "asked for are +0.01 of score" in told
+    assert found.add([clear], clearly=True).candidate is clear
+    assert found.shortfall([clear]) == ""
+
+
+def test_the_verdict_says_what_got_worse_with_what_got_better() -> None:
+    before, after = record(PLAIN), record(TRUTH + 0.3 * NOISE + 0.7)
+    found = verdict_of("random-search/a", after, before, compare(before.rows, after.rows), before)
+    assert found.helped
+    assert "RMSE +0." in found.text
+    assert "(worse)" in found.text.partition("RMSE")[2]
+    assert "(better)" in found.text.partition("SRCC")[2].partition(";")[0]
+    assert "compare, do not grade" in found.text
+
+
+def test_the_verdict_of_a_map_tells_the_scale_that_it_was_taken_for() -> None:
+    before, after = record(PLAIN + 0.5), record(PLAIN)
+    found = verdict_of("uncompiled+map", after, before, compare(before.rows, after.rows), before)
+    shown = f"(RMSE {value(after, 'rmse'):.3f} after {value(before, 'rmse'):.3f})"
+    assert f"uncompiled+map is as good in order and nearer to people's scores {shown} on validation" in found.text
+    assert "(better)" in found.text.partition("RMSE -")[2]
+    assert "do not grade" not in found.text
