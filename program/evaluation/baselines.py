@@ -118,9 +118,9 @@ _FIELDS = {
 
 _FIXED = (
     _Way("tools used", "mean of the tools the agent used", "tools"),
-    _Way("tools used by reliability", "the same, weighted by reliability", "tools"),
+    _Way("tools used by reliability", "the agent's tools, weighted by reliability", "tools"),
     _Way(ALL_TOOLS, "mean of all ready tools", "tools"),
-    _Way(ALL_RELIABLE, "the same, weighted by reliability", "tools"),
+    _Way(ALL_RELIABLE, "all ready tools, weighted by reliability", "tools"),
     _Way(MODEL_ONLY, "model only, no evidence", "model"),
     _Way("model with evidence", "model's level with evidence", "model"),
     _Way("mean of tools and model", "plain mean, tools and model", "mean"),

@@ -138,8 +138,9 @@ def _calibration(record: EvaluationRecord) -> Plot:
     _whiskers(axis, values, places, upright=True)
     axis.plot(places, [v for v, _, _ in values], "o-", color=BLUE, markersize=7, linewidth=1.5, zorder=3)
     style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "color": SOFT}
-    for b, (_, _, high) in zip(bins, values, strict=True):
-        axis.annotate(f"n={b.n}", (b.confidence, high), (0, 4), **style)
+    for place, (b, (_, _, high)) in enumerate(zip(bins, values, strict=True)):
+        # Neighbours lie close: every other label stands higher.
+        axis.annotate(f"n={b.n}", (b.confidence, high), (0, 4 + 10 * (place % 2)), **style)
     axis.set(xlim=(0.15, 1.02), ylim=(-0.02, 1.08))
     axis.grid(color=FAINT, linewidth=0.8)
     axis.set_xlabel("probability given to the likeliest level")
