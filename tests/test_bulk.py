@@ -366,6 +366,21 @@ def test_sureness_is_symmetric_and_grows_with_the_difference():
     assert verdict(0.5) == "no clear difference"
 
 
+@pytest.mark.parametrize(
+    ("probability", "stated"),
+    [(0.97, "97% sure"), (1e-9, "over 99% sure"), (0.9999, "over 99% sure"), (0.3, "70% sure")],
+)
+def test_no_comparison_is_stated_as_certain(probability, stated):
+    from program.bulk.command import _told
+    from program.bulk.comparing import Comparison
+
+    better = "B" if probability > 0.5 else "A"
+    found = Comparison(
+        better=better, score_a=2, score_b=3, difference=1, probability_b_better=probability, verdict="So", reasons=[]
+    )
+    assert stated in _told(found, ["a.png", "b.png"])
+
+
 def test_a_real_comparison_of_a_blurred_copy(tmp_path, capsys):
     import numpy as np
     from PIL import Image, ImageFilter

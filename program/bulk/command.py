@@ -94,7 +94,8 @@ def _compare(arguments: argparse.Namespace, settings: Settings) -> int:
 def _told(found: Comparison, names: list[str]) -> str:
     lines = [f"A {names[0]}: {found.score_a:.2f} of 5", f"B {names[1]}: {found.score_b:.2f} of 5"]
     sure = max(found.probability_b_better, 1 - found.probability_b_better)
-    ahead = f", {found.better} by {abs(found.difference):.2f} of 4 points, {sure:.0%} sure" if found.better else ""
+    stated = "over 99%" if sure > 0.99 else f"{sure:.0%}"  # nothing is certain, whatever the rounding says
+    ahead = f", {found.better} by {abs(found.difference):.2f} of 4 points, {stated} sure" if found.better else ""
     lines.append(f"{found.verdict}{ahead}")
     lines += [f"- {reason}" for reason in found.reasons]
     return "\n".join(lines) + "\n"

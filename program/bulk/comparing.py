@@ -12,7 +12,7 @@ from program.images import ImageRef
 from program.state import Assessment
 from signatures.schemas import GLOBAL, SEVERITIES
 
-__all__ = ("Comparison", "compare", "sureness", "verdict")
+__all__ = ("Comparison", "compare", "spread", "sureness", "verdict")
 
 _SMALLEST_SPREAD = 0.05
 """Levels are a step apart: a belief wholly in one is still not known to the hundredth."""
@@ -43,7 +43,7 @@ def compare(program: AgenticIQA, image_a: ImageRef, image_b: ImageRef, reference
         if result.quality_score is None:
             raise InputError(f"image {image.name!r}: got no score ({result.error}); nothing to compare")
         scores.append(result.quality_score)
-        spreads.append(_spread(program, result))
+        spreads.append(spread(program, result))
     if image_a.sha256 == image_b.sha256:
         probability, reasons = 0.5, ["Both are the same file."]
     else:
@@ -79,7 +79,7 @@ def verdict(probability: float) -> str:
     return "no clear difference"
 
 
-def _spread(program: AgenticIQA, result: Assessment) -> float:
+def spread(program: AgenticIQA, result: Assessment) -> float:
     """Return the standard deviation of the fused belief over the levels."""
     evidence = result.state.executor_evidence
     scores = tool_scores(evidence.quality_scores if evidence else None)
