@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
-from sklearn.metrics import cohen_kappa_score
 
+from data.kadid import severity_of
 from program.lms.perceptual import quality
 from program.lms.perceptual.blend import Blend
-from program.lms.perceptual.findings import PRESENT, severity_word
+from program.lms.perceptual.findings import named, severity_word
 from program.lms.perceptual.fitting import GENERATED, SEED, blend_of, natural_rows, normal_scores, quality_standard
 from program.lms.perceptual.regression import Matrix
 from program.lms.perceptual.tables import UNDISTORTED, Table, severities
@@ -144,22 +144,47 @@ def _with_demos(model: quality.QualityModel, source: Table, target: Table, *, ow
 def _detection(model: quality.QualityModel, table: Table, kind: str, split: str) -> dict[str, Any]:
     """F1 per category at the shipped threshold; truth is a mean score below 3.5 under that category's distortion.
 
-    Spatial distortions are left out. The severity word of the strongest category is compared with that of the truth.
+    Spatial distortions are left out. Severities are compared with the truth as words (of the strongest category, in the
+    expert's steps and in those of KADID-10k's scale) and per category, where it is the truth, as a mean absolute error.
     """
-    chosen = (table.split == split) & (severities(table)[:, 7] == 0)
-    vectors = table.vectors if kind == "no reference" else table.differences
-    found = model.detector.severities(vectors[chosen])[:, :7]
-    truth = severities(table)[chosen][:, :7]
-    scores = {}
+    truths = severities(table)
+    chosen = (table.split == split) & (truths[:, 7] == 0)
+    seen = quality.look(model, (table.vectors if kind == "no reference" else table.differences)[chosen])
+    grades, truth = quality.graded(model, seen), truths[chosen][:, :7]
+    reported = named(seen.severities[:, :7], grades)
+    scores, errors = {}, {}
     for i, category in enumerate(DISTORTION_CATEGORIES):
-        yes, said = truth[:, i] > UNDISTORTED - 3.5, found[:, i] >= PRESENT
+        yes, said = truth[:, i] > UNDISTORTED - 3.5, reported[:, i]
         # A slight true distortion that is reported counts neither way.
         yes_or_slight = truth[:, i] > 0.1
         hits, false = int((yes & said).sum()), int((said & ~yes_or_slight).sum())
         missed = int((yes & ~said).sum())
         scores[category] = round(2 * hits / max(2 * hits + false + missed, 1), 3)
-    words = [[SEVERITIES.index(severity_word(float(row.max()))) for row in rows] for rows in (truth, found)]
+        own = truth[:, i] > 0
+        errors[category] = {"error": round(float(np.abs(grades - truth)[own, i].mean()), 3), "n": int(own.sum())}
+    strongest = [SEVERITIES.index(severity_word(float(value))) for value in grades.max(axis=1)]
+    own_steps = [SEVERITIES.index(severity_word(float(value))) for value in truth.max(axis=1)]
+    scale = [SEVERITIES.index(severity_of(float(label))) for label in table.labels[chosen]]
     return {
         "f1": scores, "macro_f1": round(float(np.mean(list(scores.values()))), 3), "n": int(chosen.sum()),
-        "severity_weighted_kappa": round(float(cohen_kappa_score(*words, weights="quadratic")), 3),
+        "severity_error": errors, "severity_weighted_kappa": _kappa(own_steps, strongest, table.group[chosen]),
+        "severity_weighted_kappa_on_its_scale": _kappa(scale, strongest, table.group[chosen]),
     }  # fmt: skip
+
+
+def _kappa(truth: list[int], found: list[int], group: NDArray[np.str_]) -> dict[str, Any]:
+    """Return the quadratic weighted kappa with its 95 % interval (2,000 draws of images within each photograph)."""
+    pairs = np.array([truth, found])
+    rng, members = np.random.default_rng(SEED), [np.flatnonzero(group == name) for name in np.unique(group)]
+    drawn = []
+    for _ in range(2000):
+        rows = np.concatenate([rng.choice(own, len(own)) for own in members])
+        drawn.append(_quadratic(*pairs[:, rows]))
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return {"kappa": round(_quadratic(*pairs), 3), "interval": [round(float(low), 3), round(float(high), 3)]}
+
+
+def _quadratic(truth: NDArray[Any], found: NDArray[Any]) -> float:
+    """Return Cohen's kappa with quadratic weights: 1 - squared error over that of chance (Cohen 1968)."""
+    chance = np.mean((truth[:, None] - found[None]) ** 2)
+    return float(1 - np.mean((truth - found) ** 2) / chance) if chance else 1.0

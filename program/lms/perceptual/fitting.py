@@ -11,22 +11,20 @@ from numpy.typing import NDArray
 from program.lms.perceptual import quality
 from program.lms.perceptual.blend import Blend, gate_weights
 from program.lms.perceptual.codes import BOOKS, Book, learn, projection_of
+from program.lms.perceptual.comparing import paired_fit, paired_regression
+from program.lms.perceptual.detecting import DETECTOR, READ, detector_arrays, grading
 from program.lms.perceptual.features import FEATURE_NAMES, coded_planes
-from program.lms.perceptual.regression import Group, Hyper, Matrix, NormalScores, Regression, Standard, radial
-from program.lms.perceptual.tables import Table, generated_images, severities, train_pixels
+from program.lms.perceptual.regression import Group, Hyper, Matrix, NormalScores, Regression, Standard
+from program.lms.perceptual.tables import Table, generated_images, train_pixels
 from signatures.schemas import DISTORTION_CATEGORIES
 
 __all__ = (
-    "DETECTOR", "READ", "SEED", "blend_of", "fit", "learn_books", "natural_rows", "normal_scores", "quality_standard",
-    "scale_aligned",
+    "SEED", "blend_of", "fit", "learn_books", "natural_rows", "normal_scores", "quality_standard", "scale_aligned",
 )  # fmt: skip
 
 SEED = 7
 CODES = next(i for i, name in enumerate(FEATURE_NAMES) if name.startswith("code_"))
 """Where the codebooks' numbers begin."""
-READ = next(i for i, name in enumerate(FEATURE_NAMES) if name.startswith("local_"))
-"""How many features the detectors read. With local sharpness, patterns or codes too they tell contents apart, not
-distortions: the F1 on photographs left out one by one falls from 0.74 to 0.69 and less."""
 _WIDTH = 1.5
 
 
@@ -50,22 +48,16 @@ def _groups() -> tuple[Group, ...]:
 
 QUALITY = {
     "nr": Hyper(2.0, 0.2, 0.6, 3.0, linear_stop=CODES),
-    "general": Hyper(_WIDTH, 0.5, 0.2, 3.0, _groups()), "fr": Hyper(3.0, 0.3, 0.1, 3.5),
+    "general": Hyper(_WIDTH, 0.5, 0.2, 3.0, _groups()),
 }  # fmt: skip
-"""What reads photographs (nr), photographs and generated distortions (general), and pairs (fr).
+"""What reads photographs (nr), photographs and generated distortions (general).
 
 nr: chosen on CLIVE train and validation images by ten folds and by what carries over from one half to the unlike other
 half (by brightness, colourfulness, haze and each of four principal components, both ways), and by the order it gives to
 BIQ2021's train and validation images, which it is never fitted on: smoother and noisier than the folds alone would have
-it. general: by leaving out one of the quickstart's train photographs at a time. fr: on LIVE and quickstart validation
-images."""
-DETECTOR = {"nr": Hyper(1.0, 0.2, 0.03, 5.0), "fr": Hyper(0.7, 0.2, 0.03, 5.0)}
-"""Chosen by the F1 on the quickstart's validation photographs and on train photographs left out one by one."""
-CENTRES = 1000
+it. general: by leaving out one of the quickstart's train photographs at a time."""
 GENERATED = 1000
 """How many generated images the general regression keeps."""
-EVENING = 0.05
-"""Variance added to every direction before natural photographs are evened out."""
 _BOOK_EVERY = 12
 """One in so many generated images teaches the codebooks."""
 _SHIFTS, _SCALES = (-0.9, -0.6, -0.3, 0.0), (0.6, 0.8, 1.0)
@@ -109,24 +101,30 @@ def blend_of(
 
 
 def fit(
-    clive: Table, live: Table, made: Table, quickstart: Table, books: Sequence[Book]
+    clive: Table, live: Table, made: Table, greyed: Table, quickstart: Table, books: Sequence[Book]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return the expert's arrays and the settings that go with them; `made` is what was generated for it."""
+    """Return the expert's arrays and the settings that go with them.
+
+    `made` is what was generated for it, `greyed` the same in greys, which only the detectors without reference read.
+    """
     arrays, settings = _without_reference(clive, live, made)
-    lv, q = live.split == "train", quickstart.split == "train"
-    differences = np.vstack([live.differences[lv], quickstart.differences[q]])
-    labels, standard = np.r_[live.labels[lv], quickstart.labels[q]], _standard(differences, QUALITY["fr"])
-    found: dict[str, Any] = {"nr": settings, "fr": {
-        "quality": asdict(QUALITY["fr"]),
-        "error_scale": round(_error_scale(differences, labels, standard, QUALITY["fr"]), 4),
-    }}  # fmt: skip
-    arrays |= {
-        "fr_vectors": differences, "fr_labels": labels, "fr_centre": standard.centre, "fr_spread": standard.spread
-    }  # fmt: skip
-    natural = clive.vectors[clive.split == "train"]
-    for kind in ("nr", "fr"):
-        arrays |= _detector(kind, made, natural[:, :READ])
+    paired, paired_settings = paired_fit(live, made)
+    arrays |= paired
+    found: dict[str, Any] = {"nr": settings, "fr": paired_settings}
+    chosen = np.flatnonzero(clive.split == "train")
+    natural = clive.vectors[chosen]
+
+    def natural_belief(photograph: str, rows: Matrix) -> Matrix:
+        rest = made.only(made.group != photograph)
+        return _general(clive, live, rest, settings["live_labels"], chosen).project(rows).mean
+
+    def paired_belief(photograph: str, rows: Matrix) -> Matrix:
+        return paired_regression(live, made.only(made.group != photograph)).project(rows).mean
+
+    for kind, shown, believed in (("nr", made.joined(greyed), natural_belief), ("fr", made, paired_belief)):
+        arrays |= detector_arrays(kind, shown, natural[:, :READ])
         found[kind]["detector"] = asdict(DETECTOR[kind])
+        found[kind]["grading"] = grading(kind, shown, quickstart, natural[:, :READ], believed)
     stored = {name: value if value.dtype == np.float16 else value.astype(np.float32) for name, value in arrays.items()}
     stored |= {name: value for book in books for name, value in _book_arrays(book).items()}
     wide = {name: value.astype(np.float64) for name, value in stored.items()}
@@ -182,6 +180,18 @@ def normal_scores(vectors: Matrix) -> NormalScores:
     return NormalScores(NormalScores.quantiles_of(vectors).astype(np.float32).astype(np.float64))
 
 
+def _general(
+    clive: Table, live: Table, made: Table, alignment: Mapping[str, float], chosen: NDArray[np.intp]
+) -> Regression:
+    """Fit the general regression on chosen CLIVE images, LIVE's train images and as much of what is `made` as ships."""
+    rest = made.only(np.sort(np.random.default_rng(SEED).permutation(len(made.labels))[:GENERATED]))
+    natural, labels = natural_rows(clive, live, alignment, chosen)
+    return Regression(
+        np.vstack([natural, rest.vectors]), np.r_[labels, rest.labels],
+        quality_standard(np.vstack([clive.vectors[chosen], rest.vectors[::3]])), QUALITY["general"],
+    )  # fmt: skip
+
+
 def quality_standard(vectors: Matrix) -> Standard:
     """Standardise each feature; shifts of a codebook share one spread, as the later of them matter less."""
     standard = _standard(vectors, QUALITY["general"])
@@ -218,46 +228,6 @@ def _alignment(
 
     shift, scale = min(((a, b) for a in _SHIFTS for b in _SCALES), key=lambda pair: error(*pair))
     return {"shift": shift, "scale": scale}
-
-
-def _detector(kind: str, made: Table, natural: Matrix) -> dict[str, Matrix]:
-    """Fit severities on generated images by a sparse (subset of regressors) Gaussian process.
-
-    Without reference, what varies between natural photographs is evened out by their mean, spread and covariance (no
-    score is used): generated images of five photographs say too little of how features vary with what is shown.
-    """
-    hyper = DETECTOR[kind]
-    vectors = made.vectors[:, :READ] if kind == "nr" else made.differences
-    targets = severities(made)
-    basis = np.vstack([vectors[:: max(1, len(vectors) // 300)], natural]) if kind == "nr" else vectors
-    standard = _standard(basis, hyper)
-    arrays: dict[str, Matrix] = {}
-    if kind == "nr":
-        mix = _evening(standard.apply(natural), standard.apply(vectors))
-        standard = replace(standard, mix=mix)
-        arrays[f"{kind}_detector_mix"] = mix
-    z = standard.apply(vectors)
-    chosen = np.sort(np.random.default_rng(SEED).choice(len(z), min(CENTRES, len(z)), replace=False))
-
-    def kernel(one: Matrix, other: Matrix) -> Matrix:
-        linear = hyper.linear * (one @ other.T) / one.shape[1]
-        return np.asarray((1 - hyper.linear) * radial(one, other, hyper.width) + linear)
-
-    cross = kernel(z[chosen], z)
-    offset = targets.mean(axis=0)
-    system = cross @ cross.T + hyper.noise * kernel(z[chosen], z[chosen]) + 1e-6 * np.eye(len(chosen))
-    return arrays | {
-        f"{kind}_detector_centre": standard.centre, f"{kind}_detector_spread": standard.spread,
-        f"{kind}_detector_offset": offset, f"{kind}_detector_centres": vectors[chosen],
-        f"{kind}_detector_weights": np.linalg.solve(system, cross @ (targets - offset)),
-    }  # fmt: skip
-
-
-def _evening(natural: Matrix, seen: Matrix) -> Matrix:
-    """Return the F x F whitening of natural photographs, softened, scaled so that `seen` keeps unit variance."""
-    values, axes = np.linalg.eigh(np.cov(natural.T))
-    mix = (axes / np.sqrt(np.maximum(values, 0.0) + EVENING)) @ axes.T
-    return np.asarray(mix * np.sqrt(mix.shape[0] / np.square(seen @ mix).sum(axis=1).mean()))
 
 
 def _error_scale(vectors: Matrix, labels: Matrix, standard: Standard | NormalScores, hyper: Hyper) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 from scipy import linalg, special
 
 from program.lms.perceptual.blend import Blend, Blended, Prior, Sight
+from program.lms.perceptual.grading import grades
 from program.lms.perceptual.regression import (
     Hyper,
     Matrix,
@@ -36,6 +37,8 @@ __all__ = (
     "assembled",
     "believe",
     "corrected",
+    "detector_of",
+    "graded",
     "level_probabilities",
     "load_models",
     "look",
@@ -101,6 +104,8 @@ class QualityModel:
     detector: Detector
     quantiles: Mapping[str, Sequence[float]]
     """Severities at 0, 10 .. 100 % of natural photographs, by category; empty with a reference."""
+    grading: Matrix | None = None
+    """Weights by which the strongest severity is graded; None: as the detectors have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,20 @@ class Evidence:
 def look(model: QualityModel, vectors: Matrix) -> Seen:
     """Return how a model sees N x F raw feature vectors."""
     return Seen(model.regression.project(vectors), model.detector.severities(vectors))
+
+
+def graded(model: QualityModel, seen: Seen) -> Matrix:
+    """Return N x 7 severities of the categories, the strongest judged by detectors and quality regression together.
+
+    What is there is for the detectors to say; this is how strong it is, and what severity words are told from.
+    """
+    found = seen.severities[:, :7]
+    if model.grading is None:
+        return found
+    sight = seen.projection
+    # A generated image is judged beside its original, as severities are; a photograph's score is not.
+    believed = sight.general.mean if isinstance(sight, Blended) else sight.mean
+    return grades(found, believed, model.grading)
 
 
 def weigh(model: QualityModel, seen: Seen, labels: Matrix) -> Evidence:
@@ -200,18 +219,23 @@ def load_models() -> tuple[QualityModel, QualityModel]:
 
 def assembled(kind: str, arrays: Mapping[str, Matrix], settings: Mapping[str, Any]) -> QualityModel:
     """Build a model ("nr" or "fr") from float64 arrays and the settings that were fitted with them."""
-    detector_hyper = hyper_of(settings[kind]["detector"])
-    detector_standard = Standard(
-        arrays[f"{kind}_detector_centre"], arrays[f"{kind}_detector_spread"], detector_hyper.clip,
-        arrays.get(f"{kind}_detector_mix"),
-    )  # fmt: skip
+    grading = settings[kind].get("grading")
     return QualityModel(
         _prior(kind, arrays, settings), float(settings[kind]["error_scale"]),
-        Detector(
-            arrays[f"{kind}_detector_centres"], arrays[f"{kind}_detector_weights"], arrays[f"{kind}_detector_offset"],
-            detector_standard, detector_hyper,
-        ),
-        settings[kind].get("quantiles", {}),
+        detector_of(kind, arrays, hyper_of(settings[kind]["detector"])), settings[kind].get("quantiles", {}),
+        None if grading is None else np.array(grading, dtype=np.float64),
+    )  # fmt: skip
+
+
+def detector_of(kind: str, arrays: Mapping[str, Matrix], hyper: Hyper) -> Detector:
+    """Build the detector of a kind from its arrays."""
+    standard = Standard(
+        arrays[f"{kind}_detector_centre"], arrays[f"{kind}_detector_spread"], hyper.clip,
+        arrays.get(f"{kind}_detector_mix"),
+    )  # fmt: skip
+    return Detector(
+        arrays[f"{kind}_detector_centres"], arrays[f"{kind}_detector_weights"], arrays[f"{kind}_detector_offset"],
+        standard, hyper,
     )  # fmt: skip
 
 

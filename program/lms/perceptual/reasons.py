@@ -217,7 +217,9 @@ def _graded(look: Look, asked: Said, *, chinese: bool) -> str:
             return f"曝光{('不足', '偏暗', '正常', '偏亮', '过度')[step]}。"
         return f"The exposure is {('too dark', 'rather dark', 'about right', 'rather bright', 'too bright')[step]}."
     if asked.axis in FAULTS:
-        word = severity_word(look.severities[FAULTS[asked.axis].category])
+        category = FAULTS[asked.axis].category
+        own = look.severities[category]
+        word = severity_word(look.view.grades[category] if own == look.view.severities[category] else own)
         native = {"none": "无", "slight": "轻微", "moderate": "中等", "severe": "严重", "extreme": "极其严重"}[word]
         return f"{name}程度：{native}。" if chinese else f"There is {'no' if word == 'none' else word} {name}."
     step = int(np.clip(share * 5, 0, 4))
@@ -245,7 +247,7 @@ def summary(
     else:
         worst = max(view.severities, key=lambda category: view.severities[category])
         plain = "未测到明显失真。" if chinese else "No distortion stands out."
-        told = [plain, describe(view, worst, chinese=chinese)][: 1 + (severity_word(view.severities[worst]) != "none")]
+        told = [plain, describe(view, worst, chinese=chinese)][: 1 + (severity_word(view.grades[worst]) != "none")]
         told += _weakest(view, chinese=chinese)
     if scores:
         listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)

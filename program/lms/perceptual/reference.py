@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy import ndimage
 
 from program.lms.perceptual.measures import blocking, grid_of
 from program.lms.perceptual.named import Named
 from program.lms.perceptual.nss import Plane, gaussian, halve
+from program.lms.perceptual.traces import Local, local_of, residual, slopes, texture, transfer
 
 __all__ = ("DIFFERENCE_NAMES", "Difference", "compare")
 
@@ -44,20 +44,27 @@ def compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> Differen
 def _compare(
     pixels: NDArray[np.uint8], reference: NDArray[np.uint8]
 ) -> tuple[dict[str, float], dict[str, list[list[float]]]]:
-    one, two = _channels(_fit(reference, pixels)), _channels(pixels)
+    fitted = _fit(reference, pixels)
+    same = fitted == pixels
+    one, two = _channels(fitted), _channels(pixels)
     named: dict[str, float] = {"error_log": _log_error(one[0], two[0])}
+    left = {"changed": 1 - float(same.all(axis=2).mean()), "changed_channels": 1 - float(same.mean())}
+    left |= transfer(one, two, 0)
     maps: dict[str, list[list[float]]] = {}
     native_blocking = blocking(two[0])["blocking"] - blocking(one[0])["blocking"]
     one, two = [halve(c) for c in one], [halve(c) for c in two]
     for scale in (1, 2, 3):
-        found, loss = _structure(one, two)
+        around = local_of(one[0], two[0])
+        found, loss, edges = _structure(one, two, around)
         named |= {f"{name}{scale}": value for name, value in found.items()}
+        left |= transfer(one, two, scale)
         if scale == 1:
             maps["difference"] = grid_of(loss)
             named |= _nature(one, two, maps)
+            left |= residual(one[0], two[0], edges) | texture(around)
         one, two = [halve(c) for c in one], [halve(c) for c in two]
     named["blocking_rise"] = native_blocking
-    return named, maps
+    return named | left, maps
 
 
 def _fit(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -79,17 +86,13 @@ def _log_error(one: Plane, two: Plane) -> float:
     return float(np.log1p(((one - two) ** 2).mean()))
 
 
-def _slopes(plane: Plane) -> tuple[Plane, Plane]:
-    dx = ndimage.prewitt(plane, axis=1, output=np.float32, mode="nearest") / 3
-    dy = ndimage.prewitt(plane, axis=0, output=np.float32, mode="nearest") / 3
-    return dx, dy
+def _structure(one: list[Plane], two: list[Plane], around: Local) -> tuple[dict[str, float], Plane, Plane]:
+    """Compare gradients, chroma, local structure and information at one scale.
 
-
-def _structure(one: list[Plane], two: list[Plane]) -> tuple[dict[str, float], Plane]:
-    """Compare gradients, chroma, local structure and information at one scale; also return the map of loss."""
-    luma_one, luma_two = one[0], two[0]
-    dx1, dy1 = _slopes(luma_one)
-    dx2, dy2 = _slopes(luma_two)
+    Also return the map of loss and the slopes of `one`.
+    """
+    dx1, dy1 = slopes(one[0])
+    dx2, dy2 = slopes(two[0])
     slope1, slope2 = np.sqrt(dx1**2 + dy1**2), np.sqrt(dx2**2 + dy2**2)
     similar = (2 * slope1 * slope2 + 170.0) / (slope1**2 + slope2**2 + 170.0)
     chroma = (2 * (one[1] * two[1] + one[2] * two[2]) + 550.0) / (
@@ -106,18 +109,15 @@ def _structure(one: list[Plane], two: list[Plane]) -> tuple[dict[str, float], Pl
         "joint_deviation": float(np.abs(both**0.25 - (both**0.25).mean()).mean() ** 0.25)
         if both.min() > 0 and both.max() - both.min() > 1e-6 else 0.0,
     }  # fmt: skip
-    structure, information = _local_statistics(luma_one, luma_two)
+    structure, information = _local_statistics(around)
     named["structure_loss"] = float(1 - structure.mean())
     named["structure_loss_p95"] = float(1 - np.percentile(structure.ravel()[::3], 5))
     named["information_loss"] = information
-    return named, np.asarray(1 - both)
+    return named, np.asarray(1 - both), np.asarray(slope1)
 
 
-def _local_statistics(one: Plane, two: Plane) -> tuple[Plane, float]:
-    mean1, mean2 = gaussian(one), gaussian(two)
-    centred1, centred2 = one - mean1, two - mean2
-    var1, var2 = gaussian(centred1**2), gaussian(centred2**2)
-    joint = gaussian(centred1 * centred2)
+def _local_statistics(around: Local) -> tuple[Plane, float]:
+    var1, var2, joint = around.variance_one, around.variance_two, around.joint
     structure = (2 * joint + 58.5) / (var1 + var2 + 58.5)
     gain = np.maximum(joint, 0) / (var1 + 1e-3)
     rest = np.maximum(var2 - gain * joint, 0)

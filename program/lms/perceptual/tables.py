@@ -3,13 +3,15 @@
 import functools
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from data.distortion_noise import is_grey
 from data.distortions import CATEGORIES, IDENTITIES, distort, distortions_for, generator_for
 from data.kadid import level_mean
 from data.manifest import read_manifest
@@ -38,6 +40,9 @@ VIEWS = ((1.0, 1.0, 1.0), *[(0.55, 0.75, 1.0)] * 2, *[(0.7, 0.4, 0.8)] * 3)
 """How each photograph is shown to the detectors: least share kept by a crop, least and most
 scale after it (the first: as it is).
 Smaller scales matter: a photograph scaled down is sharper without being sharpened."""
+GREY_VIEWS = (0,)
+"""The views that the detectors also see in greys. One grey photograph among five does not teach enough: on ten CLIVE
+train images in greys, distorted (n = 400), the severity words' kappa rises from 0.28 to 0.77 with them."""
 _Row = tuple[Matrix, Matrix, float, str, str, str]
 Pixels = NDArray[np.uint8]
 
@@ -56,6 +61,14 @@ class Table:
     def count(self, split: str) -> int:
         """Return how many images a split has."""
         return int((self.split == split).sum())
+
+    def only(self, chosen: NDArray[Any]) -> "Table":
+        """Return the rows that a mask or indices choose."""
+        return Table(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def joined(self, other: "Table") -> "Table":
+        """Return the rows of both."""
+        return Table(*(np.concatenate([getattr(t, field.name) for t in (self, other)]) for field in fields(self)))
 
 
 def _table(rows: list[_Row]) -> Table:
@@ -96,35 +109,41 @@ class Made:
     view: int
     distortion: str
     level: int
+    grey: bool = False
 
     def pair(self) -> tuple[Pixels, Pixels]:
         """Return the distorted pixels and the undistorted ones."""
-        shown = _shown(self.photograph, self.view)
+        shown = _shown(self.photograph, self.view, self.grey)
         if self.level == 0:
             return shown, shown
-        rng = generator_for(f"{self.photograph}/{self.view}", self.distortion, self.level)
+        name = f"{self.photograph}/{self.view}{'/grey' if self.grey else ''}"
+        rng = generator_for(name, self.distortion, self.level)
         return distort(shown, self.distortion, self.level, rng), shown
 
 
-def generated_images() -> list[Made]:
-    """List crops, mirrorings and smaller scales of the quickstart's train photographs under every kind and level."""
+def generated_images(*, grey: bool = False) -> list[Made]:
+    """List crops, mirrorings and smaller scales of the quickstart's train photographs under every kind and level.
+
+    `grey`: instead, `GREY_VIEWS` of those in colour, in greys.
+    """
     listed = []
     for name, photograph in PHOTOGRAPHS.items():
-        if photograph.split == "train":
-            for view in range(len(VIEWS)):
-                listed.append(Made(name, view, "none", 0))
-                listed += [
-                    Made(name, view, distortion, level)
-                    for distortion in distortions_for(_shown(name, view)) for level in range(1, 6)
-                    if (distortion, level) not in IDENTITIES
-                ]  # fmt: skip
+        if photograph.split != "train" or (grey and is_grey(_shown(name, 0))):
+            continue
+        for view in GREY_VIEWS if grey else range(len(VIEWS)):
+            listed.append(Made(name, view, "none", 0, grey))
+            listed += [
+                Made(name, view, distortion, level, grey)
+                for distortion in distortions_for(_shown(name, view, grey)) for level in range(1, 6)
+                if (distortion, level) not in IDENTITIES
+            ]  # fmt: skip
     return listed
 
 
-def generated_table(books: Sequence[Book]) -> Table:
+def generated_table(books: Sequence[Book], *, grey: bool = False) -> Table:
     """Measure `generated_images`; their labels are KADID-10k's mean scores of that distortion and level."""
     rows: list[_Row] = []
-    for made in generated_images():
+    for made in generated_images(grey=grey):
         pixels, shown = made.pair()
         label = level_mean(made.distortion, made.level).mos if made.level else UNDISTORTED
         vector, difference = measure(pixels, books).vector, compare(pixels, shown).vector
@@ -133,8 +152,10 @@ def generated_table(books: Sequence[Book]) -> Table:
 
 
 @functools.lru_cache(maxsize=8)
-def _shown(name: str, number: int) -> Pixels:
-    """Return one of a photograph's `VIEWS`, the same each time."""
+def _shown(name: str, number: int, grey: bool = False) -> Pixels:
+    """Return one of a photograph's `VIEWS`, the same each time; `grey`: its luma."""
+    if grey:
+        return np.array(Image.fromarray(_shown(name, number)).convert("L").convert("RGB"))
     if number == 0:
         return load_photograph(name)[0]
     least_share, least_scale, most_scale = VIEWS[number]

@@ -18,7 +18,17 @@ from program.decoding import READING_RULES
 from program.errors import ImageError
 from program.images import HOST, IMAGES, ImageRef
 from program.lms.perceptual.features import FEATURE_NAMES, Measured, measure
-from program.lms.perceptual.quality import Belief, Evidence, QualityModel, Seen, believe, load_models, look, weigh
+from program.lms.perceptual.quality import (
+    Belief,
+    Evidence,
+    QualityModel,
+    Seen,
+    believe,
+    graded,
+    load_models,
+    look,
+    weigh,
+)
 from program.lms.perceptual.reference import DIFFERENCE_NAMES, Difference, compare
 from program.lms.perceptual.regression import Matrix
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
@@ -62,6 +72,11 @@ class View:
     def severities(self) -> dict[DistortionCategory, float]:
         """How strong each distortion category is, 0 .. 4."""
         return dict(zip(DISTORTION_CATEGORIES, self.tilt[:7].tolist(), strict=True))
+
+    @cached_property
+    def grades(self) -> dict[DistortionCategory, float]:
+        """How strong each is in people's eyes, 0 .. 4: the severities, the strongest judged with the quality."""
+        return dict(zip(DISTORTION_CATEGORIES, graded(self.model, self.seen)[0].tolist(), strict=True))
 
     @property
     def tilt(self) -> Matrix:

@@ -1,0 +1,251 @@
+"""How strong a distortion is said to be: traces of a change, two judges weighed, and figures that measure it."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import ndimage, stats
+from skimage import data as photographs
+from sklearn.metrics import cohen_kappa_score
+
+from data.distortion_noise import is_grey
+from program.lms.perceptual import figures, quality
+from program.lms.perceptual.comparing import PAIRED, paired_fit, paired_regression
+from program.lms.perceptual.detecting import DETECTOR, READ, detector_arrays, grading
+from program.lms.perceptual.features import FEATURE_NAMES
+from program.lms.perceptual.findings import findings, named, present, severity_word
+from program.lms.perceptual.grading import grades, grading_weights
+from program.lms.perceptual.nss import halve
+from program.lms.perceptual.quality import graded, load_models, look
+from program.lms.perceptual.reference import DIFFERENCE_NAMES, compare
+from program.lms.perceptual.tables import GREY_VIEWS, Table, generated_images, severities
+from program.lms.perceptual.views import Viewer
+
+Pixels = NDArray[np.uint8]
+
+
+@pytest.fixture(scope="module")
+def photograph() -> Pixels:
+    return np.asarray(photographs.chelsea()[:240, :320])
+
+
+def _noisy(pixels: Pixels, sigma: float) -> Pixels:
+    noise = np.random.default_rng(3).normal(0, sigma, pixels.shape)
+    return np.asarray(np.clip(pixels + noise, 0, 255), dtype=np.uint8)
+
+
+def _luma(pixels: Pixels) -> NDArray[np.float64]:
+    return np.asarray(halve((pixels @ np.array([0.299, 0.587, 0.114])).astype(np.float32)), dtype=np.float64)
+
+
+def _window(plane: NDArray[np.float64]) -> NDArray[np.float64]:
+    taps = np.exp(-0.5 * (np.arange(-3, 4) / (7 / 6)) ** 2)
+    return np.asarray(ndimage.convolve(plane, np.outer(taps, taps) / taps.sum() ** 2, mode="nearest"))
+
+
+def test_traces_match_direct_formulas(photograph: Pixels) -> None:
+    changed = _noisy(photograph, 12)
+    changed[60:120, 40:200] //= 2
+    found = compare(changed, photograph).named
+    one, two = _luma(photograph), _luma(changed)
+    residual = two - one - (two - one).mean()
+    fine = residual - _window(residual)
+    kurtosis = stats.kurtosis(np.r_[fine.ravel(), -fine.ravel()], fisher=False)
+    assert np.expm1(found["residual_peaks"]) == pytest.approx(kurtosis, rel=0.01)
+    sideways = (fine[:, 1:] * fine[:, :-1]).mean() / (fine.var() + 1)
+    assert found["residual_across"] == pytest.approx(sideways, abs=0.01)
+    size = np.abs(fine).ravel()
+    assert found["residual_in_light"] == pytest.approx(np.corrcoef(size, one.ravel())[0, 1], abs=0.01)
+
+    power1, power2 = (_window((plane - _window(plane)) ** 2) for plane in (one, two))
+    texture = np.log((power2 + 5) / (power1 + 5))
+    assert found["texture_gain"] == pytest.approx(texture.mean(), abs=1e-3)
+    assert found["texture_change"] == pytest.approx(np.abs(texture).mean(), abs=1e-3)
+
+    fine1, fine2 = one - _window(one), two - _window(two)
+    slope = np.vdot(fine1, fine2) / np.vdot(fine1, fine1)
+    assert found["transfer1"] == pytest.approx(slope - 1, abs=0.01)
+    shared = np.vdot(fine1, fine2) ** 2 / (np.vdot(fine1, fine1) * np.vdot(fine2, fine2))
+    assert found["incoherence1"] == pytest.approx(1 - shared, abs=0.01)
+    assert found["changed"] == (changed != photograph).any(axis=2).mean()
+    assert found["changed_channels"] == pytest.approx((changed != photograph).mean())
+
+
+def test_transfer_tells_the_blur_and_the_saturation_whatever_is_shown() -> None:
+    shown = [np.asarray(image[:256, :256]) for image in (photographs.chelsea(), photographs.coffee())]
+    for sigma in (1.0, 2.0):
+        blurred = [np.asarray(ndimage.gaussian_filter(image, (sigma, sigma, 0))) for image in shown]
+        found = [compare(*pair).named for pair in zip(blurred, shown, strict=True)]
+        assert found[0]["transfer1"] == pytest.approx(found[1]["transfer1"], abs=0.12)
+        assert all(one["incoherence2"] < 0.15 for one in found)
+    for share in (0.3, 0.6):
+        for image in shown:
+            grey = image.mean(axis=2, keepdims=True)
+            found_one = compare(np.asarray(np.round(grey + share * (image - grey)), dtype=np.uint8), image).named
+            assert found_one["saturation_transfer"] == pytest.approx(share - 1, abs=0.08)
+    red, blue = (np.full((32, 32, 3), colour, dtype=np.uint8) for colour in ((200, 120, 120), (120, 120, 200)))
+    along, across = (np.array([[0.30, 0.04, -0.35], [0.34, -0.60, 0.17]]) @ image[0, 0] for image in (red, blue))
+    turn = (along[0] * across[1] - along[1] * across[0]) / (along @ along + 4)
+    assert compare(blue, red).named["hue_turn"] == pytest.approx(turn, abs=1e-3)
+    swept = [compare(np.asarray(ndimage.uniform_filter1d(image, 9, axis=1)), image).named for image in shown]
+    assert all(one["transfer_across1"] < one["transfer_down1"] - 0.1 for one in swept)
+
+
+def test_traces_tell_kinds_of_change_apart(photograph: Pixels) -> None:
+    noise = compare(_noisy(photograph, 12), photograph).named
+    speckled = photograph.copy()
+    speckled[::9, ::7] = 255
+    buffer = io.BytesIO()
+    Image.fromarray(photograph).save(buffer, "JPEG", quality=12)
+    jpeg = np.asarray(Image.open(buffer).convert("RGB"))
+    assert compare(speckled, photograph).named["residual_peaks"] > noise["residual_peaks"] + 1
+    assert compare(jpeg, photograph).named["residual_on_edges"] > noise["residual_on_edges"] + 0.2
+    assert noise["texture_gain"] > 0.2 > 0 > compare(jpeg, photograph).named["texture_p10"]
+    alike = compare(photograph, photograph).named
+    assert max(abs(alike[name]) for name in DIFFERENCE_NAMES) < 1e-3
+
+
+def test_grades_move_the_strongest_only_and_bound_the_others() -> None:
+    rng = np.random.default_rng(1)
+    found, believed = rng.uniform(0, 3, (50, 7)), rng.uniform(0, 6, 50)
+    weights = np.array([0.9, -0.5, 1.5])
+    out = grades(found, believed, weights)
+    for row, mean, told in zip(found, believed, out, strict=True):
+        strength = min(max(0.9 * max(row) - 0.5 * min(max(mean, 0.6), 4.6) + 1.5, 0), 4)
+        assert told[row.argmax()] == pytest.approx(strength)
+        assert told.max() == pytest.approx(strength)
+        others = np.delete(np.arange(7), row.argmax())
+        np.testing.assert_allclose(told[others], np.minimum(row[others], strength))
+    assert (grades(np.zeros((1, 7)), np.array([1.0]), weights) == 0).all()
+
+
+def test_weights_are_those_of_least_squares() -> None:
+    rng = np.random.default_rng(2)
+    found, believed = rng.uniform(0, 3, (4000, 7)), rng.uniform(1, 4.5, 4000)
+    truth = 0.7 * found.max(axis=1) - 0.4 * believed + 1.3 + rng.normal(0, 0.1, 4000)
+    np.testing.assert_allclose(grading_weights(found, believed, truth), [0.7, -0.4, 1.3], atol=0.05)
+
+
+def _table(seed: int, dark: float = 0.0) -> Table:
+    """Images of three photographs, blurred or noisy at five levels: two features say so, one is the photograph's."""
+    rng, rows = np.random.default_rng(seed), []
+    for number, name in enumerate(("a", "b", "c")):
+        for kind, distortion in enumerate(("gaussian_blur", "white_noise", "jitter")):
+            for level in range(1, 6):
+                vector = np.zeros(READ + 5)
+                vector[kind], vector[5] = level + rng.normal(0, 0.2), number + dark
+                rows.append((vector, vector[: len(DIFFERENCE_NAMES)] / 3, 4.6 - 0.6 * level, distortion, name))
+    vectors, differences, labels, distortion, group = (np.array(column) for column in zip(*rows, strict=True))
+    return Table(vectors, differences, labels, np.full(len(labels), "train"), distortion, group)
+
+
+@pytest.mark.parametrize("kind", ["nr", "fr"])
+def test_grading_is_fitted_on_photographs_that_neither_judge_saw(kind: str) -> None:
+    shown, quickstart = _table(1).joined(_table(2, dark=0.1)), _table(3)
+    natural = np.random.default_rng(0).normal(0, 1, (40, READ))
+    asked = []
+
+    def believed(photograph: str, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        asked.append((photograph, len(rows)))
+        return np.asarray(4.6 - 0.2 * rows[:, :2].max(axis=1))
+
+    weights = grading(kind, shown, quickstart, natural, believed)
+    assert asked == [("a", 10), ("b", 10), ("c", 10)]  # spatial distortions are not asked about
+    assert np.isfinite(weights).all()
+
+    truth, parts = severities(quickstart), []
+    for name in "abc":
+        rest, own = shown.only(shown.group != name), (quickstart.group == name) & (truth[:, 7] == 0)
+        rows = (quickstart.vectors if kind == "nr" else quickstart.differences)[own]
+        detector = quality.detector_of(kind, detector_arrays(kind, rest, natural), DETECTOR[kind])
+        found = detector.severities(rows)[:, :7].max(axis=1)
+        parts.append(np.column_stack([found, np.ones(len(rows)), believed(name, rows), truth[own].max(axis=1)]))
+    table = np.vstack(parts)
+    ridge = np.vstack([table[:, [0, 2, 1]], np.sqrt(0.05) * np.eye(3)])
+    direct, *_ = np.linalg.lstsq(ridge, np.r_[table[:, 3], np.zeros(3)], rcond=None)
+    np.testing.assert_allclose(weights, direct, atol=2e-4)
+
+
+def test_quality_with_a_reference_is_fitted_on_train_images_and_a_draw_of_generated_ones() -> None:
+    made = _table(1)
+    live = replace(_table(4), split=np.array(["train", "test", "validation"] * 15))
+    arrays, settings = paired_fit(live, made)
+    assert arrays["fr_vectors"].shape == (15 + len(made.labels), len(DIFFERENCE_NAMES))
+    assert set(arrays["fr_labels"][:15]) == set(live.labels[live.split == "train"])
+    told = paired_regression(live, made).project(made.differences).mean
+    assert stats.spearmanr(told, made.labels).statistic > 0.95
+    assert settings["error_scale"] > 0
+    assert sum(group.weight for group in PAIRED.groups) == pytest.approx(1)
+    assert {(group.start, group.stop) for group in PAIRED.groups} == {(0, len(DIFFERENCE_NAMES))}
+
+
+def test_grey_versions_are_grey_and_only_of_photographs_in_colour() -> None:
+    listed = generated_images(grey=True)
+    assert {made.photograph for made in listed} == {"astronaut", "flower", "motorcycle", "rocket"}
+    assert {made.view for made in listed} == set(GREY_VIEWS)
+    first = next(made for made in listed if made.distortion == "gaussian_blur" and made.level == 4)
+    pixels, shown = first.pair()
+    assert is_grey(shown)
+    assert is_grey(pixels)
+    assert (pixels != shown).any()
+    assert not any(made.distortion.startswith("color_s") for made in listed)
+    coloured, _ = next(m for m in generated_images() if (m.photograph, m.view) == (first.photograph, first.view)).pair()
+    assert coloured.shape == pixels.shape
+    assert not is_grey(coloured)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_shipped_models_grade_by_both_judges(photograph: Pixels, paired: bool) -> None:
+    model = load_models()[paired]
+    assert model.grading is not None
+    strongest, believed, _ = model.grading
+    assert strongest > 0
+    assert believed < 0, "a better image must not be graded worse"
+    viewer, words = Viewer(), []
+    for sigma in (0.0, 6.0, 14.0, 60.0):
+        view = viewer.view(_url(_noisy(photograph, sigma)), _url(photograph) if paired else None)
+        assert np.array(list(view.grades.values())) == pytest.approx(graded(model, look(model, view.vector))[0])
+        words.append(view.grades["Noise"])
+        for finding in findings(view, "", None, chinese=False):
+            assert finding["severity"] == severity_word(view.grades[finding["type"]]) != "none"
+    assert words == sorted(words)
+    assert severity_word(words[0]) in {"none", "slight"}
+    assert severity_word(words[-1]) in {"severe", "extreme"}
+
+
+def _url(pixels: Pixels) -> str:
+    from program.images import IMAGES
+
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return IMAGES.add(buffer.getvalue()).url
+
+
+def test_a_model_without_grading_keeps_the_detectors_word() -> None:
+    model = replace(load_models()[0], grading=None)
+    vectors = np.random.default_rng(5).normal(0, 1, (4, len(FEATURE_NAMES)))
+    seen = look(model, vectors)
+    assert (graded(model, seen) == seen.severities[:, :7]).all()
+
+
+def test_what_has_no_word_is_not_reported(photograph: Pixels) -> None:
+    seen = [named(np.full(7, severity), np.full(7, 1.0)).tolist() for severity in (0.4, 0.85, 1.0)]
+    assert seen == [[False] * 7, [False, False, True, True, False, True, True], [True] * 7]
+    assert not named(np.full((2, 7), 3.0), np.full((2, 7), 0.4)).any()
+    view = Viewer().view(_url(_noisy(photograph, 25)))
+    assert present(view)[0] == "Noise"
+    view.grades["Noise"] = 0.2
+    assert "Noise" not in present(view)
+
+
+def test_kappa_of_the_figures_is_that_of_scikit_learn() -> None:
+    rng = np.random.default_rng(6)
+    truth = rng.integers(0, 5, 80)
+    found = np.clip(truth + rng.integers(-1, 2, 80), 0, 4)
+    told = figures._kappa(truth.tolist(), found.tolist(), np.repeat(["a", "b"], 40))
+    assert told["kappa"] == pytest.approx(cohen_kappa_score(truth, found, weights="quadratic"), abs=6e-4)
+    low, high = told["interval"]
+    assert low < told["kappa"] < high
