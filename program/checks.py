@@ -129,7 +129,7 @@ def _caches(settings: Settings) -> list[Check]:
 def _cache(name: str, folder: Path) -> Check:
     if not folder.exists():
         parent = next(p for p in folder.resolve().parents if p.exists())
-        if os.access(parent, os.W_OK):
+        if parent.is_dir() and os.access(parent, os.W_OK):
             return Check.passed(name, f"{folder} is empty")
         return Check.failed(name, f"{folder} cannot be made", "set cache_dir (AGENTICIQA_CACHE_DIR) or DSPY_CACHEDIR")
     if not os.access(folder, os.W_OK):

@@ -148,3 +148,11 @@ def test_the_screen_shows_each_check_and_the_verdict(capsys):
     shown = capsys.readouterr().out
     assert shown.rstrip().endswith("All works.")
     assert all(word in shown for word in ("perceptual/expert", "cache", "tools", "keys"))
+
+
+def test_a_cache_folder_that_cannot_be_made_is_told(tmp_path):
+    from program.checks import _cache
+
+    (tmp_path / "file").write_text("no folder")
+    assert _cache("cache", tmp_path / "file" / "cache").status == "failed"
+    assert _cache("cache", tmp_path / "new" / "cache").status == "ok"
