@@ -175,16 +175,17 @@ def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
     """Teach a program, choose the best candidate on validation, save it, and compare both programs on test.
 
     Whatever ends it early leaves the best candidate so far and the log in the folder. Raises BudgetSpent (an
-    InputError) when the budget in force is spent.
+    InputError) when the budget in force is spent, and KeyboardInterrupt with words on Ctrl-C.
     """
+    kept = f"the best candidate so far is in {str(job.out)!r}"
     # The history of prompts and the trace would grow by every demo of every call.
     with dspy.context(disable_history=True, trace=None):
         try:
             return _compiled(_Compile(job, console))
         except (BudgetSpent, SearchStopped) as stopped:
-            raise BudgetSpent(
-                f"{stopped}; the best candidate so far is in {str(job.out)!r}, --resume goes on"
-            ) from stopped
+            raise BudgetSpent(f"{stopped}; {kept}, --resume goes on") from stopped
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"{kept}; go on with --resume and the same --out") from None
 
 
 def _compiled(run: _Compile) -> Compiled:

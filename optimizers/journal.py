@@ -51,10 +51,11 @@ class Journal:
         """Log a candidate's score (higher is better) ; the best one so far becomes the folder's program."""
         best = max((b for _, _, b in self.curve), default=float("-inf"))
         self.curve.append((name, score, max(best, score)))
-        self.note("candidate", name=name, digest=digest, score=round(score, 6), best=score > best, **facts)
         if score > best:
             record = {"chosen": name, "search_score": score, "finished": False}
             save(program, self.folder, record=record, keep=LOGS)
+        # After the program, so that whatever ends the process in between, the folder holds the best that was logged.
+        self.note("candidate", name=name, digest=digest, score=round(score, 6), best=score > best, **facts)
 
     def note(self, event: str, **facts: Any) -> None:
         """Append one line to candidates.jsonl."""

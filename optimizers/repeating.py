@@ -3,6 +3,8 @@
 import shutil
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -24,14 +26,18 @@ def compile_seeds(job: Job, count: int, *, console: Console | None = None) -> tu
         return result, [result]
     first = job.settings.seed
     folders = [job.out.with_name(f"{job.out.name}-seed{first + n}") for n in range(count)]
-    results = [
-        compile_program(job.seeded(first + n, folder), console=console) for n, folder in enumerate(folders)
-    ]  # fmt: skip
+    results = [compile_program(_seeded(job, first + n, folder), console=console) for n, folder in enumerate(folders)]
     best = max(results, key=lambda r: r.validation[r.chosen]["score"])
     if job.out.exists():
         shutil.rmtree(job.out)
     shutil.copytree(best.folder, job.out)
     return best, results
+
+
+def _seeded(job: Job, seed: int, folder: Path) -> Job:
+    """Return the job of one seed; of several that were interrupted, the later ones were not begun."""
+    begun = seed == job.settings.seed or (folder / "run.json").is_file()
+    return replace(job.seeded(seed, folder), resume=job.resume and begun)
 
 
 def spread(results: Sequence[Compiled]) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +9,7 @@ import dspy
 import numpy as np
 
 from optimizers.objectives import Objective
+from optimizers.parallel import in_order
 from optimizers.taught import TaughtProgram, role_of
 from program.agent import AgenticIQA
 from program.evaluation.metrics import plcc, srcc
@@ -135,13 +134,7 @@ def run_all(
 
     if workers == 1:
         return [run(example) for example in examples]
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(copy_context().run, run, example) for example in examples]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    return in_order(run, examples, workers=workers)
 
 
 class Memo:

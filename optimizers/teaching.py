@@ -3,8 +3,6 @@
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +11,7 @@ import dspy
 from data.manifest import Sample
 from optimizers.lessons import Lesson, distortion_truth, lessons_of, plan_by_rule
 from optimizers.memory import Asked, Memory
+from optimizers.parallel import in_order
 from optimizers.taught import GatheredEvidence
 from program.agent import DEFAULT_QUERY, AgenticIQA
 from program.budget import BudgetSpent
@@ -125,21 +124,16 @@ def course_of(
         return example, result.state, asked, result.usage.lm_calls
 
     course = Course()
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(copy_context().run, attend, sample) for sample in samples]
-        for sample, future in zip(samples, futures, strict=True):
-            attended = future.result()
-            if attended is None:
-                continue
-            example, state, asked, calls = attended
-            course.lm_calls += calls
-            course.gathered.put(example.inputs(), state)
-            for lesson in lessons_of(sample, example, asked, program.resources):
-                course.lessons.setdefault(lesson.predictor, []).append(lesson)
-            rule = plan_by_rule(asked, program.resources)
-            course.examples.append(
-                example.copy(**({"plan_by_rule": rule} if rule else {})).with_inputs(*example.inputs())
-            )
+    for sample, attended in zip(samples, in_order(attend, samples, workers=workers), strict=True):
+        if attended is None:
+            continue
+        example, state, asked, calls = attended
+        course.lm_calls += calls
+        course.gathered.put(example.inputs(), state)
+        for lesson in lessons_of(sample, example, asked, program.resources):
+            course.lessons.setdefault(lesson.predictor, []).append(lesson)
+        rule = plan_by_rule(asked, program.resources)
+        course.examples.append(example.copy(**({"plan_by_rule": rule} if rule else {})).with_inputs(*example.inputs()))
     if not course.examples:
         raise InputError("training samples: none could be assessed; run python -m data.check on the manifest")
     _without_repeats(course)

@@ -7,8 +7,7 @@ RMSE) on validation. Whether one is taken is decided on validation, where it has
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from data.manifest import Sample
 from optimizers.bench import Candidate
 from optimizers.memory import Memory
+from optimizers.parallel import in_order
 from optimizers.selection import PLCC_STEP
 from optimizers.taught import Replayed
 from program.agent import AgenticIQA
@@ -161,9 +161,8 @@ def _beliefs(program: AgenticIQA, replay: Any, samples: Sequence[Sample], worker
         finally:
             _SEEN.reset(token)
 
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(copy_context().run, ask, sample) for sample in samples]
-        pairs = [(future.result(), sample.quality) for future, sample in zip(futures, samples, strict=True)]
+    answers = in_order(ask, samples, workers=workers)
+    pairs = [(given, sample.quality) for given, sample in zip(answers, samples, strict=True)]
     kept = [(given, quality) for given, quality in pairs if given is not None and quality is not None]
     return [given for given, _ in kept], np.array([quality for _, quality in kept])
 

@@ -50,8 +50,8 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
         return code
     except (InputError, DataError) as error:
         return _complain(str(error))
-    except KeyboardInterrupt:
-        print("; ".join(filter(None, ("interrupted", kept))), file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print("; ".join(filter(None, ("interrupted", str(interrupt) or kept))), file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # who read our output has stopped, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

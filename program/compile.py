@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from program.cli import (
     EXIT_FAILED_SAMPLES,
@@ -53,19 +54,10 @@ def _compile(arguments: argparse.Namespace) -> int:
 
     from optimizers.job import prepared
     from optimizers.planning import call_plan
-    from optimizers.publishing import log_compile, show
-    from optimizers.registering import register_result
-    from optimizers.repeating import compile_seeds, spread
-    from program.errors import InputError
-    from program.tracking import Tracker, experiment_name
-    from program.tracking.models import check_name
+    from optimizers.tracked import check_request, compile_tracked
 
-    if arguments.register is not None:
-        check_name(arguments.register)
-    if arguments.repeat < 1:
-        raise InputError(f"--repeat {arguments.repeat}: give 1 or more")
-    if arguments.resume and arguments.out is None:
-        raise InputError("--resume: give the folder of the compile to go on with as --out DIR")
+    named = arguments.out is not None
+    check_request(register=arguments.register, repeat=arguments.repeat, resume=arguments.resume, named=named)
     settings, console = settings_from(arguments), Console(stderr=True, soft_wrap=True)
     data = arguments.data or settings.compile.data
     job = prepared(
@@ -75,29 +67,21 @@ def _compile(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     plan = call_plan(job)
     if arguments.dry_run:
-        sys.stdout.write(
-            json.dumps(plan.to_json(), indent=2) + "\n" if arguments.json else "\n".join(plan.lines()) + "\n"
-        )
+        _write(plan.to_json() if arguments.json else list(plan.lines()))
         return 0
-    for line in plan.lines():
-        console.print(line, highlight=False)
-    tracker = Tracker(settings.mlruns_dir, experiment=experiment_name(data))
-    with tracker.run(f"compile {job.optimizer} seed {settings.seed}", {"command": "compile"}) as run:
-        run.log_params(job.params())
-        with budget_from(arguments):
-            result, results = compile_seeds(job, arguments.repeat, console=console)
-        log_compile(run, result, results)
-        registered = register_result(arguments.register, job, result, tracker, run) if arguments.register else None
+    console.print("\n".join(plan.lines()), highlight=False)
+    done = compile_tracked(
+        job, repeat=arguments.repeat, register=arguments.register, console=console, budget=budget_from(arguments)
+    )
     if arguments.json:
-        summary = {**result.summary(), "program": str(job.out), "repeats": spread(results), "plan": plan.to_json()}
-        summary["registered"] = registered.summary() if registered else None
-        sys.stdout.write(json.dumps({**summary, "mlflow_run": run.run_id}, indent=2) + "\n")
+        _write({**done.summary(), "plan": plan.to_json()})
     else:
-        hint = f"{run.run_id}  ({tracker.ui_hint}, then {tracker.runs_url})"
-        show(Console(soft_wrap=True), result, results, job.out, hint)
-        if registered:
-            Console(soft_wrap=True).print(registered.line, highlight=False)
-    return EXIT_FAILED_SAMPLES if result.uncompiled.failed or result.compiled.failed else 0
+        done.show(Console(soft_wrap=True))
+    return EXIT_FAILED_SAMPLES if done.failed else 0
+
+
+def _write(told: dict[str, Any] | list[str]) -> None:
+    sys.stdout.write((json.dumps(told, indent=2) if isinstance(told, dict) else "\n".join(told)) + "\n")
 
 
 def _demos(text: str) -> int:

@@ -228,11 +228,13 @@ class ImageStore:
                 raise ImageError(f"image {name!r}: is a folder; give an image file")
             if not stat.S_ISREG(facts.st_mode):  # a pipe would be waited for, and could not be read twice
                 raise ImageError(f"image {name!r}: is not a plain file; write it to one first")
-            key = (str(path.resolve()), facts.st_mtime_ns, facts.st_size)
+            resolved = path.resolve()
+            key = (str(resolved), facts.st_mtime_ns, facts.st_size)
             known = self._seen.get(key)
             if known is not None and known.width * known.height <= max_pixels:
                 self._borrow(known.sha256)
                 if known.sha256 in self._sources:
+                    self._moved(known.sha256, resolved)
                     return known
             data = path.read_bytes()
         except FileNotFoundError as error:
@@ -242,7 +244,7 @@ class ImageStore:
                 raise
             reason = getattr(error, "strerror", None) or error
             raise ImageError(f"image {name[:200]!r}: cannot be read ({reason}); check its permissions") from error
-        ref = self._check(data, path.resolve(), path.name, max_pixels, shown=name)
+        ref = self._check(data, resolved, path.name, max_pixels, shown=name)
         with self._lock:
             self._seen[key] = ref
         return ref
@@ -264,8 +266,17 @@ class ImageStore:
                 self._sources[digest] = source
                 if isinstance(source, bytes):
                     self._hold(digest, len(source))
+        if isinstance(source, Path):
+            self._moved(digest, source)
         # Two files may hold the same bytes: each is told by its own name.
         return ref if ref.name == name else replace(ref, name=name)
+
+    def _moved(self, digest: str, path: Path) -> None:
+        """Read a file's image from where it was seen last: the folder it was seen in before may be gone by now."""
+        with self._lock:
+            known = self._sources.get(digest)
+            if isinstance(known, Path) and known.parent != self._folder:
+                self._sources[digest] = path
 
     def _new_ref(self, digest: str, found: Decoded, name: str) -> ImageRef:
         self._remember((digest, reduction(found.width, found.height, LARGE), None), found.pixels)

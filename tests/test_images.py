@@ -167,3 +167,17 @@ def test_two_files_of_the_same_bytes_keep_their_own_names(tmp_path, picture):
     first, second, again = (IMAGES.add(tmp_path / name) for name in ("first.png", "second.png", "first.png"))
     assert [ref.name for ref in (first, second, again)] == ["first.png", "second.png", "first.png"]
     assert first.url == second.url
+
+
+def test_an_image_is_read_from_where_its_file_was_seen_last(tmp_path, picture):
+    data = encoded(picture(78), "PNG")
+    for name in ("first.png", "second.png"):
+        (tmp_path / name).write_bytes(data)
+    store = ImageStore()
+    refs = [store.add(tmp_path / name) for name in ("first.png", "second.png")]
+    (tmp_path / "first.png").unlink()
+    assert store.read(refs[0]) == data
+    (tmp_path / "first.png").write_bytes(data)
+    store.add(tmp_path / "first.png")
+    (tmp_path / "second.png").unlink()
+    assert store.read(refs[1]) == data

@@ -1,0 +1,141 @@
+"""Compiles that end early: what is left is whole, and going on ends where an undisturbed compile does."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+
+import pytest
+
+from optimizers.parallel import in_order
+from program.agent import AgenticIQA
+from program.compile import main
+from program.saving import load, program_sha256
+
+ROOT = Path(__file__).resolve().parents[1]
+SETTINGS = """
+compile: {rerank: 2, baselines: false}
+optimizers: {embedded: {random-search: {demos: 4, starts: 4, steps: 8, search_samples: 30}}}
+"""
+# A shell starts background jobs with SIGINT ignored.
+STARTED = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from program.compile import main
+sys.exit(main(sys.argv[1:]))
+"""
+MARK: ContextVar[str] = ContextVar("mark", default="")
+
+
+@pytest.fixture
+def command(blurred_manifest: Path, tmp_path: Path):
+    """Return a compile's arguments by the name of its folder."""
+    (tmp_path / "small.yaml").write_text(SETTINGS, "utf-8")
+
+    def make(folder: str, *more: str) -> list[str]:
+        return ["--data", str(blurred_manifest), "--config", str(tmp_path / "small.yaml"), "--out",
+                str(tmp_path / folder), "--json", *more]  # fmt: skip
+
+    return make
+
+
+def candidates(folder: Path) -> list[dict[str, object]]:
+    log = folder / "candidates.jsonl"
+    lines = log.read_text("utf-8").splitlines() if log.is_file() else []
+    return [entry for line in lines if (entry := json.loads(line))["event"] == "candidate"]
+
+
+def stopped(arguments: list[str], folder: Path, number: int, ready: Callable[[], bool]) -> tuple[int, str]:
+    """Start a compile, send it a signal as soon as it is ready for that, and return its code and stderr."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTED, *arguments], cwd=folder.parent, env=environment, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    limit = time.monotonic() + 120
+    while time.monotonic() < limit and process.poll() is None and not ready():
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_best_candidate_so_far_and_the_log_are_left_and_resumed(
+    command, tmp_path, capsys, monkeypatch, number
+) -> None:
+    folder = tmp_path / "ended"
+    code, said = stopped(command("ended"), folder, number, lambda: len(candidates(folder)) >= 3)
+    assert code == (130 if number == signal.SIGINT else -signal.SIGKILL), said[-2000:]
+    if number == signal.SIGINT:
+        last = said.splitlines()[-1]
+        assert last.startswith(f"interrupted; the best candidate so far is in '{folder}'"), said[-2000:]
+        assert "--resume" in last
+        assert "Traceback" not in said
+
+    scored = candidates(folder)
+    assert 3 <= len(scored) < 12
+    left = json.loads((folder / "program.json").read_text("utf-8"))
+    assert left["record"]["finished"] is False
+    best = [entry["name"] for entry in scored if entry["best"]][-1]
+    # The end can fall between a candidate's program and its line.
+    assert left["record"]["chosen"] == best or left["record"]["chosen"] not in {entry["name"] for entry in scored}
+    assert program_sha256(load(folder)) == left["program_sha256"]
+    assert len(list(folder.parent.glob(".ended-*"))) <= (number == signal.SIGKILL), "half a program was left"
+
+    assert main(command("ended", "--resume")) == 0
+    resumed = json.loads(capsys.readouterr().out)
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / "another"))
+    assert main(command("whole")) == 0
+    whole = json.loads(capsys.readouterr().out)
+    for told in ("chosen", "validation", "difference", "verdict"):
+        assert resumed[told] == whole[told], told
+    assert program_sha256(load(folder)) == program_sha256(load(tmp_path / "whole"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
+def test_ctrl_c_while_evidence_is_gathered_leaves_the_uncompiled_program(command, tmp_path) -> None:
+    folder = tmp_path / "ended"
+    code, said = stopped(command("ended"), folder, signal.SIGINT, (folder / "run.json").is_file)
+    assert code == 130, said[-2000:]
+    assert candidates(folder) == []
+    assert json.loads((folder / "program.json").read_text("utf-8"))["record"]["chosen"] == "uncompiled"
+    assert program_sha256(load(folder)) == program_sha256(AgenticIQA())
+
+
+def test_several_seeds_go_on_where_a_later_one_was_not_begun(command, tmp_path, capsys) -> None:
+    arguments = command("seeds", "--optimizer", "labeled", "--repeat", "2")
+    assert main(arguments) == 0
+    first = json.loads(capsys.readouterr().out)
+    shutil.rmtree(tmp_path / "seeds-seed1")
+    assert main([*arguments, "--resume"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["repeats"]["gains"] == first["repeats"]["gains"]
+    shutil.rmtree(tmp_path / "seeds-seed0")
+    assert main([*arguments, "--resume"]) == 2
+    assert "no compile was begun there" in capsys.readouterr().err
+
+
+def test_results_come_in_order_in_the_callers_context_and_a_fault_begins_nothing_else() -> None:
+    MARK.set("mine")
+    begun: list[int] = []
+
+    def work(item: int) -> tuple[int, str]:
+        begun.append(item)
+        time.sleep(0.002 * (item % 3))
+        if item == 30:
+            raise KeyboardInterrupt
+        return item, MARK.get()
+
+    assert in_order(work, range(20), workers=4) == [(item, "mine") for item in range(20)]
+    del begun[:]
+    with pytest.raises(KeyboardInterrupt):
+        in_order(work, range(25, 400), workers=3)
+    assert len(begun) < 60
