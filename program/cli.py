@@ -85,7 +85,7 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-base", metavar="URL", help="OpenAI-compatible server of the models named openai/NAME")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
     parser.add_argument("--seed", type=_natural, metavar="N", help="seed of everything random")
-    parser.add_argument("--no-cache", action="store_true", help="measure anew, and keep no tool reading")
+    parser.add_argument("--no-cache", action="store_true", help="run the tools anew, and keep none of their readings")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
 
 
