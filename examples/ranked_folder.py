@@ -9,10 +9,11 @@ import argparse
 import base64
 import io
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import jinja2
-from PIL import Image, ImageOps
+from PIL import Image
 
 from program import AgenticIQA
 from program.bulk.inputs import gather
@@ -20,6 +21,7 @@ from program.bulk.rows import BatchRow, write_rows
 from program.bulk.running import Question, judge_into
 from program.bulk.showing import worst
 from program.cli import run_command
+from program.images import IMAGES, LARGE
 
 THUMBNAIL_PX = 260
 SHEET = """<!doctype html>
@@ -56,24 +58,26 @@ def rank(folder: str, out: Path) -> int:
     scored = worst(rows, len(rows))
     ranked = [*scored, *(row for row in rows if row.score is None)]
     write_rows(out / "ranked.csv", ranked)
-    (out / "contact_sheet.html").write_text(sheet(f"Ranked: {Path(folder).name}", ranked), "utf-8")
+    page = sheet(f"Ranked: {Path(folder).name}", ranked, {item.id: item.image for item in items})
+    (out / "contact_sheet.html").write_text(page, "utf-8")
     sys.stdout.write(f"{len(ranked)} images ranked in {out / 'ranked.csv'} and {out / 'contact_sheet.html'}\n")
     return 0
 
 
-def sheet(title: str, ranked: list[BatchRow]) -> str:
+def sheet(title: str, ranked: list[BatchRow], files: Mapping[str, Path | None]) -> str:
     """Return the page; names and errors are escaped."""
     template = jinja2.Environment(autoescape=True).from_string(SHEET)
-    return template.render(title=title, rows=[(i, row, thumbnail(row)) for i, row in enumerate(ranked, 1)])
+    rows = [(i, row, thumbnail(files[row.id]) if row.score is not None else None) for i, row in enumerate(ranked, 1)]
+    return template.render(title=title, rows=rows)
 
 
-def thumbnail(row: BatchRow) -> str | None:
-    """Return a small JPEG as a data: URL, or None for an image that cannot be read."""
-    if row.image is None or row.status == "error":
+def thumbnail(file: Path | None) -> str | None:
+    """Return a small JPEG of the pixels that were judged, as a data: URL."""
+    if file is None:
         return None
-    with Image.open(row.image) as image:
-        small = ImageOps.exif_transpose(image).convert("RGB")
-        small.thumbnail((THUMBNAIL_PX * 2, THUMBNAIL_PX * 2))
+    with IMAGES.borrowing():
+        small = Image.fromarray(IMAGES.pixels(IMAGES.add(file), at_most=LARGE))
+    small.thumbnail((THUMBNAIL_PX * 2, THUMBNAIL_PX * 2))
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=80)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -381,6 +381,26 @@ def test_no_comparison_is_stated_as_certain(probability, stated):
     assert stated in _told(found, ["a.png", "b.png"])
 
 
+def test_one_image_finds_its_reference_in_a_folder(program, tmp_path, encoded, capsys):
+    (tmp_path / "references").mkdir()
+    for name in ("a.png", "b.png", "references/a.png"):
+        (tmp_path / name).write_bytes(encoded(1 if "a" in name.split("/")[-1] else 2))
+    flags = ["--reference", str(tmp_path / "references")]
+    assert assess.main([str(tmp_path / "a.png"), *flags, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"]["reference_path"].endswith("a.png")
+    assert assess.main([str(tmp_path / "b.png"), *flags]) == 2
+    assert "no reference of that name" in capsys.readouterr().err
+
+
+def test_no_image_is_its_own_reference(tmp_path, encoded):
+    (tmp_path / "references").mkdir()
+    for name in ("a.png", "b.png", "references/a.png"):
+        (tmp_path / name).write_bytes(encoded())
+    items = gather([str(tmp_path / "a.png"), str(tmp_path / "b.png")], reference=tmp_path / "references")
+    assert [item.reference for item in items] == [tmp_path / "references" / "a.png", None]
+    assert "no reference of that name" in items[1].error
+
+
 def test_a_real_comparison_of_a_blurred_copy(tmp_path, capsys):
     import numpy as np
     from PIL import Image, ImageFilter

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -102,14 +103,16 @@ def test_a_folder_becomes_a_ranked_table_and_a_contact_sheet(folder, program, ca
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     example.AgenticIQA = lambda: program
+    one = next((folder / "photos").glob("*.png"))
     (folder / "photos" / "bad.png").write_text("x")
+    (folder / "photos" / os.fsdecode(b"\xff.png")).write_bytes(one.read_bytes())  # a name that is no UTF-8
     assert example.main(["photos", "--out", "ranked"]) == 0
     page = (folder / "ranked" / "contact_sheet.html").read_text("utf-8")
-    assert page.count("<figure>") == 4
-    assert page.count('src="data:image/jpeg;base64,') == 3
+    assert page.count("<figure>") == 5
+    assert page.count('src="data:image/jpeg;base64,') == 4
     assert "&lt;b&gt;3.png" in page
     assert "no score" in page
-    assert (folder / "ranked" / "ranked.csv").read_text("utf-8").count("\n") == 5
+    assert (folder / "ranked" / "ranked.csv").read_text("utf-8").count("\n") == 6
 
 
 def test_files_that_the_page_links_exist():

@@ -14,7 +14,7 @@ from program.bulk.running import Question, judge, judge_into
 from program.bulk.showing import show, show_summary, summary
 from program.cli import EXIT_FAILED_SAMPLES
 from program.errors import InputError
-from program.images import IMAGES
+from program.images import IMAGES, ImageRef
 from program.saving import load
 from program.settings import Settings
 
@@ -45,7 +45,7 @@ def _program(arguments: argparse.Namespace, settings: Settings) -> AgenticIQA:
 def _one(arguments: argparse.Namespace, settings: Settings) -> int:
     limit = settings.images.max_pixels
     image = IMAGES.add(Path(arguments.image[0]), max_pixels=limit)
-    reference = IMAGES.add(Path(arguments.reference), max_pixels=limit) if arguments.reference else None
+    reference = _reference_of(arguments, limit)
     query = DEFAULT_QUERY if arguments.query is None else arguments.query
     result = _program(arguments, settings)(image=image, reference=reference, query=query, options=arguments.option)
     if arguments.json:
@@ -55,6 +55,17 @@ def _one(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.min_score is not None and result.quality_score is not None:
         return EXIT_BELOW_MINIMUM if result.quality_score < arguments.min_score else 0
     return EXIT_FAILED_SAMPLES if result.status == "failed" or arguments.min_score is not None else 0
+
+
+def _reference_of(arguments: argparse.Namespace, limit: int) -> ImageRef | None:
+    if not arguments.reference:
+        return None
+    if not os.path.isdir(arguments.reference):
+        return IMAGES.add(Path(arguments.reference), max_pixels=limit)
+    (item,) = gather(arguments.image, reference=Path(arguments.reference))
+    if item.reference is None:
+        raise InputError(item.error or f"image {item.id!r}: no reference found")
+    return IMAGES.add(item.reference, max_pixels=limit)
 
 
 def _many(arguments: argparse.Namespace, settings: Settings) -> int:

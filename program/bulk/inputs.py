@@ -51,7 +51,7 @@ def gather(
         elif path.suffix == ".jsonl":
             items += _of_manifest(path)
         elif os.path.exists(source):
-            items.append(_item(_name(path), path, reference))
+            items.append(_item(_name(path), path, reference, below=False))
         else:
             raise InputError(f"image {source[:200]!r}: no such file or folder; check the path")
     if not items:
@@ -94,10 +94,12 @@ def _wanted(name: str, below: str, globs: Sequence[str]) -> bool:
     return any(fnmatch.fnmatch(name, g) or fnmatch.fnmatch(below, g) for g in keep)
 
 
-def _item(name: str, path: Path, reference: Path | None) -> Item:
+def _item(name: str, path: Path, reference: Path | None, *, below: bool = True) -> Item:
     if reference is None or not reference.is_dir():
         return Item(name, path, reference)
-    matching = [p for p in (reference / name, reference / path.name) if p.is_file()]
+    # Joined to the folder, the path of an image that was named itself could lead back to the image.
+    places = [reference / name, reference / path.name] if below else [reference / path.name]
+    matching = [p for p in places if p.is_file()]
     same_stem = [] if matching else sorted(p for p in reference.iterdir() if p.stem == path.stem and p.is_file())
     found = (*matching, *same_stem)
     if not found:
