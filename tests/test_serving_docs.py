@@ -103,9 +103,8 @@ def test_a_folder_becomes_a_ranked_table_and_a_contact_sheet(folder, program, ca
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     example.AgenticIQA = lambda: program
-    one = next((folder / "photos").glob("*.png"))
     (folder / "photos" / "bad.png").write_text("x")
-    (folder / "photos" / os.fsdecode(b"\xff.png")).write_bytes(one.read_bytes())  # a name that is no UTF-8
+    shutil.copy(folder / "photos" / "1.jpg", folder / "photos" / os.fsdecode(b"\xff.jpg"))  # a name that is no UTF-8
     assert example.main(["photos", "--out", "ranked"]) == 0
     page = (folder / "ranked" / "contact_sheet.html").read_text("utf-8")
     assert page.count("<figure>") == 5
