@@ -3,8 +3,8 @@
     python benchmarks/optimizers_on_people.py MANIFEST [--seeds 3] [--others MANIFEST ...]
 
 MANIFEST has train, validation and test splits of human scores that no shipped weight was fitted on. For each seed:
-`random-search` with at most 32 demos, then once `labeled` with every training label, and `fusion` alone; test SRCC and
-PLCC with paired 95 % intervals. The fitted model is a support vector regression of the train labels on the expert's own
+`random-search` with at most 32 demos, then once `labeled` with every training label, and `fusion` alone; test SRCC, PLCC
+and RMSE with paired 95 % intervals. The fitted model is a support vector regression of the train labels on the expert's own
 features (C by cross-validation on train); the share of the gap is (compiled - uncompiled) / (fitted - uncompiled).
 `--others` are evaluated with each compiled program, without compiling again. Folders of programs are temporary.
 """
@@ -56,7 +56,7 @@ def told(label: str, result: Compiled, fitted: float, seconds: float) -> None:
     figures = ", ".join(
         f"{name.upper()} {result.uncompiled.figures[name].value:.3f} -> {result.compiled.figures[name].value:.3f} "
         f"({result.differences[name]})"
-        for name in ("srcc", "plcc", "accuracy")
+        for name in ("srcc", "plcc", "rmse", "accuracy")
         if name in result.differences
     )
     print(f"{label}: {result.chosen}, {figures}, {share:.0%} of the gap, {seconds:.0f} s", flush=True)

@@ -34,6 +34,8 @@ class Journal:
     def __init__(self, folder: Path, key: Mapping[str, str], program: AgenticIQA, *, resume: bool = False) -> None:
         """Begin, or go on with the same compile. The folder holds the uncompiled program until something is better.
 
+        Where one goes on, it holds the best candidate of before until then.
+
         Raises InputError where there is nothing to resume, or where it was begun on something else.
         """
         self.folder, self._key = folder, dict(key)
@@ -42,16 +44,19 @@ class Journal:
         self.curve: list[tuple[str, float, float]] = []
         """Candidate, its score and the best score so far, in the order they were scored."""
         self._started = time.perf_counter()
+        self._held = float("-inf")
+        """Search score of the program that the folder holds; that of a finished compile gives way to the next one."""
         if resume:
             self._read()
-        save(program, folder, record={"chosen": "uncompiled", "finished": False}, keep=LOGS if resume else ())
+        if self._held == float("-inf"):
+            save(program, folder, record={"chosen": "uncompiled", "finished": False}, keep=LOGS if resume else ())
         (folder / "run.json").write_text(json.dumps({"key": self._key, "finished": False}, indent=1) + "\n", "utf-8")
 
     def scored(self, name: str, digest: str, score: float, program: AgenticIQA, **facts: Any) -> None:
-        """Log a candidate's score (higher is better) ; the best one so far becomes the folder's program."""
+        """Log a candidate's score (higher is better); the best one so far becomes the folder's program."""
         best = max((b for _, _, b in self.curve), default=float("-inf"))
         self.curve.append((name, score, max(best, score)))
-        if score > best:
+        if score > max(best, self._held):
             record = {"chosen": name, "search_score": score, "finished": False}
             save(program, self.folder, record=record, keep=LOGS)
         # After the program, so that whatever ends the process in between, the folder holds the best that was logged.
@@ -96,3 +101,8 @@ class Journal:
                 continue  # the line that a kill cut short
             if entry.get("event") == "candidate":
                 self.known[entry["digest"]] = float(entry["score"])
+        try:
+            record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
+            self._held = float("inf") if record.get("finished") else float(record.get("search_score", "-inf"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            self._held = float("-inf")  # written anew

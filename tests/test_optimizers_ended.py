@@ -11,8 +11,10 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 
+import dspy
 import pytest
 
+from optimizers.journal import Journal
 from optimizers.parallel import in_order
 from program.agent import AgenticIQA
 from program.compile import main
@@ -108,6 +110,33 @@ def test_ctrl_c_while_evidence_is_gathered_leaves_the_uncompiled_program(command
     assert candidates(folder) == []
     assert json.loads((folder / "program.json").read_text("utf-8"))["record"]["chosen"] == "uncompiled"
     assert program_sha256(load(folder)) == program_sha256(AgenticIQA())
+
+
+def test_going_on_holds_the_best_of_before_until_something_is_better(tmp_path) -> None:
+    folder, plain = tmp_path / "program", AgenticIQA()
+
+    def taught(words: str) -> AgenticIQA:
+        program = plain.deepcopy()
+        program.summarizer.score.demos = [dspy.Example(quality_reasoning=words)]
+        return program
+
+    def held() -> str:
+        return json.loads((folder / "program.json").read_text("utf-8"))["record"]["chosen"]
+
+    Journal(folder, {"seed": "1"}, plain).scored("good", "d1", 0.8, taught("a"))
+    again = Journal(folder, {"seed": "1"}, plain, resume=True)
+    assert (held(), again.known) == ("good", {"d1": 0.8})
+    again.scored("worse", "d2", 0.5, taught("b"))
+    assert held() == "good"
+    again.scored("better", "d3", 0.9, taught("c"))
+    assert held() == "better"
+    again.finished(taught("d"), {"chosen": "chosen"}, {})
+    third = Journal(folder, {"seed": "1"}, plain, resume=True)
+    third.scored("best", "d4", 0.99, taught("e"))
+    assert held() == "chosen"
+    (folder / "program.json").write_text("{}", "utf-8")
+    Journal(folder, {"seed": "1"}, plain, resume=True)
+    assert held() == "uncompiled"
 
 
 def test_several_seeds_go_on_where_a_later_one_was_not_begun(command, tmp_path, capsys) -> None:
