@@ -3,10 +3,11 @@
     python benchmarks/optimizers_on_people.py MANIFEST [--seeds 3] [--others MANIFEST ...]
 
 MANIFEST has train, validation and test splits of human scores that no shipped weight was fitted on. For each seed:
-`random-search` with at most 32 demos, then once `labeled` with every training label, and `fusion` alone; test SRCC, PLCC
-and RMSE with paired 95 % intervals. The fitted model is a support vector regression of the train labels on the expert's own
-features (C by cross-validation on train); the share of the gap is (compiled - uncompiled) / (fitted - uncompiled).
-`--others` are evaluated with each compiled program, without compiling again. Folders of programs are temporary.
+the default recipe (`random-search,fusion`) with at most 32 demos, then once `labeled` with every training label, and
+`fusion` alone; test SRCC, PLCC and RMSE with paired 95 % intervals. The fitted model is a support vector regression
+of the train labels on the expert's own features (C by cross-validation on train); the share of the gap in SRCC is
+(compiled - uncompiled) / (fitted - uncompiled). `--others` are evaluated with each compiled program, without
+compiling again. Folders of programs are temporary.
 """
 
 import argparse
@@ -31,6 +32,8 @@ from program.evaluation.runner import evaluate
 from program.images import IMAGES
 from program.saving import load
 from program.settings import load_settings
+
+DEFAULT = "random-search,fusion"
 
 
 def fitted_srcc(manifest: str, program: AgenticIQA) -> float:
@@ -60,6 +63,8 @@ def told(label: str, result: Compiled, fitted: float, seconds: float) -> None:
         if name in result.differences
     )
     print(f"{label}: {result.chosen}, {figures}, {share:.0%} of the gap, {seconds:.0f} s", flush=True)
+    for note in result.notes:
+        print(f"    {note}", flush=True)
 
 
 def elsewhere(manifest: str, folder: Path) -> None:
@@ -69,7 +74,7 @@ def elsewhere(manifest: str, folder: Path) -> None:
         before = evaluate(AgenticIQA(), samples, progress=False)
         after = evaluate(load(folder), samples, progress=False)
     for name, figure in compare(before.rows, after.rows).items():
-        if name in {"srcc", "accuracy"}:
+        if name in {"srcc", "plcc", "rmse", "accuracy"}:
             print(f"    {manifest}: {name} {before.figures[name].value:.3f}, {figure}", flush=True)
 
 
@@ -82,7 +87,7 @@ def main() -> None:
     arguments = parser.parse_args()
     fitted = fitted_srcc(arguments.manifest, AgenticIQA())
     print(f"model fitted on the train labels: test SRCC {fitted:.3f}")
-    runs = [("random-search", None, seed) for seed in range(arguments.seeds)] + [("labeled", 0, 0), ("fusion", None, 0)]
+    runs = [(DEFAULT, None, seed) for seed in range(arguments.seeds)] + [("labeled", 0, 0), ("fusion", None, 0)]
     with tempfile.TemporaryDirectory() as work:
         for optimizer, demos, seed in runs:
             out = Path(work) / f"{optimizer}-{seed}"
@@ -90,7 +95,7 @@ def main() -> None:
             started = time.perf_counter()
             result = compile_program(prepared(settings, arguments.manifest, optimizer, out, demos=demos))
             told(f"{optimizer} seed {seed}", result, fitted, time.perf_counter() - started)
-            for other in arguments.others if optimizer == "random-search" else ():
+            for other in arguments.others if optimizer == DEFAULT else ():
                 elsewhere(other, out)
 
 
