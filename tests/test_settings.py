@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from program.errors import SettingsError
@@ -39,3 +41,14 @@ def test_a_bad_key_is_named_with_its_file(tmp_path, text, message) -> None:
 def test_a_missing_file_is_named(tmp_path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         load_settings(tmp_path / "none.yaml")
+
+
+def test_a_user_without_a_home_is_told_so(monkeypatch):
+    monkeypatch.delenv("AGENTICIQA_CACHE_DIR")
+
+    def nobody(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", nobody)
+    with pytest.raises(SettingsError, match=r"cache_dir .*: no home folder is known here; set HOME"):
+        load_settings()
