@@ -204,6 +204,7 @@ class _Admission:
         """Return whether the call may be made again without what was refused; if so, book the refused one."""
         if not self._another():
             return False
+        self._went_out = False  # this one is settled here
         book(cached=False)
         if self._budget is not None:
             self._budget.settle(0.0, str(self._lm.model))
