@@ -46,6 +46,7 @@ MEDIA_TYPES = {
 """Formats that are read, by the suffix used in references."""
 
 _URL = re.compile(re.escape(HOST) + r"([0-9a-f]{64})(\.[a-z]+)")
+_WEB = re.compile("https?:/")
 LARGE = 2**21
 """Pixels of an image that is looked at as it is, full HD among them; more are averaged down where a caller allows it.
 Tools take up to 3 KB of memory a pixel, and the images they are calibrated on have at most 0.4 million."""
@@ -238,7 +239,8 @@ class ImageStore:
                     return known
             data = path.read_bytes()
         except FileNotFoundError as error:
-            raise ImageError(f"image {name!r}: no such file; check the path") from error
+            mend = "nothing is fetched from a URL: download it first" if _WEB.match(name) else "check the path"
+            raise ImageError(f"image {name!r}: no such file; {mend}") from error
         except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
             if isinstance(error, ImageError):
                 raise

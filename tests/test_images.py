@@ -181,3 +181,10 @@ def test_an_image_is_read_from_where_its_file_was_seen_last(tmp_path, picture):
     store.add(tmp_path / "first.png")
     (tmp_path / "second.png").unlink()
     assert store.read(refs[1]) == data
+
+
+def test_a_url_is_told_from_a_path_that_is_mistyped() -> None:
+    with pytest.raises(ImageError, match="download it first"):
+        IMAGES.add("https://example.com/a.jpg")
+    with pytest.raises(ImageError, match="check the path"):
+        IMAGES.add("a.jpg")

@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from program.errors import ToolError
 from program.tools.deadline import Overdue, within
 from program.tools.loading import building, give_up, held_up, turn
+from program.tools.pool import Pool
 from program.tools.registry import Library, ToolSpec
 from program.tools.tensors import TensorCache
 from program.tools.weights import file_sha256, main_file
@@ -67,54 +68,8 @@ def parameter_path(spec: ToolSpec, params_dir: Path | None) -> Path | None:
     return main_file(spec, params_dir)
 
 
-@dataclass
-class _Pool:
-    """The model objects of one tool on one device, each lent to one thread at a time.
-
-    pyiqa's PIQE keeps its result on itself, so two threads in one object would swap their scores.
-    """
-
-    make: Callable[[], Any]
-    limit: int
-    free: list[Any] = field(default_factory=list)
-    made: int = 0
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    @contextmanager
-    def borrow(self) -> Iterator[Any]:
-        model = self._take()
-        try:
-            yield model
-        except Overdue:
-            # Still in use by the work that was left behind: never lent again.
-            with self.changed:
-                self.made -= 1
-                self.changed.notify_all()
-            raise
-        except BaseException:
-            self._give_back(model)
-            raise
-        self._give_back(model)
-
-    def _give_back(self, model: Any) -> None:
-        with self.changed:
-            self.free.append(model)
-            self.changed.notify()
-
-    def _take(self) -> Any:
-        with self.changed:
-            while not self.free and self.made >= self.limit:
-                self.changed.wait()
-            if self.free:
-                return self.free.pop()
-            # Made under the lock: two threads must not import or build at once.
-            model = self.make()
-            self.made += 1
-            return model
-
-
 _lock = threading.RLock()
-_pools: dict[tuple[str, str, str], _Pool] = {}
+_pools: dict[tuple[str, str, str], Pool] = {}
 _failures: dict[str, str] = {}
 
 
@@ -228,12 +183,12 @@ def _resolve(device: Device) -> str:
     return "cpu"
 
 
-def _pool(spec: ToolSpec, parameters: Path | None, device: str, load_timeout_s: float) -> _Pool:
+def _pool(spec: ToolSpec, parameters: Path | None, device: str, load_timeout_s: float) -> Pool:
     key = (spec.key, str(parameters or ""), device)
     with _lock:
         if key not in _pools:
             limit = 1 if device == "cuda" else os.cpu_count() or 1
-            _pools[key] = _Pool(lambda: _made_within(load_timeout_s, spec, parameters, device), limit)
+            _pools[key] = Pool(lambda: _made_within(load_timeout_s, spec, parameters, device), limit)
         return _pools[key]
 
 
