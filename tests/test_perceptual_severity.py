@@ -1,7 +1,9 @@
 """How strong a distortion is said to be: traces of a change, two judges weighed, and figures that measure it."""
 
 import io
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,15 +14,16 @@ from skimage import data as photographs
 from sklearn.metrics import cohen_kappa_score
 
 from data.distortion_noise import is_grey
-from program.lms.perceptual import figures, quality
-from program.lms.perceptual.comparing import PAIRED, paired_fit, paired_regression
-from program.lms.perceptual.detecting import DETECTOR, READ, detector_arrays, grading
+from program.lms.perceptual import figures, quality, teaching
+from program.lms.perceptual.comparing import PAIRED, paired_fit
+from program.lms.perceptual.detecting import DETECTOR, READ, detector_arrays
 from program.lms.perceptual.features import FEATURE_NAMES
 from program.lms.perceptual.findings import findings, named, present, severity_word
-from program.lms.perceptual.grading import grades, grading_weights
+from program.lms.perceptual.grading import GRADING, grades
 from program.lms.perceptual.nss import halve
 from program.lms.perceptual.quality import graded, load_models, look
 from program.lms.perceptual.reference import DIFFERENCE_NAMES, compare
+from program.lms.perceptual.regression import Regression, Standard
 from program.lms.perceptual.tables import GREY_VIEWS, Table, generated_images, severities
 from program.lms.perceptual.views import Viewer
 
@@ -122,13 +125,6 @@ def test_grades_move_the_strongest_only_and_bound_the_others() -> None:
     assert (grades(np.zeros((1, 7)), np.array([1.0]), weights) == 0).all()
 
 
-def test_weights_are_those_of_least_squares() -> None:
-    rng = np.random.default_rng(2)
-    found, believed = rng.uniform(0, 3, (4000, 7)), rng.uniform(1, 4.5, 4000)
-    truth = 0.7 * found.max(axis=1) - 0.4 * believed + 1.3 + rng.normal(0, 0.1, 4000)
-    np.testing.assert_allclose(grading_weights(found, believed, truth), [0.7, -0.4, 1.3], atol=0.05)
-
-
 def _table(seed: int, dark: float = 0.0) -> Table:
     """Images of three photographs, blurred or noisy at five levels: two features say so, one is the photograph's."""
     rng, rows = np.random.default_rng(seed), []
@@ -142,40 +138,14 @@ def _table(seed: int, dark: float = 0.0) -> Table:
     return Table(vectors, differences, labels, np.full(len(labels), "train"), distortion, group)
 
 
-@pytest.mark.parametrize("kind", ["nr", "fr"])
-def test_grading_is_fitted_on_photographs_that_neither_judge_saw(kind: str) -> None:
-    shown, quickstart = _table(1).joined(_table(2, dark=0.1)), _table(3)
-    natural = np.random.default_rng(0).normal(0, 1, (40, READ))
-    asked = []
-
-    def believed(photograph: str, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        asked.append((photograph, len(rows)))
-        return np.asarray(4.6 - 0.2 * rows[:, :2].max(axis=1))
-
-    weights = grading(kind, shown, quickstart, natural, believed)
-    assert asked == [("a", 10), ("b", 10), ("c", 10)]  # spatial distortions are not asked about
-    assert np.isfinite(weights).all()
-
-    truth, parts = severities(quickstart), []
-    for name in "abc":
-        rest, own = shown.only(shown.group != name), (quickstart.group == name) & (truth[:, 7] == 0)
-        rows = (quickstart.vectors if kind == "nr" else quickstart.differences)[own]
-        detector = quality.detector_of(kind, detector_arrays(kind, rest, natural), DETECTOR[kind])
-        found = detector.severities(rows)[:, :7].max(axis=1)
-        parts.append(np.column_stack([found, np.ones(len(rows)), believed(name, rows), truth[own].max(axis=1)]))
-    table = np.vstack(parts)
-    ridge = np.vstack([table[:, [0, 2, 1]], np.sqrt(0.05) * np.eye(3)])
-    direct, *_ = np.linalg.lstsq(ridge, np.r_[table[:, 3], np.zeros(3)], rcond=None)
-    np.testing.assert_allclose(weights, direct, atol=2e-4)
-
-
 def test_quality_with_a_reference_is_fitted_on_train_images_and_a_draw_of_generated_ones() -> None:
     made = _table(1)
     live = replace(_table(4), split=np.array(["train", "test", "validation"] * 15))
     arrays, settings = paired_fit(live, made)
     assert arrays["fr_vectors"].shape == (15 + len(made.labels), len(DIFFERENCE_NAMES))
     assert set(arrays["fr_labels"][:15]) == set(live.labels[live.split == "train"])
-    told = paired_regression(live, made).project(made.differences).mean
+    standard = Standard(arrays["fr_centre"], arrays["fr_spread"], PAIRED.clip)
+    told = Regression(arrays["fr_vectors"], arrays["fr_labels"], standard, PAIRED).project(made.differences).mean
     assert stats.spearmanr(told, made.labels).statistic > 0.95
     assert settings["error_scale"] > 0
     assert sum(group.weight for group in PAIRED.groups) == pytest.approx(1)
@@ -201,9 +171,7 @@ def test_grey_versions_are_grey_and_only_of_photographs_in_colour() -> None:
 def test_shipped_models_grade_by_both_judges(photograph: Pixels, paired: bool) -> None:
     model = load_models()[paired]
     assert model.grading is not None
-    strongest, believed, _ = model.grading
-    assert strongest > 0
-    assert believed < 0, "a better image must not be graded worse"
+    assert tuple(model.grading) == GRADING["fr" if paired else "nr"]
     viewer, words = Viewer(), []
     for sigma in (0.0, 6.0, 14.0, 60.0):
         view = viewer.view(_url(_noisy(photograph, sigma)), _url(photograph) if paired else None)
@@ -233,7 +201,7 @@ def test_a_model_without_grading_keeps_the_detectors_word() -> None:
 
 def test_what_has_no_word_is_not_reported(photograph: Pixels) -> None:
     seen = [named(np.full(7, severity), np.full(7, 1.0)).tolist() for severity in (0.4, 0.85, 1.0)]
-    assert seen == [[False] * 7, [False, False, True, True, False, True, True], [True] * 7]
+    assert seen == [[False] * 7, [False, False, False, True, True, True, True], [True] * 7]
     assert not named(np.full((2, 7), 3.0), np.full((2, 7), 0.4)).any()
     view = Viewer().view(_url(_noisy(photograph, 25)))
     assert present(view)[0] == "Noise"
@@ -249,3 +217,44 @@ def test_kappa_of_the_figures_is_that_of_scikit_learn() -> None:
     assert told["kappa"] == pytest.approx(cohen_kappa_score(truth, found, weights="quadratic"), abs=6e-4)
     low, high = told["interval"]
     assert low < told["kappa"] < high
+
+
+def test_lessons_are_distortions_of_the_train_images_people_liked_best(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(teaching, "PHOTOGRAPHS", 2)
+    monkeypatch.setattr(teaching, "EACH", 5)
+    monkeypatch.setattr(teaching, "GREY_EVERY", 2)
+    lines = []
+    for number, (split, mos) in enumerate((("train", 40), ("train", 90), ("test", 95), ("train", 70))):
+        rows = np.random.default_rng(number).integers(0, 256, (240, 260, 3), dtype=np.uint8)
+        Image.fromarray(rows).save(tmp_path / f"{number}.png")
+        known = {"id": f"{number}", "image": f"{number}.png", "group": f"{number}", "split": split}
+        lines.append(json.dumps({**known, "mos": mos, "mos_range": [0, 100]}))
+    manifest = tmp_path / "manifest.jsonl"
+    manifest.write_text("\n".join(lines), "utf-8")
+    asked = []
+    real = teaching.IMAGES.add
+    monkeypatch.setattr(teaching.IMAGES, "add", lambda path: asked.append(path.name) or real(path))
+    found = list(teaching.pairs(manifest))
+    assert asked == ["1.png", "3.png"]
+    assert len(found) == 2 * (1 + 5)
+    assert [is_grey(shown) for _, shown in found] == [False] * 6 + [True] * 6
+    assert all(pixels.shape == shown.shape for pixels, shown in found)
+    assert [bool((pixels == shown).all()) for pixels, shown in found] == [i % 6 == 0 for i in range(12)]
+    assert all((one[0] == two[0]).all() for one, two in zip(found, teaching.pairs(manifest), strict=True))
+
+
+def test_a_detector_learns_from_what_it_is_taught() -> None:
+    shown, natural = _table(1), np.random.default_rng(0).normal(0, 1, (40, READ))
+    other = _table(9)
+    other.vectors[:, 5] += 40  # a content that none of the photographs has
+    lesson = teaching.Lessons(other.vectors, other.differences)
+    teacher = quality.detector_of("fr", detector_arrays("fr", shown, natural), DETECTOR["fr"])
+    taught = lesson.taught(teacher)
+    assert (taught[1] == teacher.severities(other.differences)).all()
+    query = _table(10)
+    query.vectors[:, 5] += 40
+    errors = []
+    for given in (None, taught):
+        pupil = quality.detector_of("nr", detector_arrays("nr", shown, natural, given), DETECTOR["nr"])
+        errors.append(np.abs(pupil.severities(query.vectors) - severities(query)).mean())
+    assert errors[1] < 0.7 * errors[0]

@@ -10,7 +10,7 @@ from program.lms.perceptual.reference import DIFFERENCE_NAMES
 from program.lms.perceptual.regression import Group, Hyper, Matrix, Regression, Standard
 from program.lms.perceptual.tables import Table
 
-__all__ = ("COMPARED", "PAIRED", "paired_fit", "paired_regression")
+__all__ = ("COMPARED", "PAIRED", "paired_fit")
 
 _COUNT = len(DIFFERENCE_NAMES)
 PAIRED = Hyper(1.0, 0.1, 0.05, 4.0, (Group(0, _COUNT, 1.0, 0.5), Group(0, _COUNT, 0.1, 0.5)))
@@ -21,12 +21,6 @@ the quickstart's train photographs at a time, and on distorted versions of the 8
 COMPARED = 1500
 """How many generated images the regression keeps: all of them would raise agreement by 0.003 and cost start-up time."""
 _SEED = 7
-
-
-def paired_regression(live: Table, made: Table) -> Regression:
-    """Fit on LIVE's train images and a draw of the generated ones."""
-    vectors, labels, _ = _rows(live, made)
-    return Regression(vectors, labels, _standard(vectors), PAIRED)
 
 
 def paired_fit(live: Table, made: Table) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

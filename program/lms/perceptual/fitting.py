@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from program.lms.perceptual import quality
 from program.lms.perceptual.blend import Blend, gate_weights
 from program.lms.perceptual.codes import BOOKS, Book, learn, projection_of
-from program.lms.perceptual.comparing import paired_fit, paired_regression
-from program.lms.perceptual.detecting import DETECTOR, READ, detector_arrays, grading
+from program.lms.perceptual.comparing import paired_fit
+from program.lms.perceptual.detecting import DETECTOR, READ, detector_arrays
 from program.lms.perceptual.features import FEATURE_NAMES, coded_planes
+from program.lms.perceptual.grading import GRADING
 from program.lms.perceptual.regression import Group, Hyper, Matrix, NormalScores, Regression, Standard
 from program.lms.perceptual.tables import Table, generated_images, train_pixels
+from program.lms.perceptual.teaching import Lessons
 from signatures.schemas import DISTORTION_CATEGORIES
 
 __all__ = (
@@ -101,30 +103,23 @@ def blend_of(
 
 
 def fit(
-    clive: Table, live: Table, made: Table, greyed: Table, quickstart: Table, books: Sequence[Book]
+    clive: Table, live: Table, made: Table, greyed: Table, lesson: Lessons, books: Sequence[Book]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the expert's arrays and the settings that go with them.
 
-    `made` is what was generated for it, `greyed` the same in greys, which only the detectors without reference read.
+    `made` is what was generated for it; only the detectors without a reference read `greyed`, the same in greys, and
+    `lesson`, distorted natural photographs of which the detectors with one say what is there.
     """
     arrays, settings = _without_reference(clive, live, made)
     paired, paired_settings = paired_fit(live, made)
     arrays |= paired
     found: dict[str, Any] = {"nr": settings, "fr": paired_settings}
-    chosen = np.flatnonzero(clive.split == "train")
-    natural = clive.vectors[chosen]
-
-    def natural_belief(photograph: str, rows: Matrix) -> Matrix:
-        rest = made.only(made.group != photograph)
-        return _general(clive, live, rest, settings["live_labels"], chosen).project(rows).mean
-
-    def paired_belief(photograph: str, rows: Matrix) -> Matrix:
-        return paired_regression(live, made.only(made.group != photograph)).project(rows).mean
-
-    for kind, shown, believed in (("nr", made.joined(greyed), natural_belief), ("fr", made, paired_belief)):
-        arrays |= detector_arrays(kind, shown, natural[:, :READ])
-        found[kind]["detector"] = asdict(DETECTOR[kind])
-        found[kind]["grading"] = grading(kind, shown, quickstart, natural[:, :READ], believed)
+    natural = clive.vectors[clive.split == "train"]
+    taught: tuple[Matrix, Matrix] | None = None
+    for kind, shown in (("fr", made), ("nr", made.joined(greyed))):
+        arrays |= detector_arrays(kind, shown, natural[:, :READ], taught)
+        found[kind] |= {"detector": asdict(DETECTOR[kind]), "grading": GRADING[kind]}
+        taught = lesson.taught(quality.detector_of(kind, arrays, DETECTOR[kind])) if kind == "fr" else None
     stored = {name: value if value.dtype == np.float16 else value.astype(np.float32) for name, value in arrays.items()}
     stored |= {name: value for book in books for name, value in _book_arrays(book).items()}
     wide = {name: value.astype(np.float64) for name, value in stored.items()}
@@ -178,18 +173,6 @@ def _standard(vectors: Matrix, hyper: Hyper) -> Standard:
 def normal_scores(vectors: Matrix) -> NormalScores:
     """Return the ranks of photographs' features in the single precision that ships."""
     return NormalScores(NormalScores.quantiles_of(vectors).astype(np.float32).astype(np.float64))
-
-
-def _general(
-    clive: Table, live: Table, made: Table, alignment: Mapping[str, float], chosen: NDArray[np.intp]
-) -> Regression:
-    """Fit the general regression on chosen CLIVE images, LIVE's train images and as much of what is `made` as ships."""
-    rest = made.only(np.sort(np.random.default_rng(SEED).permutation(len(made.labels))[:GENERATED]))
-    natural, labels = natural_rows(clive, live, alignment, chosen)
-    return Regression(
-        np.vstack([natural, rest.vectors]), np.r_[labels, rest.labels],
-        quality_standard(np.vstack([clive.vectors[chosen], rest.vectors[::3]])), QUALITY["general"],
-    )  # fmt: skip
 
 
 def quality_standard(vectors: Matrix) -> Standard:

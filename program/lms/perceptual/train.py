@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from program.lms.perceptual.tables import Table
+    from program.lms.perceptual.teaching import Lessons
 
 __all__ = ("main",)
 
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
     # The last bits of a solution depend on how many threads share it: with one, a refit gives the same file.
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    from program.lms.perceptual import fitting, tables
+    from program.lms.perceptual import fitting, tables, teaching
     from program.lms.perceptual.figures import figures
     from program.lms.perceptual.store import MODEL_FILE, PROVENANCE_FILE, save_arrays
 
@@ -50,11 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     made, greyed = (tables.generated_table(books, grey=grey) for grey in (False, True))
     quickstart = tables.quickstart_images(books)
     sys.stdout.write(f"generated {len(made.labels)}, {len(greyed.labels)} and {len(quickstart.labels)} images\n")
-    arrays, settings = fitting.fit(clive, live, made, greyed, quickstart, books)
+    lesson = teaching.lessons(manifests[0], books)
+    sys.stdout.write(f"distorted {len(lesson.vectors)} images of CLIVE train photographs\n")
+    arrays, settings = fitting.fit(clive, live, made, greyed, lesson, books)
     save_arrays(options.out / MODEL_FILE, arrays)
     provenance: dict[str, Any] = {
         "model": MODEL_FILE, "date": options.date, "notice": NOTICE, "settings": settings,
-        "data": _data_card(clive, live, made, greyed),
+        "data": _data_card(clive, live, made, greyed, lesson),
     }  # fmt: skip
     _write(options.out / PROVENANCE_FILE, provenance)
     provenance["figures"] = figures(arrays, settings, clive, live, made, quickstart)
@@ -63,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _data_card(clive: "Table", live: "Table", made: "Table", greyed: "Table") -> dict[str, str]:
+def _data_card(clive: "Table", live: "Table", made: "Table", greyed: "Table", lesson: "Lessons") -> dict[str, str]:
     from program.lms.perceptual.comparing import COMPARED
     from program.lms.perceptual.fitting import GENERATED
 
@@ -76,8 +79,9 @@ def _data_card(clive: "Table", live: "Table", made: "Table", greyed: "Table") ->
         f"KADID-10k level means on {COMPARED} of the images generated for the distortion detectors",
         "distortion detectors": f"{len(made.labels)} images generated from crops, mirrorings and scales of the "
         f"quickstart's train photographs (without reference {len(greyed.labels)} more, in greys); severity is 4.6 "
-        "minus KADID-10k's mean score of that distortion and level; grading comes from those photographs left out in "
-        "turn; "
+        "minus KADID-10k's mean score of that distortion and level. Without reference also "
+        f"{len(lesson.vectors)} distorted versions of CLIVE train images, whose severities are what the detectors with "
+        "reference say of them; "
         f"feature means, spreads and quantiles of {clive.count('train')} CLIVE train images, without their scores",
         "never used": "BIQ2021; validation and test splits (validation chose the settings)",
     }

@@ -1,0 +1,85 @@
+"""Distorted photographs that teach the detectors without a reference: the one with a reference says what is there.
+
+Five photographs under every distortion say too little of how features vary with what is shown. Human-scored photographs
+of a train split, distorted in the same ways, show many contents; what is there is said by the detector that sees the
+undistorted one beside it and is nearly always right.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from data.distortions import IDENTITIES, distort, distortions_for, generator_for
+from data.manifest import read_manifest
+from program.images import IMAGES
+from program.lms.perceptual.codes import Book
+from program.lms.perceptual.features import measure
+from program.lms.perceptual.quality import Detector
+from program.lms.perceptual.reference import compare
+from program.lms.perceptual.regression import Matrix
+
+__all__ = ("Lessons", "lessons", "pairs")
+
+PHOTOGRAPHS = 80
+"""How many of the train images people liked best: what is wrong with an image from the start is not taught."""
+EACH = 48
+"""How many distortions and levels each is shown under, beside itself."""
+GREY_EVERY = 6
+"""One in so many is shown in greys."""
+_LEAST_SHARE, _SCALES = 0.7, (0.5, 0.9)
+Pixels = NDArray[np.uint8]
+
+
+class Lessons:
+    """N images: what is measured without a reference, and against it."""
+
+    def __init__(self, vectors: Matrix, differences: Matrix) -> None:
+        """Take N x F features and N x D differences."""
+        self.vectors, self.differences = vectors, differences
+
+    def taught(self, teacher: Detector) -> tuple[Matrix, Matrix]:
+        """Return the features and the N x 8 severities that a detector with a reference reads."""
+        return self.vectors, teacher.severities(self.differences)
+
+
+def lessons(manifest: Path, books: Sequence[Book]) -> Lessons:
+    """Measure the pairs of a manifest."""
+    rows = [(measure(pixels, books).vector, compare(pixels, shown).vector) for pixels, shown in pairs(manifest)]
+    vectors, differences = (np.array(column) for column in zip(*rows, strict=True))
+    return Lessons(vectors, differences)
+
+
+def pairs(manifest: Path) -> Iterator[tuple[Pixels, Pixels]]:
+    """Yield distorted and undistorted pixels of the train images people liked best, each seen in one crop and scale."""
+    scored: Mapping[str, tuple[float, Path]] = {
+        str(sample.group): (sample.quality, sample.image)
+        for sample in read_manifest(manifest)
+        if sample.split == "train" and sample.quality is not None
+    }
+    liked = sorted(scored, key=lambda group: -scored[group][0])[:PHOTOGRAPHS]
+    for number, group in enumerate(liked):
+        name = f"{manifest.parent.name}/{group}"
+        rng = generator_for(name, "view", 0)
+        shown = _seen(IMAGES.pixels(IMAGES.add(scored[group][1])), rng, grey=number % GREY_EVERY == GREY_EVERY // 2)
+        kinds = [
+            (distortion, level) for distortion in distortions_for(shown) for level in range(1, 6)
+            if (distortion, level) not in IDENTITIES
+        ]  # fmt: skip
+        yield shown, shown
+        for index in np.sort(rng.permutation(len(kinds))[:EACH]):
+            distortion, level = kinds[index]
+            yield distort(shown, distortion, level, generator_for(name, distortion, level)), shown
+
+
+def _seen(pixels: Pixels, rng: np.random.Generator, *, grey: bool) -> Pixels:
+    share = rng.uniform(_LEAST_SHARE, 1.0)
+    height, width = round(pixels.shape[0] * share), round(pixels.shape[1] * share)
+    left = int(rng.integers(0, pixels.shape[1] - width + 1))
+    top = int(rng.integers(0, pixels.shape[0] - height + 1))
+    scale = rng.uniform(*_SCALES)
+    picture = Image.fromarray(pixels[top : top + height, left : left + width])
+    picture = picture.resize((round(width * scale), round(height * scale)), Image.Resampling.LANCZOS)
+    return np.array(picture.convert("L").convert("RGB") if grey else picture)
