@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import dspy
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -14,10 +15,11 @@ from skimage import data as photographs
 from sklearn.metrics import cohen_kappa_score
 
 from data.distortion_noise import is_grey
-from program.lms.perceptual import figures, quality, teaching
+from program.images import IMAGES
+from program.lms.perceptual import answer, figures, quality, teaching
 from program.lms.perceptual.comparing import PAIRED, paired_fit
 from program.lms.perceptual.detecting import DETECTOR, READ, detector_arrays
-from program.lms.perceptual.features import FEATURE_NAMES
+from program.lms.perceptual.features import FEATURE_NAMES, measure
 from program.lms.perceptual.findings import findings, named, present, severity_word
 from program.lms.perceptual.grading import GRADING, grades
 from program.lms.perceptual.nss import halve
@@ -26,6 +28,7 @@ from program.lms.perceptual.reference import DIFFERENCE_NAMES, compare
 from program.lms.perceptual.regression import Regression, Standard
 from program.lms.perceptual.tables import GREY_VIEWS, Table, generated_images, severities
 from program.lms.perceptual.views import Viewer
+from signatures.summarizer import ExplainQuality
 
 Pixels = NDArray[np.uint8]
 
@@ -185,8 +188,6 @@ def test_shipped_models_grade_by_both_judges(photograph: Pixels, paired: bool) -
 
 
 def _url(pixels: Pixels) -> str:
-    from program.images import IMAGES
-
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     return IMAGES.add(buffer.getvalue()).url
@@ -258,3 +259,25 @@ def test_a_detector_learns_from_what_it_is_taught() -> None:
         pupil = quality.detector_of("nr", detector_arrays("nr", shown, natural, given), DETECTOR["nr"])
         errors.append(np.abs(pupil.severities(query.vectors) - severities(query)).mean())
     assert errors[1] < 0.7 * errors[0]
+
+
+def test_a_region_is_measured_as_an_image_of_its_own_and_told_apart() -> None:
+    sharp = np.asarray(photographs.coffee()[:240, :400])
+    half = sharp.copy()
+    half[:, :200] = ndimage.gaussian_filter(sharp, (4, 4, 0))[:, :200]
+    whole = IMAGES.add(half)
+    boxes = {"cup": (0.0, 0.0, 200.0, 240.0), "table": (200.0, 0.0, 400.0, 240.0)}
+    crops = {name: dspy.Image(IMAGES.cropped(whole, box).url) for name, box in boxes.items()}
+    seen = {name: Viewer().view(crop) for name, crop in crops.items()}
+    assert (seen["cup"].vector == measure(half[:, :200]).vector).all()
+    assert seen["cup"].grades["Blurs"] > 1.5 > 0.8 > seen["table"].grades["Blurs"]
+
+    def told(query: str) -> str:
+        inputs = {"image": dspy.Image(whole.url), "query": query, "region_crops": crops}
+        return str(answer(ExplainQuality, [], inputs)["final_answer"])
+
+    assert 'Region "cup": blur is ' in told("What is wrong with the picture?")
+    assert 'Region "table": no distortion' in told("What is wrong with the picture?")
+    assert told("Is the cup blurry?").startswith(("Yes", "Probably yes"))
+    assert told("Is the table blurry?").startswith(("No", "Probably not"))
+    assert "区域“cup”：模糊" in told("这张图片有什么问题？")

@@ -10,7 +10,7 @@ from program.lms.perceptual.findings import findings, present
 from program.lms.perceptual.planning import choose_tools, is_chinese, parsed_json, plan_assessment
 from program.lms.perceptual.quality import Belief, level_probabilities
 from program.lms.perceptual.questions import Choice, answer_choice, asked_of, look_at
-from program.lms.perceptual.reasons import chosen, direct_answer, grounds, level_word, summary
+from program.lms.perceptual.reasons import chosen, direct_answer, grounds, level_word, region_told, summary
 from program.lms.perceptual.views import View, Viewer
 from program.query import parse_options
 from signatures.schemas import (
@@ -128,14 +128,19 @@ def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     chinese, scores = is_chinese(query), _scores(inputs)
     belief = view.belief(_labelled(viewer, view, demos))
-    look = look_at(view, _evidence(inputs, query), [s for _, s in scores], query)
+    regions = {} if view.difference is not None else _region_views(viewer, inputs)
+    asked = [region for region in regions if region.casefold() in query.casefold()]
+    one = regions[asked[0]] if len(asked) == 1 else None
+    # The only region asked about is looked at itself; a place that its name tells is no place inside it.
+    look = look_at(one or view, _evidence(inputs, query), [s for _, s in scores], "" if one else query)
     mean = belief.mean if not scores else 0.5 * (belief.mean + float(np.mean([s for _, s in scores])))
     word, gap = level_word(mean, chinese=chinese), "" if chinese else " "
     direct = direct_answer(look, query, chinese=chinese)
     overall = f"整体质量{word}（约 {mean:.1f}/5）。" if chinese else f"The quality is {word} (about {mean:.1f} of 5)."
     named = [c for c in DISTORTION_CATEGORIES if category_of(query) == c and not direct]
     rest = summary(view, scores, chinese=chinese, limit=2 if direct else 3, first=named, besides=direct)
-    told = gap.join(part for part in (direct, overall, rest) if part)
+    parts = [region_told(region, seen, chinese=chinese) for region, seen in list(regions.items())[:3]]
+    told = gap.join(part for part in (direct, overall, rest, *parts) if part)
     return {"final_answer": told, "quality_reasoning": grounds(view, belief, scores, chinese=chinese)}
 
 
@@ -194,6 +199,12 @@ def _view(viewer: Viewer, inputs: Inputs) -> View:
     if inputs.get("image") is None:
         raise ModelError("perceptual/expert: the question has no image; give one")
     return viewer.view(inputs["image"], inputs.get("reference"))
+
+
+def _region_views(viewer: Viewer, inputs: Inputs) -> dict[str, View]:
+    """Return the views of the regions that were cut out of the image, measured as images are."""
+    crops = inputs.get("region_crops")
+    return {str(name): viewer.view(crop) for name, crop in crops.items()} if isinstance(crops, Mapping) else {}
 
 
 def _regions(inputs: Inputs) -> list[str]:

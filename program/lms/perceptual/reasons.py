@@ -15,7 +15,7 @@ from program.lms.perceptual.views import View
 from program.lms.perceptual.wording import Said, terms_in, topic_in
 from signatures.schemas import LEVEL_WORDS, DistortionCategory
 
-__all__ = ("chosen", "direct_answer", "fact", "grounds", "level_word", "summary")
+__all__ = ("chosen", "direct_answer", "fact", "grounds", "level_word", "region_told", "summary")
 
 _AXES: Mapping[str, tuple[str, str]] = {
     "sharpness": ("sharpness", "清晰度"),
@@ -52,6 +52,9 @@ def fact(look: Look, axis: str, *, chinese: bool) -> str:
         category = FAULTS[axis].category
         if axis == "distortion":
             category = max(look.severities, key=lambda c: look.severities[c])
+        if look.severities[category] > view.severities[category] and severity_word(view.grades[category]) == "none":
+            # The analysis found it in a region; the whole image does not show it.
+            return "在部分区域检测到失真。" if chinese else "The analysis found it in a part of the image."
         return describe(view, category, chinese=chinese) + _direction(look, axis, chinese=chinese)
     name, share = _AXES.get(axis, (axis, axis))[chinese], look.position(axis)
     more = share >= 0.5
@@ -253,6 +256,14 @@ def summary(
         listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
         told.append(f"工具评分（1-5）：{listed}。" if chinese else f"Tool scores on 1 to 5: {listed}.")
     return ("" if chinese else " ").join(one for one in told if one not in besides)
+
+
+def region_told(region: str, view: View, *, chinese: bool) -> str:
+    """Say what stands out in one region, cut out and measured by itself."""
+    found = present(view)[:1]
+    plain = "未测到明显失真。" if chinese else "no distortion stands out."
+    told = describe(view, found[0], chinese=chinese) if found else plain
+    return f"区域“{region}”：{told}" if chinese else f'Region "{region}": {told[0].lower()}{told[1:]}'
 
 
 def _weakest(view: View, *, chinese: bool) -> list[str]:
