@@ -21,7 +21,7 @@ from program.images import IMAGES
 from program.lms.perceptual.attributes import COMPOSITES, POPULATION_FILE, PROPERTIES, QUANTILES, composite
 from program.lms.perceptual.blend import Blend
 from program.lms.perceptual.engine import MODEL
-from program.lms.perceptual.quality import Belief, load_models
+from program.lms.perceptual.quality import Belief, load_model
 from program.lms.perceptual.views import View, Viewer
 
 __all__ = ("distribution", "main")
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     viewer = Viewer()
     seen = [viewer.view(IMAGES.add(s.image)) for s in read_manifest(given.manifest) if s.split == "train"]
-    blend = load_models()[0].regression
+    blend = load_model("nr").regression
     believed = blend.natural.left_out() if isinstance(blend, Blend) else blend.left_out()
     views = [_LeftOut(view, mean) for view, mean in zip(seen, believed[: len(seen)].tolist(), strict=True)]
     stated: Mapping[str, object] = {

@@ -40,6 +40,7 @@ __all__ = (
     "detector_of",
     "graded",
     "level_probabilities",
+    "load_model",
     "load_models",
     "look",
     "weigh",
@@ -212,9 +213,14 @@ def _tilt(one: Matrix, other: Matrix) -> Matrix:
 
 
 @functools.cache
+def load_model(kind: str) -> QualityModel:
+    """Return the model for single images ("nr") or for images with a reference ("fr"), from the shipped file."""
+    return assembled(kind, stored_arrays(), stored_settings())
+
+
 def load_models() -> tuple[QualityModel, QualityModel]:
-    """Return the model for single images and the one for images with a reference, from the shipped file."""
-    return assembled("nr", stored_arrays(), stored_settings()), assembled("fr", stored_arrays(), stored_settings())
+    """Return both models, the one for single images first."""
+    return load_model("nr"), load_model("fr")
 
 
 def assembled(kind: str, arrays: Mapping[str, Matrix], settings: Mapping[str, Any]) -> QualityModel:

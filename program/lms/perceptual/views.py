@@ -25,7 +25,7 @@ from program.lms.perceptual.quality import (
     Seen,
     believe,
     graded,
-    load_models,
+    load_model,
     look,
     weigh,
 )
@@ -55,8 +55,7 @@ class View:
     @property
     def model(self) -> QualityModel:
         """The models that fit: with a reference or without."""
-        single, paired = load_models()
-        return single if self.difference is None else paired
+        return load_model("nr" if self.difference is None else "fr")
 
     @property
     def vector(self) -> Matrix:
