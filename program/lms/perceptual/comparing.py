@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.lms.perceptual.reference import DIFFERENCE_NAMES
-from program.lms.perceptual.regression import Group, Hyper, Matrix, Regression, Standard
+from program.lms.perceptual.regression import Group, Hyper, Matrix, Standard, error_scale
 from program.lms.perceptual.tables import Table
 
 __all__ = ("COMPARED", "PAIRED", "paired_fit")
@@ -26,18 +26,14 @@ _SEED = 7
 def paired_fit(live: Table, made: Table) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return arrays and settings of the regression."""
     vectors, labels, group = _rows(live, made)
-    standard = _standard(vectors)
+    standard = Standard.of(vectors, PAIRED.clip)
     arrays: dict[str, NDArray[Any]] = {
         "fr_vectors": vectors.astype(np.float16), "fr_labels": labels,
         "fr_centre": standard.centre, "fr_spread": standard.spread,
     }  # fmt: skip
-    ratios = []
-    for photograph in np.unique(group):
-        out = group == photograph
-        model = Regression(vectors[~out], labels[~out], standard, PAIRED)
-        seen = model.project(vectors[out])
-        ratios += list((seen.mean - labels[out]) ** 2 / (np.diag(model.covariance(seen, seen)) + PAIRED.noise))
-    return arrays, {"quality": asdict(PAIRED), "error_scale": round(float(np.mean(ratios)), 4)}
+    photographs = (np.flatnonzero(group == photograph) for photograph in np.unique(group))
+    scale = error_scale(vectors, labels, photographs, standard, PAIRED)
+    return arrays, {"quality": asdict(PAIRED), "error_scale": round(scale, 4)}
 
 
 def _rows(live: Table, made: Table) -> tuple[Matrix, Matrix, NDArray[np.str_]]:
@@ -46,7 +42,3 @@ def _rows(live: Table, made: Table) -> tuple[Matrix, Matrix, NDArray[np.str_]]:
     # Half precision is what ships, so the regression is fitted on it.
     vectors = np.vstack([scored.differences, kept.differences]).astype(np.float16).astype(np.float64)
     return vectors, np.r_[scored.labels, kept.labels], np.r_[scored.group, kept.group]
-
-
-def _standard(vectors: Matrix) -> Standard:
-    return Standard(vectors.mean(axis=0), vectors.std(axis=0) + 1e-6, PAIRED.clip)

@@ -44,7 +44,7 @@ def detector_arrays(
         vectors, targets = np.vstack([vectors, taught[0]]), np.vstack([targets, taught[1]])
     vectors = vectors[:, :READ]
     basis = np.vstack([vectors[:: max(1, len(vectors) // 300)], natural]) if kind == "nr" else vectors
-    standard = Standard(basis.mean(axis=0), basis.std(axis=0) + 1e-6, hyper.clip)
+    standard = Standard.of(basis, hyper.clip)
     arrays: dict[str, NDArray[Any]] = {}
     if kind == "nr":
         mix = _evening(standard.apply(natural), standard.apply(vectors))

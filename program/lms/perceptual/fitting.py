@@ -15,7 +15,15 @@ from program.lms.perceptual.comparing import paired_fit
 from program.lms.perceptual.detecting import DETECTOR, READ, detector_arrays
 from program.lms.perceptual.features import FEATURE_NAMES, coded_planes
 from program.lms.perceptual.grading import GRADING
-from program.lms.perceptual.regression import Group, Hyper, Matrix, NormalScores, Regression, Standard
+from program.lms.perceptual.regression import (
+    Group,
+    Hyper,
+    Matrix,
+    NormalScores,
+    Regression,
+    Standard,
+    error_scale,
+)
 from program.lms.perceptual.tables import Table, generated_images, train_pixels
 from program.lms.perceptual.teaching import Lessons
 from signatures.schemas import DISTORTION_CATEGORIES
@@ -159,15 +167,13 @@ def _without_reference(clive: Table, live: Table, made: Table) -> tuple[dict[str
         "nr_quantiles": standard.quantiles,
         "nr_general_centre": general_standard.centre, "nr_general_spread": general_standard.spread,
     }  # fmt: skip
+    order = np.random.default_rng(SEED).permutation(len(natural[1]))
+    folds = (order[fold::10] for fold in range(10))
     settings = {
         "quality": asdict(QUALITY["nr"]), "general": asdict(QUALITY["general"]), "natural": len(natural[1]),
-        "error_scale": round(_error_scale(*natural, standard, QUALITY["nr"]), 4), "live_labels": alignment,
+        "error_scale": round(error_scale(*natural, folds, standard, QUALITY["nr"]), 4), "live_labels": alignment,
     }  # fmt: skip
     return arrays, settings
-
-
-def _standard(vectors: Matrix, hyper: Hyper) -> Standard:
-    return Standard(vectors.mean(axis=0), vectors.std(axis=0) + 1e-6, hyper.clip)
 
 
 def normal_scores(vectors: Matrix) -> NormalScores:
@@ -177,7 +183,7 @@ def normal_scores(vectors: Matrix) -> NormalScores:
 
 def quality_standard(vectors: Matrix) -> Standard:
     """Standardise each feature; shifts of a codebook share one spread, as the later of them matter less."""
-    standard = _standard(vectors, QUALITY["general"])
+    standard = Standard.of(vectors, QUALITY["general"].clip)
     for layout in BOOKS:
         own = [name.startswith(f"code_{layout.name}_shift") for name in FEATURE_NAMES]
         standard.spread[own] = np.sqrt(np.square(standard.spread[own]).mean())
@@ -211,15 +217,3 @@ def _alignment(
 
     shift, scale = min(((a, b) for a in _SHIFTS for b in _SCALES), key=lambda pair: error(*pair))
     return {"shift": shift, "scale": scale}
-
-
-def _error_scale(vectors: Matrix, labels: Matrix, standard: Standard | NormalScores, hyper: Hyper) -> float:
-    """Return the mean of squared error over expected variance, by ten folds."""
-    order = np.random.default_rng(SEED).permutation(len(labels))
-    ratios = []
-    for fold in range(10):
-        out, rest = order[fold::10], np.setdiff1d(order, order[fold::10])
-        model = Regression(vectors[rest], labels[rest], standard, hyper)
-        seen = model.project(vectors[out])
-        ratios += list((seen.mean - labels[out]) ** 2 / (np.diag(model.covariance(seen, seen)) + hyper.noise))
-    return float(np.mean(ratios))

@@ -5,16 +5,20 @@ in the same way, so none leave the prior, few move it near them and in direction
 approach a local regression. Source: Rasmussen & Williams 2006, ch. 2. Pure numpy/scipy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import linalg, special
 
 from program.lms.perceptual.store import Matrix
 
-__all__ = ("Group", "Hyper", "Matrix", "NormalScores", "Projection", "Regression", "Standard", "hyper_of", "radial")
+__all__ = (
+    "Group", "Hyper", "Matrix", "NormalScores", "Projection", "Regression", "Standard", "error_scale", "hyper_of",
+    "radial",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,11 @@ class Standard:
     clip: float
     mix: Matrix | None = None
     """F x F, applied last: evens out directions in which features vary together. None: as they are."""
+
+    @classmethod
+    def of(cls, vectors: Matrix, clip: float) -> "Standard":
+        """Return the centre and spread of N x F vectors."""
+        return cls(vectors.mean(axis=0), vectors.std(axis=0) + 1e-6, clip)
 
     def apply(self, vectors: Matrix) -> Matrix:
         """Standardise N x F vectors and limit how far one feature can carry."""
@@ -165,6 +174,19 @@ def radial(one: Matrix, other: Matrix, width: float) -> Matrix:
     """Return exp(-|a - b|^2 / (2 width F)) for all pairs of rows."""
     square = (one * one).sum(axis=1)[:, None] + (other * other).sum(axis=1)[None] - 2 * one @ other.T
     return np.asarray(np.exp(-np.maximum(square, 0.0) / (2 * width * one.shape[1])))
+
+
+def error_scale(
+    vectors: Matrix, labels: Matrix, parts: Iterable[NDArray[np.intp]], standard: Standard | NormalScores, hyper: Hyper
+) -> float:
+    """Return the mean of squared error over expected variance, each of the parts (row numbers) left out in turn."""
+    ratios: list[float] = []
+    for out in parts:
+        rest = np.setdiff1d(np.arange(len(labels)), out)
+        model = Regression(vectors[rest], labels[rest], standard, hyper)
+        seen = model.project(vectors[out])
+        ratios += list((seen.mean - labels[out]) ** 2 / (np.diag(model.covariance(seen, seen)) + hyper.noise))
+    return float(np.mean(ratios))
 
 
 class Regression:
