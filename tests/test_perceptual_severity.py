@@ -22,10 +22,11 @@ from program.lms.perceptual.detecting import DETECTOR, READ, detector_arrays
 from program.lms.perceptual.features import FEATURE_NAMES, measure
 from program.lms.perceptual.findings import findings, named, present, severity_word
 from program.lms.perceptual.grading import GRADING, grades
+from program.lms.perceptual.judged import judged_images, without
 from program.lms.perceptual.nss import halve
 from program.lms.perceptual.quality import graded, load_models, look
 from program.lms.perceptual.reference import DIFFERENCE_NAMES, compare
-from program.lms.perceptual.regression import Regression, Standard
+from program.lms.perceptual.regression import Hyper, Regression, Standard
 from program.lms.perceptual.tables import GREY_VIEWS, Table, generated_images, severities
 from program.lms.perceptual.views import Viewer
 from signatures.summarizer import ExplainQuality
@@ -238,20 +239,30 @@ def test_lessons_are_distortions_of_the_train_images_people_liked_best(tmp_path:
     found = list(teaching.pairs(manifest))
     assert asked == ["1.png", "3.png"]
     assert len(found) == 2 * (1 + 5)
-    assert [is_grey(shown) for _, shown in found] == [False] * 6 + [True] * 6
-    assert all(pixels.shape == shown.shape for pixels, shown in found)
-    assert [bool((pixels == shown).all()) for pixels, shown in found] == [i % 6 == 0 for i in range(12)]
-    assert all((one[0] == two[0]).all() for one, two in zip(found, teaching.pairs(manifest), strict=True))
+    assert [is_grey(shown) for *_, shown in found] == [False] * 6 + [True] * 6
+    assert [group for group, *_ in found] == ["1"] * 6 + ["3"] * 6
+    assert all(pixels.shape == shown.shape for _, pixels, shown in found)
+    assert [pixels is shown for _, pixels, shown in found] == [i % 6 == 0 for i in range(12)]
+    assert all((one[1] == two[1]).all() for one, two in zip(found, teaching.pairs(manifest), strict=True))
 
 
 def test_a_detector_learns_from_what_it_is_taught() -> None:
     shown, natural = _table(1), np.random.default_rng(0).normal(0, 1, (40, READ))
     other = _table(9)
     other.vectors[:, 5] += 40  # a content that none of the photographs has
-    lesson = teaching.Lessons(other.vectors, other.differences)
-    teacher = quality.detector_of("fr", detector_arrays("fr", shown, natural), DETECTOR["fr"])
-    taught = lesson.taught(teacher)
-    assert (taught[1] == teacher.severities(other.differences)).all()
+    distorted = np.arange(len(other.labels)) % 4 > 0
+    lesson = teaching.Lessons(other.vectors, other.differences, other.group, distorted)
+    detector = quality.detector_of("fr", detector_arrays("fr", shown, natural), DETECTOR["fr"])
+    standard, hyper = Standard.of(shown.differences, 4.0), Hyper(1.0, 0.0, 0.1, 4.0)
+    regression = Regression(shown.differences, shown.labels, standard, hyper)
+    teacher = quality.QualityModel(regression, 1.0, detector, {})
+    taught = lesson.found(teacher)
+    assert (taught[1] == detector.severities(other.differences)).all()
+    judged = lesson.judged(teacher)
+    assert len(judged[0]) == len(judged[1]) == len(judged[2]) == distorted.sum()
+    np.testing.assert_allclose(
+        judged[1], np.clip(regression.project(other.differences[distorted]).mean, *teaching.WORST_AND_BEST)
+    )
     query = _table(10)
     query.vectors[:, 5] += 40
     errors = []
@@ -281,3 +292,24 @@ def test_a_region_is_measured_as_an_image_of_its_own_and_told_apart() -> None:
     assert told("Is the cup blurry?").startswith(("Yes", "Probably yes"))
     assert told("Is the table blurry?").startswith(("No", "Probably not"))
     assert "区域“cup”：模糊" in told("这张图片有什么问题？")
+
+
+def test_images_are_sorted_by_who_judged_them_and_photographs_can_be_left_out() -> None:
+    live, made = _table(3), _table(4)
+    count = len(made.labels)
+    names = np.array([f"c{i}" for i in range(count)])
+    clive = replace(_table(2), group=names, split=np.array(["train", "test", "train"] * (count // 3)))
+    made.distortion[::5] = "none"
+    lesson = teaching.Lessons(made.vectors[:3], made.differences[:3], names[[2, 2, 3]], np.array([False, True, True]))
+    images = judged_images(clive, live, made, lesson, load_models()[1])
+    assert set(images["photographs"].group) == set(names[clive.split == "train"])
+    assert len(images["undistorted"].labels) == count // 5
+    assert set(images["undistorted"].labels) == set(made.labels[::5])
+    assert len(images["generated"].labels) == count - count // 5
+    assert images["taught"].group.tolist() == ["c2", "c3"]
+    fewer = without(images, np.array(["c3", "a"]))
+    assert "c3" not in fewer["photographs"].group
+    assert "a" not in fewer["generated"].group
+    assert "a" not in fewer["undistorted"].group
+    assert fewer["taught"].group.tolist() == ["c2"]
+    assert (fewer["taught"].vectors == made.vectors[1]).all()

@@ -7,11 +7,11 @@ from scipy import ndimage
 from skimage import data as photographs
 from skimage.feature import local_binary_pattern
 
-from program.lms.perceptual.blend import GATE_MOST, UNFAMILIAR, Blend, gate_weights, share_of
+from program.lms.perceptual.blend import GATE_MOST, UNFAMILIAR, Blend, general_of, share_of
 from program.lms.perceptual.codes import Layout, code_names, learn, patch_rows, projection_of
 from program.lms.perceptual.features import FEATURE_NAMES, coded_planes, measure
 from program.lms.perceptual.measures import gradient
-from program.lms.perceptual.regression import Group, Hyper, Regression, Standard, hyper_of, radial
+from program.lms.perceptual.regression import Group, Hyper, Regression, Standard, hyper_of, kept_weights, radial
 from program.lms.perceptual.texture import PATTERN_STEP, local_sharpness, patterns, saliency
 
 SMALL = Layout("small", 0, 1, directions=6, patches=400, centres=8, shifts=5)
@@ -130,14 +130,47 @@ def test_grouped_kernel_is_the_weighted_sum_and_survives_json() -> None:
     assert hyper_of({"width": 1.0, "linear": 0.25, "noise": 0.1, "clip": 3.0, "groups": groups}) == hyper
 
 
+def test_what_is_kept_carries_what_all_images_taught() -> None:
+    rng = np.random.default_rng(2)
+    seen, query = rng.normal(size=(60, 3)), rng.normal(size=(20, 3))
+    labels = np.sin(seen).sum(axis=1) + 3 + rng.normal(0, 0.1, 60)
+    standard, hyper = Standard(np.zeros(3), np.ones(3), 9.0), Hyper(1.0, 0.2, 0.05, 9.0)
+    whole = Regression(seen, labels, standard, hyper)
+    kernel, mean = hyper.kernel(seen, seen), float(labels.mean())
+
+    def kept(rows: np.ndarray) -> Regression:
+        weights = kept_weights(kernel[rows], kernel[np.ix_(rows, rows)], labels - mean, hyper.noise)
+        return Regression.kept(seen[rows], mean, weights, standard, hyper)
+
+    np.testing.assert_allclose(kept(np.arange(60)).project(query).mean, whole.project(query).mean, atol=1e-3)
+    few = np.arange(0, 60, 3)
+    alone = Regression(seen[few], labels[few], standard, hyper)
+    truth = np.sin(query).sum(axis=1) + 3
+    errors = [np.abs(one.project(query).mean - truth).mean() for one in (kept(few), alone)]
+    assert errors[0] < 0.8 * errors[1]
+    assert (kept(few).project(query).novelty >= whole.project(query).novelty - 1e-9).all()
+    with pytest.raises(ValueError, match="only some of the training images were kept"):
+        kept(few).left_out()
+
+
+def test_a_label_that_is_sure_is_followed_closer() -> None:
+    vectors, labels = np.array([[0.0], [0.0]]), np.array([2.0, 4.0])
+    standard, hyper = Standard(np.zeros(1), np.ones(1), 9.0), Hyper(1.0, 0.0, 0.5, 9.0)
+    found = Regression(vectors, labels, standard, hyper, np.array([0.5, 0.1])).project(vectors).mean
+    # Two measurements of one value under a N(3, 1) prior: precision-weighted mean of 2 (1/0.5), 4 (1/0.1) and 3 (1).
+    np.testing.assert_allclose(found, (2 / 0.5 + 4 / 0.1 + 3) / (1 / 0.5 + 1 / 0.1 + 1))
+
+
 def test_the_gate_gives_each_kind_its_own_regression_and_strangers_more_doubt() -> None:
     rng = np.random.default_rng(1)
     natural, distorted = rng.normal(-2, 0.3, (30, 4)), rng.normal(2, 0.3, (60, 4))
     standard, hyper = Standard(np.zeros(4), np.ones(4), 9.0), Hyper(1.0, 0.0, 0.1, 9.0)
     both, labels = np.vstack([natural, distorted]), np.r_[np.full(30, 4.0), np.full(60, 2.0)]
-    general = Regression(both, labels, standard, hyper)
-    gate = gate_weights(general, np.r_[-np.ones(30), np.ones(60)])
-    blend = Blend(Regression(natural, np.full(30, 4.0), standard, hyper), general, gate)
+    kinds, kept = np.r_[-np.ones(30), np.ones(60)], np.arange(0, 90, 2)
+    general = general_of(both, labels, np.full(90, 0.1), kinds, kept, standard, hyper)
+    assert len(general.vectors) == len(general.weights) == len(general.gate) == 45
+    smooth = general.regression(standard, hyper)
+    blend = Blend(Regression(natural, np.full(30, 4.0), standard, hyper), smooth, general.gate)
     seen = blend.project(np.array([[-2.0] * 4, [2.0] * 4]))
     assert seen.share[0] < 0.05 < 0.95 * GATE_MOST < seen.share[1] <= GATE_MOST
     np.testing.assert_allclose(seen.mean, [4, 4 - 2 * GATE_MOST], atol=0.15)

@@ -19,15 +19,16 @@ from program.lms.perceptual.views import View
 from program.lms.perceptual.wording import Said
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
-__all__ = ("FAULTS", "Look", "amount", "severity_place", "support")
+__all__ = ("FAULTS", "TOOLS", "Look", "amount", "severity_place", "support")
 
 _STEP = 0.12
 """Difference in position that changes the log-odds of a claim by one."""
 _SEVERITY_STEP = 0.35
 _FAULT_STEP = 0.2
 """As `_STEP`, for faults that most photographs lack: there the position says less than the detector."""
-_TOOLS = 0.35
-"""Weight of the mean tool score in the believed quality: the tools' agreement with people is below the expert's own."""
+TOOLS = 0.15
+"""Weight of the mean tool score beside the believed quality, as the tools agree less with people: on CLIVE's validation
+images the tool chosen for clarity has an SRCC of 0.11, the expert 0.66, both 0.67 at 0.1 to 0.2 and 0.61 at 0.5."""
 _QUALITY_SPREAD = 0.65
 """Standard deviation of quality over natural photographs on 1..5, to read a tool's score as a position."""
 
@@ -93,7 +94,7 @@ class Look:
             whole = position(self.view, name)
         if name in {"quality", "sharpness", "fidelity"} and self.scores:
             theirs = float(special.ndtr((float(np.mean(self.scores)) - 3.0) / _QUALITY_SPREAD))
-            whole = (1 - _TOOLS) * whole + _TOOLS * theirs
+            whole = (1 - TOOLS) * whole + TOOLS * theirs
         return whole if self.cells is None or name not in _MAPS else self._there(name, whole)
 
     def _there(self, name: str, whole: float) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from program.errors import ModelError
+from program.lms.perceptual.amounts import TOOLS
 from program.lms.perceptual.findings import findings, present
 from program.lms.perceptual.planning import choose_tools, is_chinese, parsed_json, plan_assessment
 from program.lms.perceptual.quality import Belief, level_probabilities
@@ -133,7 +134,7 @@ def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     one = regions[asked[0]] if len(asked) == 1 else None
     # The only region asked about is looked at itself; a place that its name tells is no place inside it.
     look = look_at(one or view, _evidence(inputs, query), [s for _, s in scores], "" if one else query)
-    mean = belief.mean if not scores else 0.5 * (belief.mean + float(np.mean([s for _, s in scores])))
+    mean = belief.mean if not scores else (1 - TOOLS) * belief.mean + TOOLS * float(np.mean([s for _, s in scores]))
     word, gap = level_word(mean, chinese=chinese), "" if chinese else " "
     direct = direct_answer(look, query, chinese=chinese)
     overall = f"整体质量{word}（约 {mean:.1f}/5）。" if chinese else f"The quality is {word} (about {mean:.1f} of 5)."

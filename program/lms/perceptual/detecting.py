@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.lms.perceptual.features import FEATURE_NAMES
-from program.lms.perceptual.regression import Hyper, Matrix, Standard, radial
+from program.lms.perceptual.regression import Hyper, Matrix, Standard, kept_weights, radial
 from program.lms.perceptual.tables import Table, severities
 
 __all__ = ("DETECTOR", "READ", "detector_arrays")
@@ -61,11 +61,12 @@ def detector_arrays(
 
     cross = kernel(centres, z)
     offset = targets.mean(axis=0)
-    system = cross @ cross.T + hyper.noise * kernel(centres, centres) + 1e-6 * np.eye(len(chosen))
     return arrays | {
         f"{kind}_detector_centre": standard.centre, f"{kind}_detector_spread": standard.spread,
         f"{kind}_detector_offset": offset, f"{kind}_detector_centres": shipped,
-        f"{kind}_detector_weights": np.linalg.solve(system, cross @ (targets - offset)),
+        f"{kind}_detector_weights": kept_weights(
+            cross, kernel(centres, centres), targets - offset, hyper.noise
+        ),
     }  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from data.kadid import severity_of
 from program.lms.perceptual import quality
 from program.lms.perceptual.blend import Blend
 from program.lms.perceptual.findings import named, severity_word
-from program.lms.perceptual.fitting import GENERATED, SEED, blend_of, natural_rows, normal_scores, quality_standard
+from program.lms.perceptual.fitting import SEED, blend_of, normal_scores
+from program.lms.perceptual.judged import Judged, without
 from program.lms.perceptual.regression import Matrix
 from program.lms.perceptual.tables import UNDISTORTED, Table, severities
 from signatures.schemas import DISTORTION_CATEGORIES, SEVERITIES
@@ -22,16 +23,18 @@ __all__ = ("figures",)
 def figures(
     arrays: Mapping[str, NDArray[Any]],
     settings: Mapping[str, Any],
-    clive: Table,
-    live: Table,
-    made: Table,
-    quickstart: Table,
+    tables: Mapping[str, Table],
+    images: Mapping[str, Judged],
 ) -> dict[str, Any]:
-    """Return agreement on each split, with n, and what demos add on data not used for fitting."""
+    """Return agreement on each split of `tables` (clive, live, quickstart), with n, and what demos add.
+
+    `images`: what quality without a reference was fitted on, from which photographs are left out.
+    """
+    clive, live, quickstart = (tables[name] for name in ("clive", "live", "quickstart"))
     wide = {name: value.astype(np.float64) for name, value in arrays.items()}
     single, paired = (quality.assembled(kind, wide, settings) for kind in ("nr", "fr"))
     found: dict[str, Any] = {}
-    for name, table in (("clive", clive), ("live", live), ("quickstart", quickstart)):
+    for name, table in tables.items():
         for split in ("validation", "test"):
             chosen = table.split == split
             found[f"{name} {split}, no reference"] = _agreement(
@@ -42,7 +45,7 @@ def figures(
                     _means(paired, table.differences[chosen]), table.labels[chosen]
                 )
     found["live all, with reference (train included)"] = _agreement(_means(paired, live.differences), live.labels)
-    found |= _left_out(clive, live, made, quickstart, settings)
+    found |= _left_out(tables, images, settings)
     found["demos from quickstart train, queries from its validation"] = _with_demos(single, quickstart, quickstart)
     found["demos from clive validation, queries the rest of it"] = _with_demos(single, clive, clive, own=True)
     for split in ("validation", "test"):
@@ -85,24 +88,18 @@ def _expected_error(stated: list[tuple[float, float]]) -> float:
 
 
 def _left_out(
-    clive: Table, live: Table, made: Table, quickstart: Table, settings: Mapping[str, Any]
+    tables: Mapping[str, Table], images: Mapping[str, Judged], settings: Mapping[str, Any]
 ) -> dict[str, Any]:  # fmt: skip
     """Refit five times, each without a fifth of CLIVE train and one of the quickstart's train photographs."""
-    alignment = settings["nr"]["live_labels"]
+    clive, quickstart = tables["clive"], tables["quickstart"]
     chosen = np.flatnonzero(clive.split == "train")
     order = np.random.default_rng(SEED).permutation(chosen)
-    kept = np.sort(np.random.default_rng(SEED).permutation(len(made.labels))[:GENERATED])
-    photographs = np.unique(made.group)
+    photographs = np.unique(images["generated"].group)
     predicted, by_photograph, stated = np.zeros(len(clive.labels)), [], []
     for fold, photograph in enumerate(photographs):
         out = order[fold :: len(photographs)]
-        rest = np.setdiff1d(chosen, out)
-        rows = kept[made.group[kept] != photograph]
-        general_standard = quality_standard(np.vstack([clive.vectors[rest], made.vectors[rows][::3]]))
-        blend, _ = blend_of(
-            natural_rows(clive, live, alignment, rest), len(rest), (made.vectors[rows], made.labels[rows]),
-            normal_scores(clive.vectors[rest]), general_standard,
-        )  # fmt: skip
+        others = without(images, np.append(clive.group[out], photograph))
+        blend, *_ = blend_of(others, normal_scores(others["photographs"].vectors))
         predicted[out] = blend.project(clive.vectors[out]).mean
         stated += _calibration(blend, settings["nr"]["error_scale"], clive.vectors[out], clive.labels[out])
         own = quickstart.group == photograph

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import linalg, special
 
-from program.lms.perceptual.blend import Blend, Blended, Prior, Sight
+from program.lms.perceptual.blend import Blend, Blended, General, Prior, Sight
 from program.lms.perceptual.grading import grades
 from program.lms.perceptual.regression import (
     Hyper,
@@ -248,19 +248,17 @@ def detector_of(kind: str, arrays: Mapping[str, Matrix], hyper: Hyper) -> Detect
 def _prior(kind: str, arrays: Mapping[str, Matrix], settings: Mapping[str, Any]) -> Prior:
     own = settings[kind]
     if kind == "fr":
-        return _regression("fr", arrays, arrays["fr_vectors"], arrays["fr_labels"], hyper_of(own["quality"]))
+        smooth = hyper_of(own["quality"])
+        return Regression(arrays["fr_vectors"], arrays["fr_labels"], _standard("fr", arrays, smooth), smooth)
     vectors, labels = arrays["nr_vectors"], arrays["nr_labels"]
     natural = int(own["natural"])
+    scores, hyper = NormalScores(arrays["nr_quantiles"]), hyper_of(own["general"])
+    general = General(vectors, float(arrays["nr_general_mean"][0]), arrays["nr_general_weights"], arrays["nr_gate"])
     return Blend(
-        Regression(
-            vectors[:natural], labels[:natural], NormalScores(arrays["nr_quantiles"]), hyper_of(own["quality"])
-        ),
-        _regression("nr_general", arrays, vectors, labels, hyper_of(own["general"])), arrays["nr_gate"],
+        Regression(vectors[:natural], labels, scores, hyper_of(own["quality"]), arrays["nr_noise"]),
+        general.regression(_standard("nr_general", arrays, hyper), hyper), general.gate,
     )  # fmt: skip
 
 
-def _regression(
-    name: str, arrays: Mapping[str, Matrix], vectors: Matrix, labels: Matrix, hyper: Hyper
-) -> Regression:  # fmt: skip
-    standard = Standard(arrays[f"{name}_centre"], arrays[f"{name}_spread"], hyper.clip)
-    return Regression(vectors, labels, standard, hyper)
+def _standard(name: str, arrays: Mapping[str, Matrix], hyper: Hyper) -> Standard:
+    return Standard(arrays[f"{name}_centre"], arrays[f"{name}_spread"], hyper.clip)

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, special
 
-from program.lms.perceptual.store import Matrix
+from program.lms.perceptual.store import Matrix, as_stored
 
 __all__ = (
     "Group", "Hyper", "Matrix", "NormalScores", "Projection", "Regression", "Standard", "error_scale", "hyper_of",
-    "radial",
+    "kept_weights", "radial",
 )  # fmt: skip
 
 
@@ -121,11 +121,11 @@ class NormalScores:
     @classmethod
     def quantiles_of(cls, vectors: Matrix) -> Matrix:
         """Return the Q x F quantiles of N x F vectors."""
-        return np.asarray(np.quantile(_half(vectors), special.ndtr(cls.LEVELS), axis=0))
+        return np.asarray(np.quantile(as_stored(vectors), special.ndtr(cls.LEVELS), axis=0))
 
     def apply(self, vectors: Matrix) -> Matrix:
         """Return N x F normal deviates, linear between quantiles."""
-        rows = _half(np.atleast_2d(vectors))
+        rows = as_stored(np.atleast_2d(vectors))
         features = np.arange(rows.shape[1])
         found = np.empty(rows.shape)
         for i, row in enumerate(rows):
@@ -136,11 +136,6 @@ class NormalScores:
             start, end = self._scores[lower, features], self._scores[upper, features]
             found[i] = start + np.clip(share, 0.0, 1.0) * (end - start)
         return found
-
-
-def _half(values: Matrix) -> Matrix:
-    limit = float(np.finfo(np.float16).max)
-    return np.asarray(np.clip(values, -limit, limit).astype(np.float16), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,31 +171,68 @@ def radial(one: Matrix, other: Matrix, width: float) -> Matrix:
     return np.asarray(np.exp(-np.maximum(square, 0.0) / (2 * width * one.shape[1])))
 
 
+def kept_weights(cross: Matrix, own: Matrix, targets: Matrix, noise: Matrix | float) -> Matrix:
+    """Return M x K weights on M kept images of a process that saw N: as much as they can say of all the labels.
+
+    `cross` is the M x N kernel between both, `own` the M x M kernel of those kept, `targets` N x K (or N) labels less
+    their mean, `noise` the variance of each or of all. Source: subset of regressors (Quinonero-Candela & Rasmussen
+    2005, sec. 5).
+    """
+    scaled = cross / noise
+    system = own + scaled @ cross.T + 1e-6 * np.eye(len(own))
+    return np.asarray(linalg.solve(system, scaled @ targets, assume_a="pos"))
+
+
 def error_scale(
-    vectors: Matrix, labels: Matrix, parts: Iterable[NDArray[np.intp]], standard: Standard | NormalScores, hyper: Hyper
-) -> float:
+    vectors: Matrix, labels: Matrix, parts: Iterable[NDArray[np.intp]], standard: Standard | NormalScores,
+    hyper: Hyper, noise: Matrix | None = None,
+) -> float:  # fmt: skip
     """Return the mean of squared error over expected variance, each of the parts (row numbers) left out in turn."""
+    variances = np.full(len(labels), hyper.noise) if noise is None else noise
     ratios: list[float] = []
     for out in parts:
         rest = np.setdiff1d(np.arange(len(labels)), out)
-        model = Regression(vectors[rest], labels[rest], standard, hyper)
+        model = Regression(vectors[rest], labels[rest], standard, hyper, variances[rest])
         seen = model.project(vectors[out])
-        ratios += list((seen.mean - labels[out]) ** 2 / (np.diag(model.covariance(seen, seen)) + hyper.noise))
+        ratios += list((seen.mean - labels[out]) ** 2 / (np.diag(model.covariance(seen, seen)) + variances[out]))
     return float(np.mean(ratios))
 
 
 class Regression:
     """A fitted process; immutable after construction, safe to share between threads."""
 
-    def __init__(self, vectors: Matrix, labels: Matrix, standard: Standard | NormalScores, hyper: Hyper) -> None:
-        """Fit on N x F raw vectors and N labels."""
+    def __init__(
+        self, vectors: Matrix, labels: Matrix, standard: Standard | NormalScores, hyper: Hyper,
+        noise: Matrix | None = None,
+    ) -> None:  # fmt: skip
+        """Fit on N x F raw vectors and N labels; `noise`: each label's variance, where not all are `hyper.noise`."""
+        self._set_out(vectors, standard, hyper, noise)
+        self._mean = float(np.mean(labels))
+        self._residuals: Matrix | None = np.asarray(labels, dtype=np.float64) - self._mean
+        self._weights = np.asarray(linalg.cho_solve((self._factor, True), self._residuals))
+
+    def _set_out(
+        self, vectors: Matrix, standard: Standard | NormalScores, hyper: Hyper, noise: Matrix | None = None
+    ) -> None:  # fmt: skip
         self.hyper, self.standard = hyper, standard
         self._inputs = standard.apply(vectors)
-        self._mean = float(np.mean(labels))
-        own = hyper.kernel(self._inputs, self._inputs) + hyper.noise * np.eye(len(labels))
+        variances = np.full(len(vectors), hyper.noise) if noise is None else noise
+        own = hyper.kernel(self._inputs, self._inputs) + np.diag(variances)
         self._factor = np.asarray(linalg.cholesky(own, lower=True))
-        self._residuals = np.asarray(labels, dtype=np.float64) - self._mean
-        self._weights = linalg.cho_solve((self._factor, True), self._residuals)
+
+    @classmethod
+    def kept(
+        cls, vectors: Matrix, mean: float, weights: Matrix, standard: Standard | NormalScores, hyper: Hyper
+    ) -> "Regression":  # fmt: skip
+        """Return a process that was fitted on more images than the N x F raw vectors that were kept.
+
+        `mean` and `weights` are what `kept_weights` found. What is left undecided is told as if those kept were all
+        that was seen: never too little.
+        """
+        made = cls.__new__(cls)
+        made._set_out(vectors, standard, hyper)
+        made._mean, made._weights, made._residuals = mean, weights, None
+        return made
 
     def project(self, vectors: Matrix) -> Projection:
         """Return what N x F raw vectors are to this process: the costly part of every later question."""
@@ -225,14 +257,14 @@ class Regression:
         return Projection(z, np.ascontiguousarray(whitened), np.asarray(self._mean + cross @ self._weights), novelty)
 
     def left_out(self) -> Matrix:
-        """Return what a fit on all the other training images predicts for each one (Rasmussen & Williams, eq. 5.12)."""
+        """Return what a fit on all the other training images predicts for each one (Rasmussen & Williams, eq. 5.12).
+
+        Raises ValueError where only some of the training images were kept.
+        """
+        if self._residuals is None:
+            raise ValueError("left_out: only some of the training images were kept; fit on all of them")
         precision = linalg.cho_solve((self._factor, True), np.eye(len(self._weights)))
         return np.asarray(self._mean + self._residuals - self._weights / np.diag(precision))
-
-    def dual(self, targets: Matrix, noise: Matrix) -> Matrix:
-        """Return the weights of another function on the same T training images, with a noise variance for each."""
-        own = self.hyper.kernel(self._inputs, self._inputs) + np.diag(noise)
-        return np.asarray(linalg.solve(own, targets, assume_a="pos"))
 
     @property
     def noise(self) -> float:

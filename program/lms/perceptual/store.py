@@ -12,13 +12,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ("MODEL_FILE", "PROVENANCE_FILE", "REVISION", "Matrix", "save_arrays", "stored_arrays", "stored_settings")
+__all__ = (
+    "MODEL_FILE",
+    "PROVENANCE_FILE",
+    "REVISION",
+    "Matrix",
+    "as_stored",
+    "save_arrays",
+    "stored_arrays",
+    "stored_settings",
+)
 
-REVISION = "r4"
+REVISION = "r5"
 MODEL_FILE = f"expert-{REVISION}.npz"
 PROVENANCE_FILE = f"expert-{REVISION}.json"
 
 Matrix = NDArray[np.float64]
+
+
+def as_stored(vectors: Matrix) -> Matrix:
+    """Return N x F features as training images are stored: in half precision, larger values cut to its largest."""
+    limit = float(np.finfo(np.float16).max)
+    return np.asarray(np.clip(vectors, -limit, limit).astype(np.float16), dtype=np.float64)
 
 
 @functools.cache

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
     # The last bits of a solution depend on how many threads share it: with one, a refit gives the same file.
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    from program.lms.perceptual import fitting, tables, teaching
+    from program.lms.perceptual import fitting, judged, quality, tables, teaching
     from program.lms.perceptual.figures import figures
     from program.lms.perceptual.store import MODEL_FILE, PROVENANCE_FILE, save_arrays
 
@@ -60,7 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "data": _data_card(clive, live, made, greyed, lesson),
     }  # fmt: skip
     _write(options.out / PROVENANCE_FILE, provenance)
-    provenance["figures"] = figures(arrays, settings, clive, live, made, quickstart)
+    teacher = quality.assembled("fr", {name: value.astype(float) for name, value in arrays.items()}, settings)
+    images = judged.judged_images(clive, live, made, lesson, teacher)
+    scored = {"clive": clive, "live": live, "quickstart": quickstart}
+    provenance["figures"] = figures(arrays, settings, scored, images)
     _write(options.out / PROVENANCE_FILE, provenance)
     sys.stdout.write(json.dumps(provenance["figures"], indent=2) + "\n")
     return 0
@@ -68,12 +71,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _data_card(clive: "Table", live: "Table", made: "Table", greyed: "Table", lesson: "Lessons") -> dict[str, str]:
     from program.lms.perceptual.comparing import COMPARED
-    from program.lms.perceptual.fitting import GENERATED
 
     own = f"{clive.count('train')} CLIVE and {live.count('train')} LIVE train images"
     return {
-        "quality without reference": f"human scores of {own}, LIVE's brought to the scale of CLIVE's; and KADID-10k "
-        f"level means on {GENERATED} of the images generated for the distortion detectors",
+        "quality without reference": f"human scores of {own}; KADID-10k "
+        "level means on the images generated for the distortion detectors; and what the model with reference says of "
+        f"{int(lesson.distorted.sum())} distorted versions of CLIVE train images",
         "codebooks": f"patches of {own} and of generated images, without scores",
         "quality with reference": f"human scores of {live.count('train')} LIVE train images, and "
         f"KADID-10k level means on {COMPARED} of the images generated for the distortion detectors",
