@@ -66,7 +66,7 @@ class Ledger:
 
     def enter(self, line: int, sample: Sample) -> None:
         """Check one line against all before it."""
-        self.report.splits[str(sample.split)] += 1
+        self.report.splits[sample.split or "no split"] += 1
         self.report.tasks[sample.task] += 1
         group, is_new = self.groups.number(group_of(sample))
         if is_new:

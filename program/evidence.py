@@ -29,10 +29,10 @@ def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | Non
 
 
 def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:
-    """Render calibrated scores as `{"Global": {"Blurs": ["VIF", 2.6]}}`, or None when there are none."""
+    """Render calibrated scores as `{"Global": {"Blurs": ["VIF", 2.6]}}`, in hundredths; None when there are none."""
     if not scores or not any(scores.values()):
         return None
-    return _json({r: {d: [tool, round(s, 3)] for d, (tool, s) in by.items()} for r, by in scores.items() if by})
+    return _json({r: {d: [tool, round(s, 2)] for d, (tool, s) in by.items()} for r, by in scores.items() if by})
 
 
 def tool_scores(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> list[float]:

@@ -42,6 +42,10 @@ CLEAN = [
 ]
 
 
+def test_lines_without_a_split_are_counted_as_such(make: Callable[..., Path]) -> None:
+    assert check_manifest(make(row("a", mos=3), row("b", mos=4, split="test"))).splits == {"no split": 1, "test": 1}
+
+
 def test_clean_data_is_clean(make: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     path = make(*CLEAN)
     report = check_manifest(path)

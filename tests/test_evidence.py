@@ -26,7 +26,7 @@ def test_findings_are_rendered_in_the_documents_shape():
 def test_scores_are_rendered_in_the_documents_shape():
     assert json.loads(scores_json(SCORES)) == {"Global": {"Blurs": ["TOPIQ_FR", 2.6]}}
     assert json.loads(scores_json({"车辆": {"Noise": ("VIF", 2.123456)}, "sky": {}})) == {
-        "车辆": {"Noise": ["VIF", 2.123]}
+        "车辆": {"Noise": ["VIF", 2.12]}
     }
     assert "车辆" in scores_json({"车辆": {"Noise": ("VIF", 2.1)}})
 
