@@ -16,17 +16,18 @@ from sklearn.metrics import cohen_kappa_score
 
 from data.distortion_noise import is_grey
 from program.images import IMAGES
-from program.lms.perceptual import answer, figures, quality, teaching
+from program.lms.perceptual import answer, figures, fitting, quality, teaching
 from program.lms.perceptual.comparing import PAIRED, paired_fit
 from program.lms.perceptual.detecting import DETECTOR, READ, detector_arrays
 from program.lms.perceptual.features import FEATURE_NAMES, measure
 from program.lms.perceptual.findings import findings, named, present, severity_word
 from program.lms.perceptual.grading import GRADING, grades
-from program.lms.perceptual.judged import judged_images, without
+from program.lms.perceptual.judged import NATURAL, Judged, judged_images, without
 from program.lms.perceptual.nss import halve
 from program.lms.perceptual.quality import graded, load_models, look
 from program.lms.perceptual.reference import DIFFERENCE_NAMES, compare
 from program.lms.perceptual.regression import Hyper, Regression, Standard
+from program.lms.perceptual.store import MODEL_FILE
 from program.lms.perceptual.tables import GREY_VIEWS, Table, generated_images, severities
 from program.lms.perceptual.views import Viewer
 from signatures.summarizer import ExplainQuality
@@ -313,3 +314,38 @@ def test_images_are_sorted_by_who_judged_them_and_photographs_can_be_left_out() 
     assert "a" not in fewer["undistorted"].group
     assert fewer["taught"].group.tolist() == ["c2"]
     assert (fewer["taught"].vectors == made.vectors[1]).all()
+
+
+def test_a_blend_reads_each_kind_of_images_as_what_it_is(monkeypatch) -> None:
+    rng = np.random.default_rng(0)
+    counts = {"photographs": 40, "live": 8, "undistorted": 6, "generated": 50, "taught": 30}
+
+    def images(kind: str, number: int) -> Judged:
+        vectors = rng.normal(3.0 * number, 1.0, (counts[kind], len(FEATURE_NAMES)))
+        return Judged(vectors, np.full(counts[kind], 1.0 + number / 2), np.full(counts[kind], kind))
+
+    shown = {kind: images(kind, number) for number, kind in enumerate(counts)}
+    monkeypatch.setattr(fitting, "KEPT", {"generated": 20, "taught": 10})
+    scores = fitting.normal_scores(shown["photographs"].vectors)
+    blend, general, _ = fitting.blend_of(shown, scores)
+    assert general.vectors.shape[0] == 40 + 8 + 6 + 20 + 10
+    rows = np.concatenate([shown[kind].vectors for kind in NATURAL])
+    np.testing.assert_allclose(general.vectors[: len(rows)], rows, atol=0.02)
+    starts = np.cumsum([0, 40, 8, 6, 20, 10])
+    for start, stop, kind in zip(starts, starts[1:], counts, strict=False):
+        assert abs(general.vectors[start:stop].mean() - shown[kind].vectors.mean()) < 0.2
+    seen = {kind: blend.project(shown[kind].vectors) for kind in counts}
+    for kind in ("photographs", "generated", "taught"):
+        assert np.abs(seen[kind].general.mean - shown[kind].labels).mean() < 0.3
+    assert seen["photographs"].share.mean() < 0.3 < 0.7 < seen["taught"].share.mean()
+    noise = fitting._natural_rows(shown)[2]
+    assert set(noise[:48]) == {fitting.QUALITY["nr"].noise}
+    assert set(noise[48:]) == {fitting.SURE["nr"]["undistorted"]}
+    arrays, settings = fitting._without_reference(shown)
+    assert settings["natural"] == 54 == len(arrays["nr_labels"])
+    np.testing.assert_allclose(arrays["nr_general_weights"], general.weights)
+    np.testing.assert_allclose(arrays["nr_gate"], general.gate)
+
+
+def test_the_notice_names_the_weights_that_ship() -> None:
+    assert MODEL_FILE in (Path(__file__).parents[1] / "NOTICE").read_text("utf-8")

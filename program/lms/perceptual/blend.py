@@ -1,7 +1,7 @@
-"""Two regressions in one: photographs as people take them, and images distorted on purpose, told apart by a gate.
+"""Two regressions in one: photographs judged alone, and images judged beside an original, told apart by a gate.
 
-What lowers a score differs between the two: a generated distortion of a good photograph is judged beside the original,
-a soft snapshot is not. One function for both would be worse on each. Pure numpy/scipy.
+What lowers a score differs between the two: a generated distortion of a good photograph is judged beside the original
+(as is the original itself), a soft snapshot is not. One function for both would be worse on each. Pure numpy/scipy.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from program.lms.perceptual.regression import Hyper, Matrix, Projection, Regress
 __all__ = ("Blend", "Blended", "General", "Prior", "Sight", "general_of", "share_of")
 
 GATE_MIDDLE, GATE_WIDTH, GATE_MOST = 0.1, 0.1, 0.85
-"""Where the gate's value (-1 photograph .. 1 distorted on purpose) gives half of the most that the general regression
+"""Where the gate's value (-1 judged alone .. 1 beside an original) gives half of the most that the general regression
 gets, how fast its share changes, and that most. Unfamiliar photographs resemble neither kind: the natural regression
 keeps a say. Chosen together with the kernels (see `fitting.QUALITY`)."""
 GATE_NOISE = 0.1
@@ -76,7 +76,7 @@ def general_of(
     vectors: Matrix, labels: Matrix, noise: Matrix, kinds: Matrix, kept: NDArray[np.intp], standard: Standard,
     hyper: Hyper,
 ) -> General:  # fmt: skip
-    """Fit both on N x F raw vectors, N labels with their variances and N kinds (-1 photograph, 1 distorted on purpose).
+    """Fit both on N x F raw vectors, N labels with their variances and N kinds (-1 judged alone, 1 beside an original).
 
     Kinds of unequal size count alike in the gate: each image's noise grows with the size of its class.
     """

@@ -30,9 +30,7 @@ from program.lms.perceptual.tables import Table, generated_images, train_pixels
 from program.lms.perceptual.teaching import Lessons
 from signatures.schemas import DISTORTION_CATEGORIES
 
-__all__ = (
-    "SEED", "blend_of", "fit", "learn_books", "natural_rows", "normal_scores", "quality_standard",
-)  # fmt: skip
+__all__ = ("SEED", "blend_of", "fit", "learn_books", "normal_scores")
 
 SEED = 7
 CODES = next(i for i, name in enumerate(FEATURE_NAMES) if name.startswith("code_"))
@@ -70,11 +68,11 @@ BIQ2021's train and validation images, which it is never fitted on: smoother and
 it. general: by leaving out one of the quickstart's train photographs at a time, with a fifth of CLIVE's."""
 KEPT = {"generated": 700, "taught": 500}
 """How many images of each kind the general regression keeps, to carry what it learnt from all of them. From all of them
-it orders photographs left out better than from as many as fit into the file, and the choice of those kept no longer
-matters (SRCC 0.84 to 0.86, from 0.81 to 0.85)."""
+it orders photographs left out better than from as many as fit into the file, and the choice of those kept hardly
+matters (SRCC 0.83 to 0.86, from 0.81 to 0.85)."""
 SURE = {"nr": {"undistorted": 0.2}, "general": {"live": 0.02}}
-"""Variance of labels that are surer than others: what nobody distorted; people's scores of that very image among means
-over contents."""
+"""Variance of labels that count more than others: what nobody distorted; people's 37 scores of LIVE's images, among
+10,476 labels that are means over contents or a model's word."""
 _BOOK_EVERY = 12
 """One in so many generated images teaches the codebooks."""
 
@@ -98,14 +96,14 @@ def learn_books(manifests: Sequence[Path]) -> tuple[Book, ...]:
 def blend_of(images: Mapping[str, Judged], scores: NormalScores) -> tuple[Blend, General, Standard]:
     """Fit both regressions and the gate on images by kind; half precision is what ships, so all is fitted on it."""
     shown = {kind: as_stored(images[kind].vectors) for kind in (*NATURAL, *KEPT)}
-    rows, labels, noise = natural_rows(images)
+    rows, labels, noise = _natural_rows(images)
     vectors = np.vstack(list(shown.values()))
     kinds = np.r_[np.full(len(shown["photographs"]), -1.0), np.ones(len(vectors) - len(shown["photographs"]))]
     rng, kept, start = np.random.default_rng(SEED), [np.arange(len(rows))], len(rows)
     for kind, count in KEPT.items():
         kept.append(start + np.sort(rng.permutation(len(shown[kind]))[:count]))
         start += len(shown[kind])
-    standard = quality_standard(np.vstack([shown["photographs"], *(shown[kind][::10] for kind in KEPT)]))
+    standard = _quality_standard(np.vstack([shown["photographs"], *(shown[kind][::10] for kind in KEPT)]))
     every = np.concatenate([images[kind].labels for kind in shown])
     hyper, doubts = QUALITY["general"], _noise(images, "general", tuple(shown))
     general = general_of(vectors, every, doubts, kinds, np.concatenate(kept), standard, hyper)
@@ -113,7 +111,7 @@ def blend_of(images: Mapping[str, Judged], scores: NormalScores) -> tuple[Blend,
     return Blend(natural, general.regression(standard, hyper), general.gate), general, standard
 
 
-def natural_rows(images: Mapping[str, Judged]) -> tuple[Matrix, Matrix, Matrix]:
+def _natural_rows(images: Mapping[str, Judged]) -> tuple[Matrix, Matrix, Matrix]:
     """Return features, labels and the labels' variances of what the natural regression is fitted on."""
     rows = as_stored(np.vstack([images[kind].vectors for kind in NATURAL]))
     return rows, np.concatenate([images[kind].labels for kind in NATURAL]), _noise(images, "nr", NATURAL)
@@ -126,8 +124,8 @@ def _noise(images: Mapping[str, Judged], regression: str, kinds: Sequence[str]) 
 
 def fit(
     clive: Table, live: Table, made: Table, greyed: Table, lesson: Lessons, books: Sequence[Book]
-) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return the expert's arrays and the settings that go with them.
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any], dict[str, Judged]]:
+    """Return the expert's arrays, the settings that go with them, and what quality without a reference learnt from.
 
     `made` is what was generated for it; only the detectors without a reference read `greyed`, the same in greys. Of
     `lesson`, distorted natural photographs, the model with a reference says what is there and how good it is.
@@ -137,7 +135,8 @@ def fit(
     found: dict[str, Any] = {"fr": own | _finding("fr")}
     arrays |= detector_arrays("fr", made, natural[:, :READ])
     teacher = quality.assembled("fr", {name: value.astype(np.float64) for name, value in arrays.items()}, found)
-    single, settings = _without_reference(judged_images(clive, live, made, lesson, teacher))
+    images = judged_images(clive, live, made, lesson, teacher)
+    single, settings = _without_reference(images)
     found["nr"] = settings | _finding("nr")
     arrays |= single
     arrays |= detector_arrays("nr", made.joined(greyed), natural[:, :READ], lesson.found(teacher))
@@ -149,7 +148,7 @@ def fit(
         category: [round(float(v), 3) for v in np.percentile(severity[:, i], range(0, 101, 10))]
         for i, category in enumerate(DISTORTION_CATEGORIES)
     }
-    return stored, found
+    return stored, found, images
 
 
 def _finding(kind: str) -> dict[str, Any]:
@@ -170,7 +169,7 @@ def _book_arrays(book: Book) -> dict[str, NDArray[Any]]:
 def _without_reference(images: Mapping[str, Judged]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     scores = normal_scores(images["photographs"].vectors)
     _, general, standard = blend_of(images, scores)
-    rows, labels, noise = natural_rows(images)
+    rows, labels, noise = _natural_rows(images)
     arrays: dict[str, NDArray[Any]] = {
         "nr_vectors": general.vectors.astype(np.float16), "nr_labels": labels, "nr_noise": noise,
         "nr_quantiles": scores.quantiles, "nr_general_mean": np.array([general.mean]),
@@ -191,7 +190,7 @@ def normal_scores(vectors: Matrix) -> NormalScores:
     return NormalScores(NormalScores.quantiles_of(vectors).astype(np.float32).astype(np.float64))
 
 
-def quality_standard(vectors: Matrix) -> Standard:
+def _quality_standard(vectors: Matrix) -> Standard:
     """Standardise each feature; shifts of a codebook share one spread, as the later of them matter less."""
     standard = Standard.of(vectors, QUALITY["general"].clip)
     for layout in BOOKS:

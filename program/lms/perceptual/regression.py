@@ -226,8 +226,8 @@ class Regression:
     ) -> "Regression":  # fmt: skip
         """Return a process that was fitted on more images than the N x F raw vectors that were kept.
 
-        `mean` and `weights` are what `kept_weights` found. What is left undecided is told as if those kept were all
-        that was seen: never too little.
+        `mean` and `weights` are what `kept_weights` found. What is left undecided is the posterior given the images
+        kept alone; how far the mean is from that of the whole process is not in it.
         """
         made = cls.__new__(cls)
         made._set_out(vectors, standard, hyper)

@@ -38,9 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not manifest.is_file():
             sys.stderr.write(f"error: {str(manifest)!r}: no such file; give a folder with clive/ and live/\n")
             return 2
-    # The last bits of a solution depend on how many threads share it: with one, a refit gives the same file.
+    # The last bits of a solution depend on how many threads share it.
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    from program.lms.perceptual import fitting, judged, quality, tables, teaching
+    from program.lms.perceptual import fitting, tables, teaching
     from program.lms.perceptual.figures import figures
     from program.lms.perceptual.store import MODEL_FILE, PROVENANCE_FILE, save_arrays
 
@@ -52,16 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     quickstart = tables.quickstart_images(books)
     sys.stdout.write(f"generated {len(made.labels)}, {len(greyed.labels)} and {len(quickstart.labels)} images\n")
     lesson = teaching.lessons(manifests[0], books)
-    sys.stdout.write(f"distorted {len(lesson.vectors)} images of CLIVE train photographs\n")
-    arrays, settings = fitting.fit(clive, live, made, greyed, lesson, books)
+    sys.stdout.write(f"measured {len(lesson.vectors)} versions of CLIVE train photographs\n")
+    arrays, settings, images = fitting.fit(clive, live, made, greyed, lesson, books)
     save_arrays(options.out / MODEL_FILE, arrays)
     provenance: dict[str, Any] = {
         "model": MODEL_FILE, "date": options.date, "notice": NOTICE, "settings": settings,
         "data": _data_card(clive, live, made, greyed, lesson),
     }  # fmt: skip
     _write(options.out / PROVENANCE_FILE, provenance)
-    teacher = quality.assembled("fr", {name: value.astype(float) for name, value in arrays.items()}, settings)
-    images = judged.judged_images(clive, live, made, lesson, teacher)
     scored = {"clive": clive, "live": live, "quickstart": quickstart}
     provenance["figures"] = figures(arrays, settings, scored, images)
     _write(options.out / PROVENANCE_FILE, provenance)
@@ -83,8 +81,8 @@ def _data_card(clive: "Table", live: "Table", made: "Table", greyed: "Table", le
         "distortion detectors": f"{len(made.labels)} images generated from crops, mirrorings and scales of the "
         f"quickstart's train photographs (without reference {len(greyed.labels)} more, in greys); severity is 4.6 "
         "minus KADID-10k's mean score of that distortion and level. Without reference also "
-        f"{len(lesson.vectors)} distorted versions of CLIVE train images, whose severities are what the detectors with "
-        "reference say of them; "
+        f"{int(lesson.distorted.sum())} distorted and {int((~lesson.distorted).sum())} undistorted versions of CLIVE "
+        "train images, whose severities are what the detectors with reference say of them; "
         f"feature means, spreads and quantiles of {clive.count('train')} CLIVE train images, without their scores",
         "never used": "BIQ2021; validation and test splits (validation chose the settings)",
     }
