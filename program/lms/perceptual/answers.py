@@ -129,9 +129,9 @@ def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     chinese, scores = is_chinese(query), _scores(inputs)
     belief = view.belief(_labelled(viewer, view, demos))
-    regions = {} if view.difference is not None else _region_views(viewer, inputs)
-    asked = [region for region in regions if region.casefold() in query.casefold()]
-    one = regions[asked[0]] if len(asked) == 1 else None
+    crops = {} if view.difference is not None else _region_crops(inputs)
+    asked = [region for region in crops if region.casefold() in query.casefold()]
+    one = viewer.view(crops[asked[0]]) if len(asked) == 1 else None
     # The only region asked about is looked at itself; a place that its name tells is no place inside it.
     look = look_at(one or view, _evidence(inputs, query), [s for _, s in scores], "" if one else query)
     mean = belief.mean if not scores else (1 - TOOLS) * belief.mean + TOOLS * float(np.mean([s for _, s in scores]))
@@ -140,7 +140,7 @@ def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     overall = f"整体质量{word}（约 {mean:.1f}/5）。" if chinese else f"The quality is {word} (about {mean:.1f} of 5)."
     named = [c for c in DISTORTION_CATEGORIES if category_of(query) == c and not direct]
     rest = summary(view, scores, chinese=chinese, limit=2 if direct else 3, first=named, besides=direct)
-    parts = [region_told(region, seen, chinese=chinese) for region, seen in list(regions.items())[:3]]
+    parts = [region_told(region, viewer.view(crop), chinese=chinese) for region, crop in list(crops.items())[:3]]
     told = gap.join(part for part in (direct, overall, rest, *parts) if part)
     return {"final_answer": told, "quality_reasoning": grounds(view, belief, scores, chinese=chinese)}
 
@@ -202,10 +202,10 @@ def _view(viewer: Viewer, inputs: Inputs) -> View:
     return viewer.view(inputs["image"], inputs.get("reference"))
 
 
-def _region_views(viewer: Viewer, inputs: Inputs) -> dict[str, View]:
-    """Return the views of the regions that were cut out of the image, measured as images are."""
+def _region_crops(inputs: Inputs) -> dict[str, Any]:
+    """Return the regions that were cut out of the image, to be measured as images are."""
     crops = inputs.get("region_crops")
-    return {str(name): viewer.view(crop) for name, crop in crops.items()} if isinstance(crops, Mapping) else {}
+    return {str(name): crop for name, crop in crops.items()} if isinstance(crops, Mapping) else {}
 
 
 def _regions(inputs: Inputs) -> list[str]:

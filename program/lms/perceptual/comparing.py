@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from program.lms.perceptual.reference import DIFFERENCE_NAMES
 from program.lms.perceptual.regression import Group, Hyper, Matrix, Standard, error_scale
+from program.lms.perceptual.store import as_stored
 from program.lms.perceptual.tables import Table
 
 __all__ = ("COMPARED", "PAIRED", "paired_fit")
@@ -40,5 +41,5 @@ def _rows(live: Table, made: Table) -> tuple[Matrix, Matrix, NDArray[np.str_]]:
     scored = live.only(live.split == "train")
     kept = made.only(np.sort(np.random.default_rng(_SEED).permutation(len(made.labels))[:COMPARED]))
     # Half precision is what ships, so the regression is fitted on it.
-    vectors = np.vstack([scored.differences, kept.differences]).astype(np.float16).astype(np.float64)
+    vectors = as_stored(np.vstack([scored.differences, kept.differences]))
     return vectors, np.r_[scored.labels, kept.labels], np.r_[scored.group, kept.group]

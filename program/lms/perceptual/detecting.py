@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from program.lms.perceptual.features import FEATURE_NAMES
 from program.lms.perceptual.regression import Hyper, Matrix, Standard, kept_weights, radial
+from program.lms.perceptual.store import as_stored
 from program.lms.perceptual.tables import Table, severities
 
 __all__ = ("DETECTOR", "READ", "detector_arrays")
@@ -52,8 +53,8 @@ def detector_arrays(
         arrays[f"{kind}_detector_mix"] = mix
     chosen = np.sort(np.random.default_rng(_SEED).choice(len(vectors), min(CENTRES[kind], len(vectors)), replace=False))
     # Half precision is what ships, so the weights are fitted on it.
-    shipped = vectors[chosen].astype(np.float16)
-    z, centres = standard.apply(vectors), standard.apply(shipped.astype(np.float64))
+    shipped = as_stored(vectors[chosen])
+    z, centres = standard.apply(vectors), standard.apply(shipped)
 
     def kernel(one: Matrix, other: Matrix) -> Matrix:
         linear = hyper.linear * (one @ other.T) / one.shape[1]
@@ -63,7 +64,7 @@ def detector_arrays(
     offset = targets.mean(axis=0)
     return arrays | {
         f"{kind}_detector_centre": standard.centre, f"{kind}_detector_spread": standard.spread,
-        f"{kind}_detector_offset": offset, f"{kind}_detector_centres": shipped,
+        f"{kind}_detector_offset": offset, f"{kind}_detector_centres": shipped.astype(np.float16),
         f"{kind}_detector_weights": kept_weights(
             cross, kernel(centres, centres), targets - offset, hyper.noise
         ),

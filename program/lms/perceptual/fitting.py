@@ -95,17 +95,17 @@ def learn_books(manifests: Sequence[Path]) -> tuple[Book, ...]:
 
 def blend_of(images: Mapping[str, Judged], scores: NormalScores) -> tuple[Blend, General, Standard]:
     """Fit both regressions and the gate on images by kind; half precision is what ships, so all is fitted on it."""
-    shown = {kind: as_stored(images[kind].vectors) for kind in (*NATURAL, *KEPT)}
     rows, labels, noise = _natural_rows(images)
-    vectors = np.vstack(list(shown.values()))
-    kinds = np.r_[np.full(len(shown["photographs"]), -1.0), np.ones(len(vectors) - len(shown["photographs"]))]
+    shown = {kind: as_stored(images[kind].vectors) for kind in KEPT}
+    vectors, photographs = np.vstack([rows, *shown.values()]), len(images["photographs"].labels)
+    kinds = np.r_[np.full(photographs, -1.0), np.ones(len(vectors) - photographs)]
     rng, kept, start = np.random.default_rng(SEED), [np.arange(len(rows))], len(rows)
     for kind, count in KEPT.items():
         kept.append(start + np.sort(rng.permutation(len(shown[kind]))[:count]))
         start += len(shown[kind])
-    standard = _quality_standard(np.vstack([shown["photographs"], *(shown[kind][::10] for kind in KEPT)]))
-    every = np.concatenate([images[kind].labels for kind in shown])
-    hyper, doubts = QUALITY["general"], _noise(images, "general", tuple(shown))
+    standard = _quality_standard(np.vstack([rows[:photographs], *(of_kind[::10] for of_kind in shown.values())]))
+    every = np.concatenate([labels, *(images[kind].labels for kind in KEPT)])
+    hyper, doubts = QUALITY["general"], _noise(images, "general", (*NATURAL, *KEPT))
     general = general_of(vectors, every, doubts, kinds, np.concatenate(kept), standard, hyper)
     natural = Regression(rows, labels, scores, QUALITY["nr"], noise)
     return Blend(natural, general.regression(standard, hyper), general.gate), general, standard

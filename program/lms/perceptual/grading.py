@@ -9,7 +9,7 @@ import numpy as np
 
 from program.lms.perceptual.regression import Matrix
 
-__all__ = ("GRADING", "grades")
+__all__ = ("GRADING", "WORST_AND_BEST", "grades")
 
 GRADING = {"nr": (1.0, -0.4, 1.24), "fr": (0.5, -0.5, 2.3)}
 """Weights of the strongest severity, of the quality (0.6 .. 4.6), and a constant. Without a reference: a severity is
@@ -20,13 +20,17 @@ images (fr), on which neither was fitted: the kappa is within 0.02 for weights o
 photographs left out gives words too strong on images of poor quality."""
 
 
+WORST_AND_BEST = (0.6, 4.6)
+"""What a quality beside an original may be: 4.6 is `tables.UNDISTORTED`."""
+
+
 def grades(severities: Matrix, quality: Matrix, weights: Matrix) -> Matrix:
     """Return N x K severities whose strongest is the weighted sum of what both judges say; others are at most that.
 
     >>> grades(np.array([[0.5, 2.0, 1.8]]), np.array([3.0]), np.array([0.5, -0.2, 1.2])).tolist()
     [[0.5, 1.6, 1.6]]
     """
-    judged = np.column_stack([severities.max(axis=1), np.clip(quality, 0.6, 4.6), np.ones(len(severities))])
+    judged = np.column_stack([severities.max(axis=1), np.clip(quality, *WORST_AND_BEST), np.ones(len(severities))])
     strength = np.clip(judged @ weights, 0.0, 4.0)[:, None]
     graded = np.minimum(severities, strength)
     rows, first = np.arange(len(severities)), severities.argmax(axis=1)

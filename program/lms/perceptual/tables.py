@@ -26,6 +26,8 @@ from signatures.schemas import DISTORTION_CATEGORIES
 __all__ = (
     "UNDISTORTED",
     "Table",
+    "conditions",
+    "cropped",
     "generated_images",
     "generated_table",
     "quickstart_images",
@@ -134,10 +136,23 @@ def generated_images(*, grey: bool = False) -> list[Made]:
             listed.append(Made(name, view, "none", 0, grey))
             listed += [
                 Made(name, view, distortion, level, grey)
-                for distortion in distortions_for(_shown(name, view, grey)) for level in range(1, 6)
-                if (distortion, level) not in IDENTITIES
+                for distortion, level in conditions(_shown(name, view, grey))
             ]  # fmt: skip
     return listed
+
+
+def conditions(pixels: Pixels) -> list[tuple[str, int]]:
+    """Return every distortion and level that changes an image."""
+    every = ((distortion, level) for distortion in distortions_for(pixels) for level in range(1, 6))
+    return [condition for condition in every if condition not in IDENTITIES]
+
+
+def cropped(picture: Image.Image, rng: np.random.Generator, least_share: float) -> Image.Image:
+    """Cut a random part out of a picture: from `least_share` of both sides to all of it."""
+    share = rng.uniform(least_share, 1.0)
+    width, height = round(picture.width * share), round(picture.height * share)
+    left, top = int(rng.integers(0, picture.width - width + 1)), int(rng.integers(0, picture.height - height + 1))
+    return picture.crop((left, top, left + width, top + height))
 
 
 def generated_table(books: Sequence[Book], *, grey: bool = False) -> Table:
@@ -162,10 +177,8 @@ def _shown(name: str, number: int, grey: bool = False) -> Pixels:
     rng = generator_for(name, "view", number)
     with Image.open(io.BytesIO(photograph_bytes(name))) as opened:
         picture = opened.convert("RGB")
-    share = rng.uniform(least_share, 1.0)
-    width, height = round(picture.width * share), round(picture.height * share)
-    left, top = int(rng.integers(0, picture.width - width + 1)), int(rng.integers(0, picture.height - height + 1))
-    picture = picture.crop((left, top, left + width, top + height))
+    picture = cropped(picture, rng, least_share)
+    width, height = picture.size
     if rng.random() < 0.5:
         picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     scale = min(1.0, LONGEST_SIDE_PX / max(width, height)) * rng.uniform(least_scale, most_scale)

@@ -13,14 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from data.distortions import IDENTITIES, distort, distortions_for, generator_for
+from data.distortions import distort, generator_for
 from data.manifest import read_manifest
 from program.images import IMAGES
 from program.lms.perceptual.codes import Book
 from program.lms.perceptual.features import measure
+from program.lms.perceptual.grading import WORST_AND_BEST
 from program.lms.perceptual.quality import QualityModel
 from program.lms.perceptual.reference import compare
 from program.lms.perceptual.regression import Matrix
+from program.lms.perceptual.tables import conditions, cropped
 
 __all__ = ("Lessons", "lessons", "pairs")
 
@@ -31,8 +33,6 @@ EACH = 48
 """How many distortions and levels each is shown under, beside itself."""
 GREY_EVERY = 6
 """One in so many is shown in greys."""
-WORST_AND_BEST = (0.6, 4.6)
-"""What a model with a reference may say: 4.6 is `tables.UNDISTORTED`."""
 _LEAST_SHARE, _SCALES = 0.7, (0.5, 0.9)
 Pixels = NDArray[np.uint8]
 
@@ -83,10 +83,7 @@ def pairs(manifest: Path) -> Iterator[tuple[str, Pixels, Pixels]]:
         name = f"{manifest.parent.name}/{group}"
         rng = generator_for(name, "view", 0)
         shown = _seen(IMAGES.pixels(IMAGES.add(scored[group][1])), rng, grey=number % GREY_EVERY == GREY_EVERY // 2)
-        kinds = [
-            (distortion, level) for distortion in distortions_for(shown) for level in range(1, 6)
-            if (distortion, level) not in IDENTITIES
-        ]  # fmt: skip
+        kinds = conditions(shown)
         yield group, shown, shown
         for index in np.sort(rng.permutation(len(kinds))[:EACH]):
             distortion, level = kinds[index]
@@ -94,11 +91,7 @@ def pairs(manifest: Path) -> Iterator[tuple[str, Pixels, Pixels]]:
 
 
 def _seen(pixels: Pixels, rng: np.random.Generator, *, grey: bool) -> Pixels:
-    share = rng.uniform(_LEAST_SHARE, 1.0)
-    height, width = round(pixels.shape[0] * share), round(pixels.shape[1] * share)
-    left = int(rng.integers(0, pixels.shape[1] - width + 1))
-    top = int(rng.integers(0, pixels.shape[0] - height + 1))
+    picture = cropped(Image.fromarray(pixels), rng, _LEAST_SHARE)
     scale = rng.uniform(*_SCALES)
-    picture = Image.fromarray(pixels[top : top + height, left : left + width])
-    picture = picture.resize((round(width * scale), round(height * scale)), Image.Resampling.LANCZOS)
+    picture = picture.resize((round(picture.width * scale), round(picture.height * scale)), Image.Resampling.LANCZOS)
     return np.array(picture.convert("L").convert("RGB") if grey else picture)
