@@ -1,6 +1,7 @@
 """What the embedded expert believes: priors, demos as evidence, and that keeping their projections changes nothing."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import dspy
 import numpy as np
@@ -11,8 +12,10 @@ from skimage import data as photographs
 
 from program.images import IMAGES
 from program.lms.perceptual import answer, quality
+from program.lms.perceptual.errors import error_scales, scale_at
 from program.lms.perceptual.quality import believe, level_probabilities, load_models, look, weigh
-from program.lms.perceptual.regression import Hyper, NormalScores, Regression, Standard, radial
+from program.lms.perceptual.regression import Hyper, Regression, radial
+from program.lms.perceptual.standards import NormalScores, Standard, bent, slope, straight
 from program.lms.perceptual.store import stored_arrays
 from program.lms.perceptual.views import EVIDENCE_SETS, Recent, Viewer
 from signatures.schemas import LEVEL_WORDS
@@ -98,6 +101,49 @@ def test_normal_scores_are_those_of_the_ranks() -> None:
     assert (np.diff(scores.apply(new)[order, 0]) >= 0).all()
 
 
+def test_qualities_to_a_power_come_back_and_move_as_their_slope_says() -> None:
+    qualities = np.linspace(0.6, 5.4, 25)
+    for power in (1.0, 1.5, 2.0, 3.0):
+        values = bent(qualities, power)
+        np.testing.assert_allclose(straight(values, power), qualities, rtol=1e-12)
+        np.testing.assert_allclose(
+            slope(qualities, power), (straight(values + 1e-6, power) - qualities) / 1e-6, rtol=1e-4
+        )
+    assert bent(np.array([4.0]), 2.0)[0] == pytest.approx(16 / 6)
+    assert slope(np.array([3.0]), 2.0)[0] == 1
+    np.testing.assert_allclose(straight(np.array([-1.0, 0.0]), 2.0), 0.6)
+
+
+def test_scores_fitted_as_squares_are_a_process_of_the_squares() -> None:
+    rng = np.random.default_rng(3)
+    x, y, new = rng.normal(size=(20, 3)), rng.uniform(1, 5, 20), rng.normal(size=(4, 3))
+    hyper, standard = Hyper(0.8, 0.0, 0.2, 50.0, power=2.0), Standard(np.zeros(3), np.ones(3), 50.0)
+    bowed, plain = Regression(x, y, standard, hyper), Regression(x, y**2 / 6, standard, replace(hyper, power=1.0))
+    seen, squares = bowed.project(new), plain.project(new)
+    np.testing.assert_allclose(seen.mean, np.sqrt(6 * squares.mean), rtol=1e-12)
+    np.testing.assert_allclose(seen.novelty, squares.novelty)
+    steps = np.diag(3 / seen.mean)
+    np.testing.assert_allclose(bowed.covariance(seen, seen), steps @ plain.covariance(squares, squares) @ steps)
+    np.testing.assert_allclose(bowed.noise(seen.mean), 0.2 * (3 / seen.mean) ** 2)
+    np.testing.assert_allclose(bowed.left_out(), np.sqrt(6 * plain.left_out()))
+
+
+def test_the_scale_of_errors_follows_the_predicted_quality() -> None:
+    rng = np.random.default_rng(4)
+    x = rng.uniform(-1.0, 1.0, (600, 1))
+    truth = 3 + 1.5 * x[:, 0]
+    labels = truth + rng.normal(0, np.where(truth < 3, 0.6, 0.2))
+    standard, hyper = Standard(np.zeros(1), np.ones(1), 9.0), Hyper(1.0, 0.5, 0.09, 9.0)
+    parts = [np.arange(fold, 600, 5) for fold in range(5)]
+    scales = np.array(error_scales(x, labels, parts, standard, hyper))
+    assert scale_at(scales, 2.0) == pytest.approx(0.36 / 0.09, rel=0.25)
+    assert scale_at(scales, 4.0) == pytest.approx(0.04 / 0.09, rel=0.45)
+    assert scale_at(scales, 2.25) == pytest.approx((scales[2] + scales[3]) / 2)
+    assert scale_at(scales, 0.7) == scales[0]
+    seen = Regression(x, labels, standard, hyper).project(x[:1])
+    assert seen.slope[0] == 1
+
+
 def test_equal_values_share_their_mean_normal_score() -> None:
     half_zero = np.r_[np.zeros(500), np.linspace(1, 2, 500)][:, None]
     scores = NormalScores(NormalScores.quantiles_of(half_zero))
@@ -137,8 +183,13 @@ def _direct(regression, raw, noise=None):
     doubt = np.diag(noise) if noise is not None else hyper.noise * np.eye(len(train))
     inverse = np.linalg.inv(kernel(train, train) + doubt)
     known = kernel(z, train) @ inverse @ kernel(train, z)
-    mean = regression._mean + kernel(z, train) @ regression._weights
-    return mean, kernel(z, z) - known, 1 - np.diag(known) / np.diag(kernel(z, z))
+    mean, open_variance = regression._mean + kernel(z, train) @ regression._weights, kernel(z, z) - known
+    if hyper.power != 1:
+        assert hyper.power == 2
+        # Fitted are q^2 / 6; a small step of that is 3 / q as large a step of q.
+        mean = np.sqrt(6 * mean)
+        open_variance *= np.outer(3 / mean, 3 / mean)
+    return mean, open_variance, 1 - np.diag(known) / np.diag(kernel(z, z))
 
 
 @pytest.mark.parametrize("paired", [False, True])

@@ -26,7 +26,8 @@ from program.lms.perceptual.judged import NATURAL, Judged, judged_images, withou
 from program.lms.perceptual.nss import halve
 from program.lms.perceptual.quality import graded, load_models, look
 from program.lms.perceptual.reference import DIFFERENCE_NAMES, compare
-from program.lms.perceptual.regression import Hyper, Regression, Standard
+from program.lms.perceptual.regression import Hyper, Regression
+from program.lms.perceptual.standards import Standard
 from program.lms.perceptual.store import MODEL_FILE
 from program.lms.perceptual.tables import GREY_VIEWS, Table, generated_images, severities
 from program.lms.perceptual.views import Viewer
@@ -152,7 +153,8 @@ def test_quality_with_a_reference_is_fitted_on_train_images_and_a_draw_of_genera
     standard = Standard(arrays["fr_centre"], arrays["fr_spread"], PAIRED.clip)
     told = Regression(arrays["fr_vectors"], arrays["fr_labels"], standard, PAIRED).project(made.differences).mean
     assert stats.spearmanr(told, made.labels).statistic > 0.95
-    assert settings["error_scale"] > 0
+    assert len(settings["error_scales"]) == 9
+    assert min(settings["error_scales"]) > 0
     assert sum(group.weight for group in PAIRED.groups) == pytest.approx(1)
     assert {(group.start, group.stop) for group in PAIRED.groups} == {(0, len(DIFFERENCE_NAMES))}
 

@@ -7,11 +7,12 @@ from scipy import ndimage
 from skimage import data as photographs
 from skimage.feature import local_binary_pattern
 
-from program.lms.perceptual.blend import GATE_MOST, UNFAMILIAR, Blend, general_of, share_of
+from program.lms.perceptual.blend import GATE_MOST, Blend, general_of, share_of
 from program.lms.perceptual.codes import Layout, code_names, learn, patch_rows, projection_of
 from program.lms.perceptual.features import FEATURE_NAMES, coded_planes, measure
 from program.lms.perceptual.measures import gradient
-from program.lms.perceptual.regression import Group, Hyper, Regression, Standard, hyper_of, kept_weights, radial
+from program.lms.perceptual.regression import Group, Hyper, Regression, hyper_of, kept_weights, radial
+from program.lms.perceptual.standards import Standard
 from program.lms.perceptual.texture import PATTERN_STEP, local_sharpness, patterns, saliency
 
 SMALL = Layout("small", 0, 1, directions=6, patches=400, centres=8, shifts=5)
@@ -179,7 +180,7 @@ def test_the_gate_gives_each_kind_its_own_regression_and_strangers_more_doubt() 
     far = blend.project(np.array([[-2.0, 2.0, -2.0, 2.0]]))
     assert far.novelty[0] > 0.5 > 0.2 > seen.novelty[0]
     disagreement = far.share * (1 - far.share) * (far.natural.mean - far.general.mean) ** 2
-    np.testing.assert_allclose(far.spread, disagreement + UNFAMILIAR * far.novelty)
+    np.testing.assert_allclose(far.spread, disagreement)
     covariance = blend.covariance(seen, seen)
     np.testing.assert_allclose(covariance, covariance.T)
     assert np.linalg.eigvalsh(covariance).min() > -1e-9

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from program.lms.perceptual.regression import Hyper, Matrix, Projection, Regression, Standard, kept_weights
+from program.lms.perceptual.regression import Hyper, Matrix, Projection, Regression, kept_weights
+from program.lms.perceptual.standards import Standard
 
 __all__ = ("Blend", "Blended", "General", "Prior", "Sight", "general_of", "share_of")
 
@@ -20,10 +21,6 @@ gets, how fast its share changes, and that most. Unfamiliar photographs resemble
 keeps a say. Chosen together with the kernels (see `fitting.QUALITY`)."""
 GATE_NOISE = 0.1
 """Variance of a kind around the gate's function, for the smaller of the two classes."""
-UNFAMILIAR = 0.5
-"""Variance added per share of novelty. Without it squared errors are 1.03 times what is expected over five folds of
-CLIVE's train and validation images and 1.28 times on BIQ2021's; with it 0.79 and 1.00 times, and the levels' expected
-calibration error is 0.06 and 0.04."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ class Blended:
     novelty: Matrix
     """N shares of the prior variance left undecided: 0 (like the training data) .. 1 (nothing like it)."""
     spread: Matrix
-    """N variances from not knowing which of the two regressions holds, and whether either does (`UNFAMILIAR`)."""
+    """N variances from not knowing which of the two regressions holds."""
 
     @classmethod
     def stacked(cls, parts: "Sequence[Blended]") -> "Blended":
@@ -97,10 +94,9 @@ class Blend:
         """Take both regressions and the gate's weights on the images that the general one keeps."""
         self.natural, self.general, self._gate = natural, general, gate
 
-    @property
-    def noise(self) -> float:
-        """Variance of a label around the function."""
-        return self.natural.hyper.noise
+    def noise(self, qualities: Matrix) -> Matrix:
+        """Return the variance of labels around N predicted qualities, as people judge photographs."""
+        return self.natural.noise(qualities)
 
     def project(self, vectors: Matrix) -> Blended:
         """Return what N x F raw vectors are to both."""
@@ -111,7 +107,7 @@ class Blend:
         novelty = rest * natural.novelty + share * general.novelty
         doubt = share * rest * (natural.mean - general.mean) ** 2
         mean = rest * natural.mean + share * general.mean
-        return Blended(natural, general, share, mean, novelty, doubt + UNFAMILIAR * novelty)
+        return Blended(natural, general, share, mean, novelty, doubt)
 
     def covariance(self, one: Blended, other: Blended) -> Matrix:
         """Return what the training data left undecided between all pairs of rows (posterior covariance)."""

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from program.lms.perceptual.errors import error_scales
 from program.lms.perceptual.reference import DIFFERENCE_NAMES
-from program.lms.perceptual.regression import Group, Hyper, Matrix, Standard, error_scale
+from program.lms.perceptual.regression import Group, Hyper, Matrix
+from program.lms.perceptual.standards import Standard
 from program.lms.perceptual.store import as_stored
 from program.lms.perceptual.tables import Table
 
@@ -33,8 +35,8 @@ def paired_fit(live: Table, made: Table) -> tuple[dict[str, NDArray[Any]], dict[
         "fr_centre": standard.centre, "fr_spread": standard.spread,
     }  # fmt: skip
     photographs = (np.flatnonzero(group == photograph) for photograph in np.unique(group))
-    scale = error_scale(vectors, labels, photographs, standard, PAIRED)
-    return arrays, {"quality": asdict(PAIRED), "error_scale": round(scale, 4)}
+    scales = error_scales(vectors, labels, photographs, standard, PAIRED)
+    return arrays, {"quality": asdict(PAIRED), "error_scales": scales}
 
 
 def _rows(live: Table, made: Table) -> tuple[Matrix, Matrix, NDArray[np.str_]]:

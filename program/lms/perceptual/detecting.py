@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.lms.perceptual.features import FEATURE_NAMES
-from program.lms.perceptual.regression import Hyper, Matrix, Standard, kept_weights, radial
+from program.lms.perceptual.regression import Hyper, Matrix, kept_weights, radial
+from program.lms.perceptual.standards import Standard
 from program.lms.perceptual.store import as_stored
 from program.lms.perceptual.tables import Table, severities
 

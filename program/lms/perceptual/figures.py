@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from data.kadid import severity_of
+from program.evaluation.metrics import calibration_error
 from program.lms.perceptual import quality
 from program.lms.perceptual.blend import Blend
+from program.lms.perceptual.errors import scale_at
 from program.lms.perceptual.findings import named, severity_word
 from program.lms.perceptual.fitting import SEED, blend_of, normal_scores
 from program.lms.perceptual.judged import Judged, without
@@ -69,22 +71,18 @@ def _agreement(predicted: Matrix, truth: Matrix) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _calibration(blend: Blend, scale: float, vectors: Matrix, labels: Matrix) -> list[tuple[float, float]]:
+def _calibration(blend: Blend, scales: Matrix, vectors: Matrix, labels: Matrix) -> list[tuple[float, float]]:
     """Return for each image the probability of its likeliest level, and whether that is the rounded label (1 or 0)."""
     found = []
     for vector, label in zip(vectors, labels, strict=True):
         seen = blend.project(vector)
-        variance = scale * (float(blend.covariance(seen, seen)[0, 0]) + blend.noise) + float(seen.spread[0])
-        masses = quality.level_probabilities(float(np.clip(seen.mean[0], 0.6, 5.4)), float(np.sqrt(variance)))
+        open_variance, noise = float(blend.covariance(seen, seen)[0, 0]), float(blend.noise(seen.mean)[0])
+        mean = float(seen.mean[0])
+        variance = scale_at(scales, mean) * (open_variance + noise) + float(seen.spread[0])
+        masses = quality.level_probabilities(float(np.clip(mean, 0.6, 5.4)), float(np.sqrt(variance)))
         truth = int(np.clip(np.floor(label + 0.5), 1, 5))
         found.append((max(masses), float(int(np.argmax(masses)) + 1 == truth)))
     return found
-
-
-def _expected_error(stated: list[tuple[float, float]]) -> float:
-    """Return the expected calibration error over five bins of equal size."""
-    ordered = np.array(sorted(stated))
-    return float(sum(len(b) * abs(b[:, 0].mean() - b[:, 1].mean()) for b in np.array_split(ordered, 5)) / len(ordered))
 
 
 def _left_out(
@@ -101,13 +99,14 @@ def _left_out(
         others = without(images, np.append(clive.group[out], photograph))
         blend, *_ = blend_of(others, normal_scores(others["photographs"].vectors))
         predicted[out] = blend.project(clive.vectors[out]).mean
-        stated += _calibration(blend, settings["nr"]["error_scale"], clive.vectors[out], clive.labels[out])
+        stated += _calibration(blend, np.array(settings["nr"]["error_scales"]), clive.vectors[out], clive.labels[out])
         own = quickstart.group == photograph
         by_photograph.append(_agreement(blend.project(quickstart.vectors[own]).mean, quickstart.labels[own]))
+    confidence, right = zip(*stated, strict=True)
     return {
         "clive train, five folds": {
             **_agreement(predicted[chosen], clive.labels[chosen]),
-            "level_calibration_error": round(_expected_error(stated), 4),
+            "level_calibration_error": round(calibration_error(right, confidence), 4),
         },
         "quickstart train, each photograph left out": {
             "srcc": round(float(np.mean([a["srcc"] for a in by_photograph])), 4),

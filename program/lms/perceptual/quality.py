@@ -14,17 +14,17 @@ import numpy as np
 from scipy import linalg, special
 
 from program.lms.perceptual.blend import Blend, Blended, General, Prior, Sight
+from program.lms.perceptual.errors import scale_at
 from program.lms.perceptual.grading import grades
 from program.lms.perceptual.regression import (
     Hyper,
     Matrix,
-    NormalScores,
     Projection,
     Regression,
-    Standard,
     hyper_of,
     radial,
 )
+from program.lms.perceptual.standards import NormalScores, Standard
 from program.lms.perceptual.store import stored_arrays, stored_settings
 from signatures.schemas import LEVEL_WORDS
 
@@ -100,8 +100,8 @@ class QualityModel:
     """A prior quality regression with the scale of its errors, and the detector on the same features."""
 
     regression: Prior
-    error_scale: float
-    """Squared error found in cross-validation over the variance the regression expected."""
+    error_scales: Matrix
+    """Squared error on images left out over the variance the regression expected, by quality (`errors.scale_at`)."""
     detector: Detector
     quantiles: Mapping[str, Sequence[float]]
     """Severities at 0, 10 .. 100 % of natural photographs, by category; empty with a reference."""
@@ -171,7 +171,10 @@ def believe(model: QualityModel, seen: Seen, evidence: Evidence | None = None) -
     slopes on the detected severities. No evidence: the prior. Source: Rasmussen & Williams 2006, sec. 2.7.
     """
     mean, open_variance = corrected(model, seen, evidence)
-    variance = model.error_scale * (open_variance + model.regression.noise) + float(seen.projection.spread[0])
+    prior = seen.projection.mean
+    noise = float(model.regression.noise(prior)[0])
+    scale = scale_at(model.error_scales, float(prior[0]))
+    variance = scale * (open_variance + noise) + float(seen.projection.spread[0])
     return Belief(
         round(float(np.clip(mean, 0.6, 5.4)), 4),
         round(float(np.sqrt(variance)), 4),
@@ -227,7 +230,7 @@ def assembled(kind: str, arrays: Mapping[str, Matrix], settings: Mapping[str, An
     """Build a model ("nr" or "fr") from float64 arrays and the settings that were fitted with them."""
     grading = settings[kind].get("grading")
     return QualityModel(
-        _prior(kind, arrays, settings), float(settings[kind]["error_scale"]),
+        _prior(kind, arrays, settings), np.array(settings[kind]["error_scales"], dtype=np.float64),
         detector_of(kind, arrays, hyper_of(settings[kind]["detector"])), settings[kind].get("quantiles", {}),
         None if grading is None else np.array(grading, dtype=np.float64),
     )  # fmt: skip

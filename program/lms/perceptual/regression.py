@@ -5,19 +5,18 @@ in the same way, so none leave the prior, few move it near them and in direction
 approach a local regression. Source: Rasmussen & Williams 2006, ch. 2. Pure numpy/scipy.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import linalg, special
+from scipy import linalg
 
-from program.lms.perceptual.store import Matrix, as_stored
+from program.lms.perceptual.standards import NormalScores, Standard, bent, slope, straight
+from program.lms.perceptual.store import Matrix
 
 __all__ = (
-    "Group", "Hyper", "Matrix", "NormalScores", "Projection", "Regression", "Standard", "error_scale", "hyper_of",
-    "kept_weights", "radial",
+    "Group", "Hyper", "Matrix", "Projection", "Regression", "hyper_of", "kept_weights", "radial",
 )  # fmt: skip
 
 
@@ -49,6 +48,8 @@ class Hyper:
     """What the radial part sums over; empty: one group of all features, with `width`."""
     linear_stop: int | None = None
     """The linear part reads so many of the first features; None: all."""
+    power: float = 1.0
+    """Labels are fitted to this power (`standards.bent`); `noise` and the kernel are those of the powers."""
 
     def kernel(self, one: Matrix, other: Matrix) -> Matrix:
         """Return the prior covariance of all pairs of rows of standardised features; about 1 for equal rows."""
@@ -72,70 +73,9 @@ def hyper_of(settings: Mapping[str, Any]) -> Hyper:
     """Return the hyperparameters that `dataclasses.asdict` wrote down."""
     groups = tuple(Group(**group) for group in settings.get("groups", ()))
     return Hyper(
-        settings["width"], settings["linear"], settings["noise"], settings["clip"], groups, settings.get("linear_stop")
+        settings["width"], settings["linear"], settings["noise"], settings["clip"], groups, settings.get("linear_stop"),
+        settings.get("power", 1.0),
     )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Standard:
-    """Centre and spread by which features are standardised."""
-
-    centre: Matrix
-    spread: Matrix
-    clip: float
-    mix: Matrix | None = None
-    """F x F, applied last: evens out directions in which features vary together. None: as they are."""
-
-    @classmethod
-    def of(cls, vectors: Matrix, clip: float) -> "Standard":
-        """Return the centre and spread of N x F vectors."""
-        return cls(vectors.mean(axis=0), vectors.std(axis=0) + 1e-6, clip)
-
-    def apply(self, vectors: Matrix) -> Matrix:
-        """Standardise N x F vectors and limit how far one feature can carry."""
-        z = np.asarray(np.clip((np.atleast_2d(vectors) - self.centre) / self.spread, -self.clip, self.clip))
-        return z if self.mix is None else z @ self.mix
-
-
-class NormalScores:
-    """Features by their rank among photographs: where a value lies in their distribution, as a normal deviate.
-
-    One feature's outliers then carry no further than another's. Values count in half precision, in which the training
-    images are stored: a finer rank would tell the same value apart from itself. Source: van der Waerden scores
-    (Conover 1999, sec. 5.10).
-    """
-
-    LEVELS = np.linspace(-2.75, 2.75, 45)
-    """Normal deviates of the quantiles that are kept; values outside get the first or the last."""
-
-    def __init__(self, quantiles: Matrix) -> None:
-        """Take Q x F quantiles at `LEVELS`, as `quantiles_of` gives them; equal ones share their mean deviate."""
-        if quantiles.ndim != 2 or len(quantiles) != len(self.LEVELS):
-            raise ValueError(f"quantiles of shape {quantiles.shape}: expected {len(self.LEVELS)} x F")
-        self.quantiles = quantiles
-        self._scores = np.empty_like(quantiles)
-        for j, column in enumerate(quantiles.T):
-            _, group = np.unique(column, return_inverse=True)
-            self._scores[:, j] = (np.bincount(group, self.LEVELS) / np.bincount(group))[group]
-
-    @classmethod
-    def quantiles_of(cls, vectors: Matrix) -> Matrix:
-        """Return the Q x F quantiles of N x F vectors."""
-        return np.asarray(np.quantile(as_stored(vectors), special.ndtr(cls.LEVELS), axis=0))
-
-    def apply(self, vectors: Matrix) -> Matrix:
-        """Return N x F normal deviates, linear between quantiles."""
-        rows = as_stored(np.atleast_2d(vectors))
-        features = np.arange(rows.shape[1])
-        found = np.empty(rows.shape)
-        for i, row in enumerate(rows):
-            above = (self.quantiles <= row).sum(axis=0)
-            upper, lower = np.minimum(above, len(self.LEVELS) - 1), np.maximum(above - 1, 0)
-            low, high = self.quantiles[lower, features], self.quantiles[upper, features]
-            share = np.where(high > low, (row - low) / np.where(high > low, high - low, 1.0), 0.0)
-            start, end = self._scores[lower, features], self._scores[upper, features]
-            found[i] = start + np.clip(share, 0.0, 1.0) * (end - start)
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +90,8 @@ class Projection:
     """N predictions."""
     novelty: Matrix
     """N shares of the prior variance left undecided: 0 (like the training data) .. 1 (nothing like it)."""
+    slope: Matrix
+    """N: how much a prediction moves with what is fitted (`standards.slope`); 1 where labels are fitted as they are."""
 
     @property
     def spread(self) -> Matrix:
@@ -159,10 +101,8 @@ class Projection:
     @classmethod
     def stacked(cls, parts: "Sequence[Projection]") -> "Projection":
         """Join projections on the same process, in order."""
-        return cls(
-            np.concatenate([p.points for p in parts]), np.concatenate([p.whitened for p in parts]),
-            np.concatenate([p.mean for p in parts]), np.concatenate([p.novelty for p in parts]),
-        )  # fmt: skip
+        names = ("points", "whitened", "mean", "novelty", "slope")
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
 
 
 def radial(one: Matrix, other: Matrix, width: float) -> Matrix:
@@ -183,21 +123,6 @@ def kept_weights(cross: Matrix, own: Matrix, targets: Matrix, noise: Matrix | fl
     return np.asarray(linalg.solve(system, scaled @ targets, assume_a="pos"))
 
 
-def error_scale(
-    vectors: Matrix, labels: Matrix, parts: Iterable[NDArray[np.intp]], standard: Standard | NormalScores,
-    hyper: Hyper, noise: Matrix | None = None,
-) -> float:  # fmt: skip
-    """Return the mean of squared error over expected variance, each of the parts (row numbers) left out in turn."""
-    variances = np.full(len(labels), hyper.noise) if noise is None else noise
-    ratios: list[float] = []
-    for out in parts:
-        rest = np.setdiff1d(np.arange(len(labels)), out)
-        model = Regression(vectors[rest], labels[rest], standard, hyper, variances[rest])
-        seen = model.project(vectors[out])
-        ratios += list((seen.mean - labels[out]) ** 2 / (np.diag(model.covariance(seen, seen)) + variances[out]))
-    return float(np.mean(ratios))
-
-
 class Regression:
     """A fitted process; immutable after construction, safe to share between threads."""
 
@@ -207,8 +132,9 @@ class Regression:
     ) -> None:  # fmt: skip
         """Fit on N x F raw vectors and N labels; `noise`: each label's variance, where not all are `hyper.noise`."""
         self._set_out(vectors, standard, hyper, noise)
-        self._mean = float(np.mean(labels))
-        self._residuals: Matrix | None = np.asarray(labels, dtype=np.float64) - self._mean
+        fitted = bent(np.asarray(labels, dtype=np.float64), hyper.power)
+        self._mean = float(np.mean(fitted))
+        self._residuals: Matrix | None = fitted - self._mean
         self._weights = np.asarray(linalg.cho_solve((self._factor, True), self._residuals))
 
     def _set_out(
@@ -254,7 +180,8 @@ class Regression:
     def _projected(self, z: Matrix, cross: Matrix) -> Projection:
         whitened = linalg.solve_triangular(self._factor, cross.T, lower=True, check_finite=False).T
         novelty = np.clip(1 - (whitened * whitened).sum(axis=1) / self.hyper.own(z), 0.0, 1.0)
-        return Projection(z, np.ascontiguousarray(whitened), np.asarray(self._mean + cross @ self._weights), novelty)
+        mean = straight(self._mean + cross @ self._weights, self.hyper.power)
+        return Projection(z, np.ascontiguousarray(whitened), mean, novelty, slope(mean, self.hyper.power))
 
     def left_out(self) -> Matrix:
         """Return what a fit on all the other training images predicts for each one (Rasmussen & Williams, eq. 5.12).
@@ -264,13 +191,13 @@ class Regression:
         if self._residuals is None:
             raise ValueError("left_out: only some of the training images were kept; fit on all of them")
         precision = linalg.cho_solve((self._factor, True), np.eye(len(self._weights)))
-        return np.asarray(self._mean + self._residuals - self._weights / np.diag(precision))
+        return straight(self._mean + self._residuals - self._weights / np.diag(precision), self.hyper.power)
 
-    @property
-    def noise(self) -> float:
-        """Variance of a label around the function."""
-        return self.hyper.noise
+    def noise(self, qualities: Matrix) -> Matrix:
+        """Return the variance of labels around N predicted qualities."""
+        return np.asarray(self.hyper.noise * slope(qualities, self.hyper.power) ** 2)
 
     def covariance(self, one: Projection, other: Projection) -> Matrix:
         """Return what the training data left undecided between all pairs of rows (posterior covariance)."""
-        return np.asarray(self.hyper.kernel(one.points, other.points) - one.whitened @ other.whitened.T)
+        left_open = self.hyper.kernel(one.points, other.points) - one.whitened @ other.whitened.T
+        return np.asarray(left_open * np.outer(one.slope, other.slope))

@@ -23,7 +23,7 @@ __all__ = (
     "stored_settings",
 )
 
-REVISION = "r5"
+REVISION = "r6"
 MODEL_FILE = f"expert-{REVISION}.npz"
 PROVENANCE_FILE = f"expert-{REVISION}.json"
 
