@@ -19,7 +19,7 @@ from program.images import IMAGES
 from program.lms.perceptual import answer, figures, fitting, quality, teaching
 from program.lms.perceptual.comparing import PAIRED, paired_fit
 from program.lms.perceptual.detecting import DETECTOR, READ, detector_arrays
-from program.lms.perceptual.features import FEATURE_NAMES, measure
+from program.lms.perceptual.features import FEATURE_NAMES, measure, shipped_books
 from program.lms.perceptual.findings import findings, named, present, severity_word
 from program.lms.perceptual.grading import GRADING, grades
 from program.lms.perceptual.judged import NATURAL, Judged, judged_images, without
@@ -225,9 +225,8 @@ def test_kappa_of_the_figures_is_that_of_scikit_learn() -> None:
 
 
 def test_lessons_are_distortions_of_the_train_images_people_liked_best(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(teaching, "PHOTOGRAPHS", 2)
-    monkeypatch.setattr(teaching, "EACH", 5)
     monkeypatch.setattr(teaching, "GREY_EVERY", 2)
+    monkeypatch.setattr(teaching, "HELD", (1, 3))
     lines = []
     for number, (split, mos) in enumerate((("train", 40), ("train", 90), ("test", 95), ("train", 70))):
         rows = np.random.default_rng(number).integers(0, 256, (240, 260, 3), dtype=np.uint8)
@@ -239,14 +238,24 @@ def test_lessons_are_distortions_of_the_train_images_people_liked_best(tmp_path:
     asked = []
     real = teaching.IMAGES.add
     monkeypatch.setattr(teaching.IMAGES, "add", lambda path: asked.append(path.name) or real(path))
-    found = list(teaching.pairs(manifest))
+    found = list(teaching.pairs(manifest, "train", 2, 5))
     assert asked == ["1.png", "3.png"]
     assert len(found) == 2 * (1 + 5)
-    assert [is_grey(shown) for *_, shown in found] == [False] * 6 + [True] * 6
-    assert [group for group, *_ in found] == ["1"] * 6 + ["3"] * 6
-    assert all(pixels.shape == shown.shape for _, pixels, shown in found)
-    assert [pixels is shown for _, pixels, shown in found] == [i % 6 == 0 for i in range(12)]
-    assert all((one[1] == two[1]).all() for one, two in zip(found, teaching.pairs(manifest), strict=True))
+    assert [is_grey(pair.shown) for pair in found] == [False] * 6 + [True] * 6
+    assert [pair.group for pair in found] == ["1"] * 6 + ["3"] * 6
+    assert all(pair.pixels.shape == pair.shown.shape for pair in found)
+    assert [pair.pixels is pair.shown for pair in found] == [i % 6 == 0 for i in range(12)]
+    assert [pair.level == 0 for pair in found] == [i % 6 == 0 for i in range(12)]
+    again = teaching.pairs(manifest, "train", 2, 5)
+    assert all((one.pixels == two.pixels).all() for one, two in zip(found, again, strict=True))
+
+    asked.clear()
+    held = teaching.distorted_images(manifest, shipped_books(), "test")
+    assert asked == ["2.png"]
+    assert (len(held.labels), held.count("test"), set(held.group)) == (3, 3, {"2"})
+    assert "none" not in held.distortion
+    assert held.labels.max() < 5
+    assert np.abs(held.differences).sum(axis=1).min() > 0
 
 
 def test_a_detector_learns_from_what_it_is_taught() -> None:

@@ -28,9 +28,10 @@ def figures(
     tables: Mapping[str, Table],
     images: Mapping[str, Judged],
 ) -> dict[str, Any]:
-    """Return agreement on each split of `tables` (clive, live, quickstart), with n, and what demos add.
+    """Return agreement on each split of `tables`, with n, and what demos add.
 
-    `images`: what quality without a reference was fitted on, from which photographs are left out.
+    `tables`: clive, live, quickstart, and distorted clive (`teaching.distorted_images`). `images`: what quality without
+    a reference was fitted on, from which photographs are left out.
     """
     clive, live, quickstart = (tables[name] for name in ("clive", "live", "quickstart"))
     wide = {name: value.astype(np.float64) for name, value in arrays.items()}
@@ -50,9 +51,10 @@ def figures(
     found |= _left_out(tables, images, settings)
     found["demos from quickstart train, queries from its validation"] = _with_demos(single, quickstart, quickstart)
     found["demos from clive validation, queries the rest of it"] = _with_demos(single, clive, clive, own=True)
-    for split in ("validation", "test"):
-        for kind, model in (("no reference", single), ("with reference", paired)):
-            found[f"detection on quickstart {split}, {kind}"] = _detection(model, quickstart, kind, split)
+    for name in ("quickstart", "distorted clive"):
+        for split in ("validation", "test"):
+            for kind, model in (("no reference", single), ("with reference", paired)):
+                found[f"detection on {name} {split}, {kind}"] = _detection(model, tables[name], kind, split)
     return found
 
 

@@ -60,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "data": _data_card(clive, live, made, greyed, lesson),
     }  # fmt: skip
     _write(options.out / PROVENANCE_FILE, provenance)
-    scored = {"clive": clive, "live": live, "quickstart": quickstart}
+    held = [teaching.distorted_images(manifests[0], books, split) for split in ("validation", "test")]
+    scored = {"clive": clive, "live": live, "quickstart": quickstart, "distorted clive": held[0].joined(held[1])}
     provenance["figures"] = figures(arrays, settings, scored, images)
     _write(options.out / PROVENANCE_FILE, provenance)
     sys.stdout.write(json.dumps(provenance["figures"], indent=2) + "\n")
