@@ -137,17 +137,15 @@ def _calibration(record: EvaluationRecord) -> Plot:
     places = np.array([b.confidence for b in bins])
     _whiskers(axis, values, places, upright=True)
     axis.plot(places, [v for v, _, _ in values], "o-", color=BLUE, markersize=7, linewidth=1.5, zorder=3)
-    style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "color": SOFT}
-    for place, (b, (_, _, high)) in enumerate(zip(bins, values, strict=True)):
-        # Neighbours lie close: every other label stands higher.
-        axis.annotate(f"n={b.n}", (b.confidence, high), (0, 4 + 10 * (place % 2)), **style)
     axis.set(xlim=(0.15, 1.02), ylim=(-0.02, 1.08))
     axis.grid(color=FAINT, linewidth=0.8)
     axis.set_xlabel("probability given to the likeliest level")
     axis.set_ylabel("share of times it was right")
     error = details.calibration_error if details else None
     shown = f"{error.value:.3f}" if error is not None and error.value is not None else "undefined"
-    axis.set_title(f"Calibration of the level probabilities (ECE {shown})", **_TITLE)
+    sizes = sorted({b.n for b in bins})
+    held = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"{sizes[0]}"
+    axis.set_title(f"Calibration of the level probabilities (ECE {shown}, n = {held} a bin)", **_TITLE)
     return plot
 
 

@@ -43,7 +43,7 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
     """Return human score (x) against predicted score (y), one panel per record, both on 1..5.
 
     `records` maps a panel's title ("uncompiled") to its record. Points are coloured by distortion where there are
-    at most ten, else by photograph, else alike; the dashed line is perfect agreement, the solid one the trend.
+    at most ten, else by photograph, else alike; the dashed line is perfect agreement, the solid one a straight-line fit.
     """
     plot = Plot(figsize=(4.6 * len(records) + 1.4, 5.3), layout="constrained")
     FigureCanvasAgg(plot)
@@ -56,6 +56,8 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
     if len(colours) > 1:
         handles, labels = _legend(axes[0], colours)
         plot.legend(handles, labels, title=by, loc="outside right center", frameon=False, fontsize=9)
+    lines, names = axes[0].get_legend_handles_labels()
+    plot.legend(lines, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     first = next(iter(records.values()), None)
     if first is not None:
         split = f", {first.dataset.split} split" if first.dataset.split else ""
@@ -171,7 +173,7 @@ def _panel(
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color("#888888")
     axis.tick_params(colors=_INK, length=0)
-    axis.plot([1, 5], [1, 5], linestyle=(0, (4, 3)), color="#888888", linewidth=1, zorder=1)
+    axis.plot([1, 5], [1, 5], linestyle=(0, (4, 3)), color="#888888", linewidth=1, zorder=1, label="perfect agreement")
     keys = [{"distortion": row.distortion or "", "photograph": row.group}.get(by, "") for row in rows]
     size, alpha = (34, 0.85) if len(rows) <= 300 else (14, 0.55) if len(rows) <= 2000 else (5, 0.3)
     axis.scatter(
@@ -181,7 +183,7 @@ def _panel(
     if len(rows) > 2 and np.ptp(truth) > 0:
         ends = np.array([truth.min(), truth.max()])
         slope, offset = np.polyfit(truth, predicted, 1)
-        axis.plot(ends, slope * ends + offset, color=_INK, linewidth=1.4, zorder=3)
+        axis.plot(ends, slope * ends + offset, color=_INK, linewidth=1.4, zorder=3, label="straight-line fit")
     groups = record.srcc.groups if record.srcc else 0
     basis = f"n = {len(rows)}" + (f" from {groups} photographs" if groups < len(rows) else "")
     failed = f", {record.scoring.failed} failed" if record.scoring.failed else ""
