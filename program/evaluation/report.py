@@ -43,7 +43,7 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
     """Return human score (x) against predicted score (y), one panel per record, both on 1..5.
 
     `records` maps a panel's title ("uncompiled") to its record. Points are coloured by distortion where there are
-    at most ten, else by photograph, else alike; the dashed line is perfect agreement, the solid one a straight-line fit.
+    at most ten, else by photograph, else alike. Dashed: perfect agreement; solid: a straight-line fit.
     """
     plot = Plot(figsize=(4.6 * len(records) + 1.4, 5.3), layout="constrained")
     FigureCanvasAgg(plot)
