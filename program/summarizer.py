@@ -18,7 +18,7 @@ from program.evidence import (
     used_evidence,
 )
 from program.fitted_fusion import FittedFusion
-from program.fusion import ScoreFusion, level_in_text, spread
+from program.fusion import ScoreFusion, level_in_text
 from program.images import IMAGES, ImageRef
 from program.logprobs import level_masses, tokens_of
 from program.metering import stage
@@ -130,7 +130,6 @@ class Summarizer(dspy.Module):
             logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
         fusion = self.fusion
         score = fusion.fuse_scores(scores, probabilities, precisions)
-        posterior = fusion.posterior(scores, probabilities, precisions)
         return {
             "final_answer": score,
             "quality_score": score,
@@ -141,7 +140,7 @@ class Summarizer(dspy.Module):
             ),
             "level_probabilities": probabilities,
             "level_probabilities_from": source,
-            "score_interval": spread(posterior),
+            "score_interval": fusion.interval(score, scores, probabilities, precisions),
             "status": "degraded" if degraded else "ok",
             "error": _last(answer) if degraded else None,
             "rung": rung,
