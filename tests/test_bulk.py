@@ -8,13 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import dspy
 import pyarrow.parquet
 import pytest
 
 from program import assess
+from program.budget import BudgetSpent
 from program.bulk.comparing import compare, sureness, verdict
 from program.bulk.inputs import gather
 from program.bulk.rows import BatchRow, safe_cell, write_rows
@@ -292,8 +295,6 @@ def test_a_changed_image_is_judged_anew_and_another_question_is_refused(program,
 
 
 def test_a_model_service_that_is_down_ends_the_run(program, folder, monkeypatch):
-    import dspy
-
     monkeypatch.setattr(type(program), "forward", lambda *_, **__: (_ for _ in ()).throw(dspy.LMError("down")))
     with pytest.raises(dspy.LMError):
         judge(program, gather([str(folder)], recursive=True), Question(), workers=1, progress=False)
@@ -489,3 +490,34 @@ def test_a_budget_ends_a_batch_and_what_was_judged_is_kept(program, folder, tmp_
     assert not out.exists()
     assert assess.main(command) == 1
     assert len(read_csv(out)) == 5
+
+
+@pytest.mark.parametrize(("error", "times"), [(BudgetSpent("spent"), 1), (dspy.LMError("down"), 3)])
+def test_what_ends_a_batch_leaves_what_another_worker_has_in_hand(
+    program, tmp_path, encoded, monkeypatch, error, times
+):  # fmt: skip
+    for number in range(6):
+        (tmp_path / f"{number}.png").write_bytes(encoded(number))
+    raised, plain, lock = [], type(program).forward, threading.Lock()
+    began, over = threading.Event(), threading.Event()
+
+    def ending(self, image, **given):
+        if image.name == "0.png":  # goes on while the other worker meets what ends the run
+            began.set()
+            assert over.wait(10)
+            time.sleep(0.1)
+            return plain(self, image=image, **given)
+        assert began.wait(10)
+        with lock:
+            raised.append(image.name)
+            if len(raised) == times:
+                over.set()
+        raise error
+
+    monkeypatch.setattr(type(program), "forward", ending)
+    out = tmp_path / "out.csv"
+    with pytest.raises(type(error)):
+        judge_into(program, gather([str(tmp_path)]), Question(), out, workers=2, progress=False)
+    lines = out.with_name("out.csv.partial").read_text("utf-8").splitlines()[1:]
+    kept = [json.loads(line)["row"] for line in lines]
+    assert [row["id"] for row in kept if row["status"] == "ok"] == ["0.png"]
