@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from program.fitted_fusion import FittedFusion
 from program.fusion import ScoreFusion, level_in_text
+from program.fusion_note import fusion_note
 
 LEVELS = np.arange(1, 6)
 LOG_PROBABILITIES = {1: -3.2, 2: -0.5, 3: -0.1, 4: -2.1, 5: -4.5}
@@ -377,3 +378,33 @@ def test_a_tool_that_adds_nothing_moves_nothing():
 def test_precisions_that_do_not_fit_are_refused(precisions):
     with pytest.raises(ValueError, match="one per tool score"):
         ScoreFusion(tool_weights="reliability").fuse_scores([2.0, 3.0], None, precisions)
+
+
+RELIABLE = ScoreFusion(tool_weights="reliability")
+FAIR = {3: 0.6, 4: 0.4}
+
+
+@pytest.mark.parametrize(
+    ("fusion", "given_", "note"),
+    [
+        (ScoreFusion(), ([2.6, 2.8], None), "Score 2.70 is the mean of 2 tool scores."),
+        (ScoreFusion(), ([2.6, 2.8], None, [3.0, 0.0]), "Score 2.70 is the mean of 2 tool scores."),
+        (RELIABLE, ([2.6, 2.8], None, [3.0, 1.0]),
+         "Score 2.65 is the mean of 2 tool scores, weighted by their reliability."),
+        (RELIABLE, ([2.6, 2.8], None, [0.0, 0.0]), "Score 2.70 is the mean of 2 tool scores."),
+        (ScoreFusion(), ([], FAIR), "Score 3.40 is the model's expected level of 3.40; no tool score was available."),
+        (RELIABLE, ([1.0], FAIR, [0.0]),
+         "Score 3.40 is the model's expected level of 3.40; 1 tool score weighed nothing."),
+        (ScoreFusion(0.0), ([1.0], FAIR),
+         "Score 3.40 is the model's expected level of 3.40; 1 tool score weighed nothing."),
+        (RELIABLE, ([1.0, 3.0], FAIR, [0.0, 2.0]),
+         "Score 3.20 fuses tool scores of 3.00 with the model's expected level of 3.40."),
+        (FittedFusion(ScoreFusion(), curve=[(1, 1), (5, 3)]), ([3.5], FAIR),
+         "Score 2.20 is 3.40 on the fitted scale of human scores; "
+         "3.40 fuses tool scores of 3.50 with the model's expected level of 3.40."),
+        (FittedFusion(ScoreFusion(), model_weight=2), ([], FAIR),
+         "Score 3.31 is the model's expected level of 3.40 at weight 2; no tool score was available."),
+    ],
+)  # fmt: skip
+def test_the_note_says_what_the_score_was_made_of(fusion, given_, note):
+    assert fusion_note(fusion, fusion.fuse_scores(*given_), *given_) == note
