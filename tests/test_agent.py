@@ -54,6 +54,30 @@ def test_one_pass_asks_four_questions_and_keeps_every_stage(scripted_iqa, pictur
     assert Assessment.model_validate_json(result.model_dump_json()) == result
 
 
+def test_tools_count_by_their_reliability_from_the_reading_to_the_interval(scripted_iqa, fake_runner, picture):
+    runner = fake_runner({"PIQE": 2.0, "BRISQUE": 4.0}, ready=("PIQE", "BRISQUE"))
+    runner.precisions = lambda readings: [{"PIQE": 3.0, "BRISQUE": 1.0}[tool] for tool, _ in readings]
+    script = {
+        **SCRIPT,
+        "findings": {"findings": [BLUR, {**BLUR, "type": "Noise"}]},
+        "selected_tools": {"selected_tools": [CHOICE, {**CHOICE, "distortion": "Noise", "tool": "BRISQUE"}]},
+        "quality_probs": {
+            "quality_probs": {"1": 0.05, "2": 0.15, "3": 0.6, "4": 0.15, "5": 0.05},
+            "quality_reasoning": "Soft.",
+        },
+    }
+    iqa = scripted_iqa(script, runner=runner)
+    result = iqa(image=picture(), query=RATE)
+    # Mean (3 * 2 + 1 * 4) / 4 = 2.5, precision 4; alpha = exp(-4 / 2 (2.5 - c)^2) = .01111, .60653, .60653, .01111, 0.
+    # Times p: .00056, .09098, .36392, .00167, 0: mean 1.28094 / .45712 = 2.8022, variance .07698 / .45712 = .41037^2.
+    assert result.quality_score == pytest.approx(2.8022, abs=1e-4)
+    assert result.score_interval == pytest.approx((2.8022 - 1.96 * 0.41037, 2.8022 + 1.96 * 0.41037), abs=1e-3)
+    assert result.quality_reasoning.endswith(
+        "Score 2.80 fuses tool scores of 2.00 to 4.00 with the model's expected level of 3.00."
+    )
+    assert "2.5" in iqa.engine.text(iqa.engine.asked("quality_probs")[0]).split("tool_mean ## ]]")[-1]
+
+
 @pytest.mark.spec("003/6-logging-and-observability")
 def test_what_an_assessment_cost_is_told(scripted_iqa, picture):
     usage = scripted_iqa(SCRIPT)(image=picture(), query=RATE).usage
