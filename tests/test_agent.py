@@ -133,11 +133,12 @@ def test_image_and_reference_reach_the_model(scripted_iqa, picture, tmp_path):
 
 
 @pytest.mark.spec("D13")
-def test_a_callers_region_is_scored_under_its_name(scripted_iqa, fake_runner, picture):
+@pytest.mark.parametrize("planned", ["car", "Car"])
+def test_a_callers_region_is_scored_under_its_name(scripted_iqa, fake_runner, picture, planned):
     runner = fake_runner({"PIQE": 1.4})
     script = {
         **SCRIPT,
-        "plan": {"plan": {**PLAN, "query_scope": ["car"]}},
+        "plan": {"plan": {**PLAN, "query_scope": [planned]}},
         "findings": {"findings": [{**BLUR, "region": "car"}]},
         "selected_tools": {"selected_tools": [{**CHOICE, "region": "car"}]},
     }
