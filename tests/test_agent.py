@@ -149,6 +149,26 @@ def test_a_callers_region_is_scored_under_its_name(scripted_iqa, fake_runner, pi
     assert result.used_evidence["readings"][0]["region"] == "car"
 
 
+@pytest.mark.spec("D13")
+def test_a_named_tool_measures_the_whole_image_where_nobody_finds_the_region(scripted_iqa, fake_runner, picture):
+    runner = fake_runner({"PIQE": 1.4})
+    script = {
+        **SCRIPT,
+        "plan": {"plan": {**PLAN, "query_scope": ["car"], "required_tools": ["PIQE"]}},
+        "findings": {"findings": [{**BLUR, "region": "car"}]},
+        "region_boxes": {"region_boxes": []},
+    }
+    iqa = scripted_iqa(script, runner)
+    result = iqa(image=picture(), query="Use PIQE to rate the quality of the car.")
+    assert [(m[0], m[3]) for m in runner.measured] == [("PIQE", None)]
+    assert result.state.executor_evidence.quality_scores == {"Global": {"Overall": ("PIQE", 1.4)}}
+    assert "region 'car': no box is known, so no tool measures it" in result.quality_reasoning
+    assert "the whole image is measured with PIQE instead." in result.quality_reasoning
+    # No other plan could measure the car: none is asked for.
+    assert len(iqa.engine.asked("plan")) == 1
+    assert "Planning again" not in result.quality_reasoning
+
+
 @pytest.mark.spec("003/7-worked-example")
 @pytest.mark.spec("D15")
 def test_the_worked_example_on_the_embedded_model(tmp_path):
