@@ -26,7 +26,7 @@ def show(result: Assessment) -> None:
         low, high = result.score_interval
         console.print(
             f"[bold]{answer:.2f}[/bold] of 5 (level {result.level}; "
-            f"95 % of the fused belief lies in {low:.1f} to {high:.1f})"
+            f"±1.96 standard deviations of the belief: {low:.1f} to {high:.1f})"
         )
     else:
         console.print(f"[bold]{escape(str(answer))}[/bold]")

@@ -63,7 +63,7 @@ function hero(result) {
       el("div", { class: "score" }, score.toFixed(2), el("small", {}, " of 5")),
       el("div", {},
         el("p", { class: "verdict" }, capital(LEVELS[nearest(score) - 1])),
-        low === undefined ? null : el("p", {}, `level ${result.level}; 95 % of the belief lies in ${low.toFixed(1)} to ${high.toFixed(1)}`)),
+        low === undefined ? null : el("p", {}, `level ${result.level}; ±1.96 standard deviations of the belief: ${low.toFixed(1)} to ${high.toFixed(1)}`)),
     );
     return box;
   }
