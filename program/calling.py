@@ -19,6 +19,7 @@ from program.errors import InputError
 from program.gate import Gate, gate_for
 from program.lms.build import adapter_for, is_embedded, resolves_references
 from program.lms.reference_engine import FeatureRefused
+from program.lms.unquoting import Unquoting
 from program.metering import book
 
 __all__ = ("MAX_TEXT", "breaks_off", "call", "encodable", "host_of", "is_unusable", "retry_after_s")
@@ -50,9 +51,10 @@ def call(
     # DSPy keeps ten thousand calls with their whole prompts, 30 KB each: only of a user's own LM, who can look there.
     ledger = _Ledger(lm, kept=not dspy.settings.disable_history and not resolves_references(lm))
     admission = _Admission(lm, ledger, another)
+    callbacks = dspy.settings.callbacks if is_embedded(lm) else [Unquoting(lm), *dspy.settings.callbacks]
     try:
         with (
-            dspy.context(lm=lm, adapter=adapter_for(lm), disable_history=False),
+            dspy.context(lm=lm, adapter=adapter_for(lm), disable_history=False, callbacks=callbacks),
             admission.of_lm(ledger) as prepared,
         ):
             with _retraced(shown):

@@ -12,7 +12,7 @@ from program.backends import ImageLimits
 from program.images import HOST, IMAGES
 from program.lms.transport import ImageTransport, carrying, token_for
 from program.lms.wire_images import encoded_image, note_refusal
-from program.redaction import redact
+from program.redaction import redact, scrub
 
 __all__ = (
     "AsyncReferenceEngine", "FeatureRefused", "ReferenceEngine", "Service", "resolve_references",
@@ -79,11 +79,6 @@ class Service:
             self.refused[name] = f"HTTP {error.status}: {redact(' '.join(words.split()), self.secrets)[:120]}"
             logger.warning("%s does not take %s and is asked without (%s)", self.title, name, self.refused[name])
         return bool(named)
-
-    def scrub(self, error: lm15.LM15Error) -> None:
-        """Take out of an error the key that its message may quote."""
-        error.message = redact(error.message, self.secrets)
-        error.args = tuple(redact(a, self.secrets) if isinstance(a, str) else a for a in error.args)
 
     def noted(self, request: lm15.Request, response: lm15.Response) -> lm15.Response:
         """Record what the client itself left out or changed, and log-probabilities that did not come."""
@@ -182,7 +177,7 @@ class ReferenceEngine(_Wrapper):
             return self.service.noted(asked, self.inner.complete(asked))
         except lm15.LM15Error as error:
             learned = self.service.leaves_out(asked, error)
-            self.service.scrub(error)
+            scrub(error, self.service.secrets)
             if learned:
                 raise FeatureRefused(error) from error
             raise
@@ -210,7 +205,7 @@ class AsyncReferenceEngine(_Wrapper):
                 return self.service.noted(asked, await self.inner.complete(asked))
             except lm15.LM15Error as error:
                 if not self.service.leaves_out(asked, error):
-                    self.service.scrub(error)
+                    scrub(error, self.service.secrets)
                     raise
 
     async def stream(self, request: lm15.Request) -> AsyncIterator[Any]:
