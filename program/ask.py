@@ -14,8 +14,8 @@ from dspy.utils.exceptions import AdapterParseError, LMError, is_retryable_lm_er
 from pydantic import BaseModel, ValidationError
 
 from program.backends import ImageLimits
-from program.budget import BudgetSpent
 from program.calling import call, encodable, host_of, is_unusable, retry_after_s
+from program.errors import InputError
 from program.gate import gate_for, single_flight, wire_settings
 from program.images import HOST, IMAGES, ImageRef
 from program.lms.build import adapter_for, resolves_references
@@ -65,7 +65,7 @@ def ask(
     A transport fault (429, 5xx, a lost connection) repeats the call, after the host's Retry-After or a growing wait.
     Ladder and repeats share `wire.attempts` calls, and DSPy's own retries are off, so no question costs more. Raises
     LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
-    BudgetSpent.
+    InputError where the caller's input is at fault: a spent budget, an image that was altered.
     """
     model = predictor.lm or lm or dspy.settings.lm
     present = {name: _clean(value) for name, value in inputs.items() if value is not None}
@@ -180,7 +180,7 @@ def _climbed(
         except AdapterParseError as error:
             raw = encodable(str(error.lm_response or "")).strip() or raw
             errors.append(_line(f"not readable: {_reason(error)}"))
-        except BudgetSpent:
+        except InputError:  # a spent budget, an image that was altered: no other wording mends it
             raise
         except (ValidationError, ValueError) as error:
             errors.append(_line(str(error)))

@@ -16,6 +16,7 @@ from program.agent import AgenticIQA
 from program.batch import BatchInterrupted
 from program.budget import Budget, BudgetSpent
 from program.calling import breaks_off
+from program.errors import ImageError
 from program.evaluation.runner import evaluate
 from program.settings import load_settings
 
@@ -160,6 +161,21 @@ def test_litellm_keeps_the_retry_after_of_its_host(loopback, iqa_on, picture):
     begun = time.perf_counter()
     assert iqa_on(server, client="litellm", wire={"backoff_s": 0.001})(image=picture()).status == "ok"
     assert time.perf_counter() - begun >= 0.4
+
+
+@pytest.mark.parametrize("client", ["native", "litellm"])
+def test_an_image_altered_meanwhile_is_told_as_that_and_not_asked_about(loopback, iqa_on, tmp_path, client):
+    file = tmp_path / "photo.png"
+    Image.effect_noise((48, 32), 40).convert("RGB").save(file)
+
+    def alter(_number, question):
+        if "plan" in question.fields:
+            Image.effect_noise((48, 32), 80).convert("RGB").save(file)
+
+    server = loopback(faults=alter)
+    with pytest.raises(ImageError, match=r"changed since it was opened; start again with the new file"):
+        iqa_on(server, client=client)(image=file)
+    assert server.stats()["by_field"] == {"plan": 1}
 
 
 def test_a_refused_key_is_told_at_once(loopback, iqa_on, picture):
