@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dspy import lm15
+from dspy.clients import costs
 
 from program.backends import ImageLimits
 from program.images import HOST, IMAGES
@@ -15,7 +16,7 @@ from program.lms.wire_images import encoded_image, note_refusal
 from program.redaction import redact, scrub
 
 __all__ = (
-    "AsyncReferenceEngine", "FeatureRefused", "ReferenceEngine", "Service", "resolve_references",
+    "AsyncReferenceEngine", "FeatureRefused", "ReferenceEngine", "Service", "cost_usd", "resolve_references",
     "share_what_is_refused",
 )  # fmt: skip
 
@@ -48,6 +49,8 @@ class Service:
     limits: ImageLimits
     wire_model: str | None = None
     """The model's name on the wire where it differs from the LM's, which is what caches are keyed by."""
+    priced_as: tuple[str, str] | None = None
+    """Provider and model in DSPy's price list; None for a server, which has no price there."""
     title: str = ""
     """What the user called the model, for notes."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -124,6 +127,13 @@ def share_what_is_refused(lms: Sequence[Any]) -> None:
         service = getattr(getattr(lm, "engine", None), "service", None)
         if isinstance(service, Service):
             service.refused = by_model.setdefault(str(lm.model), service.refused)
+
+
+def cost_usd(engine: Any, request: lm15.Request, response: lm15.Response) -> float | None:
+    """Return what DSPy estimates an answer to have cost; None where it knows no price. It prices no custom engine."""
+    provider, model = getattr(getattr(engine, "service", None), "priced_as", None) or (None, request.model)
+    cost, _ = costs.estimate_cost(response, provider=provider, requested_model=model, request=request)
+    return None if cost is None else float(cost)
 
 
 def _says_something(response: lm15.Response) -> bool:
