@@ -117,6 +117,31 @@ def test_a_budget_is_never_passed_for_a_refused_feature(loopback, loopback_modul
     assert server.stats()["requests"] == budget.calls == calls
 
 
+def test_two_ways_to_ask_for_the_levels_share_one_allowance(loopback, iqa_on, picture):
+    drops = ["drop", "drop"]
+
+    def fault(_number, question):
+        if "quality_level" in question.fields:
+            return drops.pop() if drops else "no_logprobs"
+        return "drop" if "quality_probs" in question.fields else None
+
+    server = loopback(faults=fault)
+    with pytest.raises(dspy.utils.exceptions.LMError):
+        iqa_on(server, scoring="auto")(image=picture())
+    asked = server.stats()["by_field"]
+    assert asked["quality_level"] + asked["quality_probs"] == ATTEMPTS
+
+
+def test_a_letter_stands_where_no_call_is_left_for_the_numbers(loopback, iqa_on, picture):
+    drops = ["drop"] * (ATTEMPTS - 1)
+    server = loopback(
+        faults=lambda _n, q: (drops.pop() if drops else "no_logprobs") if "quality_level" in q.fields else None
+    )
+    result = iqa_on(server, scoring="auto")(image=picture())
+    assert (result.status, result.level_probabilities_from) == ("ok", "classification")
+    assert "quality_probs" not in server.stats()["by_field"]
+
+
 def test_refused_features_share_the_allowance_of_their_question(loopback, loopback_module, iqa_on, picture):
     def fault(_n, question):
         return "drop" if "findings" in question.fields or "plan" in question.fields else None
