@@ -20,7 +20,7 @@ from program.agent import AgenticIQA
 from program.errors import InputError, did_you_mean
 from program.evaluation.evaluating import tool_versions
 from program.evaluation.record import Dataset
-from program.lms.build import build_lm, model_name, resolves_references
+from program.lms.build import build_lm, resolves_references
 from program.resources import Role
 from program.saving import check_folder, program_sha256
 from program.settings import RecipeSettings, RoleSettings, Settings
@@ -162,7 +162,7 @@ def prepared(
         resume=resume, lm=lm,
     )  # fmt: skip
     if teacher_lm is not None:
-        model_name(teacher_lm)
+        build_lm(settings.with_model(teacher_lm).models.summarizer, cache_dir=None)
     for name in optimizers:
         reads = not job.embedded and (name not in REFLECTING or job.reflection is not None)
         check_recipe(

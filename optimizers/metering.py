@@ -7,6 +7,7 @@ import dspy
 
 from optimizers.taught import SearchStopped
 from program.budget import BudgetSpent, current_budget
+from program.lms.reference_engine import cost_usd
 
 __all__ = ("metered_lm",)
 
@@ -33,10 +34,14 @@ class _MeteredEngine:
                 budget.charge()
             except BudgetSpent as error:  # optimizers swallow errors of this model and go on
                 raise SearchStopped(error) from error
-        response = self._inner.complete(request)
-        if budget is not None:
-            budget.settle(None, self._model)
-        return response
+        cost: float | None = 0.0
+        try:
+            response = self._inner.complete(request)
+            cost = cost_usd(self._inner, request, response)
+            return response
+        finally:
+            if budget is not None:
+                budget.settle(cost, self._model)
 
 
 def metered_lm(lm: dspy.BaseLM) -> dspy.BaseLM:

@@ -5,7 +5,9 @@ import json
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -14,8 +16,8 @@ from dspy.utils.exceptions import AdapterParseError, LMError, is_retryable_lm_er
 from pydantic import BaseModel, ValidationError
 
 from program.backends import ImageLimits
-from program.budget import BudgetSpent
 from program.calling import call, encodable, host_of, is_unusable, retry_after_s
+from program.errors import InputError
 from program.gate import gate_for, single_flight, wire_settings
 from program.images import HOST, IMAGES, ImageRef
 from program.lms.build import adapter_for, resolves_references
@@ -23,7 +25,7 @@ from program.lms.wire_images import encoded_image, limits_for
 from program.metering import book
 from program.recall import keep, question_key, recall
 
-__all__ = ("RUNGS", "Answer", "ask")
+__all__ = ("RUNGS", "Answer", "ask", "sharing_calls")
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ def ask(
     A transport fault (429, 5xx, a lost connection) repeats the call, after the host's Retry-After or a growing wait.
     Ladder and repeats share `wire.attempts` calls, and DSPy's own retries are off, so no question costs more. Raises
     LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
-    BudgetSpent.
+    InputError where the caller's input is at fault: a spent budget, an image that was altered.
     """
     model = predictor.lm or lm or dspy.settings.lm
     present = {name: _clean(value) for name, value in inputs.items() if value is not None}
@@ -94,6 +96,24 @@ def ask(
 
 
 @dataclass
+class _Calls:
+    left: int
+
+
+_SHARED: ContextVar[_Calls | None] = ContextVar("agentic_iqa_calls", default=None)
+
+
+@contextmanager
+def sharing_calls() -> Iterator[None]:
+    """Let what is asked inside cost together what one question may: it is one, put in several ways."""
+    token = _SHARED.set(_Calls(wire_settings().attempts))
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+@dataclass
 class _Question(Generic[T]):
     """What stays the same over a ladder, and how many calls it may still cost."""
 
@@ -108,25 +128,25 @@ class _Question(Generic[T]):
 
     def __post_init__(self) -> None:
         self.wire = wire_settings()
-        self.left = self.wire.attempts
+        self.calls = _SHARED.get() or _Calls(self.wire.attempts)
 
     def put(self, signature: type[dspy.Signature]) -> dspy.Prediction:
         """Call the model, again after a transport fault as long as calls are left."""
         while True:
-            self.left -= 1
+            self.calls.left -= 1
             try:
                 return call(
                     self.predictor, signature, self.demos, self.inputs, self.lm, self.config, self.shown, self._another
                 )  # fmt: skip
             except LMError as error:
-                if not is_retryable_lm_error(error) or self.left == 0:
+                if not is_retryable_lm_error(error) or self.calls.left == 0:
                     raise
                 self._wait(error)
 
     def _another(self) -> bool:
-        if self.left == 0:
+        if self.calls.left == 0:
             return False
-        self.left -= 1
+        self.calls.left -= 1
         return True
 
     def _wait(self, error: LMError) -> None:
@@ -166,7 +186,7 @@ def _climbed(
     errors: list[str] = []
     raw = ""
     for number, rung in enumerate(RUNGS):
-        if question.left == 0:
+        if question.calls.left == 0:
             break
         asked = (
             signature if number == 0 else signature.with_instructions(signature.instructions + _hint(number, example))
@@ -180,7 +200,7 @@ def _climbed(
         except AdapterParseError as error:
             raw = encodable(str(error.lm_response or "")).strip() or raw
             errors.append(_line(f"not readable: {_reason(error)}"))
-        except BudgetSpent:
+        except InputError:  # a spent budget, an image that was altered: no other wording mends it
             raise
         except (ValidationError, ValueError) as error:
             errors.append(_line(str(error)))

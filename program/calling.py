@@ -18,7 +18,8 @@ from program.budget import current_budget
 from program.errors import InputError
 from program.gate import Gate, gate_for
 from program.lms.build import adapter_for, is_embedded, resolves_references
-from program.lms.reference_engine import FeatureRefused
+from program.lms.reference_engine import FeatureRefused, cost_usd
+from program.lms.unquoting import Unquoting
 from program.metering import book
 
 __all__ = ("MAX_TEXT", "breaks_off", "call", "encodable", "host_of", "is_unusable", "retry_after_s")
@@ -50,9 +51,10 @@ def call(
     # DSPy keeps ten thousand calls with their whole prompts, 30 KB each: only of a user's own LM, who can look there.
     ledger = _Ledger(lm, kept=not dspy.settings.disable_history and not resolves_references(lm))
     admission = _Admission(lm, ledger, another)
+    callbacks = dspy.settings.callbacks if is_embedded(lm) else [Unquoting(lm), *dspy.settings.callbacks]
     try:
         with (
-            dspy.context(lm=lm, adapter=adapter_for(lm), disable_history=False),
+            dspy.context(lm=lm, adapter=adapter_for(lm), disable_history=False, callbacks=callbacks),
             admission.of_lm(ledger) as prepared,
         ):
             with _retraced(shown):
@@ -166,7 +168,9 @@ class _Engine:
         while True:
             try:
                 with self._admission:
-                    return attempt(request)
+                    response: lm15.Response = attempt(request)
+                    self._admission.costs_usd.append(cost_usd(self._inner, request, response))
+                return response
             except FeatureRefused as refusal:
                 if not self._admission.refused():
                     raise refusal.error from None
@@ -180,7 +184,10 @@ class _Admission:
         host = host_of(lm)
         self._gate: Gate | None = gate_for(host) if host is not None else None
         self._budget = current_budget()
+        self._free = is_embedded(lm)
         self._went_out = False
+        self.costs_usd: list[float | None] = []
+        """What each answered request cost; DSPy does not price those of an engine that it did not make itself."""
         self._around = False
         self._place: Any = None
 
@@ -189,25 +196,31 @@ class _Admission:
 
     def __enter__(self) -> None:
         if self._budget is not None:
-            self._budget.charge()
+            self._budget.charge(free=self._free)
         self._went_out = True
         if self._gate is not None:
             self._place = self._gate.admitted()
-            self._place.__enter__()
+            try:
+                self._place.__enter__()
+            except BaseException:
+                self._place = None
+                if not self._around:
+                    self._pay(0.0)
+                raise
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, kind: Any, *raised: Any) -> None:
         if self._place is not None:
-            self._place.__exit__(*raised)
+            self._place.__exit__(kind, *raised)
             self._place = None
+        if not self._around:  # else the price comes with what DSPy notes of the call
+            self._pay(self.costs_usd[-1] if kind is None else 0.0)
 
     def refused(self) -> bool:
         """Return whether the call may be made again without what was refused; if so, book the refused one."""
         if not self._another():
             return False
-        self._went_out = False  # this one is settled here
+        self._went_out = False  # this one is booked here
         book(cached=False)
-        if self._budget is not None:
-            self._budget.settle(0.0, str(self._lm.model))
         return True
 
     def settle(self) -> None:
@@ -221,14 +234,18 @@ class _Admission:
             if answered:
                 book(cached=True)
             return
-        known = [entry["cost"] for entry in self._ledger.entries if entry.get("cost") is not None]
+        costs = [entry.get("cost") for entry in self._ledger.entries] if self._around else self.costs_usd
+        known = [cost for cost in costs if cost is not None]
         cost = sum(known) if known else None
         book(cached=False, input_tokens=tokens[0], output_tokens=tokens[1], cost_usd=cost)
         if self._gate is not None and answered:
             self._gate.spent(sum(tokens))
-        if self._budget is not None:
-            free = not answered or is_embedded(self._lm)
-            self._budget.settle(0.0 if cost is None and free else cost, str(self._lm.model))
+        if self._around:
+            self._pay(cost if answered else 0.0)
+
+    def _pay(self, cost_usd: float | None) -> None:
+        if self._budget is not None and not self._free:
+            self._budget.settle(cost_usd, str(self._lm.model))
 
 
 class _Prepared:

@@ -54,7 +54,7 @@ def local_checks(settings: Settings) -> list[Check]:
     """Return the checks that ask no model."""
     entries = [entry.key_env for entry in settings.models.backends.values() if entry.key_env]
     return [
-        _versions(), _torch(), _tools(settings), _store(settings), *_caches(settings), _keys([*KEYS, *entries]),
+        _versions(), _torch(), _tools(settings), _store(settings), _cache(settings.cache_dir), _keys([*KEYS, *entries]),
         *_optional(),
     ]  # fmt: skip
 
@@ -120,22 +120,15 @@ def _store(settings: Settings) -> Check:
     return Check.passed("MLflow store", f"{redact(tracker.tracking_uri)} can be written")
 
 
-def _caches(settings: Settings) -> list[Check]:
-    dspy_folder = Path(os.environ.get("DSPY_CACHEDIR") or Path.home() / ".dspy_cache")
-    folders = {"cache": settings.cache_dir, "model answers": dspy_folder}
-    return [_cache(name, folder) for name, folder in folders.items()]
-
-
-def _cache(name: str, folder: Path) -> Check:
+def _cache(folder: Path) -> Check:
+    name, mend = "cache", "set cache_dir (AGENTICIQA_CACHE_DIR)"
     if not folder.exists():
         parent = next(p for p in folder.resolve().parents if p.exists())
         if parent.is_dir() and os.access(parent, os.W_OK):
             return Check.passed(name, f"{folder} is empty")
-        return Check.failed(name, f"{folder} cannot be made", "set cache_dir (AGENTICIQA_CACHE_DIR) or DSPY_CACHEDIR")
+        return Check.failed(name, f"{folder} cannot be made", mend)
     if not os.access(folder, os.W_OK):
-        return Check.failed(
-            name, f"{folder} cannot be written", "set cache_dir (AGENTICIQA_CACHE_DIR) or DSPY_CACHEDIR"
-        )
+        return Check.failed(name, f"{folder} cannot be written", mend)
     parts = {path.name: _size(path) for path in sorted(folder.iterdir()) if path.is_dir()}
     told = ", ".join(f"{part} {_shown(size)}" for part, size in parts.items() if size and not part.isdigit())
     return Check.passed(name, f"{folder}: {_shown(_size(folder))}" + (f" ({told})" if told else ""))

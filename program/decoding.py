@@ -50,6 +50,14 @@ _UPRIGHT: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
 }
 """From the stored rows and columns to the displayed ones, by EXIF orientation (CIPA DC-008, table 4.6.4)."""
 
+_REPEATED = (
+    (b"\x89PNG", b"iCCP", "colour profiles"),
+    (b"\xff\xd8", b"Exif\0\0", "Exif blocks"),
+    *((plain, b"#", "comments") for plain in (b"P1", b"P2", b"P3")),
+)
+"""By how a file begins, what it has few of: Pillow takes minutes to read a small file that is made of these alone."""
+_MOST_REPEATED = 64
+
 _Area = tuple[int, int, int, int]
 
 
@@ -96,11 +104,15 @@ def decode(
 ) -> Decoded:
     """Decode an image, or an area (left, top, right, bottom in displayed pixels) of it, to at most `at_most` pixels.
 
-    Memory: the file, 4 bytes for each of its pixels and what is returned. Raises ImageError naming the image when it
-    is truncated, has more than `max_pixels` or is not an image.
+    Memory: the file, 4 bytes for each of its pixels and what is returned. Time: in proportion to the file and its
+    pixels. Raises ImageError naming the image when it is truncated, has more than `max_pixels`, is made to take long
+    or is not an image.
     """
     from PIL import Image, UnidentifiedImageError
 
+    for start, part, parts in _REPEATED:
+        if data.startswith(start) and data.count(part) > _MOST_REPEATED:
+            raise ImageError(f"image {name!r}: holds over {_MOST_REPEATED} {parts}; save it anew without them")
     try:
         with _opened(data) as image:
             if image.format not in _SUFFIX_OF_FORMAT:
@@ -111,7 +123,8 @@ def decode(
                     "scale it down, or raise images.max_pixels"
                 )
             suffix = _SUFFIX_OF_FORMAT[image.format]
-            frames = getattr(image, "n_frames", 1) if image.format in {"GIF", "PNG", "TIFF", "WEBP"} else 1
+            # How many frames is not asked for: counting them takes minutes in a file made for it.
+            several = image.format != "MPO" and getattr(image, "is_animated", False)
             image.load()
             pixels, width, height, notes = _read(image, at_most, area)
     except UnidentifiedImageError as error:
@@ -122,8 +135,8 @@ def decode(
         if isinstance(error, ImageError):
             raise
         raise ImageError(f"image {name!r}: damaged or truncated ({error}); get a whole copy") from error
-    if frames > 1:
-        notes = (f"the first of {frames} frames is judged", *notes)
+    if several:
+        notes = ("the first of several frames is judged", *notes)
     return Decoded(pixels, suffix, width, height, notes)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import dspy
 from dspy.utils.exceptions import LMInvalidRequestError
 
-from program.ask import RUNGS, Answer, ask
+from program.ask import RUNGS, Answer, ask, sharing_calls
 from program.evidence import (
     contradiction,
     findings_json,
@@ -114,7 +114,8 @@ class Summarizer(dspy.Module):
         scores = tool_scores(evidence.quality_scores)
         precisions = tool_precisions(evidence)
         asked = {**inputs, "tool_mean": self.fusion.tool_mean(scores, precisions) if scores else None}
-        answer = self._level_belief(asked)
+        with sharing_calls():
+            answer = self._level_belief(asked)
         probabilities, reasoning, source = answer.value or (None, "", None)
         rung = answer.rung
         if probabilities is None:
@@ -165,7 +166,8 @@ class Summarizer(dspy.Module):
             logger.warning("%s gave no log-probabilities; it is asked without from now on", model)
             self.resources.without_logprobs.add(model)
             if self.resources.settings.assessment.scoring == "auto":
-                return self._verbalized(inputs)
+                verbalized = self._verbalized(inputs)
+                return answer if verbalized.value is None else verbalized
         return answer
 
     def _scoring_way(self) -> Literal["probabilities", "classification", "logprobs"]:

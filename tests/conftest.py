@@ -268,6 +268,26 @@ def loopback(loopback_module):
         server.stop()
 
 
+@pytest.fixture
+def hosted(loopback, monkeypatch):
+    """Make openai/gpt-4o as `--lm` does, with the loopback in its provider's place: `lm, server = hosted()`."""
+    from dspy import lm15
+    from dspy.clients.engines import LM15Engine
+
+    from program.lms.build import build_lm
+    from program.lms.reference_engine import ReferenceEngine
+    from program.settings import load_settings
+
+    def make(**options):
+        server = loopback(**options)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-for-a-hosted-model")
+        lm = build_lm(load_settings().with_model("openai/gpt-4o").models.summarizer, cache_dir=None)
+        config = lm15.RouterConfig(base_urls={"openai-chat": server.base})
+        return lm.copy(engine=ReferenceEngine(LM15Engine(config), lm.engine.service), cache=False), server
+
+    return make
+
+
 SERVICE_SCRIPT = {
     "plan": {"plan": {
         "query_type": "IQA", "query_scope": ["Global"], "reference_mode": "No-Reference", "distortion_detection": True,

@@ -1,14 +1,18 @@
 """A budget stops before the call that would pass it, in every thread, and keeps what was finished."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
 import dspy
 import pytest
+from dspy import lm15
+from dspy.utils.exceptions import LMError
 
 from program.ask import ask
 from program.budget import Budget, BudgetSpent, current_budget
 from program.errors import InputError
+from program.metering import metered
 
 
 class Question(dspy.Signature):
@@ -96,6 +100,82 @@ def test_an_unknown_price_cannot_hold_a_limit_of_money(put, scripted_lm):
         with pytest.raises(BudgetSpent, match=r"price of 'scripted/model' is unknown"):
             put(lm)
     assert len(lm.engine.requests) == 1
+
+
+@pytest.mark.parametrize(("limit", "calls"), [(1.0, 4), (10.1, 40)])
+def test_no_more_money_is_spent_however_many_threads_ask(put, scripted_lm, monkeypatch, limit, calls):
+    monkeypatch.setattr("dspy.clients.costs.estimate_cost", lambda *_args, **_named: (0.25, {}))
+    lm = scripted_lm({"answer": {"answer": "yes"}})
+    answer = lm.engine.complete
+    monkeypatch.setattr(lm.engine, "complete", lambda request: (time.sleep(0.01), answer(request))[1])
+    with Budget(max_cost_usd=limit) as budget:
+        got = at_once(put, lm, 64)
+    assert sum(isinstance(g, BudgetSpent) for g in got) == 64 - calls
+    assert (len(lm.engine.requests), budget.cost_usd) == (calls, pytest.approx(0.25 * calls))
+
+
+@pytest.mark.parametrize("fault", ["a failure", "an unknown price"])
+def test_who_waits_for_a_price_goes_on_when_none_comes(put, scripted_lm, monkeypatch, fault):
+    if fault == "a failure":
+        monkeypatch.setattr("dspy.clients.costs.estimate_cost", lambda *_args, **_named: (0.25, {}))
+    lm = scripted_lm({"answer": {"answer": "yes"}})
+    answer, failing = lm.engine.complete, [fault == "a failure"] * 3
+
+    def complete(request):
+        time.sleep(0.05)
+        if failing and failing.pop():
+            raise lm15.AuthError("no such key", status=401)
+        return answer(request)
+
+    monkeypatch.setattr(lm.engine, "complete", complete)
+    with Budget(max_cost_usd=100) as budget:
+        got = at_once(put, lm, 8)
+    answered = 5 if fault == "a failure" else 1
+    assert got.count("yes") == answered
+    assert sum(isinstance(g, BudgetSpent) for g in got) == (0 if fault == "a failure" else 7)
+    assert budget.cost_usd == pytest.approx(1.25 if fault == "a failure" else 0)
+
+
+def test_several_answers_to_one_question_leave_nobody_waiting(put, scripted_lm, monkeypatch):
+    monkeypatch.setattr("dspy.clients.costs.estimate_cost", lambda *_args, **_named: (0.25, {}))
+    lm = scripted_lm({"answer": {"answer": "yes"}}).copy(n=2, temperature=1.0)
+    with Budget(max_cost_usd=2.1) as budget:
+        assert at_once(put, lm, 4) == ["yes"] * 4
+    assert budget.calls == 8
+
+
+def test_the_embedded_experts_calls_wait_for_no_price(tmp_path, picture):
+    from program.agent import AgenticIQA
+
+    with Budget(max_cost_usd=0.01) as budget:
+        assert AgenticIQA()(image=picture()).status == "ok"
+        with budget._changed:  # as if a call to a priced model were under way
+            budget._in_flight += 1
+        assert AgenticIQA()(image=picture(1)).status == "ok"
+
+
+def test_a_hosted_models_calls_are_priced_by_its_answers_tokens(put, hosted):
+    lm, server = hosted()
+    with metered() as usage, Budget(max_cost_usd=1) as budget:
+        put(lm)
+        put(lm, "another")
+    assert server.stats()["requests"] == 2
+    assert usage.cost_usd == pytest.approx(budget.cost_usd)
+    assert usage.cost_usd == pytest.approx(2.5e-6 * usage.input_tokens + 1e-5 * usage.output_tokens)
+
+
+def at_once(put, lm, count):
+    """Return what each of so many threads got, or the error it met."""
+
+    def tried(number):
+        try:
+            return put(lm, str(number))
+        except (BudgetSpent, LMError) as error:
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        contexts = [copy_context() for _ in range(count)]
+        return list(pool.map(lambda n: contexts[n].run(tried, n), range(count)))
 
 
 @pytest.mark.parametrize("limits", [{"max_calls": 0}, {"max_cost_usd": 0}, {"max_cost_usd": float("nan")}])

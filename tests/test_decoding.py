@@ -2,6 +2,7 @@
 
 import io
 import struct
+import time
 import zlib
 
 import numpy as np
@@ -216,7 +217,53 @@ def test_of_an_animation_the_first_frame_is_read(photo):
     for kind, options in (("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {})):
         found = decode(saved(frames[0], kind, save_all=True, append_images=frames[1:], **options), "a")
         assert np.array_equal(found.pixels, photo), kind
-        assert found.notes == ("the first of 3 frames is judged",)
+        assert found.notes == ("the first of several frames is judged",)
+
+
+def tiff_of_pages(count):
+    """One strip of 16 x 16 grey pixels, and `count` directories that show it."""
+    entries = [
+        (256, 3, 1, 16), (257, 3, 1, 16), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 8),
+        (277, 3, 1, 1), (278, 3, 1, 16), (279, 4, 1, 256),
+    ]  # fmt: skip
+    entry = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *e) for e in entries)
+    first, size = 8 + 256, len(entry) + 4
+    following = [*(first + size * (number + 1) for number in range(count - 1)), 0]
+    pages = b"".join(entry + struct.pack("<I", number) for number in following)
+    return struct.pack("<2sHI", b"II", 42, first) + bytes(256) + pages
+
+
+def behind_the_head(kind, part, length):
+    """A small image with a part repeated up to `length` bytes behind its first bytes."""
+    whole = saved(np.zeros((16, 16, 3), np.uint8), kind)
+    head = {"PNG": 33, "JPEG": 2}[kind]
+    return whole[:head] + part * (length // len(part)) + whole[head:]
+
+
+def profile_chunk():
+    data = b"iCCP" + b"a\0\0" + zlib.compress(bytes(2**20 - 1))
+    return struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
+
+
+@pytest.mark.parametrize(
+    ("file", "fault"),
+    [
+        (lambda: tiff_of_pages(3 * 2**20 // 114), None),
+        (lambda: behind_the_head("PNG", profile_chunk(), 2**20), "colour profile"),
+        (lambda: behind_the_head("JPEG", b"\xff\xe1\0\x0cExif\0\0abcd", 2 * 2**20), "Exif"),
+        (lambda: b"P1 2 2\n" + b"#\n" * 2**18 + b"1 0 0 1", "comment"),
+    ],
+    ids=["TIFF pages", "PNG profiles", "JPEG Exif", "PBM comments"],
+)
+def test_a_small_file_made_to_take_long_does_not(file, fault):
+    data = file()
+    begun = time.process_time()
+    if fault is None:
+        assert decode(data, "a").notes == ("the first of several frames is judged",)
+    else:
+        with pytest.raises(ImageError, match=f"image 'a': holds over 64 .*{fault}.*; save it anew"):
+            decode(data, "a")
+    assert time.process_time() - begun < 0.5
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "TIFF", "WEBP", "GIF"])

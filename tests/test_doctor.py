@@ -48,7 +48,22 @@ def test_the_embedded_expert_needs_no_network(capsys, monkeypatch):
     name = "model perceptual/expert (planner, executor, summarizer)"
     assert found[name]["status"] == "ok"
     assert found["MLflow store"]["status"] == found["tools"]["status"] == found["packages"]["status"] == "ok"
-    assert {"cache", "model answers", "keys", "optuna"} <= set(found)
+    assert {"cache", "keys", "optuna"} <= set(found)
+
+
+def test_the_cache_in_use_is_looked_at_and_no_other(capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()  # nothing can be made below it
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("DSPY_CACHEDIR", str(tmp_path / "file" / "dspy"))
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "lm-answers").mkdir(parents=True)
+    (tmp_path / "cache" / "lm-answers" / "cache.db").write_bytes(bytes(3 * 2**20))
+    code, found = examined(capsys)
+    assert (code, found["cache"]["status"]) == (0, "ok")
+    assert "lm-answers 3.0 MiB" in found["cache"]["detail"]
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    code, found = examined(capsys)
+    assert (code, found["cache"]["mend"]) == (1, "set cache_dir (AGENTICIQA_CACHE_DIR)")
 
 
 def test_a_server_that_sees_passes_in_one_call(loopback, capsys, monkeypatch):
@@ -154,5 +169,5 @@ def test_a_cache_folder_that_cannot_be_made_is_told(tmp_path):
     from program.checks import _cache
 
     (tmp_path / "file").write_text("no folder")
-    assert _cache("cache", tmp_path / "file" / "cache").status == "failed"
-    assert _cache("cache", tmp_path / "new" / "cache").status == "ok"
+    assert _cache(tmp_path / "file" / "cache").status == "failed"
+    assert _cache(tmp_path / "new" / "cache").status == "ok"

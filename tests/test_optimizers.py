@@ -248,6 +248,7 @@ def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest,
         ("mipro", {}, "optimizer 'mipro': needs a language model that writes instructions; give --reflection-lm"),
         ("gepaa", {}, r"optimizer 'gepaa': unknown \(did you mean 'gepa'"),
         ("labeled", {"teacher_lm": "openai/x"}, "--teacher-lm: optimizer 'labeled' takes no demos from a teacher"),
+        ("bootstrap", {"teacher_lm": "labb"}, "model 'labb': not of the form provider/model"),
         ("labeled", {"roles": "planner,judge"}, "role 'judge': unknown"),
     ],
 )
@@ -255,6 +256,14 @@ def test_refuses_early_what_it_lacks(blurred_manifest, tmp_path, optimizer, name
     with pytest.raises(InputError, match=message):
         prepared(load_settings(), str(blurred_manifest), optimizer, tmp_path / "out", **named)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_named_service_teaches(blurred_manifest, tmp_path) -> None:
+    service = {"api_base": "http://127.0.0.1:9/v1", "model": "small-vlm"}
+    settings = load_settings(overrides={"models": {"backends": {"lab": service}}})
+    job = prepared(settings, str(blurred_manifest), "bootstrap", tmp_path / "out", teacher_lm="lab")
+    teacher = job.teacher(("summarizer",))
+    assert teacher.program.resources.lm("summarizer").model.endswith("/small-vlm")
 
 
 def test_too_few_samples_are_refused_by_name_and_number() -> None:

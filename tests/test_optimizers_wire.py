@@ -10,10 +10,13 @@ import sys
 import time
 from pathlib import Path
 
+import dspy
 import numpy as np
 import pytest
 from PIL import Image
 
+from optimizers.metering import metered_lm
+from program.budget import Budget
 from program.compile import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,3 +179,16 @@ def test_the_objective_within_groups_of_eight_drives_dspys_optimizers(tmp_path, 
     capsys.readouterr()
     log = (tmp_path / "program" / "candidates.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line)["event"] for line in log].count("candidate") >= 2
+
+
+def test_reflection_is_priced_and_a_failed_call_of_it_leaves_nobody_waiting(hosted):
+    lm, server = hosted(faults=[None, "error_500"])
+    metered = metered_lm(lm.copy(num_retries=0))
+    with Budget(max_cost_usd=1) as budget:
+        metered("Write an instruction.")
+        spent = budget.cost_usd
+        with pytest.raises(dspy.utils.exceptions.LMError):
+            metered("Write another.")
+        metered("Write a third.")
+    assert server.stats()["requests"] == budget.calls == 3
+    assert 0 < spent < budget.cost_usd < 0.01

@@ -6,9 +6,13 @@ import json
 import os
 import shlex
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
+import mlflow
 import numpy as np
 import pytest
 from PIL import Image
@@ -83,6 +87,43 @@ def test_a_champion_is_dethroned_only_by_a_paired_interval_above_zero(base, sett
     worse, _ = _registered(base, settings, "rivals", _record(poor), rival=_record(good))
     assert not worse.champion
     assert find_champion(tracker, "rivals").version == 3
+
+
+@pytest.fixture
+def locked_store():
+    """A tracker whose store answers every request as one whose database is locked."""
+
+    class Locked(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps({"error_code": "INTERNAL_ERROR", "message": "database is locked"}).encode()
+            self.send_response(400)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Locked)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield SimpleNamespace(client=mlflow.MlflowClient(f"http://127.0.0.1:{server.server_port}"))
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_store_that_does_not_answer_makes_no_champion(locked_store):
+    with pytest.raises(
+        InputError, match=r"model 'rivals': .*database is locked.*; once it does, .* --resume"
+    ) as caught:
+        find_champion(locked_store, "rivals")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_a_champion_has_none(base, settings):
+    tracker = Tracker(settings.mlruns_dir, "registry")
+    assert find_champion(tracker, "nameless") is None
+    tracker.client.create_registered_model("nameless")
+    assert find_champion(tracker, "nameless") is None
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import traceback
 from pathlib import Path
 
 import dspy
@@ -116,6 +117,48 @@ def test_an_own_lm_keeps_its_key_headers_and_pictures_to_itself(engine, folder, 
     secrets = [*spelled(KEY), *spelled(HEADER_KEY), *pictures(folder)]
     assert found_in(folder, secrets) == []
     assert not [s for s in secrets if s.decode() in caplog.text]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow, of its own type hints
+@pytest.mark.parametrize("client", ["own", "litellm"])
+def test_a_key_that_a_service_quotes_is_written_nowhere(client, folder, loopback, loopback_module, capfd, monkeypatch):
+    quoted = loopback_module.Reply(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
+    server = loopback(rules=[(lambda _: True, quoted)])
+    if client == "own":
+        model, variable = ["--lm", "openai/small-vlm", "--api-base", server.base], "AGENTICIQA_API_KEY"
+    else:
+        monkeypatch.delenv("AGENTICIQA_API_KEY")
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base)
+        model, variable = ["--lm", "openai/gpt-4o"], "OPENAI_API_KEY"
+    assert assess.main(["3-0.png", *model, "-vv"]) == 2
+    assert evaluate.main(["manifest.jsonl", "--split", "test", *model, "-vv"]) == 1
+    out, err = capfd.readouterr()
+    assert server.headers[-1]["authorization"] == f"Bearer {KEY}"
+    assert KEY not in out + err
+    assert f"Incorrect API key provided: <{variable}>" in err
+    assert found_in(folder, spelled(KEY)) == []
+    told = [name for name, _ in found_in(folder, [f"<{variable}>".encode()])]
+    assert any(name.endswith("samples.json") for name in told)
+    assert any(name.endswith(".db") or "traces" in name for name in told)  # a failed call has its span, too
+
+
+@pytest.mark.parametrize("engine", ["lm15", "litellm"])
+def test_an_own_lm_that_is_refused_tells_neither_its_key_nor_its_headers(
+    engine, folder, loopback, loopback_module, monkeypatch
+):
+    monkeypatch.delenv("AGENTICIQA_API_KEY")  # what hides the key is that the LM has it
+    quoted = f"{KEY}, {HEADER_KEY} and {PASSWORD}" if engine == "litellm" else KEY
+    refusal = {"error": {"message": f"refused: {quoted}"}}
+    server = loopback(rules=[(lambda _: True, loopback_module.Reply(401, refusal))])
+    headers = {"X-Secret": HEADER_KEY, "Proxy-Authorization": f"Bearer {PASSWORD}"}
+    options = {"extra_headers": headers} if engine == "litellm" else {}  # DSPy's own client takes none
+    lm = dspy.LM("openai/gpt-4o", api_base=server.base, api_key=KEY, engine=engine, **options)
+    with pytest.raises(dspy.utils.exceptions.LMAuthError) as caught:
+        AgenticIQA(load_settings(), lm=lm)(image=folder / "0-0.png")
+    told = "".join(traceback.format_exception(caught.value)) + caught.value.message
+    assert "refused: <api_key>" in told
+    assert not [secret for secret in (KEY, HEADER_KEY, PASSWORD) if secret in told]
 
 
 def test_a_password_in_an_address_is_refused_and_not_repeated(folder, capfd):

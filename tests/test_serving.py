@@ -25,13 +25,16 @@ import pytest
 from PIL import Image
 
 from program import serve
+from program.agent import AgenticIQA
 from program.errors import SettingsError
 from program.images import IMAGES
 from program.serving.guard import CONTENT_POLICY
-from program.serving.logs import JsonLines, shortened
+from program.serving.logs import JsonLines, set_up_logs, shortened
+from program.serving.rows import assess_rows
 from program.serving.rules import OPEN_ROUTES
 from program.serving.running import bound, token_of
 from program.serving.sources import shown_name
+from program.settings import load_settings
 from program.state import Assessment
 
 TOKEN = "t0ken-of-more-than-sixteen"
@@ -573,6 +576,29 @@ def test_log_lines_hold_no_image_token_or_long_query(service_program, served, en
     assert base64.b64encode(data).decode()[:60] not in text
     assert "q" * 100 not in text
     assert len(lines) == text.count("\n") + 1
+
+
+@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "LAB_KEY", "LAB_PASSWORD", "AGENTICIQA_SERVE_TOKEN"])
+def test_the_services_log_holds_no_key_of_the_environment(name, monkeypatch):
+    monkeypatch.setenv(name, "planted-0c44e9a2b8")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    stream = io.StringIO()
+    set_up_logs(stream)
+    logging.getLogger("program.serving").error("refused: planted-0c44e9a2b8")
+    assert json.loads(stream.getvalue())["event"] == "refused: [secret]"
+
+
+def test_a_row_whose_model_fails_is_failed_and_the_others_are_answered(loopback, loopback_module, encoded, fake_runner):
+    busy = loopback_module.Reply(429, {"error": {"message": "account acct-123 is over its limit"}})
+    server = loopback(rules=[(lambda q: q.inputs.get("query") == "Fail, please.", busy)])
+    settings = load_settings(overrides={"wire": {"attempts": 3, "backoff_s": 0.001}})
+    program = AgenticIQA(settings.with_model("openai/small-vlm", server.base))
+    program.resources.__dict__["runner"] = fake_runner()
+    rows = [{"image_bytes": encoded(), "query": query} for query in ("Fail, please.", "Rate the quality.")]
+    failed, answered = assess_rows(program, rows, settings)
+    assert (failed["status"], answered["status"]) == ("failed", "ok")
+    assert failed["error"] == "the language model gave no answer (LMRateLimitError); the service's log says more"
+    assert set(failed) == set(answered)
 
 
 def test_log_texts_are_cut_and_blobs_left_out():

@@ -16,6 +16,7 @@ from program.agent import AgenticIQA
 from program.batch import BatchInterrupted
 from program.budget import Budget, BudgetSpent
 from program.calling import breaks_off
+from program.errors import ImageError
 from program.evaluation.runner import evaluate
 from program.settings import load_settings
 
@@ -113,7 +114,32 @@ def test_a_budget_is_never_passed_for_a_refused_feature(loopback, loopback_modul
     server = _refusing(loopback, loopback_module, "response_format", "temperature")
     with Budget(max_calls=calls) as budget, pytest.raises(BudgetSpent, match=f"{calls} model calls are spent"):
         iqa_on(server)(image=picture())
-    assert server.stats()["requests"] == budget.calls == budget._settled == calls
+    assert server.stats()["requests"] == budget.calls == calls
+
+
+def test_two_ways_to_ask_for_the_levels_share_one_allowance(loopback, iqa_on, picture):
+    drops = ["drop", "drop"]
+
+    def fault(_number, question):
+        if "quality_level" in question.fields:
+            return drops.pop() if drops else "no_logprobs"
+        return "drop" if "quality_probs" in question.fields else None
+
+    server = loopback(faults=fault)
+    with pytest.raises(dspy.utils.exceptions.LMError):
+        iqa_on(server, scoring="auto")(image=picture())
+    asked = server.stats()["by_field"]
+    assert asked["quality_level"] + asked["quality_probs"] == ATTEMPTS
+
+
+def test_a_letter_stands_where_no_call_is_left_for_the_numbers(loopback, iqa_on, picture):
+    drops = ["drop"] * (ATTEMPTS - 1)
+    server = loopback(
+        faults=lambda _n, q: (drops.pop() if drops else "no_logprobs") if "quality_level" in q.fields else None
+    )
+    result = iqa_on(server, scoring="auto")(image=picture())
+    assert (result.status, result.level_probabilities_from) == ("ok", "classification")
+    assert "quality_probs" not in server.stats()["by_field"]
 
 
 def test_refused_features_share_the_allowance_of_their_question(loopback, loopback_module, iqa_on, picture):
@@ -160,6 +186,21 @@ def test_litellm_keeps_the_retry_after_of_its_host(loopback, iqa_on, picture):
     begun = time.perf_counter()
     assert iqa_on(server, client="litellm", wire={"backoff_s": 0.001})(image=picture()).status == "ok"
     assert time.perf_counter() - begun >= 0.4
+
+
+@pytest.mark.parametrize("client", ["native", "litellm"])
+def test_an_image_altered_meanwhile_is_told_as_that_and_not_asked_about(loopback, iqa_on, tmp_path, client):
+    file = tmp_path / "photo.png"
+    Image.effect_noise((48, 32), 40).convert("RGB").save(file)
+
+    def alter(_number, question):
+        if "plan" in question.fields:
+            Image.effect_noise((48, 32), 80).convert("RGB").save(file)
+
+    server = loopback(faults=alter)
+    with pytest.raises(ImageError, match=r"changed since it was opened; start again with the new file"):
+        iqa_on(server, client=client)(image=file)
+    assert server.stats()["by_field"] == {"plan": 1}
 
 
 def test_a_refused_key_is_told_at_once(loopback, iqa_on, picture):

@@ -64,7 +64,7 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     if connection is None:
         return dspy.LM(name, **_allowed(name, options), **({"api_key": key} if key else {}))
     service = Service(
-        _with_entry(connection.capabilities, entry), images, connection.wire_model, role.backend,
+        _with_entry(connection.capabilities, entry), images, connection.wire_model, connection.priced_as, role.backend,
         {entry.key_env or SERVER_KEY: key} if key else {},
     )  # fmt: skip
     return dspy.LM(
@@ -91,6 +91,7 @@ class _Connection:
     capabilities: Mapping[str, Any]
     server: str | None = None
     """The address of a server of the plain protocol, to which nothing is signed over its body."""
+    priced_as: tuple[str, str] | None = None
 
 
 def _engine(connection: "_Connection", service: Service) -> ReferenceEngine:
@@ -133,8 +134,9 @@ def _hosted(name: str, key: str | None) -> _Connection | None:
     # Where the environment names a gateway (OPENAI_BASE_URL), LiteLLM goes there; the key is not for the provider.
     if capabilities is None or any(os.environ.get(f"{prefix}_{end}") for end in ("API_BASE", "BASE_URL")):
         return None
-    keys = {LM15Engine(lm15.RouterConfig(env={})).resolve(name).provider: key} if key else None
-    return _Connection(name, None, lm15.RouterConfig(api_keys=keys), capabilities)
+    route = LM15Engine(lm15.RouterConfig(env={})).resolve(name)
+    config = lm15.RouterConfig(api_keys={route.provider: key} if key else None)
+    return _Connection(name, None, config, capabilities, priced_as=(route.provider, route.model))
 
 
 _SERVER_CAPABILITIES: dict[str, Any] = {

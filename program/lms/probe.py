@@ -16,6 +16,7 @@ from program.checks import Check
 from program.errors import ModelError, did_you_mean
 from program.images import IMAGES
 from program.lms.build import adapter_for, api_key_of, build_lm, is_embedded
+from program.lms.unquoting import Unquoting
 from program.logprobs import tokens_of
 from program.query import DEFAULT_QUERY
 from program.redaction import redact
@@ -94,7 +95,7 @@ def _called(lm: dspy.LM, title: str) -> list[Check]:
     wants = {"logprobs": True, "top_logprobs": 5} if "logprobs" in lm.supported_params else {}
     started = time.perf_counter()
     try:
-        with dspy.context(lm=lm.copy(num_retries=0, cache=False), adapter=adapter_for(lm)):
+        with dspy.context(lm=lm.copy(num_retries=0, cache=False), adapter=adapter_for(lm), callbacks=[Unquoting(lm)]):
             answer = dspy.Predict(NameColours)(image=_two_halves(*asked), config=wants)
     except AdapterParseError as error:
         reply = redact(str(error.lm_response))[:80]

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dspy import lm15
+from dspy.clients import costs
 
 from program.backends import ImageLimits
 from program.images import HOST, IMAGES
 from program.lms.transport import ImageTransport, carrying, token_for
 from program.lms.wire_images import encoded_image, note_refusal
-from program.redaction import redact
+from program.redaction import redact, scrub
 
 __all__ = (
-    "AsyncReferenceEngine", "FeatureRefused", "ReferenceEngine", "Service", "resolve_references",
+    "AsyncReferenceEngine", "FeatureRefused", "ReferenceEngine", "Service", "cost_usd", "resolve_references",
     "share_what_is_refused",
 )  # fmt: skip
 
@@ -48,6 +49,8 @@ class Service:
     limits: ImageLimits
     wire_model: str | None = None
     """The model's name on the wire where it differs from the LM's, which is what caches are keyed by."""
+    priced_as: tuple[str, str] | None = None
+    """Provider and model in DSPy's price list; None for a server, which has no price there."""
     title: str = ""
     """What the user called the model, for notes."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -79,11 +82,6 @@ class Service:
             self.refused[name] = f"HTTP {error.status}: {redact(' '.join(words.split()), self.secrets)[:120]}"
             logger.warning("%s does not take %s and is asked without (%s)", self.title, name, self.refused[name])
         return bool(named)
-
-    def scrub(self, error: lm15.LM15Error) -> None:
-        """Take out of an error the key that its message may quote."""
-        error.message = redact(error.message, self.secrets)
-        error.args = tuple(redact(a, self.secrets) if isinstance(a, str) else a for a in error.args)
 
     def noted(self, request: lm15.Request, response: lm15.Response) -> lm15.Response:
         """Record what the client itself left out or changed, and log-probabilities that did not come."""
@@ -129,6 +127,13 @@ def share_what_is_refused(lms: Sequence[Any]) -> None:
         service = getattr(getattr(lm, "engine", None), "service", None)
         if isinstance(service, Service):
             service.refused = by_model.setdefault(str(lm.model), service.refused)
+
+
+def cost_usd(engine: Any, request: lm15.Request, response: lm15.Response) -> float | None:
+    """Return what DSPy estimates an answer to have cost; None where it knows no price. It prices no custom engine."""
+    provider, model = getattr(getattr(engine, "service", None), "priced_as", None) or (None, request.model)
+    cost, _ = costs.estimate_cost(response, provider=provider, requested_model=model, request=request)
+    return None if cost is None else float(cost)
 
 
 def _says_something(response: lm15.Response) -> bool:
@@ -182,7 +187,7 @@ class ReferenceEngine(_Wrapper):
             return self.service.noted(asked, self.inner.complete(asked))
         except lm15.LM15Error as error:
             learned = self.service.leaves_out(asked, error)
-            self.service.scrub(error)
+            scrub(error, self.service.secrets)
             if learned:
                 raise FeatureRefused(error) from error
             raise
@@ -210,7 +215,7 @@ class AsyncReferenceEngine(_Wrapper):
                 return self.service.noted(asked, await self.inner.complete(asked))
             except lm15.LM15Error as error:
                 if not self.service.leaves_out(asked, error):
-                    self.service.scrub(error)
+                    scrub(error, self.service.secrets)
                     raise
 
     async def stream(self, request: lm15.Request) -> AsyncIterator[Any]:

@@ -20,7 +20,7 @@ from program.serving.guard import App, Guard, note
 from program.serving.incoming import AssessRequest, BatchRequest, Job, read_batch, read_one
 from program.serving.logs import logger, shortened
 from program.serving.metrics import Metrics
-from program.serving.refusals import Refused
+from program.serving.refusals import Refused, model_fault
 from program.serving.rules import Rules
 from program.serving.sources import Sources
 from program.serving.versions import versions
@@ -179,8 +179,7 @@ def _item(result: Assessment | BaseException) -> BatchItem:
     if isinstance(result, InputError):
         return BatchItem(error=_one_line(result))
     if isinstance(result, dspy.LMError):
-        logger.error("language model: %s", _one_line(result))
-        return BatchItem(error=_model_fault(result))
+        return BatchItem(error=model_fault(result))
     logger.error("item failed", exc_info=result)
     return BatchItem(error="the service failed on this item; its log says why")
 
@@ -205,10 +204,8 @@ def _add_faults(app: FastAPI, metrics: Metrics) -> None:
         return JSONResponse({"error": text}, error.status_code, error.headers)
 
     def unanswered(request: Request, error: Exception) -> JSONResponse:
-        # What a provider says can hold the address or part of the key of an account: it goes to the log only.
-        logger.error("language model: %s", _one_line(error))
         note(request.scope, refused="model")
-        return JSONResponse({"error": _model_fault(error)}, 502)
+        return JSONResponse({"error": model_fault(error)}, 502)
 
     def failed(_: Request, __: Exception) -> JSONResponse:
         return JSONResponse({"error": "the service failed on this request; its log says why"}, 500)
@@ -218,10 +215,6 @@ def _add_faults(app: FastAPI, metrics: Metrics) -> None:
     app.add_exception_handler(HTTPException, routed)
     app.add_exception_handler(dspy.LMError, unanswered)
     app.add_exception_handler(Exception, failed)
-
-
-def _model_fault(error: BaseException) -> str:
-    return f"the language model gave no answer ({type(error).__name__}); the service's log says more"
 
 
 def _body(model: type[BaseModel], *, many: bool) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import IO, Any
 
+from program.redaction import key_variables
+
 __all__ = ("JsonLines", "logger", "set_up_logs", "shortened")
 
 logger = logging.getLogger("program.serving")
@@ -50,10 +52,10 @@ def shortened(text: str, limit: int) -> str:
     return kept if len(kept) <= limit and len(text) <= limit + 200 else kept[:limit] + "…"
 
 
-def set_up_logs(stream: IO[str] | None = None, secrets: Iterable[str] = ()) -> None:
-    """Send everything that is logged to `stream` (stderr) as JSON lines."""
+def set_up_logs(stream: IO[str] | None = None) -> None:
+    """Send everything that is logged to `stream` (stderr) as JSON lines, without the environment's keys."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines(secrets))
+    handler.setFormatter(JsonLines(key_variables().values()))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     logger.setLevel(logging.INFO)

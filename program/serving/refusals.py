@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
-__all__ = ("Refused",)
+from program.serving.logs import logger, shortened
+
+__all__ = ("Refused", "model_fault")
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a fault
@@ -15,3 +17,12 @@ class Refused(Exception):  # noqa: N818 - an answer, not a fault
         """A fixed word for the metrics: body, host, origin, token, busy, timeout, path, url, ..."""
         self.message = message
         self.headers = dict(headers or {})
+
+
+def model_fault(error: Exception) -> str:
+    """Log what a language model's service said, and return the line for the client, which holds none of it.
+
+    A provider's words can hold the address or part of the key of an account.
+    """
+    logger.error("language model: %s", shortened(" ".join(str(error).split()), 300))
+    return f"the language model gave no answer ({type(error).__name__}); the service's log says more"

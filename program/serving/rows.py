@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dspy
+
 from program.errors import InputError
 from program.query import DEFAULT_QUERY
 from program.serving.incoming import Job, job_of, row_request
-from program.serving.refusals import Refused
+from program.serving.refusals import Refused, model_fault
 from program.serving.sources import Sources
 from program.settings import Settings
 from program.state import Assessment
@@ -65,8 +67,14 @@ def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, s
     try:
         result = _job(row, settings, sources).run(program, settings.serve.max_megapixels)
     except (InputError, Refused) as error:
-        return {**dict.fromkeys(OUTPUTS), "status": "failed", "error": str(error)}
+        return _failed(str(error))
+    except dspy.LMError as error:
+        return _failed(model_fault(error))
     return _answered(result)
+
+
+def _failed(reason: str) -> dict[str, Any]:
+    return {**dict.fromkeys(OUTPUTS), "status": "failed", "error": reason}
 
 
 def _job(row: Mapping[str, Any], settings: Settings, sources: Sources) -> Job:

@@ -76,7 +76,7 @@ def serve(program: "AgenticIQA", settings: ServeSettings, listener: socket.socke
 
     from program.serving.app import create_app
 
-    set_up_logs(secrets=[v for k, v in os.environ.items() if k.endswith(("_API_KEY", "_TOKEN", "_SECRET"))])
+    set_up_logs()
     if settings.warm_up:
         _warm_up(program)
     config = uvicorn_config(create_app(program, token), settings)

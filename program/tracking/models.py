@@ -14,6 +14,7 @@ from program.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from mlflow.entities.model_registry import RegisteredModel
     from mlflow.models import ModelSignature
 
     from program.settings import Settings
@@ -91,13 +92,13 @@ def register(
 
 
 def find_champion(tracker: "Tracker", name: str) -> Version | None:
-    """Return the version with the alias `champion`; None where there is none yet."""
-    from mlflow.exceptions import MlflowException
+    """Return the version with the alias `champion`; None where there is none yet.
 
-    try:
-        return Version(name, int(tracker.client.get_model_version_by_alias(name, CHAMPION).version))
-    except MlflowException:
-        return None
+    Raises InputError where the store does not say: a version must not lead because the champion could not be found.
+    """
+    model = _found(tracker, name)
+    number = model.aliases.get(CHAMPION) if model is not None else None
+    return Version(name, int(number)) if number is not None else None
 
 
 def promote(tracker: "Tracker", version: Version) -> None:
@@ -157,13 +158,24 @@ def _copied(found: Any, store: str, cache: Path) -> Path:
 
 
 def _registered(tracker: "Tracker", name: str) -> str:
+    if _found(tracker, name) is None:
+        tracker.client.create_registered_model(name, description="AgenticIQA: judges the quality of an image.")
+    return name
+
+
+def _found(tracker: "Tracker", name: str) -> "RegisteredModel | None":
     from mlflow.exceptions import MlflowException
 
     try:
-        tracker.client.get_registered_model(name)
-    except MlflowException:
-        tracker.client.create_registered_model(name, description="AgenticIQA: judges the quality of an image.")
-    return name
+        return tracker.client.get_registered_model(name)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return None
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"model {name!r}: the MLflow store does not say whether it is there ({reason}); "
+            "once it does, run the same command with --resume"
+        ) from error
 
 
 def _requirements() -> list[str]:

@@ -5,7 +5,6 @@ of a prompt. It never sees labels, file names or manifests: images arrive as con
 """
 
 import asyncio
-import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -18,6 +17,7 @@ from dspy import lm15
 from pydantic import BaseModel
 
 from program.errors import ModelError
+from program.lms.adapter import KeptAdapter
 from program.lms.perceptual.answers import answer_fields
 from program.lms.perceptual.store import REVISION
 from program.lms.perceptual.views import Recent, Viewer
@@ -37,14 +37,6 @@ MODEL = f"perceptual/expert@{REVISION}"
 
 _Call = tuple[type[dspy.Signature], list[Any], dict[str, Any]]
 _CALL: ContextVar[_Call | None] = ContextVar("agentic_iqa_call", default=None)
-
-
-_PLAIN = dspy.JSONAdapter()
-
-
-@functools.lru_cache(maxsize=256)
-def _system_message(signature: type[dspy.Signature]) -> str:
-    return str(_PLAIN.format_system_message(signature))
 
 
 def _digest(demos: Iterable[Any]) -> str:
@@ -74,8 +66,8 @@ def _plain(value: Any) -> Any:
     return value.model_dump() if isinstance(value, BaseModel) else repr(value)
 
 
-class CallAdapter(dspy.JSONAdapter):
-    """JSONAdapter that also hands the structured call to an engine in the same process.
+class CallAdapter(KeptAdapter):
+    """The usual adapter, which also hands the structured call to an engine in the same process.
 
     The engine reads that call and not the messages, which are left for histories and traces. So they hold the task and
     the current inputs, and of the demos only how many there are and a digest: rendering thirty of them as text costs
@@ -90,14 +82,10 @@ class CallAdapter(dspy.JSONAdapter):
             messages[0] = {**messages[0], "content": messages[0]["content"] + note}
         return messages
 
-    def format_system_message(self, signature: Any) -> str:
-        """Describe the task; kept per signature, as describing its types costs milliseconds."""
-        return _system_message(signature)
-
     def __call__(
         self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: list[Any], inputs: dict[str, Any]
     ) -> Any:
-        """Format, call and parse as JSONAdapter does, with the call visible to the engine."""
+        """Format, call and parse as the usual adapter does, with the call visible to the engine."""
         token = _CALL.set((signature, demos, inputs))
         try:
             return super().__call__(lm, lm_kwargs, signature, demos, inputs)
