@@ -11,7 +11,7 @@ from rich.console import Console
 
 from data.manifest import Sample, manifest_sha256, read_manifest
 from data.quickstart import resolve_dataset
-from data.splits import check_leaks
+from data.splits import check_contents, check_leaks
 from optimizers.journal import run_key
 from optimizers.metering import metered_lm
 from optimizers.recipes import REFLECTING, check_data, check_recipe, enough_for_fusion
@@ -197,6 +197,7 @@ def _splits(manifest: Path) -> dict[str, list[Sample]]:
     splits: dict[str, list[Sample]] = {"train": [], "validation": [], "test": []}
     samples = list(read_manifest(manifest))
     check_leaks(samples)
+    check_contents(samples)
     for sample in samples:
         if sample.split is not None and sample.task != "open":
             splits[sample.split].append(sample)

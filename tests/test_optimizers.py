@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import random
+import shutil
 
 import dspy
 import numpy as np
@@ -12,6 +13,7 @@ from mlflow import MlflowClient
 from PIL import Image
 from scipy import stats
 
+from data.errors import DataError
 from data.manifest import read_manifest
 from optimizers.bench import grouped
 from optimizers.compiling import compile_program
@@ -254,6 +256,24 @@ def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest,
 def test_refuses_early_what_it_lacks(blurred_manifest, tmp_path, optimizer, named, message) -> None:
     with pytest.raises(InputError, match=message):
         prepared(load_settings(), str(blurred_manifest), optimizer, tmp_path / "out", **named)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("leak", ["group", "reference", "image", "copy"])
+def test_a_photograph_in_two_splits_is_refused_before_anything_is_taught(blurred_manifest, tmp_path, leak) -> None:
+    lines = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]
+    train, test = (next(line for line in lines if line["split"] == split) for split in ("train", "test"))
+    shutil.copy(tmp_path / train["image"], tmp_path / "another name.png")
+    if leak == "group":
+        test["group"] = train["group"]
+    elif leak == "reference":
+        train["reference"] = test["reference"] = "another name.png"
+        del train["group"], test["group"]
+    else:
+        test["image"] = train["image"] if leak == "image" else "another name.png"
+    blurred_manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    with pytest.raises(DataError, match=r"is in train and test"):
+        prepared(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
