@@ -82,7 +82,7 @@ def register_compiled(
     try:
         rival = judge(load(before.uri, settings))
     except InputError as error:
-        return Registered(version, False, f"the champion, version {before.version}, cannot be run here: {error}")
+        return Registered(version, False, f"the champion, version {before.version}, could not be judged: {error}")
     if record.failed > rival.failed:
         # Only samples that both answered can be paired: a program must not lead by failing on the hard ones.
         why = f"fails on {record.failed} of {len(record.rows)} test samples, version {before.version} on {rival.failed}"

@@ -70,6 +70,6 @@ def compile_tracked(
         run.log_params(job.params())
         with budget or nullcontext():
             result, results = compile_seeds(job, repeat, console=console)
-        log_compile(run, result, results)
-        registered = register_result(register, job, result, tracker, run) if register else None
+            log_compile(run, result, results)
+            registered = register_result(register, job, result, tracker, run) if register else None
     return Tracked(job, result, results, registered, run.run_id, f"{tracker.ui_hint}, then {tracker.runs_url}")

@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from program.agent import AgenticIQA
 from program.compile import main
+from program.saving import save
+from program.serving.rows import interface
+from program.settings import load_settings
+from program.tracking import Tracker
+from program.tracking.models import promote, register
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -148,6 +154,29 @@ def test_a_spent_budget_ends_in_one_line_and_keeps_the_best_so_far(data, loopbac
     assert "--resume goes on" in said
     assert server.stats()["requests"] <= 32
     assert (data / "program" / "program.json").is_file()
+
+
+@pytest.mark.filterwarnings("default")  # MLflow's model code warns of type hints and of its own parts
+def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, monkeypatch) -> None:
+    counting, server = loopback(), loopback()
+    assert main(command(data, counting.base, "none", "--register", "mine")) == 0
+    assert json.loads(capsys.readouterr().out)["registered"]["champion"]
+    spent = counting.stats()["requests"]
+    other = AgenticIQA(load_settings())
+    other.summarizer.score.signature = other.summarizer.score.signature.with_instructions("Rate it.")
+    settings = load_settings()
+    tracker = Tracker(settings.mlruns_dir, "champion")
+    with tracker.run("by hand") as run:
+        version = register(tracker, run, save(other, data / "other"), "mine", interface(), {})
+    promote(tracker, version)
+
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(data / "another cache"))
+    arguments = command(data, server.base, "none", "--register", "mine", "--max-calls", str(spent))
+    assert main([*arguments, "--out", str(data / "again")]) == 0
+    registered = json.loads(capsys.readouterr().out)["registered"]
+    assert (registered["version"], registered["champion"]) == (3, False)
+    assert f"budget: {spent} model calls are spent" in registered["why"]
+    assert server.stats()["requests"] == spent
 
 
 def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback) -> None:
