@@ -83,6 +83,24 @@ def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(data, loop
     assert again["chosen"] == result["chosen"]
 
 
+def test_the_plan_counts_every_seed_and_the_champion(data, loopback, capsys) -> None:
+    server = loopback()
+
+    def plan(*more: str) -> dict[str, dict[str, int]]:
+        assert main(command(data, server.base, "labeled", "--dry-run", *more)) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["most_calls"] == sum(phase["most"] for phase in told["phases"])
+        return {phase.pop("name"): phase for phase in told["phases"]}
+
+    once, thrice = plan(), plan("--repeat", "3", "--register", "mine")
+    champion = thrice.pop("champion on test")
+    assert thrice == {name: {key: 3 * value for key, value in phase.items()} for name, phase in once.items()}
+    assert champion["runs"] == 4
+    assert 2 * champion["most"] == once["test"]["most"]
+    assert plan("--register", "mine") == {**once, "champion on test": champion}
+    assert server.stats()["requests"] == 0
+
+
 @pytest.mark.parametrize("optimizer", ["gepa", "mipro"])
 def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(data, loopback, tmp_path, optimizer) -> None:
     whole = loopback()
