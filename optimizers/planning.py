@@ -113,7 +113,7 @@ def search_bound(name: str, budget: RecipeSettings, train: int, held: int, predi
     From the optimizers' own loops (DSPy 3.4, GEPA 0.1.4); a reflection call counts twice, as a reply that cannot be
     read is asked for once more.
     """
-    scored = min(budget.search_samples, held)
+    scored = min(budget.search_samples, train if name == "simba" else held)
     width, batch = budget.candidates, budget.minibatch
     match name:
         case "labeled" | "fusion":

@@ -208,6 +208,16 @@ def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback) -> 
         assert all(field in json.loads(answer) for answer in answers)
 
 
+@pytest.mark.parametrize("optimizer", ["random-search", "mipro", "simba"])
+def test_no_demo_shows_an_image_that_candidates_are_ranked_or_tested_on(data, loopback, optimizer) -> None:
+    server = loopback()
+    assert main(command(data, server.base, optimizer)) == 0
+    train = {(data / f"{number}.png").read_bytes() for number in range(4)}
+    shown = [image for asked in server.asked for image in asked.images[: -len(asked.last_images)] if asked.last_images]
+    assert shown, "no demo was shown"
+    assert set(shown) <= train
+
+
 def test_the_objective_within_groups_of_eight_drives_dspys_optimizers(tmp_path, loopback, rng, capsys) -> None:
     lines = []
     for number in range(25):
