@@ -18,11 +18,11 @@ from optimizers.recipes import REFLECTING, check_data, check_recipe, enough_for_
 from optimizers.taught import ROLES, TaughtProgram
 from program.agent import AgenticIQA
 from program.errors import InputError, did_you_mean
-from program.evaluation.evaluating import tool_versions
+from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.record import Dataset
 from program.lms.build import build_lm, model_name, resolves_references
 from program.resources import Role
-from program.saving import check_folder, program_sha256
+from program.saving import check_folder
 from program.settings import RecipeSettings, RoleSettings, Settings
 
 __all__ = ("Job", "prepared")
@@ -110,11 +110,13 @@ class Job:
 
     def key(self, program: AgenticIQA, samples: Sequence[Sample]) -> dict[str, str]:
         """Return the hashes of what the candidates depend on, by what they are called in a message."""
-        models = {role: program.resources.lm(_as_role(role)).model for role in ROLES}
+        # A model given from Python has its sampling in no settings.
+        lms = [program.resources.lm(_as_role(role)) for role in ROLES]
+        sampling = [[lm.kwargs.get(name) for name in ("temperature", "max_tokens")] for lm in lms]
         optimizers = self.settings.optimizers
         return run_key({
             "dataset": [self.dataset.manifest_sha256, sorted(s.id for s in samples)],
-            "program": [program_sha256(program), models, self.settings.assessment.model_dump()],
+            "program": [context_of(program), sampling],
             "objective": [self.settings.compile.objective, optimizers.weights],
             "optimizer": [self.optimizers, {n: self.budget(n).model_dump() for n in self.optimizers}, self.roles,
                           self.teacher_lm],

@@ -5,6 +5,7 @@ import json
 import math
 import random
 import shutil
+from dataclasses import replace
 
 import dspy
 import numpy as np
@@ -233,6 +234,30 @@ def test_a_resumed_search_scores_no_candidate_again_and_ends_the_same(blurred_ma
     for name in ("program.json", "candidates.jsonl", "run.json", "diff.md", "report.html"):
         assert (tmp_path / "out" / name).is_file(), name
     assert ("Nothing changed" in first.difference) == (first.chosen == "uncompiled")
+
+
+def test_a_compile_is_not_resumed_with_what_changes_an_answer(blurred_manifest, tmp_path, scripted_lm) -> None:
+    def job(lm=None, **overrides):
+        settings = load_settings(overrides={**SMALL, **overrides})
+        return prepared(settings, str(blurred_manifest), "none", tmp_path / "out", resume=lm is not None, lm=lm)
+
+    def key(job):
+        return job.key(AgenticIQA(job.settings, lm=job.lm), job.splits["train"])
+
+    compile_program(job())
+    again = replace(job(), resume=True)
+    assert compile_program(again).chosen == "uncompiled"
+    same = key(job())
+    for overrides in (
+        {"fusion": {"tool_weights": "equal"}}, {"fusion": {"eta": 3.0}}, {"tools": {"calibration": "paper"}},
+        {"tools": {"reduce_above_px": 1_000_000}}, {"models": {"summarizer": {"max_tokens": 77}}},
+        {"models": {"summarizer": {"temperature": 0.5}}},
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="that compile had another program; start without --resume"):
+            compile_program(replace(job(**overrides), resume=True))
+    assert key(job(compile={**SMALL["compile"], "workers": 1}, wire={"attempts": 3})) == same
+    cool, warm = (scripted_lm([]).copy(temperature=t) for t in (0.0, 1.0))
+    assert key(job(cool))["program"] != key(job(warm))["program"]
 
 
 def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest, tmp_path) -> None:
