@@ -28,7 +28,15 @@ from signatures.schemas import (
     category_of,
 )
 
-__all__ = ("Lesson", "as_references", "distortion_truth", "label_probabilities", "lessons_of", "plan_by_rule")
+__all__ = (
+    "Lesson",
+    "as_references",
+    "distortion_truth",
+    "image_url",
+    "label_probabilities",
+    "lessons_of",
+    "plan_by_rule",
+)
 
 _ABBREVIATIONS = {"wn": "Noise", "gblur": "Blurs", "jp2k": "Compression", "jpeg": "Compression"}
 """Distortion names of the public datasets that are no words."""
@@ -112,6 +120,11 @@ def as_references(value: Any) -> Any:
         return dspy.Image(url)
     inlined = re.fullmatch(r"data:image/[\w.+-]+;base64,([A-Za-z0-9+/=]+)", url)
     return dspy.Image(IMAGES.add(base64.b64decode(inlined[1])).url) if inlined else value
+
+
+def image_url(demo: Mapping[str, Any]) -> str | None:
+    """Return the reference that stands for a demo's image, or None where it has none."""
+    return getattr(demo.get("image"), "url", None)
 
 
 Truth = tuple["float | str", dict[str, Any]]
