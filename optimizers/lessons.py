@@ -217,12 +217,10 @@ def _classified(example: dspy.Example, inputs: Mapping[str, Any], resources: Res
 def _answered(example: dspy.Example, inputs: Mapping[str, Any], resources: Resources) -> Truth | None:
     if example.get("answer") is None:
         return None
-    lines = dict(line.split(". ", 1) for line in str(example.options).splitlines() if ". " in line)
-    text = lines.get(example.answer, "")
-    kind = f"{example.query} {text}"
-    return kind, {
+    text = example.options[example.answer]
+    return f"{example.query} {text}", {
         "final_answer": example.answer,
-        "quality_reasoning": f"People chose {example.answer}. {text}".strip() + ".",
+        "quality_reasoning": f"People chose {example.answer}. {text}.",
     }
 
 

@@ -73,7 +73,7 @@ def to_example(sample: Sample) -> dspy.Example:
     if sample.reference is not None:
         fields["reference"] = dspy.Image(IMAGES.add(sample.reference).url)
     if sample.options:
-        fields["options"] = "\n".join(f"{letter}. {text}" for letter, text in sample.options.items())
+        fields["options"] = sample.options
         fields["answer"] = sample.answer
     else:
         fields["quality"] = sample.quality

@@ -15,7 +15,7 @@ from PIL import Image
 from scipy import stats
 
 from data.errors import DataError
-from data.manifest import read_manifest
+from data.manifest import Sample, read_manifest
 from optimizers.bench import grouped
 from optimizers.compiling import compile_program
 from optimizers.job import prepared
@@ -26,7 +26,7 @@ from optimizers.publishing import log_compile
 from optimizers.recipes import check_data
 from optimizers.scoring import Outcome, set_score
 from optimizers.search import chosen_lessons
-from optimizers.taught import GatheredEvidence, TaughtProgram, taught_predictors
+from optimizers.taught import GatheredEvidence, Replayed, TaughtProgram, taught_predictors
 from optimizers.teaching import course_of
 from optimizers.tuning import fitted_curve
 from program.agent import AgenticIQA
@@ -162,6 +162,22 @@ def test_every_role_gets_lessons_from_what_it_was_really_asked(blurred_manifest)
             assert sum(level * p for level, p in stated.items()) == pytest.approx(sample.quality, abs=1e-4)
     found = lessons["executor.diagnose"][0].demo.findings
     assert [f.type for f in found] == ["Blurs"] or found == []
+
+
+def test_a_compile_asks_the_very_options_that_an_evaluation_asks(tmp_path, picture, service_program) -> None:
+    Image.fromarray(picture(3)).save(tmp_path / "a.png")
+    options = {letter: f"option {n}" for n, letter in enumerate("ABCDEFGHIJ")} | {"B": "What?", "C": "A. Yes B. No"}
+    sample = Sample(id="q", image=tmp_path / "a.png", query="Which one?", options=options, answer="J")
+    program = service_program(script={"final_answer": {"final_answer": "J", "quality_reasoning": "Soft."}})
+    course = course_of(program, [sample], workers=1)
+    (lesson,) = course.lessons["summarizer.answer"]
+    assert lesson.demo.quality_reasoning == "People chose J. option 9."
+    planned = len(program.engine.asked("plan"))
+    student = TaughtProgram(program, ("summarizer.answer",), course.gathered)
+    for answer in (student(**course.examples[0].inputs()).assessment, Replayed(program, course.gathered).on(sample)):
+        assert (answer.final_answer, answer.status, answer.state.options) == ("J", "ok", options)
+    assert len(program.engine.asked("plan")) == planned, "the evidence at hand was not found"
+    assert all("B. What?\nC. A. Yes B. No\n" in program.engine.text(r) for r in program.engine.asked("final_answer"))
 
 
 def test_the_data_says_which_distortion_is_there(blurred_manifest) -> None:
