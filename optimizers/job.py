@@ -104,6 +104,7 @@ class Job:
             "roles": ",".join(self.roles),
             "budgets": {name: self.budget(name).model_dump() for name in self.optimizers},
             "teacher": self.teacher_lm,
+            "resume": self.resume,
             "samples": {name: len(samples) for name, samples in self.splits.items()},
             **self.settings.model_dump(mode="json", exclude={*_UNSHOWN, "optimizers"}),
         }
