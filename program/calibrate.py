@@ -111,7 +111,7 @@ def _labelled(name: str, split: str, settings: "Settings") -> "LabelledSet":
         (s.image, s.reference): Labelled(
             s.image, s.reference, s.quality, s.group, _category(s.distortion), s.distortion in AUTHENTIC,
             # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
-            (s.mos_std or 0.0) if name in DATASETS else 0.0,
+            s.metadata.get("label_std", 0.0) if name in DATASETS else 0.0,
         )
         for s in read_manifest(manifest)
         if split in ("all", s.split) and s.quality is not None
