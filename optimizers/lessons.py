@@ -12,6 +12,7 @@ import dspy
 
 from data.kadid import severity_of
 from data.manifest import Sample
+from data.names import category_named
 from program.errors import InputError
 from program.fusion import LETTERS
 from program.images import HOST, IMAGES
@@ -25,7 +26,6 @@ from signatures.schemas import (
     Plan,
     RegionDistortions,
     ToolChoice,
-    category_of,
 )
 
 __all__ = (
@@ -37,9 +37,6 @@ __all__ = (
     "lessons_of",
     "plan_by_rule",
 )
-
-_ABBREVIATIONS = {"wn": "Noise", "gblur": "Blurs", "jp2k": "Compression", "jpeg": "Compression"}
-"""Distortion names of the public datasets that are no words."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,7 @@ def distortion_truth(sample: Sample) -> dict[str, str] | None:
     about = sample.metadata
     if about.get("identity"):
         return {}
-    category = about.get("category") or _ABBREVIATIONS.get((sample.distortion or "").casefold())
-    category = category or (category_of(sample.distortion.replace("_", " ")) if sample.distortion else None)
+    category = about.get("category") or category_named(sample.distortion)
     severity = about.get("severity") or (severity_of(sample.quality) if sample.quality is not None else None)
     if category is None or severity is None:
         return None

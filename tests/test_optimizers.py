@@ -185,7 +185,11 @@ def test_the_data_says_which_distortion_is_there(blurred_manifest) -> None:
     assert distortion_truth(sample) == {"Blurs": "none"}
     assert distortion_truth(sample.model_copy(update={"mos": 2.0})) == {"Blurs": "severe"}
     assert distortion_truth(sample.model_copy(update={"distortion": "wn", "mos": 1.0})) == {"Noise": "extreme"}
-    assert distortion_truth(sample.model_copy(update={"distortion": "authentic"})) is None
+    for name, category in (("fastfading", "Compression"), ("mean_shift", "Brightness change")):
+        named = sample.model_copy(update={"distortion": name, "mos": 3.0})
+        assert set(distortion_truth(named)) == {category}
+    for name in ("authentic", "color_block"):
+        assert distortion_truth(sample.model_copy(update={"distortion": name})) is None
     assert distortion_truth(sample.model_copy(update={"metadata": {"identity": True}})) == {}
 
 
