@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from data.manifest import Sample, read_manifest
+from data.splits import group_of
 from program import AgenticIQA, load
 from program.evaluation.intervals import wilson
 
@@ -65,7 +66,7 @@ def _is_right(program: AgenticIQA, sample: Sample, image: Path) -> bool:
 def _deranged(samples: Sequence[Sample], rng: np.random.Generator) -> list[int]:
     """Return for each question another question's number, of another content wherever there is one."""
     order = rng.permutation(len(samples))
-    groups = [s.group or s.id for s in samples]
+    groups = [group_of(s) for s in samples]
     for step in range(1, len(samples)):
         turned = np.roll(order, step)
         if all(groups[a] != groups[b] for a, b in zip(order, turned, strict=True)):

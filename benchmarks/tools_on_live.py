@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from data.distortions import CATEGORIES
 from data.manifest import Sample, read_manifest
+from data.names import category_named
 from data.quickstart import resolve_dataset
 from program.cli import add_settings_flags, run_command, settings_from
 from program.errors import ToolError
@@ -31,11 +31,9 @@ from program.tools.calibration import Calibration
 from program.tools.registry import ToolRegistry, ToolSpec
 from program.tools.runner import Measurement, ToolRunner
 from program.tools.survey import survey
-from signatures.schemas import DISTORTION_CATEGORIES, category_of
+from signatures.schemas import DISTORTION_CATEGORIES
 
 LIVE = "../shared/data/live/manifest.jsonl"
-OTHER_NAMES = {"wn": "Noise", "fastfading": "Compression"}
-"""LIVE's names that say nothing to `category_of`; fast fading is JPEG 2000 with transmission errors."""
 MEANS = (("VIF", "FSIM"), ("VIF", "VSI"), ("VIF", "GMSD"), ("VIF", "FSIM", "VSI"), ("VIF", "FSIM", "VSI", "GMSD"))
 
 Row = dict[str, Any]
@@ -78,7 +76,10 @@ def _run(arguments: argparse.Namespace) -> int:
             runner, specs, [(s.image, s.reference) for s in samples], on_image=lambda: progress.advance(task)
         )
     study = Study(
-        np.array([s.quality for s in samples], float), [_category(s) for s in samples], measured, runner.calibration
+        np.array([s.quality for s in samples], float),
+        [category_named(s.distortion) for s in samples],
+        measured,
+        runner.calibration,
     )
     rows = [study.tool(spec) for spec in specs]
     for mode in ("FR", "NR"):
@@ -205,11 +206,6 @@ def _table(title: str, rows: list[Row]) -> Table:
             beside = f"{lead:+.3f} [{least:+.3f}, {most:+.3f}] to {row['beside']['tool']}"
             table.caption = f"{table.caption}\\n{told}, {beside}"
     return table
-
-
-def _category(sample: Sample) -> str | None:
-    name = sample.distortion or ""
-    return CATEGORIES.get(name) if name in CATEGORIES else OTHER_NAMES.get(name) or category_of(name)
 
 
 def _number(measurement: Measurement | None, field: str) -> float:

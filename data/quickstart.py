@@ -40,7 +40,7 @@ from data.quickstart_lines import Images, lines_with_reference, lines_without_re
 
 __all__ = ("DATASETS", "FULL", "QuickstartPlan", "build_quickstart", "resolve_dataset")
 
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 """Raise it when the same inputs would give other images, questions or lines: old folders are then left aside."""
 
 DATASETS: Mapping[str, str] = {"quickstart": "manifest.jsonl", "quickstart-fr": "manifest-fr.jsonl"}

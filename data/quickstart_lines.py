@@ -46,7 +46,6 @@ def _scoring(images: Images, folder: Path, *, with_reference: bool = False) -> I
                 reference=reference,
                 query=SCORING_QUERIES[number % len(SCORING_QUERIES)],
                 mos=mean.mos,
-                mos_std=mean.mos_std,
                 **_about(name, version),
             )
 
@@ -72,13 +71,19 @@ def _question_sample(question: Question, number: int, image: Path) -> Sample:
 
 
 def _about(name: str, version: Version) -> dict[str, Any]:
+    """Return what is known of an image beside its score.
+
+    "label_std" is the deviation of KADID-10k's images from the score, not of people's opinions of this one.
+    """
     photograph = PHOTOGRAPHS[name]
     metadata: dict[str, Any] = {"photograph": name, "licence": photograph.licence, "source": photograph.source}
     if version.distortion:
+        mean = level_mean(version.distortion, version.level)
         metadata |= {
             "level": version.level,
             "category": CATEGORIES[version.distortion],
-            "severity": severity_of(level_mean(version.distortion, version.level).mos),
+            "severity": severity_of(mean.mos),
+            "label_std": mean.mos_std,
             "identity": (version.distortion, version.level) in IDENTITIES,
             "label_note": LABEL_NOTE,
         }

@@ -27,7 +27,8 @@ def huggingface(release: Release) -> Iterator[Sample]:
     """Read a dataset of the `datasets` library; columns are named as manifest fields or by --columns FIELD=COLUMN."""
     if release.images is None:
         raise DataError("dataset 'huggingface': no folder for its images; name one")
-    release.images.mkdir(parents=True, exist_ok=True)
+    folder = release.images.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     for split, rows in _splits(release.root):
         columns = _image_columns(rows, release)
         for number, row in enumerate(_undecoded(rows, columns, release)):
@@ -36,10 +37,9 @@ def huggingface(release: Release) -> Iterator[Sample]:
             fields |= {name: value for name, value in row.items() if name not in columns.values()}
             for field, column in columns.items():
                 if row[column] is not None:
-                    fields[field] = str(_store(row[column], release.images, where).resolve())
+                    fields[field] = str(_store(row[column], folder, where))
             others = {field: column for field, column in release.columns.items() if field not in columns}
-            sample = sample_from_row(replace(release, columns=others), fields, release.images, where)
-            yield sample.model_copy(update={"group": sample.group if "group" in row or "group" in others else None})
+            yield sample_from_row(replace(release, columns=others), fields, folder, where)
 
 
 def _splits(root: Path) -> Iterator[tuple[str, Any]]:

@@ -103,9 +103,8 @@ def _fields(release: Release, row: dict[str, Any], folder: Path, where: str) -> 
         fields["higher_is_better"] = next((v for v in (release.higher_is_better, higher) if v is not None), True)
     fields |= {name: str(value) for name in TEXTS if not _is_empty(value := row.pop(name, None))}
     fields["regions"] = row.pop("regions", None) or None
-    fields.setdefault(
-        "group", str(fields["image"].relative_to(folder)) if fields["image"].is_relative_to(folder) else None
-    )
+    content = fields.get("reference", fields["image"])
+    fields.setdefault("group", str(content.relative_to(folder)) if content.is_relative_to(folder) else None)
     fields["metadata"] = {key: value for key, value in row.items() if not _is_empty(value) and _is_plain(value)}
     return fields
 

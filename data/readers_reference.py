@@ -11,6 +11,7 @@ from pathlib import Path
 from data.distortions import DISTORTIONS
 from data.errors import DataError
 from data.manifest import Sample
+from data.names import LIVE_NAMES
 from data.release import ImageFolder, Release, as_number, read_csv, read_mat, read_xlsx
 
 __all__ = ("csiq", "kadid10k", "live", "pipal", "tid2013")
@@ -29,8 +30,6 @@ KADID10K_DISTORTIONS = (*DISTORTIONS[:14], "denoise", *DISTORTIONS[14:])
 
 LIVE_FOLDERS = (("jp2k", 227), ("jpeg", 233), ("wn", 174), ("gblur", 174), ("fastfading", 174))
 """LIVE's folders in the order of its tables, with their number of images (originals among them)."""
-
-LIVE_DISTORTIONS = {"jp2k": "jpeg2000", "wn": "white_noise", "gblur": "gaussian_blur"}
 
 CSIQ_TYPES = {
     "noise": ("awgn", "AWGN", "white_noise"),
@@ -126,7 +125,7 @@ def live(release: Release) -> Iterator[Sample]:
             reference=references.find(name),
             mos=as_number(labels[names[0]][index], table, f"entry {index + 1}"),
             mos_std=as_number(labels["dmos_std"][index], table, f"entry {index + 1}") if realigned else None,
-            distortion=LIVE_DISTORTIONS.get(folder, folder),
+            distortion=LIVE_NAMES.get(folder, folder),
             group=Path(name).stem.casefold(),
             metadata={"realigned": realigned},
         )

@@ -1,14 +1,16 @@
 """Splits by content: a group (a photograph, a scene) is in one split only, and every split spans the scores.
 
-A sample without a group is a group of its own, named by its id. Of each group, 8 bytes of hash, the sum of its scores
-and their number are kept (about 40 bytes a group), so a manifest with a million groups is split in bounded memory.
+Samples without a group are grouped by their reference, else by their image. Of each group, 8 bytes of hash, the sum of
+its scores and their number are kept (about 40 bytes a group), so a manifest with a million groups is split in bounded
+memory.
 """
 
 import hashlib
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from data.errors import DataError
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ("FRACTIONS", "SplitPlan", "check_leaks", "find_leaks", "group_of", "plan_splits", "with_splits")
+__all__ = (
+    "FRACTIONS", "SplitPlan", "check_contents", "check_leaks", "find_leaks", "group_of", "plan_splits", "with_splits",
+)  # fmt: skip
 
 FRACTIONS = (0.6, 0.2, 0.2)
 """Default shares of train, validation and test."""
@@ -28,8 +32,8 @@ _SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def group_of(sample: Sample) -> str:
-    """Return the sample's group, or its id where it has none."""
-    return sample.group if sample.group is not None else sample.id
+    """Return the sample's group; where it has none, its reference's path, else its image's."""
+    return sample.group if sample.group is not None else str(sample.reference or sample.image)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def plan_splits(
     groups, their scores and the seed alone, not on their order or the machine. Raises DataError when a share is
     negative or all are zero, or when a share above zero would get no group.
 
-    >>> samples = [Sample(id=name, image="x.png") for name in "abcde"]
+    >>> samples = [Sample(id=name, image="x.png", group=name) for name in "abcde"]
     >>> sorted(plan_splits(samples).groups.items())
     [('test', 1), ('train', 3), ('validation', 1)]
     """
@@ -121,6 +125,36 @@ def check_leaks(samples: Iterable[Sample]) -> None:
         group, splits = next(iter(leaks.items()))
         more = f" (and {len(leaks) - 1} more)" if len(leaks) > 1 else ""
         raise DataError(f"group {group!r}{more}: is in {' and '.join(splits)}; keep each group in one split")
+
+
+def check_contents(samples: Iterable[Sample]) -> None:
+    """Raise DataError naming an image or reference whose bytes are in more than one split, under whatever names.
+
+    Files that are not there are passed over. Only files of one length are read, so unequal ones cost nothing.
+    """
+    splits: defaultdict[Path, set[Split]] = defaultdict(set)
+    for sample in samples:
+        for path in (sample.image, sample.reference):
+            if sample.split is not None and path is not None:
+                splits[path].add(sample.split)
+    by_length: defaultdict[int, list[Path]] = defaultdict(list)
+    for path in splits:
+        if path.is_file():
+            by_length[path.stat().st_size].append(path)
+    for paths in by_length.values():
+        if len(set().union(*(splits[path] for path in paths))) == 1:
+            continue
+        found: defaultdict[bytes, set[Split]] = defaultdict(set)
+        for path in paths:
+            with path.open("rb") as file:
+                of_content = found[hashlib.file_digest(file, "sha256").digest()]
+            of_content |= splits[path]
+            if len(of_content) > 1:
+                named = " and ".join(split for split in _SPLITS if split in of_content)
+                raise DataError(
+                    f"image {str(path)!r}: is in {named} (by content); keep it in one split (python -m data.check "
+                    "lists all)"
+                )
 
 
 def _scores_by_group(samples: Iterable[Sample]) -> "tuple[KeyTable, array[float], array[int]]":

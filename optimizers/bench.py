@@ -38,6 +38,8 @@ class Bench:
     student: TaughtProgram
     course: Course
     validation: Sequence[dspy.Example]
+    scored: Sequence[dspy.Example]
+    """What gives a candidate its search score in a recipe that lets a model write; empty for the others."""
     objective: Objective
     ledger: Ledger
     budget: RecipeSettings

@@ -119,7 +119,9 @@ class _Compile:
         tasks = {"mcq" if e.get("answer") is not None else "scoring" for e in train.examples}
         names = taught_predictors(base, job.roles, sorted(tasks))
         budget, kind, seed = job.budget(name), job.settings.compile.objective, job.settings.seed
-        scored_on = search_examples(validation.examples, budget, kind, seed) if name in REFLECTING else []
+        # SIMBA makes demos of what it scores, so that may not be what candidates are chosen on.
+        pool = train if name == "simba" else validation
+        scored_on = search_examples(pool.examples, budget, kind, seed) if name in REFLECTING else []
         expected = {member.id for e in scored_on for member in e.get("members") or [e]}
         ledger = Ledger(
             Objective(job.settings.optimizers.weights), expected, lambda scored: self._log_scored(name, scored)
@@ -127,7 +129,7 @@ class _Compile:
         student = TaughtProgram(base, names, train.gathered, watch=ledger.knows)
         with progress(self.console, name, None) as advance:
             bench = Bench(
-                student, train, validation.examples, ledger.objective, ledger, budget, kind, seed,
+                student, train, validation.examples, scored_on, ledger.objective, ledger, budget, kind, seed,
                 job.settings.compile.workers, reflection=job.reflection if name in REFLECTING else None,
                 teacher=job.teacher(names), known=self.journal.known,
                 memory=self.memory, on_candidate=self._log_candidate, advance=advance,

@@ -11,18 +11,18 @@ from rich.console import Console
 
 from data.manifest import Sample, manifest_sha256, read_manifest
 from data.quickstart import resolve_dataset
-from data.splits import check_leaks
+from data.splits import check_contents, check_leaks
 from optimizers.journal import run_key
 from optimizers.metering import metered_lm
 from optimizers.recipes import REFLECTING, check_data, check_recipe, enough_for_fusion
 from optimizers.taught import ROLES, TaughtProgram
 from program.agent import AgenticIQA
 from program.errors import InputError, did_you_mean
-from program.evaluation.evaluating import tool_versions
+from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.record import Dataset
 from program.lms.build import build_lm, resolves_references
 from program.resources import Role
-from program.saving import check_folder, program_sha256
+from program.saving import check_folder
 from program.settings import RecipeSettings, RoleSettings, Settings
 
 __all__ = ("Job", "prepared")
@@ -104,17 +104,20 @@ class Job:
             "roles": ",".join(self.roles),
             "budgets": {name: self.budget(name).model_dump() for name in self.optimizers},
             "teacher": self.teacher_lm,
+            "resume": self.resume,
             "samples": {name: len(samples) for name, samples in self.splits.items()},
             **self.settings.model_dump(mode="json", exclude={*_UNSHOWN, "optimizers"}),
         }
 
     def key(self, program: AgenticIQA, samples: Sequence[Sample]) -> dict[str, str]:
         """Return the hashes of what the candidates depend on, by what they are called in a message."""
-        models = {role: program.resources.lm(_as_role(role)).model for role in ROLES}
+        # A model given from Python has its sampling in no settings.
+        lms = [program.resources.lm(_as_role(role)) for role in ROLES]
+        sampling = [[lm.kwargs.get(name) for name in ("temperature", "max_tokens")] for lm in lms]
         optimizers = self.settings.optimizers
         return run_key({
             "dataset": [self.dataset.manifest_sha256, sorted(s.id for s in samples)],
-            "program": [program_sha256(program), models, self.settings.assessment.model_dump()],
+            "program": [context_of(program), sampling],
             "objective": [self.settings.compile.objective, optimizers.weights],
             "optimizer": [self.optimizers, {n: self.budget(n).model_dump() for n in self.optimizers}, self.roles,
                           self.teacher_lm],
@@ -197,6 +200,7 @@ def _splits(manifest: Path) -> dict[str, list[Sample]]:
     splits: dict[str, list[Sample]] = {"train": [], "validation": [], "test": []}
     samples = list(read_manifest(manifest))
     check_leaks(samples)
+    check_contents(samples)
     for sample in samples:
         if sample.split is not None and sample.task != "open":
             splits[sample.split].append(sample)

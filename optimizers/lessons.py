@@ -12,6 +12,7 @@ import dspy
 
 from data.kadid import severity_of
 from data.manifest import Sample
+from data.names import category_named
 from program.errors import InputError
 from program.fusion import LETTERS
 from program.images import HOST, IMAGES
@@ -25,13 +26,17 @@ from signatures.schemas import (
     Plan,
     RegionDistortions,
     ToolChoice,
-    category_of,
 )
 
-__all__ = ("Lesson", "as_references", "distortion_truth", "label_probabilities", "lessons_of", "plan_by_rule")
-
-_ABBREVIATIONS = {"wn": "Noise", "gblur": "Blurs", "jp2k": "Compression", "jpeg": "Compression"}
-"""Distortion names of the public datasets that are no words."""
+__all__ = (
+    "Lesson",
+    "as_references",
+    "distortion_truth",
+    "image_url",
+    "label_probabilities",
+    "lessons_of",
+    "plan_by_rule",
+)
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,7 @@ def distortion_truth(sample: Sample) -> dict[str, str] | None:
     about = sample.metadata
     if about.get("identity"):
         return {}
-    category = about.get("category") or _ABBREVIATIONS.get((sample.distortion or "").casefold())
-    category = category or (category_of(sample.distortion.replace("_", " ")) if sample.distortion else None)
+    category = about.get("category") or category_named(sample.distortion)
     severity = about.get("severity") or (severity_of(sample.quality) if sample.quality is not None else None)
     if category is None or severity is None:
         return None
@@ -112,6 +116,11 @@ def as_references(value: Any) -> Any:
         return dspy.Image(url)
     inlined = re.fullmatch(r"data:image/[\w.+-]+;base64,([A-Za-z0-9+/=]+)", url)
     return dspy.Image(IMAGES.add(base64.b64decode(inlined[1])).url) if inlined else value
+
+
+def image_url(demo: Mapping[str, Any]) -> str | None:
+    """Return the reference that stands for a demo's image, or None where it has none."""
+    return getattr(demo.get("image"), "url", None)
 
 
 Truth = tuple["float | str", dict[str, Any]]
@@ -204,12 +213,10 @@ def _classified(example: dspy.Example, inputs: Mapping[str, Any], resources: Res
 def _answered(example: dspy.Example, inputs: Mapping[str, Any], resources: Resources) -> Truth | None:
     if example.get("answer") is None:
         return None
-    lines = dict(line.split(". ", 1) for line in str(example.options).splitlines() if ". " in line)
-    text = lines.get(example.answer, "")
-    kind = f"{example.query} {text}"
-    return kind, {
+    text = example.options[example.answer]
+    return f"{example.query} {text}", {
         "final_answer": example.answer,
-        "quality_reasoning": f"People chose {example.answer}. {text}".strip() + ".",
+        "quality_reasoning": f"People chose {example.answer}. {text}.",
     }
 
 

@@ -65,8 +65,11 @@ class CallPlan:
         yield f"in all: about {self.expected:,}, at most {self.most:,} {kind}, about {_time(self.seconds)}{cost}"
 
 
-def call_plan(job: Job) -> CallPlan:
-    """Return the plan of a job. Answers that are in the cache already cost nothing, so a repeat stays far below it."""
+def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
+    """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it.
+
+    Answers that are in the cache already cost nothing, so a repeat, or a further seed, stays far below it.
+    """
     chosen, seed = job.settings.compile, job.settings.seed
     train = choose_samples(job.splits["train"], scoring=chosen.train_scoring, mcq=chosen.train_mcq, seed=seed)
     held = choose_samples(
@@ -91,9 +94,14 @@ def call_plan(job: Job) -> CallPlan:
     beside = (1, attempts) if chosen.baselines else (0, 0)
     phases.append(Phase("test", passes, full * passes + beside[0] * len(test),
                         full_most * passes + beside[1] * len(test)))  # fmt: skip
+    phases = [Phase(p.name, seeds * p.runs, seeds * p.expected, seeds * p.most) for p in phases]
+    if champion:
+        phases.append(Phase("champion on test", len(test), full * len(test), full_most * len(test)))
     expected = sum(phase.expected for phase in phases)
     if job.embedded:
-        seconds = (gathered + len(test)) * _SECONDS_EVIDENCE / chosen.workers + expected * _SECONDS_EMBEDDED
+        # A tool reads an image once, whatever the seeds: they can only draw other ones.
+        drawn = min(seeds * gathered, len(job.splits["train"]) + len(job.splits["validation"]))
+        seconds = (drawn + len(test)) * _SECONDS_EVIDENCE / chosen.workers + expected * _SECONDS_EMBEDDED
     else:
         seconds = expected * _SECONDS_PER_CALL / chosen.workers
     return CallPlan(tuple(phases), not job.embedded, seconds, _cost(job, expected))
@@ -105,7 +113,7 @@ def search_bound(name: str, budget: RecipeSettings, train: int, held: int, predi
     From the optimizers' own loops (DSPy 3.4, GEPA 0.1.4); a reflection call counts twice, as a reply that cannot be
     read is asked for once more.
     """
-    scored = min(budget.search_samples, held)
+    scored = min(budget.search_samples, train if name == "simba" else held)
     width, batch = budget.candidates, budget.minibatch
     match name:
         case "labeled" | "fusion":

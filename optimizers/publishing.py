@@ -40,7 +40,9 @@ def log_compile(run: RunHandle, result: Compiled, results: Sequence[Compiled]) -
     run.log_json(result.summary(), "result")
     run.log_folder(result.folder, "program")
     context = result.compiled.context
-    run.log_params({"tool_versions": context["tools"], "program_sha256": context["program_sha256"]})
+    run.log_params({
+        "tool_versions": context["tools"], "program_sha256": context["program_sha256"], "chosen_seed": result.seed
+    })  # fmt: skip
     run.set_tags({"chosen": result.chosen, "verdict": result.verdict.text})
 
 

@@ -45,9 +45,8 @@ def mipro(bench: Bench) -> list[Candidate]:
         num_candidates=bench.budget.candidates, num_threads=bench.workers, seed=bench.seed + 1,
         max_bootstrapped_demos=1, max_labeled_demos=1, max_errors=_ALL,
     )  # fmt: skip
-    train, scored = _examples(bench)
     final = optimizer.compile(
-        bench.student, trainset=train, valset=scored, num_trials=bench.budget.trials, minibatch=False
+        bench.student, trainset=_train(bench), valset=bench.scored, num_trials=bench.budget.trials, minibatch=False
     )
     return _candidates("mipro", bench, final)
 
@@ -59,8 +58,7 @@ def gepa(bench: Bench) -> list[Candidate]:
         reflection_minibatch_size=bench.budget.minibatch, reflection_lm=bench.reflection, num_threads=bench.workers,
         seed=bench.seed, log_dir=None, warn_on_score_mismatch=False,
     )  # fmt: skip
-    train, scored = _examples(bench)
-    return _candidates("gepa", bench, optimizer.compile(bench.student, trainset=train, valset=scored))
+    return _candidates("gepa", bench, optimizer.compile(bench.student, trainset=_train(bench), valset=bench.scored))
 
 
 def simba(bench: Bench) -> list[Candidate]:
@@ -70,9 +68,7 @@ def simba(bench: Bench) -> list[Candidate]:
         max_steps=bench.budget.steps, max_demos=bench.budget.demos or 0, prompt_model=bench.reflection,
         num_threads=bench.workers,
     )  # fmt: skip
-    # It scores on its training samples alone: those are the search's samples here.
-    _, scored = _examples(bench)
-    return _candidates("simba", bench, optimizer.compile(bench.student, trainset=scored, seed=bench.seed))
+    return _candidates("simba", bench, optimizer.compile(bench.student, trainset=bench.scored, seed=bench.seed))
 
 
 def copro(bench: Bench) -> list[Candidate]:
@@ -81,10 +77,9 @@ def copro(bench: Bench) -> list[Candidate]:
         prompt_model=bench.reflection, metric=bench.metric, breadth=bench.budget.candidates,
         depth=max(1, bench.budget.steps),
     )  # fmt: skip
-    _, scored = _examples(bench)
     settings = {"num_threads": bench.workers, "display_progress": False}
     with dspy.context(max_errors=_ALL):
-        final = optimizer.compile(bench.student, trainset=scored, eval_kwargs=settings)
+        final = optimizer.compile(bench.student, trainset=bench.scored, eval_kwargs=settings)
     return _candidates("copro", bench, final)
 
 
@@ -93,20 +88,19 @@ _ALL = 1_000_000
 
 
 def search_examples(
-    validation: Sequence[dspy.Example], budget: RecipeSettings, kind: str, seed: int
+    examples: Sequence[dspy.Example], budget: RecipeSettings, kind: str, seed: int
 ) -> list[dspy.Example]:
-    """Return what scores each candidate: at most `search_samples` of validation, drawn by seed; groups if so asked."""
-    pool = sorted(validation, key=lambda e: e.id)
+    """Return what scores each candidate: at most `search_samples` of the examples, drawn by seed; groups if asked."""
+    pool = sorted(examples, key=lambda e: e.id)
     random.Random(seed).shuffle(pool)
     chosen = pool[: budget.search_samples]
     return grouped(chosen) if kind == "groups" else chosen
 
 
-def _examples(bench: Bench) -> tuple[list[dspy.Example], list[dspy.Example]]:
+def _train(bench: Bench) -> list[dspy.Example]:
     shuffled = sorted(bench.course.examples, key=lambda e: e.id)
     random.Random(bench.seed).shuffle(shuffled)
-    train = grouped(shuffled) if bench.kind == "groups" else shuffled
-    return train, search_examples(bench.validation, bench.budget, bench.kind, bench.seed)
+    return grouped(shuffled) if bench.kind == "groups" else shuffled
 
 
 def _candidates(name: str, bench: Bench, final: TaughtProgram) -> list[Candidate]:

@@ -69,6 +69,8 @@ def register_compiled(
 ) -> Registered:
     """Register the program of `folder`, whose test record is `record`, and promote it if it beats the champion.
 
+    It beats it with a paired interval above zero, and no more failed samples.
+
     `judge` runs a program over the samples of `record`. The present champion is judged on them now, with the same
     settings and language models: figures of another day or model would not compare.
     """
@@ -80,7 +82,11 @@ def register_compiled(
     try:
         rival = judge(load(before.uri, settings))
     except InputError as error:
-        return Registered(version, False, f"the champion, version {before.version}, cannot be run here: {error}")
+        return Registered(version, False, f"the champion, version {before.version}, could not be judged: {error}")
+    if record.failed > rival.failed:
+        # Only samples that both answered can be paired: a program must not lead by failing on the hard ones.
+        why = f"fails on {record.failed} of {len(record.rows)} test samples, version {before.version} on {rival.failed}"
+        return Registered(version, False, why)
     better, why = verdict(compare(rival.rows, record.rows, seed=settings.seed))
     if better:
         promote(tracker, version)

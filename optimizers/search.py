@@ -1,8 +1,7 @@
 """Search over sets of demos: varied starts, then the best one changed a little, and a little less each time.
 
-Scored on the training samples that are no demos of the candidate, so the validation samples stay fresh for choosing.
-Where the samples share their photographs (a training image would know the demo's photograph), the validation samples
-score instead.
+Scored on the training samples whose photograph no demo of the candidate shows, so the validation samples stay fresh for
+choosing. Where most samples share their photographs, too few would be left, and the validation samples score instead.
 """
 
 import random
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 import dspy
 
-from optimizers.lessons import Lesson
+from optimizers.lessons import Lesson, image_url
 from optimizers.memory import Memory
 from optimizers.scoring import Ledger, Memo, Outcome, run_all, set_score
 from optimizers.taught import TaughtProgram
@@ -53,6 +52,7 @@ class DemoSearch:
         self._sizes = {name: size_of(name, lessons, budget) for name, lessons in self._lessons.items()}
         self._rng = random.Random(seed)
         self._memo = Memo()
+        self._groups = {example.image.url: example.group for example in course.examples}
         fresh = not course.shares_content and len(course.examples) >= 2 * max(self._sizes.values(), default=0) + 10
         pool = list(course.examples if fresh else validation)
         self._rng.shuffle(pool)
@@ -97,8 +97,9 @@ class DemoSearch:
         return {**chosen, name: tuple(kept)}
 
     def _score(self, candidate: TaughtProgram) -> float:
-        shown = {_url(demo) for _, p in candidate.named_parameters() for demo in p.demos}
-        examples = [example for example in self._pool if example.image.url not in shown]
+        shown = {image_url(demo) for _, p in candidate.named_parameters() for demo in p.demos}
+        photographs = {group for url, group in self._groups.items() if url in shown}
+        examples = [example for example in self._pool if example.group not in photographs]
         weights = dict(self._ledger.objective.weights)
         what = ["score", program_sha256(candidate.program), candidate.names, self._kind, weights, examples]
         known = self._earlier.get(*what)
@@ -159,7 +160,3 @@ def _evenly(lessons: Sequence[Lesson], count: int, rng: random.Random) -> tuple[
         rng.shuffle(members)
     turns = [members[turn] for turn in range(max(map(len, groups))) for members in groups if turn < len(members)]
     return tuple(turns[:count])
-
-
-def _url(demo: dspy.Example) -> str | None:
-    return getattr(demo.get("image"), "url", None)

@@ -179,7 +179,7 @@ class Replayed:
         if reference is not None:
             inputs["reference"] = dspy.Image(IMAGES.add(reference).url)
         if options:
-            inputs["options"] = "\n".join(f"{letter}. {text}" for letter, text in options.items())
+            inputs["options"] = options
         if regions:
             inputs["regions"] = regions
         state = self._gathered.get(inputs)

@@ -9,6 +9,7 @@ from typing import Any
 import dspy
 
 from data.manifest import Sample
+from data.splits import group_of
 from optimizers.lessons import Lesson, distortion_truth, lessons_of, plan_by_rule
 from optimizers.memory import Asked, Memory
 from optimizers.parallel import in_order
@@ -65,14 +66,14 @@ def to_example(sample: Sample) -> dspy.Example:
     """Return a sample as an optimizer's example: the program's inputs and what is known, images as references."""
     fields: dict[str, Any] = {
         "id": sample.id,
-        "group": sample.group or sample.id,
+        "group": group_of(sample),
         "image": dspy.Image(IMAGES.add(sample.image).url),
         "query": sample.query or DEFAULT_QUERY,
     }
     if sample.reference is not None:
         fields["reference"] = dspy.Image(IMAGES.add(sample.reference).url)
     if sample.options:
-        fields["options"] = "\n".join(f"{letter}. {text}" for letter, text in sample.options.items())
+        fields["options"] = sample.options
         fields["answer"] = sample.answer
     else:
         fields["quality"] = sample.quality

@@ -11,6 +11,7 @@ from optimizers.job import Job
 from optimizers.publishing import log_compile, show
 from optimizers.registering import Registered, register_result
 from optimizers.repeating import compile_seeds, spread
+from program.budget import Budget
 from program.errors import InputError
 from program.tracking import Tracker, experiment_name
 from program.tracking.models import check_name
@@ -67,9 +68,11 @@ def compile_tracked(
     """Compile with `repeat` seeds inside a run of MLflow, and register the program under a name if one is given."""
     tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
     with tracker.run(f"compile {job.optimizer} seed {job.settings.seed}", {"command": "compile"}) as run:
-        run.log_params(job.params())
+        limits = (budget.max_calls, budget.max_cost_usd) if isinstance(budget, Budget) else (None, None)
+        asked = {"repeat": repeat, "register": register, "max_calls": limits[0], "max_cost_usd": limits[1]}
+        run.log_params({**job.params(), **asked})
         with budget or nullcontext():
             result, results = compile_seeds(job, repeat, console=console)
-        log_compile(run, result, results)
-        registered = register_result(register, job, result, tracker, run) if register else None
+            log_compile(run, result, results)
+            registered = register_result(register, job, result, tracker, run) if register else None
     return Tracked(job, result, results, registered, run.run_id, f"{tracker.ui_hint}, then {tracker.runs_url}")

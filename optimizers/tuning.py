@@ -1,8 +1,9 @@
 """Fusion fitted on human scores, without a language model: eta, the model's weight, and a monotone map.
 
-Eta and weight are chosen on a grid by SRCC + PLCC on training samples that are no demos of the program; the map is a
-line, a four-parameter logistic or an isotonic fit of the same samples, whichever has the highest PLCC (then the lowest
-RMSE) on validation. Whether one is taken is decided on validation, where it has to gain clearly (see selection.py).
+Eta and weight are chosen on a grid by SRCC + PLCC on training samples that are no demos of the program, each judged
+without the demos of its own photograph: beliefs are as sure as they will be of new photographs. The map is a line, a
+four-parameter logistic or an isotonic fit of the same samples, whichever has the highest PLCC (then the lowest RMSE) on
+validation. Whether one is taken is decided on validation, where it has to gain clearly (see selection.py).
 """
 
 import logging
@@ -14,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.manifest import Sample
+from data.splits import group_of
 from optimizers.bench import Candidate
+from optimizers.lessons import image_url
 from optimizers.memory import Memory
 from optimizers.parallel import in_order
 from optimizers.selection import PLCC_STEP
@@ -69,31 +72,30 @@ def tuned(
     """Return candidates with a fitted fusion (the map alone; eta, weight and map), and what was fitted, in words.
 
     `replay(program)` makes what runs a program on the gathered evidence. No candidate where fewer than 30 scored
-    training samples are no demos, with a note that says so.
+    training samples can be judged by demos of other photographs, with a note that says so.
     """
     program = base.program
-    shown = {getattr(demo.get("image"), "url", None) for p in program.predictors() for demo in p.demos}
-    free = [s for s in train if s.task == "scoring" and IMAGES.add(s.image).url not in shown]
+    unseen = _unseen(program, train)
+    count = sum(len(samples) for _, samples in unseen)
     scored = [s for s in validation if s.task == "scoring"]
-    if len(free) < _LEAST or len(scored) < 10:
-        return (
-            [],
-            f"fusion: {len(free)} scored training samples are no demos; {_LEAST} are needed, so nothing is fitted",
-        )
+    if count < _LEAST or len(scored) < 10:
+        told = f"{count} scored training samples can be judged by demos of other photographs; {_LEAST} are needed"
+        return [], f"fusion: {told}, so nothing is fitted"
     memory = memory if memory is not None else Memory(None)
-    given, truth = _remembered(program, replay, free, workers, memory)
+    parts = [_remembered(judge, replay, samples, workers, memory) for judge, samples in unseen]
+    given, truth = [beliefs for part, _ in parts for beliefs in part], np.concatenate([part for _, part in parts])
     held, held_truth = _remembered(program, replay, scored, workers, memory)
     plain = program.resources.fusion
     eta, weight = _grid(plain, given, truth)
-    found, told = [], []
+    found, fitted_as = [], []
     for name, fusion in (("map", FittedFusion(plain)), ("fusion", FittedFusion(plain, eta=eta, model_weight=weight))):
         curve, kind = _best_curve(fusion, given, truth, held, held_truth)
         fitted = FittedFusion(plain, eta=fusion.eta, model_weight=fusion.model_weight, curve=curve)
         copy = program.deepcopy()
         copy.summarizer.fitted = fitted
         found.append(Candidate(f"{base.name}+{name}", copy))
-        told.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {kind}")
-    return found, f"fusion fitted on {len(free)} samples ({'; '.join(told)})"
+        fitted_as.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {kind}")
+    return found, f"fusion fitted on {len(given)} samples ({'; '.join(fitted_as)})"
 
 
 def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, float]]:
@@ -123,6 +125,32 @@ def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, flo
     # Strictly increasing inside the scale, whatever the fit does at its ends: ranks must not be tied.
     values = np.maximum.accumulate(np.clip(values, 1.0, 5.0)) * (1 - 1e-3) + grid * 1e-3
     return [(float(x), round(float(y), 6)) for x, y in zip(grid, values, strict=True)]
+
+
+def _unseen(program: AgenticIQA, train: Sequence[Sample]) -> list[tuple[AgenticIQA, list[Sample]]]:
+    """Return the program without the demos of a photograph, and the scored samples of that photograph, by photograph.
+
+    Photographs that no demo shows go together, with all demos. Demos are left out, and so are the samples of a
+    photograph that all demos of a predictor show: untaught, it believes otherwise.
+    """
+    urls = [IMAGES.add(sample.image).url for sample in train]
+    groups: dict[str | None, str] = {url: group_of(sample) for url, sample in zip(urls, train, strict=True)}
+    shown = {image_url(demo) for predictor in program.predictors() for demo in predictor.demos}
+    photographs = {groups[url] for url in shown if url in groups}
+    samples: dict[str | None, list[Sample]] = {None: []}
+    for url, sample in zip(urls, train, strict=True):
+        if sample.task == "scoring" and url not in shown:
+            group = groups[url] if groups[url] in photographs else None
+            samples.setdefault(group, []).append(sample)
+    found = []
+    for group, members in samples.items():
+        judge = program.deepcopy()
+        for predictor in judge.predictors():
+            predictor.demos = [d for d in predictor.demos if group is None or groups.get(image_url(d)) != group]
+        still = zip(program.predictors(), judge.predictors(), strict=True)
+        if members and all(bool(before.demos) == bool(after.demos) for before, after in still):
+            found.append((judge, members))
+    return found
 
 
 def _remembered(

@@ -12,14 +12,11 @@ from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, se
 if TYPE_CHECKING:
     from program.settings import Settings
     from program.tools.fitting import LabelledSet
-    from signatures.schemas import DistortionCategory
 
 AUTHENTIC = (None, "authentic")
 """What a manifest calls the distortion of a photograph as it was taken."""
 CALIBRATION = Path("configs/calibration.json")
 STRENGTHS = Path("configs/strengths.json")
-OTHER_NAMES: "dict[str, DistortionCategory]" = {"wn": "Noise", "fastfading": "Compression"}
-"""LIVE's names that say nothing by themselves; fast fading is JPEG 2000 with transmission errors."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,6 +98,7 @@ def _paper(arguments: argparse.Namespace) -> int:
 
 def _labelled(name: str, split: str, settings: "Settings") -> "LabelledSet":
     from data.manifest import manifest_sha256, read_manifest
+    from data.names import category_named
     from data.quickstart import DATASETS, resolve_dataset
     from program.errors import InputError
     from program.tools.fitting import Labelled, LabelledSet
@@ -109,9 +107,9 @@ def _labelled(name: str, split: str, settings: "Settings") -> "LabelledSet":
     # Several questions on one image are one image.
     distinct = {
         (s.image, s.reference): Labelled(
-            s.image, s.reference, s.quality, s.group, _category(s.distortion), s.distortion in AUTHENTIC,
+            s.image, s.reference, s.quality, s.group, category_named(s.distortion), s.distortion in AUTHENTIC,
             # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
-            (s.mos_std or 0.0) if name in DATASETS else 0.0,
+            s.metadata.get("label_std", 0.0) if name in DATASETS else 0.0,
         )
         for s in read_manifest(manifest)
         if split in ("all", s.split) and s.quality is not None
@@ -120,17 +118,6 @@ def _labelled(name: str, split: str, settings: "Settings") -> "LabelledSet":
         raise InputError(f"dataset {name!r}: no sample with a score in split {split!r}; choose another --split")
     shown = name if name in DATASETS else manifest.resolve().parent.name
     return LabelledSet(shown, manifest_sha256(manifest), split, list(distinct.values()))
-
-
-def _category(distortion: str | None) -> "DistortionCategory | None":
-    from data.distortions import CATEGORIES
-    from signatures.schemas import category_of
-
-    if not distortion:
-        return None
-    if distortion in CATEGORIES:
-        return CATEGORIES[distortion]
-    return OTHER_NAMES.get(distortion) or category_of(distortion)
 
 
 if __name__ == "__main__":

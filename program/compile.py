@@ -65,7 +65,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         out=arguments.out or settings.programs_dir / f"{Path(data).stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         teacher_lm=arguments.teacher_lm, resume=arguments.resume,
     )  # fmt: skip
-    plan = call_plan(job)
+    plan = call_plan(job, seeds=arguments.repeat, champion=arguments.register is not None)
     if arguments.dry_run:
         _write(plan.to_json() if arguments.json else list(plan.lines()))
         return 0

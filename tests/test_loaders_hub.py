@@ -11,6 +11,9 @@ from PIL import Image
 
 from data.errors import DataError
 from data.loaders import load
+from data.manifest import read_manifest
+from data.prepare import main as prepare
+from data.preparing import read_record
 
 datasets = pytest.importorskip("datasets", reason="the optional `datasets` package is not installed")
 
@@ -49,14 +52,29 @@ def test_parquet_keeps_the_original_bytes(tmp_path: Path) -> None:
     )
     assert [s.id for s in samples] == ["huggingface/all/0000000", "huggingface/all/0000001"]
     assert [(s.mos, s.mos_range, s.split, s.group) for s in samples] == [
-        (30, (0, 100), None, None),
-        (70, (0, 100), None, None),
+        (30, (0, 100), None, samples[0].image.name),
+        (70, (0, 100), None, samples[1].image.name),
     ]
     assert samples[0].metadata == {"prompt": "a"}
     for sample, data in zip(samples, (encoded(10), encoded(20, "PNG")), strict=True):
         assert sample.image.read_bytes() == data
         assert sample.image.stem == hashlib.sha256(data).hexdigest()
     assert [s.image.suffix for s in samples] == [".jpg", ".png"]
+
+
+def test_an_image_of_several_questions_is_in_one_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = [{"bytes": encoded(shade, "PNG"), "path": None} for shade in range(20) for _ in range(4)]
+    rows = {"image": images, "prompt": [f"question {n}" for n in range(80)], "mos": [1.0 + n % 5 for n in range(80)]}
+    made = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
+    made.to_parquet(tmp_path / "rows.parquet")
+    monkeypatch.chdir(tmp_path)
+    assert prepare(["huggingface", "--root", "rows.parquet", "--out", "mine/manifest.jsonl"]) == 0
+    splits: dict[str, set[str | None]] = {}
+    for sample in read_manifest(tmp_path / "mine/manifest.jsonl"):
+        splits.setdefault(sample.image.name, set()).add(sample.split)
+    assert len(splits) == 20
+    assert all(len(of_image) == 1 for of_image in splits.values())
+    assert read_record(tmp_path / "mine/manifest.jsonl")["groups"] == 20
 
 
 def test_references_and_other_images(tmp_path: Path) -> None:
@@ -66,7 +84,7 @@ def test_references_and_other_images(tmp_path: Path) -> None:
     made.to_parquet(tmp_path / "rows.parquet")
     (sample,) = load("huggingface", tmp_path / "rows.parquet", images=tmp_path / "images")
     assert (sample.image.read_bytes(), sample.reference.read_bytes()) == (encoded(1), encoded(2))
-    assert sample.metadata == {}
+    assert (sample.metadata, sample.group) == ({}, sample.reference.name)
     assert len(list((tmp_path / "images").iterdir())) == 2
 
 

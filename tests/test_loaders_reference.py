@@ -166,7 +166,9 @@ def test_live_leaves_originals_out_and_turns_dmos_round(tmp_path: Path, realigne
     assert (second.distortion, second.group) == ("jpeg2000", "buildings")
     # The folders follow each other in the tables: 227 jp2k, then jpeg.
     assert by_id["live/jpeg/img2"].mos == pytest.approx(np.linspace(-3, 111, total)[228])
-    assert {s.distortion for s in samples} == {"jpeg2000", "jpeg", "white_noise", "gaussian_blur", "fastfading"}
+    assert {s.distortion for s in samples} == {
+        "jpeg2000", "jpeg", "white_noise", "gaussian_blur", "jpeg2000_transmission_errors"
+    }  # fmt: skip
 
 
 def test_csiq(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import itertools
 import json
 import math
 import random
+import shutil
+from dataclasses import replace
 
 import dspy
 import numpy as np
@@ -12,7 +14,8 @@ from mlflow import MlflowClient
 from PIL import Image
 from scipy import stats
 
-from data.manifest import read_manifest
+from data.errors import DataError
+from data.manifest import Sample, read_manifest
 from optimizers.bench import grouped
 from optimizers.compiling import compile_program
 from optimizers.job import prepared
@@ -23,7 +26,7 @@ from optimizers.publishing import log_compile
 from optimizers.recipes import check_data
 from optimizers.scoring import Outcome, set_score
 from optimizers.search import chosen_lessons
-from optimizers.taught import GatheredEvidence, TaughtProgram, taught_predictors
+from optimizers.taught import GatheredEvidence, Replayed, TaughtProgram, taught_predictors
 from optimizers.teaching import course_of
 from optimizers.tuning import fitted_curve
 from program.agent import AgenticIQA
@@ -161,12 +164,32 @@ def test_every_role_gets_lessons_from_what_it_was_really_asked(blurred_manifest)
     assert [f.type for f in found] == ["Blurs"] or found == []
 
 
+def test_a_compile_asks_the_very_options_that_an_evaluation_asks(tmp_path, picture, service_program) -> None:
+    Image.fromarray(picture(3)).save(tmp_path / "a.png")
+    options = {letter: f"option {n}" for n, letter in enumerate("ABCDEFGHIJ")} | {"B": "What?", "C": "A. Yes B. No"}
+    sample = Sample(id="q", image=tmp_path / "a.png", query="Which one?", options=options, answer="J")
+    program = service_program(script={"final_answer": {"final_answer": "J", "quality_reasoning": "Soft."}})
+    course = course_of(program, [sample], workers=1)
+    (lesson,) = course.lessons["summarizer.answer"]
+    assert lesson.demo.quality_reasoning == "People chose J. option 9."
+    planned = len(program.engine.asked("plan"))
+    student = TaughtProgram(program, ("summarizer.answer",), course.gathered)
+    for answer in (student(**course.examples[0].inputs()).assessment, Replayed(program, course.gathered).on(sample)):
+        assert (answer.final_answer, answer.status, answer.state.options) == ("J", "ok", options)
+    assert len(program.engine.asked("plan")) == planned, "the evidence at hand was not found"
+    assert all("B. What?\nC. A. Yes B. No\n" in program.engine.text(r) for r in program.engine.asked("final_answer"))
+
+
 def test_the_data_says_which_distortion_is_there(blurred_manifest) -> None:
     sample = next(iter(read_manifest(blurred_manifest)))
     assert distortion_truth(sample) == {"Blurs": "none"}
     assert distortion_truth(sample.model_copy(update={"mos": 2.0})) == {"Blurs": "severe"}
     assert distortion_truth(sample.model_copy(update={"distortion": "wn", "mos": 1.0})) == {"Noise": "extreme"}
-    assert distortion_truth(sample.model_copy(update={"distortion": "authentic"})) is None
+    for name, category in (("fastfading", "Compression"), ("mean_shift", "Brightness change")):
+        named = sample.model_copy(update={"distortion": name, "mos": 3.0})
+        assert set(distortion_truth(named)) == {category}
+    for name in ("authentic", "color_block"):
+        assert distortion_truth(sample.model_copy(update={"distortion": name})) is None
     assert distortion_truth(sample.model_copy(update={"metadata": {"identity": True}})) == {}
 
 
@@ -233,6 +256,30 @@ def test_a_resumed_search_scores_no_candidate_again_and_ends_the_same(blurred_ma
     assert ("Nothing changed" in first.difference) == (first.chosen == "uncompiled")
 
 
+def test_a_compile_is_not_resumed_with_what_changes_an_answer(blurred_manifest, tmp_path, scripted_lm) -> None:
+    def job(lm=None, **overrides):
+        settings = load_settings(overrides={**SMALL, **overrides})
+        return prepared(settings, str(blurred_manifest), "none", tmp_path / "out", resume=lm is not None, lm=lm)
+
+    def key(job):
+        return job.key(AgenticIQA(job.settings, lm=job.lm), job.splits["train"])
+
+    compile_program(job())
+    again = replace(job(), resume=True)
+    assert compile_program(again).chosen == "uncompiled"
+    same = key(job())
+    for overrides in (
+        {"fusion": {"tool_weights": "equal"}}, {"fusion": {"eta": 3.0}}, {"tools": {"calibration": "paper"}},
+        {"tools": {"reduce_above_px": 1_000_000}}, {"models": {"summarizer": {"max_tokens": 77}}},
+        {"models": {"summarizer": {"temperature": 0.5}}},
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="that compile had another program; start without --resume"):
+            compile_program(replace(job(**overrides), resume=True))
+    assert key(job(compile={**SMALL["compile"], "workers": 1}, wire={"attempts": 3})) == same
+    cool, warm = (scripted_lm([]).copy(temperature=t) for t in (0.0, 1.0))
+    assert key(job(cool))["program"] != key(job(warm))["program"]
+
+
 def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest, tmp_path) -> None:
     result = compile_program(prepared(load_settings(overrides=SMALL), str(blurred_manifest), "none", tmp_path / "out"))
     assert (result.chosen, result.verdict.helped) == ("uncompiled", False)
@@ -264,6 +311,24 @@ def test_a_named_service_teaches(blurred_manifest, tmp_path) -> None:
     job = prepared(settings, str(blurred_manifest), "bootstrap", tmp_path / "out", teacher_lm="lab")
     teacher = job.teacher(("summarizer",))
     assert teacher.program.resources.lm("summarizer").model.endswith("/small-vlm")
+
+
+@pytest.mark.parametrize("leak", ["group", "reference", "image", "copy"])
+def test_a_photograph_in_two_splits_is_refused_before_anything_is_taught(blurred_manifest, tmp_path, leak) -> None:
+    lines = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]
+    train, test = (next(line for line in lines if line["split"] == split) for split in ("train", "test"))
+    shutil.copy(tmp_path / train["image"], tmp_path / "another name.png")
+    if leak == "group":
+        test["group"] = train["group"]
+    elif leak == "reference":
+        train["reference"] = test["reference"] = "another name.png"
+        del train["group"], test["group"]
+    else:
+        test["image"] = train["image"] if leak == "image" else "another name.png"
+    blurred_manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    with pytest.raises(DataError, match=r"is in train and test"):
+        prepared(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_too_few_samples_are_refused_by_name_and_number() -> None:

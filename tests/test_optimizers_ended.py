@@ -13,12 +13,15 @@ from pathlib import Path
 
 import dspy
 import pytest
+from mlflow import MlflowClient
 
 from optimizers.journal import Journal
 from optimizers.parallel import in_order
 from program.agent import AgenticIQA
 from program.compile import main
 from program.saving import load, program_sha256
+from program.settings import load_settings
+from program.tracking import Tracker
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = """
@@ -139,14 +142,23 @@ def test_going_on_holds_the_best_of_before_until_something_is_better(tmp_path) -
     assert held() == "uncompiled"
 
 
+def params_of(run: str) -> dict[str, str]:
+    uri = Tracker(load_settings().mlruns_dir, experiment="reading").tracking_uri
+    return MlflowClient(uri).get_run(run).data.params
+
+
 def test_several_seeds_go_on_where_a_later_one_was_not_begun(command, tmp_path, capsys) -> None:
     arguments = command("seeds", "--optimizer", "labeled", "--repeat", "2")
     assert main(arguments) == 0
     first = json.loads(capsys.readouterr().out)
     shutil.rmtree(tmp_path / "seeds-seed1")
-    assert main([*arguments, "--resume"]) == 0
+    assert main([*arguments, "--resume", "--max-calls", "100000"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["repeats"]["gains"] == first["repeats"]["gains"]
+    shared = {"seed": "0", "repeat": "2", "max_cost_usd": "None", "chosen_seed": str(first["seed"])}
+    for told, own in ((first, {"resume": "False", "max_calls": "None"}),
+                      (again, {"resume": "True", "max_calls": "100000"})):  # fmt: skip
+        assert shared.items() | own.items() <= params_of(told["mlflow_run"]).items()
     shutil.rmtree(tmp_path / "seeds-seed0")
     assert main([*arguments, "--resume"]) == 2
     assert "no compile was begun there" in capsys.readouterr().err

@@ -16,8 +16,14 @@ import pytest
 from PIL import Image
 
 from optimizers.metering import metered_lm
+from program.agent import AgenticIQA
 from program.budget import Budget
 from program.compile import main
+from program.saving import save
+from program.serving.rows import interface
+from program.settings import load_settings
+from program.tracking import Tracker
+from program.tracking.models import promote, register
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -78,6 +84,24 @@ def test_calls_stay_under_the_printed_bound_and_a_repeat_asks_nothing(data, loop
     again = json.loads(capsys.readouterr().out)
     assert server.stats()["requests"] == asked
     assert again["chosen"] == result["chosen"]
+
+
+def test_the_plan_counts_every_seed_and_the_champion(data, loopback, capsys) -> None:
+    server = loopback()
+
+    def plan(*more: str) -> dict[str, dict[str, int]]:
+        assert main(command(data, server.base, "labeled", "--dry-run", *more)) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["most_calls"] == sum(phase["most"] for phase in told["phases"])
+        return {phase.pop("name"): phase for phase in told["phases"]}
+
+    once, thrice = plan(), plan("--repeat", "3", "--register", "mine")
+    champion = thrice.pop("champion on test")
+    assert thrice == {name: {key: 3 * value for key, value in phase.items()} for name, phase in once.items()}
+    assert champion["runs"] == 4
+    assert 2 * champion["most"] == once["test"]["most"]
+    assert plan("--register", "mine") == {**once, "champion on test": champion}
+    assert server.stats()["requests"] == 0
 
 
 @pytest.mark.parametrize("optimizer", ["gepa", "mipro"])
@@ -153,6 +177,29 @@ def test_a_spent_budget_ends_in_one_line_and_keeps_the_best_so_far(data, loopbac
     assert (data / "program" / "program.json").is_file()
 
 
+@pytest.mark.filterwarnings("default")  # MLflow's model code warns of type hints and of its own parts
+def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, monkeypatch) -> None:
+    counting, server = loopback(), loopback()
+    assert main(command(data, counting.base, "none", "--register", "mine")) == 0
+    assert json.loads(capsys.readouterr().out)["registered"]["champion"]
+    spent = counting.stats()["requests"]
+    other = AgenticIQA(load_settings())
+    other.summarizer.score.signature = other.summarizer.score.signature.with_instructions("Rate it.")
+    settings = load_settings()
+    tracker = Tracker(settings.mlruns_dir, "champion")
+    with tracker.run("by hand") as run:
+        version = register(tracker, run, save(other, data / "other"), "mine", interface(), {})
+    promote(tracker, version)
+
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(data / "another cache"))
+    arguments = command(data, server.base, "none", "--register", "mine", "--max-calls", str(spent))
+    assert main([*arguments, "--out", str(data / "again")]) == 0
+    registered = json.loads(capsys.readouterr().out)["registered"]
+    assert (registered["version"], registered["champion"]) == (3, False)
+    assert f"budget: {spent} model calls are spent" in registered["why"]
+    assert server.stats()["requests"] == spent
+
+
 def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback) -> None:
     server = loopback()
     assert main(command(data, server.base, "labeled", "--roles", "planner,executor,summarizer")) == 0
@@ -162,6 +209,16 @@ def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback) -> 
         assert taught, f"no demo in any prompt for {field}"
         answers = [m["content"] for messages in taught for m in messages if m["role"] == "assistant"]
         assert all(field in json.loads(answer) for answer in answers)
+
+
+@pytest.mark.parametrize("optimizer", ["random-search", "mipro", "simba"])
+def test_no_demo_shows_an_image_that_candidates_are_ranked_or_tested_on(data, loopback, optimizer) -> None:
+    server = loopback()
+    assert main(command(data, server.base, optimizer)) == 0
+    train = {(data / f"{number}.png").read_bytes() for number in range(4)}
+    shown = [image for asked in server.asked for image in asked.images[: -len(asked.last_images)] if asked.last_images]
+    assert shown, "no demo was shown"
+    assert set(shown) <= train
 
 
 def test_the_objective_within_groups_of_eight_drives_dspys_optimizers(tmp_path, loopback, rng, capsys) -> None:

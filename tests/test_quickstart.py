@@ -25,6 +25,8 @@ from data.photographs import PHOTOGRAPHS, load_photograph, photograph_bytes
 from data.questions import Question, Version, make_questions
 from data.quickstart import DATASETS, FULL, QuickstartPlan, build_quickstart, resolve_dataset
 from data.splits import find_leaks
+from program import calibrate
+from program.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = QuickstartPlan(
@@ -79,18 +81,23 @@ def test_one_scoring_line_per_version_with_the_mean_human_score(samples: list[Sa
     assert len(scoring) == colour + grey
     for sample in scoring:
         mean = level_mean(sample.distortion or "", sample.metadata["level"])
-        assert (sample.mos, sample.mos_std, sample.mos_range, sample.reference) == (
-            mean.mos,
-            mean.mos_std,
-            (1, 5),
-            None,
-        )
+        assert (sample.mos, sample.mos_range, sample.reference) == (mean.mos, (1, 5), None)
+        # How far images lie apart is not how far people do.
+        assert (sample.mos_std, sample.metadata["label_std"]) == (None, mean.mos_std)
         assert sample.metadata["severity"] == severity_of(mean.mos)
         assert sample.metadata["identity"] == ((sample.distortion, sample.metadata["level"]) in IDENTITIES)
         assert "not a score of this image" in sample.metadata["label_note"]
         assert sample.split == PHOTOGRAPHS[sample.group or ""].split
         assert sample.metadata["licence"]
     assert len({s.query for s in scoring}) == 4
+
+
+def test_calibration_knows_how_far_an_image_lies_from_its_score(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quickstart, "build_quickstart", lambda cache_dir, progress: small)
+    found = calibrate._labelled("quickstart", "all", load_settings()).samples
+    spreads = {level_mean(name, level).mos_std for name in SMALL.distortions for level in SMALL.levels}
+    assert len({image.label_sd for image in found}) > 10
+    assert {image.label_sd for image in found} <= spreads
 
 
 def test_images_are_the_distorted_photographs(samples: list[Sample]) -> None:

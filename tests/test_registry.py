@@ -58,7 +58,8 @@ def photo(base: Path) -> Path:
 def _record(predicted) -> EvaluationRecord:
     truths = np.linspace(1, 5, len(predicted))
     return summarize([
-        Row(id=f"{i:03}", group=f"{i}", task="scoring", truth=float(t), predicted=float(p), status="ok")
+        Row(id=f"{i:03}", group=f"{i}", task="scoring", truth=float(t), predicted=None if np.isnan(p) else float(p),
+            status="failed" if np.isnan(p) else "ok")
         for i, (t, p) in enumerate(zip(truths, predicted, strict=True))
     ])  # fmt: skip
 
@@ -124,6 +125,21 @@ def test_a_model_without_a_champion_has_none(base, settings):
     assert find_champion(tracker, "nameless") is None
     tracker.client.create_registered_model("nameless")
     assert find_champion(tracker, "nameless") is None
+
+
+def test_a_champion_is_not_dethroned_by_failing_on_the_hard_samples(base, settings):
+    rng = np.random.default_rng(1)
+    truth = np.linspace(1, 5, 200)
+    poor, partial = truth + rng.normal(0, 1.0, 200), truth + rng.normal(0, 0.2, 200)
+    partial[60:] = np.nan
+    _registered(base, settings, "whole", _record(poor))
+    failing, tracker = _registered(base, settings, "whole", _record(partial), rival=_record(poor))
+    assert not failing.champion
+    assert failing.why == "fails on 140 of 200 test samples, version 1 on 0"
+    assert find_champion(tracker, "whole").version == 1
+    poor[0] = np.nan
+    partial = np.where(np.arange(200) == 7, np.nan, truth)
+    assert _registered(base, settings, "whole", _record(partial), rival=_record(poor))[0].champion
 
 
 @pytest.mark.parametrize(

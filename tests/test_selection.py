@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 
 from optimizers.bench import Candidate
+from optimizers.compiling import compile_program
+from optimizers.job import prepared
 from optimizers.selection import CLEAR, CLEARLY_NEARER, SCORE_STEP, Ranking, clear_gain, validation_score
 from optimizers.verdict import verdict_of
 from program.agent import AgenticIQA
 from program.evaluation.metrics import srcc
 from program.evaluation.record import compare, summarize
 from program.evaluation.rows import Row
+from program.fitted_fusion import FittedFusion
+from program.settings import load_settings
 
 N = 200
 TRUTH = np.random.default_rng(5).uniform(1, 5, N)
@@ -18,10 +22,17 @@ NOISE = np.random.default_rng(6).normal(0, 1, N)
 
 def record(predicted):
     rows = [
-        Row(id=str(i), group=str(i), task="scoring", truth=float(t), predicted=float(p), status="ok")
+        Row(
+            id=str(i),
+            group=str(i),
+            task="scoring",
+            truth=float(t),
+            predicted=None if np.isnan(p) else float(p),
+            status="failed" if np.isnan(p) else "ok",
+        )
         for i, (t, p) in enumerate(zip(TRUTH, predicted, strict=True))
     ]
-    return summarize(rows)
+    return summarize(rows)  # nan: the sample failed
 
 
 def value(found, name):
@@ -91,6 +102,35 @@ def test_a_fusion_that_gains_too_little_is_left_and_that_is_told() -> None:
     assert "asked for are +0.01 of score" in told
     assert found.add([clear], clearly=True).candidate is clear
     assert found.shortfall([clear]) == ""
+
+
+def test_a_program_does_not_gain_by_failing_on_the_hard_samples() -> None:
+    hard = np.abs(PLAIN - TRUTH) > 0.4
+    whole, failing = record(PLAIN), record(np.where(hard, np.nan, PLAIN))
+    assert value(failing, "srcc") > value(whole, "srcc") + CLEAR
+    assert validation_score(failing) == pytest.approx(value(failing, "srcc") * (N - hard.sum()) / N)
+    assert validation_score(failing) < validation_score(whole)
+    assert ranking([whole, failing]).add(named("uncompiled", "failing")).candidate.name == "uncompiled"
+
+
+def test_a_compile_asks_a_clear_gain_of_a_fusion(blurred_manifest, tmp_path, monkeypatch) -> None:
+    def proposed(base, *_, **__):
+        found = []
+        for name, curve in (("higher", [(1, 1.05), (5, 5)]), ("lower", [(1, 1), (5, 4.95)])):
+            copy = base.program.deepcopy()
+            copy.summarizer.fitted = FittedFusion(base.program.resources.fusion, curve=curve)
+            found.append(Candidate(name, copy))
+        return found, "fusion fitted"
+
+    monkeypatch.setattr("optimizers.compiling.tuned", proposed)
+    settings = load_settings(overrides={"compile": {"baselines": False}})
+    result = compile_program(prepared(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
+    plain = result.validation["uncompiled"]
+    nearer = min((result.validation[name] for name in ("higher", "lower")), key=lambda values: values["rmse"])
+    assert nearer["rmse"] < plain["rmse"]
+    assert nearer["score"] == pytest.approx(plain["score"])
+    assert result.chosen == "uncompiled"
+    assert result.notes[0].startswith("fusion fitted; not taken: on validation its score gains")
 
 
 def test_the_verdict_says_what_got_worse_with_what_got_better() -> None:

@@ -9,15 +9,16 @@ import pytest
 
 from data.errors import DataError
 from data.manifest import Sample
-from data.splits import check_leaks, find_leaks, group_of, plan_splits, with_splits
+from data.splits import check_contents, check_leaks, find_leaks, group_of, plan_splits, with_splits
 
 
 def sample(identity: str, group: str | None = None, split: str | None = None, mos: float | None = None) -> Sample:
-    return Sample(id=identity, image=Path("/x.png"), group=group, split=split, mos=mos)  # type: ignore[arg-type]
+    image = Path(f"/{identity}.png")
+    return Sample(id=identity, image=image, group=group, split=split, mos=mos)  # type: ignore[arg-type]
 
 
-PHOTOS = [sample(f"photo-{n}") for n in range(200)]
-SCORED = [sample(f"photo-{n}", mos=random.Random(n).uniform(1, 5)) for n in range(200)]
+PHOTOS = [sample(f"photo-{n}", f"photo-{n}") for n in range(200)]
+SCORED = [sample(f"photo-{n}", f"photo-{n}", mos=random.Random(n).uniform(1, 5)) for n in range(200)]
 
 
 def assigned(samples: list[Sample], **how: object) -> dict[str, str]:
@@ -65,7 +66,7 @@ def test_the_assignment_looks_random() -> None:
 
 
 def test_the_same_seed_gives_the_same_split_on_every_machine() -> None:
-    letters = [sample(letter) for letter in "abcdefghij"]
+    letters = [sample(letter, letter) for letter in "abcdefghij"]
     assert assigned(letters, seed=7) == assigned(letters[::-1], seed=7)
     assert [name for name, split in assigned(letters, seed=7).items() if split == "test"] == ["a", "d"]
     assert plan_splits(letters, seed=7).sha256[:12] == "972811e2ac46"
@@ -85,9 +86,11 @@ def test_too_few_groups_are_refused_unless_the_share_is_zero() -> None:
         plan_splits([])
 
 
-def test_samples_get_the_split_of_their_group_or_of_themselves() -> None:
+def test_samples_get_the_split_of_their_group_or_of_their_image() -> None:
     samples = [sample("1", "g"), sample("2", "g"), sample("3"), sample("4"), sample("5"), sample("6")]
-    assert [group_of(s) for s in samples[:3]] == ["g", "g", "3"]
+    assert [group_of(s) for s in samples[:3]] == ["g", "g", "/3.png"]
+    assert group_of(samples[3].model_copy(update={"id": "another question", "image": Path("/3.png")})) == "/3.png"
+    assert group_of(samples[3].model_copy(update={"reference": Path("/original.png")})) == "/original.png"
     plan = plan_splits(samples)
     result = list(with_splits(samples, plan))
     assert [s.split for s in result] == [plan.split_of(group_of(s)) for s in samples]
@@ -109,3 +112,22 @@ def test_leaks_are_found_and_named() -> None:
 def test_grouped_splits_never_leak() -> None:
     samples = [sample(f"{s.id}-{n}", s.id, mos=s.mos) for s in SCORED for n in range(3)]
     assert find_leaks(with_splits(samples, plan_splits(samples, seed=3))) == {}
+
+
+def test_the_same_content_in_two_splits_is_refused_whatever_its_name(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.png" for name in ("a", "copy", "other", "absent")}
+    for name, content in (("a", b"one"), ("copy", b"one"), ("other", b"two")):
+        files[name].write_bytes(content)
+
+    def line(name: str, split: str | None, **more: Path) -> Sample:
+        return sample(f"{name}-{split}", f"{name}-{split}", split).model_copy(update={"image": files[name], **more})
+
+    clean = [line("a", "train"), line("copy", "train"), line("other", "test"), line("absent", "test")]
+    check_contents([*clean, line("a", None)])
+    for leaking, named in (
+        (line("copy", "test"), "copy"),
+        (line("a", "test"), "a"),
+        (line("other", "test", reference=files["a"]), "a"),
+    ):
+        with pytest.raises(DataError, match=rf"image '.*/{named}.png': is in train and test \(by content"):
+            check_contents([clean[0], leaking])

@@ -64,7 +64,7 @@ class SampleLike(Protocol):
 
     @property
     def group(self) -> str | None:
-        """Content; None where every image has its own."""
+        """Content; None where it is the reference, or else the image."""
 
     @property
     def regions(self) -> Mapping[str, Any] | None:
@@ -194,8 +194,8 @@ def _truth(sample: SampleLike) -> float | str | None:
 
 
 def _group(sample: SampleLike) -> str:
-    # Several questions about one image are not independent, whether or not the manifest names a group.
-    return sample.group or "image-" + hashlib.sha256(str(sample.image).encode()).hexdigest()[:12]
+    # Several samples of one photograph are not independent, whether or not the manifest names a group.
+    return sample.group or "image-" + hashlib.sha256(str(sample.reference or sample.image).encode()).hexdigest()[:12]
 
 
 def _unfinished(

@@ -1,0 +1,122 @@
+"""What scores a candidate, or fits its fusion, is no image and no photograph that its demos show."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from data.manifest import Sample
+from optimizers.bench import Candidate
+from optimizers.objectives import Objective
+from optimizers.scoring import Ledger
+from optimizers.search import DemoSearch
+from optimizers.taught import Replayed, TaughtProgram
+from optimizers.teaching import Course, course_of
+from optimizers.tuning import tuned
+from program.agent import AgenticIQA
+from program.images import IMAGES
+from program.settings import RecipeSettings
+
+
+@dataclass
+class Taught:
+    """A program on a scripted model, with samples of `per_group` images a photograph and their courses."""
+
+    program: AgenticIQA
+    samples: dict[str, list[Sample]]
+    courses: dict[str, Course]
+
+    def shown(self, program: AgenticIQA) -> set[str]:
+        """Return the ids of the samples whose image is in a demo of a program."""
+        urls = {demo["image"].url for p in program.predictors() for demo in p.demos if "image" in demo}
+        return {s.id for members in self.samples.values() for s in members if IMAGES.add(s.image).url in urls}
+
+    def groups(self, ids: set[str]) -> set[str | None]:
+        """Return the photographs of samples."""
+        return {s.group for members in self.samples.values() for s in members if s.id in ids}
+
+    def candidate(self, *demos: str) -> Candidate:
+        """Return a candidate that is shown the lessons of these samples."""
+        program = self.program.deepcopy()
+        lessons = self.courses["train"].lessons["summarizer.score"]
+        program.summarizer.score.demos = [lesson.demo for lesson in lessons if lesson.sample in demos]
+        assert len(program.summarizer.score.demos) == len(demos)
+        return Candidate("demos", program)
+
+
+@pytest.fixture
+def taught(tmp_path: Path, service_program, picture):
+    """Teach on 36 samples with 12 for validation; returns a function of the number of images a photograph has."""
+
+    def make(per_group: float) -> Taught:
+        program, samples = service_program(), {"train": [], "validation": []}
+        for number in range(48):
+            split, group = ("train" if number < 36 else "validation"), f"photograph {int(number / per_group)}"
+            Image.fromarray(picture(number)).save(tmp_path / f"{number}.png")
+            fields: dict[str, Any] = {"image": tmp_path / f"{number}.png", "mos": 1 + number % 4, "group": group}
+            samples[split].append(Sample(id=f"s{number}", split=split, **fields))
+        return Taught(program, samples, {n: course_of(program, s, workers=1) for n, s in samples.items()})
+
+    return make
+
+
+@pytest.mark.parametrize("per_group", [1, 1.5, 4])
+def test_a_search_scores_no_candidate_on_what_its_demos_show(taught, per_group) -> None:
+    known = taught(per_group)
+    train, ledger = known.courses["train"], Ledger(Objective())
+    train.gathered.join(known.courses["validation"].gathered)
+    student = TaughtProgram(known.program, ("summarizer.score",), train.gathered, watch=ledger.knows)
+    budget = RecipeSettings(demos=4, starts=3, steps=2, search_samples=100)
+    DemoSearch(
+        student, train, known.courses["validation"].examples, ledger, budget=budget, kind="rank", seed=0, workers=1,
+        known={},
+    ).run(lambda found: None)  # fmt: skip
+    scored = [candidate for candidate in ledger.candidates.values() if candidate.outcomes]
+    assert len(scored) > 2
+    for candidate in scored:
+        shown = known.shown(candidate.program)
+        assert len(shown) == 4
+        assert not known.groups(shown) & known.groups(set(candidate.outcomes))
+        # Of nine photographs too few would be left.
+        split = "validation" if per_group == 4 else "train"
+        assert candidate.outcomes.keys() <= {s.id for s in known.samples[split]}
+
+
+def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph(taught, monkeypatch) -> None:
+    known, judged = taught(4), {}
+    gathered = known.courses["train"].gathered
+    gathered.join(known.courses["validation"].gathered)
+    answer = Replayed.on
+
+    def on(self, sample):
+        judged[sample.id] = known.shown(self.program)
+        return answer(self, sample)
+
+    monkeypatch.setattr(Replayed, "on", on)
+    demos = {"s0", "s5", "s6"}
+
+    def fit(*demos):
+        judged.clear()
+        return tuned(known.candidate(*demos), lambda p: Replayed(p, gathered), known.samples["train"],
+                     known.samples["validation"], workers=2)  # fmt: skip
+
+    found, note = fit(*demos)
+    assert [c.name for c in found] == ["demos+map", "demos+fusion"]
+    assert all(known.shown(c.program) == demos for c in found)
+    assert "fusion fitted on 33 samples" in note
+    assert set(judged) == {f"s{number}" for number in range(48)} - demos
+    for sample in known.samples["train"]:
+        if sample.id not in demos:
+            assert judged[sample.id] == {d for d in demos if known.groups({d}) != {sample.group}}
+    assert all(judged[s.id] == demos for s in known.samples["validation"])
+
+    # A program without demos believes otherwise, so it says nothing of one with them.
+    found, note = fit("s0", "s1")
+    assert "fusion fitted on 32 samples" in note
+    assert not {"s0", "s1", "s2", "s3"} & set(judged)
+    known.samples["train"] = known.samples["train"][:33]
+    found, note = fit("s0", "s1")
+    assert (found, judged) == ([], {})
+    assert note.startswith("fusion: 29 scored training samples can be judged by demos of other photographs; 30 are")
