@@ -63,8 +63,10 @@ def gepa(bench: Bench) -> list[Candidate]:
 
 def simba(bench: Bench) -> list[Candidate]:
     """Add demos and rules from what separates the best of several sampled answers from the worst."""
+    # SIMBA asks for as many samples as a batch holds; groups and a small search have fewer.
+    batch = min(bench.budget.minibatch, len(bench.scored))
     optimizer = SIMBA(
-        metric=bench.metric, bsize=bench.budget.minibatch, num_candidates=bench.budget.candidates,
+        metric=bench.metric, bsize=batch, num_candidates=bench.budget.candidates,
         max_steps=bench.budget.steps, max_demos=bench.budget.demos or 0, prompt_model=bench.reflection,
         num_threads=bench.workers,
     )  # fmt: skip

@@ -35,7 +35,7 @@ optimizers:
     random-search: {demos: 2, role_demos: 1, bootstrapped: 1, starts: 2, steps: 1, search_samples: 6}
     mipro: {demos: 2, role_demos: 1, candidates: 2, trials: 2, search_samples: 4}
     gepa: {metric_calls: 16, minibatch: 2, search_samples: 4}
-    simba: {demos: 2, candidates: 2, steps: 2, minibatch: 3, search_samples: 4}
+    simba: {demos: 2, candidates: 2, steps: 2, minibatch: 4, search_samples: 3}
     copro: {candidates: 2, steps: 1, search_samples: 3}
 """
 
