@@ -22,7 +22,7 @@ from program.fusion import ScoreFusion, level_in_text, spread
 from program.images import IMAGES, ImageRef
 from program.logprobs import level_masses, tokens_of
 from program.metering import stage
-from program.query import QueryReading, QueryType, normalise_choice, read_query
+from program.query import QueryReading, QueryType, normalise_choice, options_told, read_query
 from program.replan import should_replan
 from program.resources import Resources
 from program.state import AssessmentState, BeliefSource, ExecutorOutput, SummarizerOutput
@@ -220,10 +220,9 @@ class Summarizer(dspy.Module):
                 raise ValueError(f"answer {str(prediction.final_answer)[:80]!r} is none of the options")
             return letter, _reasoning(prediction)
 
-        listed = "\n".join(f"{letter}. {text}" for letter, text in options.items())
         answer = ask(
             self.answer,
-            {**inputs, "options": listed},
+            {**inputs, "options": options_told(options)},
             lm=self.resources.lm("summarizer"),
             check=chosen,
             example=_ANSWERED,

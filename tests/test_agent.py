@@ -315,6 +315,8 @@ def test_an_unusable_image_is_one_clear_line(scripted_iqa, bad):
     [
         ({"query": "  "}, "query"),
         ({"options": {"A": "only"}}, "options"),
+        ({"options": ["Yes", "Yes"]}, "options A and B: are both 'Yes'"),
+        ({"query": "Is it sharp? A. Yes B. Yes"}, "options A and B: are both 'Yes'"),
         ({"regions": {"car": (0, 0, 99, 10)}}, "'car'"),
         ({"regions": {"car": (9, 0, 3, 10)}}, "'car'"),
         ({"regions": {"car": (0, 0, 5)}}, "'car'"),

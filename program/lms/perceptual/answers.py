@@ -13,7 +13,7 @@ from program.lms.perceptual.quality import Belief, level_probabilities
 from program.lms.perceptual.questions import Choice, answer_choice, asked_of, look_at
 from program.lms.perceptual.reasons import chosen, direct_answer, grounds, level_word, region_told, summary
 from program.lms.perceptual.views import View, Viewer
-from program.query import parse_options
+from program.query import options_shown
 from signatures.schemas import (
     DISTORTION_CATEGORIES,
     GLOBAL,
@@ -94,6 +94,8 @@ def _asked(text: Any) -> dict[str, list[DistortionCategory]]:
 def _choose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     options, scores = _options(inputs), _scores(inputs)
+    if not options:
+        raise ModelError('perceptual/expert: the options cannot be read; write each on a line of its own, as "A. Yes"')
     evidence = _evidence(inputs, query)
     choice = answer_choice(view, query, options, evidence, [s for _, s in scores])
     letter = _outvoted(viewer, view, demos, query, options, choice)
@@ -220,7 +222,7 @@ def _options(inputs: Inputs) -> dict[str, str]:
     given = inputs.get("options")
     if isinstance(given, Mapping):
         return {str(letter): str(text) for letter, text in given.items()}
-    return parse_options(str(given or "")) or {"A": str(given or "")}
+    return options_shown(str(given or "")) or {}
 
 
 def _evidence(inputs: Inputs, query: str) -> dict[str, str]:
