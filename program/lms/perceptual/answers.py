@@ -7,6 +7,7 @@ import numpy as np
 
 from program.errors import ModelError
 from program.lms.perceptual.amounts import TOOLS
+from program.lms.perceptual.asked import is_about_quality, unseen
 from program.lms.perceptual.findings import findings, present
 from program.lms.perceptual.planning import choose_tools, is_chinese, parsed_json, plan_assessment
 from program.lms.perceptual.quality import Belief, level_probabilities
@@ -138,13 +139,17 @@ def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     look = look_at(one or view, _evidence(inputs, query), [s for _, s in scores], "" if one else query)
     mean = belief.mean if not scores else (1 - TOOLS) * belief.mean + TOOLS * float(np.mean([s for _, s in scores]))
     word, gap = level_word(mean, chinese=chinese), "" if chinese else " "
-    direct = direct_answer(look, query, chinese=chinese)
+    seen = is_about_quality(query)
+    direct = direct_answer(look, query, chinese=chinese) if seen else unseen(query)
     overall = f"整体质量{word}（约 {mean:.1f}/5）。" if chinese else f"The quality is {word} (about {mean:.1f} of 5)."
     named = [c for c in DISTORTION_CATEGORIES if category_of(query) == c and not direct]
     rest = summary(view, scores, chinese=chinese, limit=2 if direct else 3, first=named, besides=direct)
     parts = [region_told(region, viewer.view(crop), chinese=chinese) for region, crop in list(crops.items())[:3]]
     told = gap.join(part for part in (direct, overall, rest, *parts) if part)
-    return {"final_answer": told, "quality_reasoning": grounds(view, belief, scores, chinese=chinese)}
+    reasoning = grounds(view, belief, scores, chinese=chinese)
+    if not seen:
+        reasoning = ("没有测量结果与问题有关。" if chinese else "Nothing measured bears on the question. ") + reasoning
+    return {"final_answer": told, "quality_reasoning": reasoning}
 
 
 def _score(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
@@ -159,10 +164,11 @@ def _classify(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
 
 
 def _judgement(viewer: Viewer, demos: Demos, inputs: Inputs) -> tuple[View, Belief, str]:
-    view, chinese = _view(viewer, inputs), is_chinese(str(inputs.get("query", "")))
-    belief, scores = view.belief(_labelled(viewer, view, demos)), _scores(inputs)
-    told = summary(view, scores, chinese=chinese, limit=2)
-    return view, belief, f"{told} {grounds(view, belief, [], chinese=chinese)}"
+    view, query = _view(viewer, inputs), str(inputs.get("query", ""))
+    belief, scores, chinese = view.belief(_labelled(viewer, view, demos)), _scores(inputs), is_chinese(query)
+    told = [summary(view, scores, chinese=chinese, limit=2), grounds(view, belief, [], chinese=chinese)]
+    told = told if is_about_quality(query) else [unseen(query), *told]
+    return view, belief, ("" if chinese else " ").join(told)
 
 
 def _labelled(viewer: Viewer, view: View, demos: Demos) -> list[tuple[View, float]]:

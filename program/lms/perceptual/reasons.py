@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from program.lms.perceptual.amounts import FAULTS, Look, amount, support
+from program.lms.perceptual.asked import unseen
 from program.lms.perceptual.findings import PRESENT, describe, present, severity_word, where
 from program.lms.perceptual.places import place_name
 from program.lms.perceptual.quality import Belief
@@ -112,11 +113,8 @@ def chosen(
             else f"{letter} ({text}): the answer that the demonstrations give for images like this one."
         )
     if not choice.measured:
-        return (
-            "问题涉及测量看不到的内容，此选项只是先验猜测，可信度低。" if chinese
-            else "The question is about content that measurements do not see; this option is a "
-            "guess from the prior, with low confidence."
-        )  # fmt: skip
+        guess = "此选项只是先验猜测，可信度低。" if chinese else "This is a guess from the prior, with low confidence."
+        return f"{unseen(query)}{'' if chinese else ' '}{guess}"
     sure = _sureness(choice, letter, options, chinese=chinese)
     axis = choice.topic if choice.topic != "distortion" else _claimed(text)
     told = fact(look, axis, chinese=chinese)
