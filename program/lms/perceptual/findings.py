@@ -9,7 +9,7 @@ from program.lms.perceptual.regression import Matrix
 from program.lms.perceptual.views import View
 from signatures.schemas import GLOBAL, DistortionCategory
 
-__all__ = ("PRESENT", "describe", "findings", "named", "present", "severity_word", "where")
+__all__ = ("PRESENT", "describe", "findings", "named", "present", "severity_word", "spread", "undetailed", "where")
 
 PRESENT = 0.8
 """Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying (1.1)."""
@@ -19,6 +19,9 @@ F1 on the quickstart's validation photographs, on its train photographs left out
 validation images, none fitted on."""
 _STEPS: tuple[tuple[float, str], ...] = ((0.45, "none"), (1.0, "slight"), (1.9, "moderate"), (2.8, "severe"))
 _PLACES = (("upper left", "top", "upper right"), ("left", "centre", "right"), ("lower left", "bottom", "lower right"))
+_EVERYWHERE = ("all over the image", "全图")
+_NOTHING = 0.005
+"""Highest mean of a cell (of a share, or in grey levels) that is called nothing."""
 _PLACES_CHINESE = (("左上", "上方", "右上"), ("左侧", "中央", "右侧"), ("左下", "下方", "右下"))
 
 
@@ -62,10 +65,32 @@ def where(cells: Sequence[Sequence[float]], *, lowest: bool = False, chinese: bo
     values = np.array(cells, dtype=float)
     spread = float(values.std()) / (abs(float(values.mean())) + 1e-6)
     if spread < 0.08:
-        return "全图" if chinese else "all over the image"
+        return _EVERYWHERE[chinese]
     row, column = divmod(int(values.argmin() if lowest else values.argmax()), 3)
     place = (_PLACES_CHINESE if chinese else _PLACES)[row][column]
     return f"{place}最明显" if chinese else f"strongest at the {place}"
+
+
+def spread(name: str, cells: Sequence[Sequence[float]], *, chinese: bool = False) -> str:
+    """Say where in 3 x 3 cells a property is strongest, that it is even, or that there is none of it."""
+    if np.max(cells) < _NOTHING:
+        return f"没有{name}" if chinese else f"there is no {name}"
+    place = where(cells, chinese=chinese)
+    if chinese:
+        return f"{name}各处相近" if place == _EVERYWHERE[True] else f"{name}{place}"
+    return f"{name} is much the same {place}" if place == _EVERYWHERE[False] else f"{name} is {place}"
+
+
+def undetailed(view: View, *, chinese: bool = False) -> str:
+    """Say why nothing can be said of an image's sharpness, or return ""."""
+    if view.unjudged is None:
+        return ""
+    if view.unjudged == "flat":
+        return "图像没有可供判断清晰度的细节。" if chinese else "The image has no detail to judge sharpness by."
+    width, height = view.size
+    if chinese:
+        return f"图像太小（{width}x{height}），无法判断清晰度。"
+    return f"The image is too small ({width}x{height}) to judge its sharpness."
 
 
 def _opening(name: str, severity: str) -> str:
@@ -79,6 +104,8 @@ def _chinese_opening(name: str, severity: str) -> str:
 
 def describe(view: View, category: DistortionCategory, *, chinese: bool = False) -> str:
     """Say in one sentence what was measured for a category, and where."""
+    if category in {"Blurs", "Sharpness"} and view.unjudged:
+        return undetailed(view, chinese=chinese)
     severity = severity_word(view.grades[category])
     if view.difference is not None:
         return _against_reference(view, category, severity, chinese)
@@ -149,16 +176,16 @@ def _brightness(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
 
 
 def _colour(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
-    place = where(m["saturation"], chinese=chinese)
+    place = spread("饱和度" if chinese else "saturation", m["saturation"], chinese=chinese)
     if chinese:
         return (
             f"{_chinese_opening('颜色失真', severity)}：饱和度 {n['saturation']:.2f}，色彩丰富度 "
-            f"{n['colourfulness']:.2f}，偏色 {n['cast']:.2f}，饱和度{place}。"
+            f"{n['colourfulness']:.2f}，偏色 {n['cast']:.2f}，{place}。"
         )
     return (
         f"{_opening('color distortion', severity)}: saturation {n['saturation']:.2f}, colourfulness "
         f"{n['colourfulness']:.2f}, cast "
-        f"{n['cast']:.2f}; saturation is {place}."
+        f"{n['cast']:.2f}; {place}."
     )
 
 
