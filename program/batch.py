@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from program.errors import InputError
+from program.images import IMAGES
 from program.state import Assessment
 
 __all__ = ("BatchInterrupted", "FailedSample", "assess_all", "call_arguments")
@@ -45,8 +46,9 @@ def assess_all(
 
     A sample is an image as the program takes it, a mapping of its arguments, or an object with them as attributes
     (`image`, and any of `query`, `reference`, `options`, `regions`). Each call runs in a copy of the caller's context,
-    so `dspy.context` and a `Budget` hold inside. Samples may be a stream; two per worker are read ahead. Ctrl-C
-    finishes the samples in flight and raises BatchInterrupted. Raises InputError for fewer than one worker.
+    so `dspy.context` and a `Budget` hold inside. Samples may be a stream; two per worker are read ahead, and no image
+    is held beyond its own sample. Ctrl-C finishes the samples in flight and raises BatchInterrupted. Raises InputError
+    for fewer than one worker.
     """
     if workers < 1:
         raise InputError(f"workers: {workers} is too few; give 1 or more")
@@ -88,7 +90,9 @@ def call_arguments(sample: Any) -> dict[str, Any]:
 
 def _assessed(program: Callable[..., Assessment], index: int, sample: Any) -> Assessment | FailedSample:
     try:
-        return program(**call_arguments(sample))
+        # Arrays given and crops made would pile up over a stream of any length.
+        with IMAGES.borrowing():
+            return program(**call_arguments(sample))
     except Exception as error:  # the sample border: one bad sample must not end the batch
         logger.warning("sample %d failed: %s", index, " ".join(str(error).split()))
         return FailedSample(index, " ".join(f"{type(error).__name__}: {error}".split())[:300], error)

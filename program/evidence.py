@@ -1,6 +1,7 @@
 """Evidence as the Summarizer sees it: JSON in one fixed shape, and what an answer rests on. Pure."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,13 +42,22 @@ def tool_scores(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) ->
 
 
 def tool_precisions(output: ExecutorOutput | None) -> list[float] | None:
-    """Return the precision of each of `tool_scores`, in their order; None where one is not known."""
+    """Return the precision of each of `tool_scores`, in their order; None where one is not known.
+
+    Readings that count as one bring what they add together.
+    """
     if output is None:
         return None
-    known = {(log.region, log.tool, log.score): log.precision for log in output.tool_logs}
-    found = [known.get(reading) for reading in _distinct(output.quality_scores)]
-    precisions = [precision for precision in found if precision is not None]
-    return precisions if precisions and len(precisions) == len(found) else None
+    added: dict[tuple[str, str, float | None], list[float | None]] = {}
+    for log in output.tool_logs:
+        added.setdefault((log.region, log.tool, log.score), []).append(log.precision)
+    precisions = []
+    for reading in _distinct(output.quality_scores):
+        shares = [share for share in added.get(reading, ()) if share is not None]
+        if not shares or len(shares) < len(added[reading]):
+            return None
+        precisions.append(math.fsum(shares))
+    return precisions or None
 
 
 def _distinct(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> list[tuple[str, str, float]]:

@@ -167,12 +167,17 @@ class Executor(dspy.Module):
     def _chosen_tools(
         self, plan: Plan, evidence: _Evidence, boxes: Mapping[str, Box], avoid: Sequence[str]
     ) -> dict[str, dict[str, str]]:
-        """Return region -> distortion -> tool for the regions that can be measured."""
+        """Return region -> distortion -> tool for the regions that can be measured.
+
+        A tool that the user named measures the whole image where no region can be.
+        """
         regions = [r for r in plan.query_scope if r == GLOBAL or r in boxes]
         ready = [spec for spec in self.resources.runner.ready(_mode(plan)) if spec.name not in avoid]
         if plan.required_tools and plan.tool_execute:
             named = self._stand_ins(plan.required_tools, ready, avoid, evidence)
-            return {region: self._named(named) for region in regions if named}
+            if named and not regions:
+                evidence.notes.append(f"the whole image is measured with {', '.join(named)} instead")
+            return {region: self._named(named) for region in regions or [GLOBAL] if named}
         if not (plan.tool_selection or (boxes and plan.distortion_analysis)) or not regions:
             return {}
         if not ready:

@@ -52,7 +52,13 @@ class FittedFusion(ScoreFusion):
         self, tool_scores: Any, vlm_probabilities: Mapping[int, float] | None, precisions: Precisions = None
     ) -> float:
         """Return the fused and mapped score in [1, 5]."""
-        return self.mapped(super().fuse_scores(tool_scores, self._tempered(vlm_probabilities), precisions))
+        return self.mapped(self.unmapped(tool_scores, vlm_probabilities, precisions))
+
+    def unmapped(
+        self, tool_scores: Any, vlm_probabilities: Mapping[int, float] | None, precisions: Precisions = None
+    ) -> float:
+        """Return the fused score in [1, 5], before the map."""
+        return super().fuse_scores(tool_scores, self._tempered(vlm_probabilities), precisions)
 
     def posterior(
         self, tool_scores: Any, vlm_probabilities: Mapping[int, float] | None, precisions: Precisions = None
@@ -60,9 +66,14 @@ class FittedFusion(ScoreFusion):
         """Return the fused belief over the levels, before the map."""
         return super().posterior(tool_scores, self._tempered(vlm_probabilities), precisions)
 
+    @property
+    def bends(self) -> bool:
+        """Whether there is a map."""
+        return len(self.curve) >= 2
+
     def mapped(self, score: float) -> float:
         """Return a fused score on the scale of the fitted people, in [1, 5]."""
-        if len(self.curve) < 2:
+        if not self.bends:
             return score
         place = min(max(bisect.bisect_right([x for x, _ in self.curve], score), 1), len(self.curve) - 1)
         (x0, y0), (x1, y1) = self.curve[place - 1], self.curve[place]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from signatures.schemas import LEVEL_WORDS
 
-__all__ = ("LETTERS", "Precisions", "ScoreFusion", "ToolWeights", "level_in_text", "spread")
+__all__ = ("LETTERS", "Precisions", "ScoreFusion", "ToolWeights", "level_in_text")
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +135,35 @@ class ScoreFusion:
         total = math.fsum(products.values())
         return {c: mass / total for c, mass in products.items()} if total >= 1e-300 else weights
 
+    def mapped(self, score: float) -> float:
+        """Return a fused score on the scale of the answers, in [1, 5]: here the same."""
+        return score
+
+    def deviation(
+        self,
+        score: float,
+        tool_scores: Sequence[float],
+        vlm_probabilities: Mapping[int, float] | None,
+        precisions: Precisions = None,
+    ) -> float:
+        """Return how far the fused belief lies from its score: the root mean square of level - score, mapped levels.
+
+        Where the score is the belief's mean this is the belief's standard deviation.
+        """
+        belief = self.posterior(tool_scores, vlm_probabilities, precisions)
+        return math.sqrt(math.fsum(p * (self.mapped(c) - score) ** 2 for c, p in belief.items()))
+
+    def interval(
+        self,
+        score: float,
+        tool_scores: Sequence[float],
+        vlm_probabilities: Mapping[int, float] | None,
+        precisions: Precisions = None,
+    ) -> tuple[float, float]:
+        """Return score -+ 1.96 deviations of the belief it was fused from, cut to [1, 5]; the score lies in it."""
+        reach = 1.96 * self.deviation(score, tool_scores, vlm_probabilities, precisions)
+        return max(1.0, score - reach), min(5.0, score + reach)
+
     def map_to_level(self, score: float) -> str:
         """Return the letter of the nearest level, halves up: 5 -> "A" .. 1 -> "E".
 
@@ -241,13 +270,6 @@ def level_in_text(text: str) -> int | None:
         return level if stated in {None, level} else None
     levels = {level for match in _LED.finditer(text) if (level := _level_of_match(match)) is not None}
     return levels.pop() if len(levels) == 1 else None
-
-
-def spread(posterior: Mapping[int, float]) -> tuple[float, float]:
-    """Return mean -+ 1.96 standard deviations of a belief over levels, cut to [1, 5]."""
-    mean = math.fsum(p * c for c, p in posterior.items())
-    deviation = math.sqrt(max(0.0, math.fsum(p * (c - mean) ** 2 for c, p in posterior.items())))
-    return max(1.0, mean - 1.96 * deviation), min(5.0, mean + 1.96 * deviation)
 
 
 def _level_of_match(match: re.Match[str]) -> int | None:

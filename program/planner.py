@@ -85,15 +85,16 @@ def apply_rules(
 
     Rules: "Other" runs no step; detection only where no distortion is named; analysis always; tool+region or tool only:
     execute without selection; region without a known box: no tools; otherwise both. A known box makes
-    a region measurable, so it counts like the whole image.
+    a region measurable, so it counts like the whole image; regions get the names of their boxes.
     """
     changes: list[str] = []
-    scope = list(dict.fromkeys(plan.query_scope))
+    scope = list(dict.fromkeys(_called(region, boxes) for region in plan.query_scope))
     if len(scope) > 1 and GLOBAL in scope:
         scope.remove(GLOBAL)
     tools = _usable_tools(plan.required_tools, has_reference, registry, changes)
     is_iqa = plan.query_type == "IQA"
     named = [r for r in plan.distortions if r.distortions] if is_iqa and plan.distortion_source == "explicit" else []
+    named = [r.model_copy(update={"region": _called(r.region, boxes)}) for r in named]
     unboxed = [region for region in scope if region != GLOBAL and region not in boxes]
     wanted: dict[str, Any] = {
         "query_scope": scope,
@@ -111,6 +112,13 @@ def apply_rules(
         if given != value and field != "required_tools":
             changes.append(f"{field}: {_shown(given)} -> {_shown(value)}")
     return plan.model_copy(update=wanted), changes
+
+
+def _called(region: str, boxes: Collection[str]) -> str:
+    """Return the caller's own name of a region, whatever the case in which the model wrote it."""
+    if region in boxes:
+        return region
+    return next((name for name in boxes if name.casefold() == region.casefold()), region)
 
 
 def _usable_tools(names: Sequence[str], has_reference: bool, registry: ToolRegistry, changes: list[str]) -> list[str]:

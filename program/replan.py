@@ -65,6 +65,9 @@ def _uncovered(output: ExecutorOutput, scope: Sequence[str]) -> str:
 
 def _unscored(output: ExecutorOutput, scope: Sequence[str], plan: Plan | None) -> str:
     scores = output.quality_scores or {}
+    if plan and plan.required_tools and scores.get(GLOBAL):
+        # They measured the whole image, as nobody could say where the regions are: another plan cannot either.
+        return ""
     if not any(scores.values()) and (scope == [GLOBAL] or not scope):
         return "No tool scores available"
     for region in scope:

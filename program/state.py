@@ -123,7 +123,7 @@ class SummarizerOutput(_Record):
     level_probabilities_from: BeliefSource | None = None
     """Numbers the model wrote, its tokens' log-probabilities, or one level that it named, smoothed."""
     score_interval: tuple[float, float] | None = None
-    """Mean -+ 1.96 standard deviations of the fused belief over the levels, within [1, 5]."""
+    """Score -+ 1.96 standard deviations of the fused belief over the levels, on the score's scale, within [1, 5]."""
     status: Status = "ok"
     error: str | None = None
     rung: str | None = None

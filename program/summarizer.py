@@ -18,7 +18,8 @@ from program.evidence import (
     used_evidence,
 )
 from program.fitted_fusion import FittedFusion
-from program.fusion import ScoreFusion, level_in_text, spread
+from program.fusion import ScoreFusion, level_in_text
+from program.fusion_note import fusion_note
 from program.images import IMAGES, ImageRef
 from program.logprobs import level_masses, tokens_of
 from program.metering import stage
@@ -130,18 +131,14 @@ class Summarizer(dspy.Module):
             logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
         fusion = self.fusion
         score = fusion.fuse_scores(scores, probabilities, precisions)
-        posterior = fusion.posterior(scores, probabilities, precisions)
+        made = fusion_note(fusion, score, scores, probabilities, precisions)
         return {
             "final_answer": score,
             "quality_score": score,
-            "quality_reasoning": " ".join(
-                filter(
-                    None, (reasoning, findings_note(evidence, reasoning), _fusion_note(score, scores, probabilities))
-                )
-            ),
+            "quality_reasoning": " ".join(filter(None, (reasoning, findings_note(evidence, reasoning), made))),
             "level_probabilities": probabilities,
             "level_probabilities_from": source,
-            "score_interval": spread(posterior),
+            "score_interval": fusion.interval(score, scores, probabilities, precisions),
             "status": "degraded" if degraded else "ok",
             "error": _last(answer) if degraded else None,
             "rung": rung,
@@ -321,13 +318,3 @@ def _failed(answer: Answer[Any]) -> dict[str, Any]:
 
 def _last(answer: Answer[Any]) -> str:
     return answer.errors[-1] if answer.errors else PARSING_FAILED
-
-
-def _fusion_note(score: float, scores: list[float], probabilities: Mapping[int, float] | None) -> str:
-    if probabilities is None:
-        return f"Score {score:.2f} is the mean of {len(scores)} tool score(s)."
-    expected = sum(level * p for level, p in probabilities.items())
-    if not scores:
-        return f"Score {score:.2f} is the model's expected level; no tool score was available."
-    spread_text = f"{min(scores):.2f}" if len(scores) == 1 else f"{min(scores):.2f} to {max(scores):.2f}"
-    return f"Score {score:.2f} fuses tool scores of {spread_text} with the model's expected level of {expected:.2f}."

@@ -54,6 +54,30 @@ def test_one_pass_asks_four_questions_and_keeps_every_stage(scripted_iqa, pictur
     assert Assessment.model_validate_json(result.model_dump_json()) == result
 
 
+def test_tools_count_by_their_reliability_from_the_reading_to_the_interval(scripted_iqa, fake_runner, picture):
+    runner = fake_runner({"PIQE": 2.0, "BRISQUE": 4.0}, ready=("PIQE", "BRISQUE"))
+    runner.precisions = lambda readings: [{"PIQE": 3.0, "BRISQUE": 1.0}[tool] for tool, _ in readings]
+    script = {
+        **SCRIPT,
+        "findings": {"findings": [BLUR, {**BLUR, "type": "Noise"}]},
+        "selected_tools": {"selected_tools": [CHOICE, {**CHOICE, "distortion": "Noise", "tool": "BRISQUE"}]},
+        "quality_probs": {
+            "quality_probs": {"1": 0.05, "2": 0.15, "3": 0.6, "4": 0.15, "5": 0.05},
+            "quality_reasoning": "Soft.",
+        },
+    }
+    iqa = scripted_iqa(script, runner=runner)
+    result = iqa(image=picture(), query=RATE)
+    # Mean (3 * 2 + 1 * 4) / 4 = 2.5, precision 4; alpha = exp(-4 / 2 (2.5 - c)^2) = .01111, .60653, .60653, .01111, 0.
+    # Times p: .00056, .09098, .36392, .00167, 0: mean 1.28094 / .45712 = 2.8022, variance .07698 / .45712 = .41037^2.
+    assert result.quality_score == pytest.approx(2.8022, abs=1e-4)
+    assert result.score_interval == pytest.approx((2.8022 - 1.96 * 0.41037, 2.8022 + 1.96 * 0.41037), abs=1e-3)
+    assert result.quality_reasoning.endswith(
+        "Score 2.80 fuses tool scores of 2.00 to 4.00 with the model's expected level of 3.00."
+    )
+    assert "2.5" in iqa.engine.text(iqa.engine.asked("quality_probs")[0]).split("tool_mean ## ]]")[-1]
+
+
 @pytest.mark.spec("003/6-logging-and-observability")
 def test_what_an_assessment_cost_is_told(scripted_iqa, picture):
     usage = scripted_iqa(SCRIPT)(image=picture(), query=RATE).usage
@@ -109,11 +133,12 @@ def test_image_and_reference_reach_the_model(scripted_iqa, picture, tmp_path):
 
 
 @pytest.mark.spec("D13")
-def test_a_callers_region_is_scored_under_its_name(scripted_iqa, fake_runner, picture):
+@pytest.mark.parametrize("planned", ["car", "Car"])
+def test_a_callers_region_is_scored_under_its_name(scripted_iqa, fake_runner, picture, planned):
     runner = fake_runner({"PIQE": 1.4})
     script = {
         **SCRIPT,
-        "plan": {"plan": {**PLAN, "query_scope": ["car"]}},
+        "plan": {"plan": {**PLAN, "query_scope": [planned]}},
         "findings": {"findings": [{**BLUR, "region": "car"}]},
         "selected_tools": {"selected_tools": [{**CHOICE, "region": "car"}]},
     }
@@ -122,6 +147,26 @@ def test_a_callers_region_is_scored_under_its_name(scripted_iqa, fake_runner, pi
     assert [m[3] for m in runner.measured] == [(2, 3, 30, 28)]
     assert result.state.executor_evidence.quality_scores == {"car": {"Blurs": ("PIQE", 1.4)}}
     assert result.used_evidence["readings"][0]["region"] == "car"
+
+
+@pytest.mark.spec("D13")
+def test_a_named_tool_measures_the_whole_image_where_nobody_finds_the_region(scripted_iqa, fake_runner, picture):
+    runner = fake_runner({"PIQE": 1.4})
+    script = {
+        **SCRIPT,
+        "plan": {"plan": {**PLAN, "query_scope": ["car"], "required_tools": ["PIQE"]}},
+        "findings": {"findings": [{**BLUR, "region": "car"}]},
+        "region_boxes": {"region_boxes": []},
+    }
+    iqa = scripted_iqa(script, runner)
+    result = iqa(image=picture(), query="Use PIQE to rate the quality of the car.")
+    assert [(m[0], m[3]) for m in runner.measured] == [("PIQE", None)]
+    assert result.state.executor_evidence.quality_scores == {"Global": {"Overall": ("PIQE", 1.4)}}
+    assert "region 'car': no box is known, so no tool measures it" in result.quality_reasoning
+    assert "the whole image is measured with PIQE instead." in result.quality_reasoning
+    # No other plan could measure the car: none is asked for.
+    assert len(iqa.engine.asked("plan")) == 1
+    assert "Planning again" not in result.quality_reasoning
 
 
 @pytest.mark.spec("003/7-worked-example")

@@ -17,6 +17,7 @@ from program.evaluation.intervals import interval, paired_difference
 from program.evaluation.record import summarize
 from program.evaluation.rows import Row, Rows
 from program.evaluation.tables import baseline_tables, figures_table
+from program.fitted_fusion import FittedFusion
 from program.fusion import ScoreFusion
 
 PROBABILITIES = {"bad": 0.05, "poor": 0.15, "fair": 0.5, "good": 0.2, "excellent": 0.1}
@@ -93,6 +94,16 @@ def test_beliefs_and_both_formulas_are_kept_and_right(scripted_iqa, fake_runner,
     }  # fmt: skip
     assert record.baselines["normalised fusion"].rmse.value == pytest.approx(record.rmse.value, abs=1e-5)
     assert record.baseline_cost.lm_calls == 3
+
+
+def test_the_formulas_are_those_of_the_settings_whatever_a_compile_fitted(scripted_iqa, fake_runner, samples):
+    iqa = scripted_iqa(SCRIPT, fake_runner({"PIQE": 2.0}), settings={"fusion": {"eta": 0.5}})
+    plain = _run(iqa, samples[3:4]).rows[0]
+    iqa.summarizer.fitted = FittedFusion(iqa.resources.fusion, eta=4.0, model_weight=0.5, curve=[(1, 2), (5, 4)])
+    fitted = _run(iqa, samples[3:4]).rows[0]
+    assert fitted.predicted != plain.predicted
+    assert (fitted.fusion_printed, fitted.fusion_normalised) == (plain.fusion_printed, plain.fusion_normalised)
+    assert plain.fusion_normalised == pytest.approx(plain.predicted, abs=1e-6)
 
 
 def test_what_a_baseline_cannot_answer_is_counted_and_the_run_goes_on(scripted_iqa, fake_runner, samples):

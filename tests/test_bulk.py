@@ -3,17 +3,21 @@
 import csv
 import errno
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import dspy
 import pyarrow.parquet
 import pytest
 
 from program import assess
+from program.budget import BudgetSpent
 from program.bulk.comparing import compare, sureness, verdict
 from program.bulk.inputs import gather
 from program.bulk.rows import BatchRow, safe_cell, write_rows
@@ -291,8 +295,6 @@ def test_a_changed_image_is_judged_anew_and_another_question_is_refused(program,
 
 
 def test_a_model_service_that_is_down_ends_the_run(program, folder, monkeypatch):
-    import dspy
-
     monkeypatch.setattr(type(program), "forward", lambda *_, **__: (_ for _ in ()).throw(dspy.LMError("down")))
     with pytest.raises(dspy.LMError):
         judge(program, gather([str(folder)], recursive=True), Question(), workers=1, progress=False)
@@ -352,6 +354,31 @@ def test_comparison_says_which_how_much_how_sure_and_why(scripted_iqa, fake_runn
     assert found.probability_b_better > 0.95
     assert found.verdict == "B is clearly better"
     assert found.reasons == ["Blurs: severe in A, slight in B.", "PIQE scores A 1.50 and B 4.00."]
+
+
+@pytest.mark.parametrize("curve", [(), [(1, 1.0), (5, 3.0)]])
+def test_a_comparison_is_as_sure_as_the_beliefs_behind_its_scores(service_program, encoded, curve):
+    from program.fitted_fusion import FittedFusion
+
+    even, narrow = dict.fromkeys("12345", 0.2), {"2": 0.1, "3": 0.8, "4": 0.1}
+    beliefs = [{"quality_probs": p, "quality_reasoning": "So."} for p in (even, narrow)]
+    program = service_program(script={"quality_probs": beliefs})
+    program.resources.runner.precisions = lambda readings: [0.5] * len(readings)
+    program.resources.runner.default = 2.0
+    program.summarizer.fitted = FittedFusion(program.resources.fusion, curve=curve)
+    found = compare(program, IMAGES.add(encoded(1)), IMAGES.add(encoded(2)))
+    # alpha_c ~ exp(-0.5 / 2 (2 - c)^2) = 0.779, 1, 0.779, 0.368, 0.105 beside each belief.
+    a = {1: 0.7788, 2: 1.0, 3: 0.7788, 4: 0.3679, 5: 0.1054}
+    b = {2: 0.1 * a[2], 3: 0.8 * a[3], 4: 0.1 * a[4]}
+    moments = []
+    for belief in (a, b):
+        mean = sum(p * c for c, p in belief.items()) / sum(belief.values())
+        moments.append((mean, sum(p * (c - mean) ** 2 for c, p in belief.items()) / sum(belief.values())))
+    (mean_a, variance_a), (mean_b, variance_b) = moments
+    # The curve halves differences and deviations alike.
+    assert found.difference == pytest.approx((mean_b - mean_a) / (2 if curve else 1), abs=1e-3)
+    z = (mean_b - mean_a) / (variance_a + variance_b) ** 0.5
+    assert found.probability_b_better == pytest.approx(0.5 * (1 + math.erf(z / 2**0.5)), abs=1e-3)
 
 
 def test_sureness_is_symmetric_and_grows_with_the_difference():
@@ -463,3 +490,34 @@ def test_a_budget_ends_a_batch_and_what_was_judged_is_kept(program, folder, tmp_
     assert not out.exists()
     assert assess.main(command) == 1
     assert len(read_csv(out)) == 5
+
+
+@pytest.mark.parametrize(("error", "times"), [(BudgetSpent("spent"), 1), (dspy.LMError("down"), 3)])
+def test_what_ends_a_batch_leaves_what_another_worker_has_in_hand(
+    program, tmp_path, encoded, monkeypatch, error, times
+):  # fmt: skip
+    for number in range(6):
+        (tmp_path / f"{number}.png").write_bytes(encoded(number))
+    raised, plain, lock = [], type(program).forward, threading.Lock()
+    began, over = threading.Event(), threading.Event()
+
+    def ending(self, image, **given):
+        if image.name == "0.png":  # goes on while the other worker meets what ends the run
+            began.set()
+            assert over.wait(10)
+            time.sleep(0.1)
+            return plain(self, image=image, **given)
+        assert began.wait(10)
+        with lock:
+            raised.append(image.name)
+            if len(raised) == times:
+                over.set()
+        raise error
+
+    monkeypatch.setattr(type(program), "forward", ending)
+    out = tmp_path / "out.csv"
+    with pytest.raises(type(error)):
+        judge_into(program, gather([str(tmp_path)]), Question(), out, workers=2, progress=False)
+    lines = out.with_name("out.csv.partial").read_text("utf-8").splitlines()[1:]
+    kept = [json.loads(line)["row"] for line in lines]
+    assert [row["id"] for row in kept if row["status"] == "ok"] == ["0.png"]

@@ -4,8 +4,16 @@ import json
 
 import pytest
 
-from program.evidence import contradiction, findings_json, findings_note, scores_json, tool_scores, used_evidence
-from program.state import ExecutorOutput, Finding
+from program.evidence import (
+    contradiction,
+    findings_json,
+    findings_note,
+    scores_json,
+    tool_precisions,
+    tool_scores,
+    used_evidence,
+)
+from program.state import ExecutorOutput, Finding, ToolLog
 
 ANALYSIS = {"Global": [Finding(type="Blurs", severity="moderate", explanation="Edges appear soft.")]}
 SCORES = {"Global": {"Blurs": ("TOPIQ_FR", 2.6)}}
@@ -46,6 +54,20 @@ def test_a_reading_shared_by_distortions_counts_once():
     }
     assert sorted(tool_scores(shared)) == [2.6, 2.6, 3.0]
     assert tool_scores(None) == []
+
+
+def test_what_equal_scores_of_a_tool_add_counts_together():
+    # Two categories, one reading at the end of the scale: the calibration shares the tool's weight among them at will.
+    logs = [
+        ToolLog(tool="VIF", region="Global", distortion=distortion, raw=1.0, score=5.0, precision=precision)
+        for distortion, precision in (("Blurs", 6.95), ("Noise", 0.0))
+    ]
+    logs.append(ToolLog(tool="PSNR", region="Global", distortion="Contrast", raw=40.0, score=4.0, precision=1.5))
+    scores = {"Global": {"Blurs": ("VIF", 5.0), "Noise": ("VIF", 5.0), "Contrast": ("PSNR", 4.0)}}
+    output = ExecutorOutput(quality_scores=scores, tool_logs=logs)
+    assert (tool_scores(scores), tool_precisions(output)) == ([4.0, 5.0], [1.5, 6.95])
+    unknown = [logs[0], logs[1].model_copy(update={"precision": None}), logs[2]]
+    assert tool_precisions(output.model_copy(update={"tool_logs": unknown})) is None
 
 
 @pytest.mark.spec("003/6-logging-and-observability")

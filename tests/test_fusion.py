@@ -9,7 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from program.fusion import ScoreFusion, level_in_text, spread
+from program.fitted_fusion import FittedFusion
+from program.fusion import ScoreFusion, level_in_text
+from program.fusion_note import fusion_note
 
 LEVELS = np.arange(1, 6)
 LOG_PROBABILITIES = {1: -3.2, 2: -0.5, 3: -0.1, 4: -2.1, 5: -4.5}
@@ -260,11 +262,35 @@ def test_no_level_is_read_where_none_or_several_stand(text):
     assert level_in_text(text) is None
 
 
-def test_spread_is_two_deviations_within_the_scale():
+def test_an_interval_is_two_deviations_of_the_belief_within_the_scale():
     p = {1: 0.1, 2: 0.2, 3: 0.4, 4: 0.2, 5: 0.1}
     deviation = math.sqrt(sum(q * (c - 3) ** 2 for c, q in p.items()))
-    assert spread(p) == pytest.approx((max(1, 3 - 1.96 * deviation), min(5, 3 + 1.96 * deviation)))
-    assert spread({5: 1.0}) == (5.0, 5.0)
+    plain = ScoreFusion()
+    assert plain.deviation(3.0, [], p) == pytest.approx(deviation)
+    assert plain.interval(3.0, [], p) == pytest.approx((max(1, 3 - 1.96 * deviation), min(5, 3 + 1.96 * deviation)))
+    assert plain.interval(5.0, [], {5: 1.0}) == (5.0, 5.0)
+
+
+def test_an_interval_lies_on_the_scale_that_the_score_was_mapped_to():
+    p = {3: 0.2, 4: 0.5, 5: 0.3}
+    fitted = FittedFusion(ScoreFusion(), curve=[(1, 1), (5, 3)])  # half the way from 1: so half the deviation
+    score = fitted.fuse_scores([], p)
+    assert score == pytest.approx(1 + (4.1 - 1) / 2)
+    deviation = math.sqrt(0.2 * 1.1**2 + 0.5 * 0.1**2 + 0.3 * 0.9**2) / 2
+    assert fitted.interval(score, [], p) == pytest.approx((score - 1.96 * deviation, score + 1.96 * deviation))
+
+
+@given(scores, st.none() | masses, etas, st.floats(0.1, 4), st.booleans(), st.lists(st.floats(0, 90), min_size=6))
+@settings(max_examples=200, deadline=None)
+def test_a_score_lies_in_its_interval(tool_scores, masses_, eta, weight, normalize, precisions):
+    p = belief(masses_) if masses_ else None
+    base = ScoreFusion(eta, normalize=normalize, tool_weights="reliability")
+    for curve in ((), [(1, 1.2), (2.4, 1.3), (2.6, 3.9), (5, 4)]):
+        fusion = FittedFusion(base, model_weight=weight, curve=curve)
+        given_ = tool_scores, p, precisions[: len(tool_scores)]
+        score = fusion.fuse_scores(*given_)
+        low, high = fusion.interval(score, *given_)
+        assert 1 <= low <= score <= high <= 5
 
 
 @pytest.mark.spec("D1")
@@ -352,3 +378,33 @@ def test_a_tool_that_adds_nothing_moves_nothing():
 def test_precisions_that_do_not_fit_are_refused(precisions):
     with pytest.raises(ValueError, match="one per tool score"):
         ScoreFusion(tool_weights="reliability").fuse_scores([2.0, 3.0], None, precisions)
+
+
+RELIABLE = ScoreFusion(tool_weights="reliability")
+FAIR = {3: 0.6, 4: 0.4}
+
+
+@pytest.mark.parametrize(
+    ("fusion", "given_", "note"),
+    [
+        (ScoreFusion(), ([2.6, 2.8], None), "Score 2.70 is the mean of 2 tool scores."),
+        (ScoreFusion(), ([2.6, 2.8], None, [3.0, 0.0]), "Score 2.70 is the mean of 2 tool scores."),
+        (RELIABLE, ([2.6, 2.8], None, [3.0, 1.0]),
+         "Score 2.65 is the mean of 2 tool scores, weighted by their reliability."),
+        (RELIABLE, ([2.6, 2.8], None, [0.0, 0.0]), "Score 2.70 is the mean of 2 tool scores."),
+        (ScoreFusion(), ([], FAIR), "Score 3.40 is the model's expected level of 3.40; no tool score was available."),
+        (RELIABLE, ([1.0], FAIR, [0.0]),
+         "Score 3.40 is the model's expected level of 3.40; 1 tool score weighed nothing."),
+        (ScoreFusion(0.0), ([1.0], FAIR),
+         "Score 3.40 is the model's expected level of 3.40; 1 tool score weighed nothing."),
+        (RELIABLE, ([1.0, 3.0], FAIR, [0.0, 2.0]),
+         "Score 3.20 fuses tool scores of 3.00 with the model's expected level of 3.40."),
+        (FittedFusion(ScoreFusion(), curve=[(1, 1), (5, 3)]), ([3.5], FAIR),
+         "Score 2.20 is 3.40 on the fitted scale of human scores; "
+         "3.40 fuses tool scores of 3.50 with the model's expected level of 3.40."),
+        (FittedFusion(ScoreFusion(), model_weight=2), ([], FAIR),
+         "Score 3.31 is the model's expected level of 3.40 at weight 2; no tool score was available."),
+    ],
+)  # fmt: skip
+def test_the_note_says_what_the_score_was_made_of(fusion, given_, note):
+    assert fusion_note(fusion, fusion.fuse_scores(*given_), *given_) == note

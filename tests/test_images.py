@@ -1,5 +1,6 @@
 import hashlib
 import io
+import json
 import threading
 
 import numpy as np
@@ -158,6 +159,39 @@ def test_borrowed_images_are_forgotten_and_others_stay(tmp_path, picture):
         thread.start()
         thread.join()
     assert store.read(held) == path.read_bytes()
+
+
+@pytest.mark.parametrize(("way", "seed"), [("evaluate", 300), ("batch", 310), ("bulk", 320)])
+def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_program, tmp_path, picture):
+    from data.manifest import read_manifest
+    from program.bulk.inputs import gather
+    from program.bulk.running import Question, judge
+    from program.evaluation.runner import evaluate
+
+    steps = ("distortion_detection", "distortion_analysis", "tool_selection", "tool_execute")
+    plan = {"query_type": "IQA", "query_scope": ["car"], **dict.fromkeys(steps, True)}
+    program = service_program(script={"plan": {"plan": plan}})
+    box = {"car": (2, 3, 30, 28)}
+    lines = []
+    for number in range(4):
+        Image.fromarray(picture(seed + number)).save(tmp_path / f"{number}.png")
+        asked = {"query": "Rate the car.", "regions": box}
+        lines.append({"id": str(number), "image": f"{number}.png", "mos": 3.0, **asked})
+    manifest = tmp_path / "manifest.jsonl"
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    before = set(IMAGES._sources), len(IMAGES._refs), len(IMAGES._seen), len(IMAGES._held)
+    if way == "evaluate":
+        answered = evaluate(program, list(read_manifest(manifest)), progress=False).rows
+    elif way == "bulk":
+        answered = judge(program, gather([str(manifest)]), Question(), progress=False)
+    else:
+        arrays = ({"image": picture(seed + n), "query": "Rate the car.", "regions": box} for n in range(4))
+        answered = program.batch(arrays, workers=2)
+    assert [row.status for row in answered] == ["ok"] * 4
+    sent = {url for request in program.engine.requests for url in program.engine.images(request)}
+    assert len(sent) == 8  # each image and its crop
+    assert (set(IMAGES._sources), len(IMAGES._refs), len(IMAGES._seen), len(IMAGES._held)) == before
+    assert not IMAGES._borrowers
 
 
 def test_two_files_of_the_same_bytes_keep_their_own_names(tmp_path, picture):

@@ -77,10 +77,11 @@ def test_tools_are_named_as_listed_and_known_boxes_are_measured() -> None:
 
 
 def test_feedback_changes_the_plan() -> None:
-    query = "How blurry is the vehicle?"
-    before = _plan(query)
-    after = _plan(query, feedback="Missing tool scores for vehicle region", previous_plan=before.model_dump_json())
-    assert (after.query_scope, after.tool_execute) == (["vehicle", "Global"], True)
+    query, feedback = "Use PIQE to rate the quality of the vehicle.", "Missing tool scores for vehicle region"
+    assert _plan(query, region_names=["vehicle"]).required_tools == ["PIQE"]
+    after = _plan(query, region_names=["vehicle"], feedback=feedback)
+    assert (after.required_tools, after.tool_selection, after.tool_execute) == ([], True, True)
+    assert _plan(query, feedback=feedback) == _plan(query)  # without a box no plan closes that gap
     wider = _plan("Is there noise?", feedback="Contradiction: severe noise with a score of 4.6")
     assert (wider.distortion_detection, wider.distortions) == (True, [])
 

@@ -112,6 +112,18 @@ def test_unusable_named_tools_leave_the_plan_with_a_reason():
     assert (plan.required_tools, repairs) == (["PSNR"], [])
 
 
+@pytest.mark.spec("D13")
+def test_a_region_is_that_of_the_box_whatever_its_case():
+    explicit = {"distortion_source": "explicit", "distortions": {"Sign": ["Blurs"]}, "distortion_detection": False}
+    plan, repairs = ruled(query_scope=["Sign", "CAR", "sky"], boxes=["sign", "Car"], **explicit)
+    assert plan.query_scope == ["sign", "Car", "sky"]
+    assert plan.distortions[0].region == "sign"
+    assert (plan.tool_selection, plan.tool_execute) == (True, True)
+    assert "query_scope: ['Sign', 'CAR', 'sky'] -> ['sign', 'Car', 'sky']" in repairs
+    assert ruled(query_scope=["Sign", "sign"], boxes=["sign"])[0].query_scope == ["sign"]
+    assert ruled(query_scope=["Sign", "sign"], boxes=["sign", "Sign"])[0].query_scope == ["Sign", "sign"]
+
+
 @pytest.mark.spec("paper/planner")
 def test_the_whole_image_leaves_a_scope_that_names_regions():
     assert ruled(query_scope=["Global", "car", "car"])[0].query_scope == ["car"]

@@ -8,6 +8,7 @@ import dspy
 import numpy as np
 import pytest
 
+from program.fitted_fusion import FittedFusion
 from program.fusion import ScoreFusion
 from program.images import IMAGES
 from program.query import QueryType
@@ -232,6 +233,14 @@ def test_a_score_fuses_tools_and_level_probabilities(summarize, given):
     assert f"{expected:.2f}" in result.quality_reasoning
     assert "2.60 to 2.80" in result.quality_reasoning
     assert result.query_type is QueryType.SCORING
+
+
+def test_the_interval_of_a_program_with_a_fitted_fusion_is_that_of_its_score(scripted_iqa, picture):
+    iqa = scripted_iqa([{**SCORED, "quality_probs": {"fair": 0.1, "good": 0.6, "excellent": 0.3}}])
+    iqa.summarizer.fitted = FittedFusion(ScoreFusion(), curve=[(1, 1), (3, 1.5), (4, 2.5), (5, 3)])
+    result = iqa.summarizer(state=state_of(), image=IMAGES.add(picture(1)))
+    low, high = result.score_interval
+    assert low < result.quality_score < 2.5 < high < 3.6
 
 
 @pytest.mark.spec("D9")

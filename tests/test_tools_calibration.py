@@ -25,8 +25,10 @@ from program.tools.calibration import (
     apply_map,
     least_variance,
 )
+from program.tools.fitting import Labelled, LabelledSet, Surveyed, fit_all
 from program.tools.paper import faults
 from program.tools.registry import ToolRegistry
+from program.tools.runner import Measurement
 from program.tools.strengths import Strengths
 from signatures.schemas import DISTORTION_CATEGORIES
 
@@ -261,6 +263,24 @@ def manifest(tmp_path):
     path = tmp_path / "manifest.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
+
+
+def test_what_is_nearly_its_reference_says_nothing_of_how_errors_go_together(rng):
+    specs = [REGISTRY.get("SSIM"), REGISTRY.get("HaarPSI")]
+    human = rng.uniform(1, 5, 60)
+    raw = [0.2 + 0.15 * human + rng.normal(0, 0.05, 60) for _ in specs]
+
+    def correlations(near):
+        samples = [Labelled(Path("x.png"), Path("y.png"), score) for score in [*human, *[2.0] * near]]
+        rows = [
+            {spec.name: Measurement(tool=spec.name, raw=value) for spec, value in zip(specs, values, strict=True)}
+            for values in [*zip(*raw, strict=True), *[(1 - 4e-6, 1 - 6e-6)] * near]
+        ]
+        found = fit_all(Surveyed([LabelledSet("toy", "0" * 64, "train", samples)], [rows], specs, {}))
+        return {name: tool.correlations for name, tool in found.tools.items()}
+
+    assert correlations(30) == correlations(0)
+    assert abs(correlations(0)["SSIM"]["HaarPSI"]) < 0.5
 
 
 def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tmp_path, manifest, capsys):

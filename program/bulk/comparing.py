@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from program.agent import AgenticIQA
 from program.errors import InputError
-from program.evidence import tool_scores
+from program.evidence import tool_precisions, tool_scores
 from program.images import ImageRef
 from program.state import Assessment
 from signatures.schemas import GLOBAL, SEVERITIES
@@ -80,12 +80,14 @@ def verdict(probability: float) -> str:
 
 
 def spread(program: AgenticIQA, result: Assessment) -> float:
-    """Return the standard deviation of the fused belief over the levels."""
+    """Return the standard deviation of the belief that a score was fused from. Raises ValueError without a score."""
+    if result.quality_score is None:
+        raise ValueError("the assessment has no score")
     evidence = result.state.executor_evidence
     scores = tool_scores(evidence.quality_scores if evidence else None)
-    belief = program.resources.fusion.posterior(scores, result.level_probabilities)
-    mean = math.fsum(level * p for level, p in belief.items())
-    return math.sqrt(max(0.0, math.fsum(p * (level - mean) ** 2 for level, p in belief.items())))
+    return program.summarizer.fusion.deviation(
+        result.quality_score, scores, result.level_probabilities, tool_precisions(evidence)
+    )
 
 
 def _reasons(a: Assessment, b: Assessment) -> list[str]:

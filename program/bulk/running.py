@@ -115,7 +115,7 @@ def _judged(
                         raise
                     row = _failed(item, f"language model: {error}")
                 yield item, row
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BudgetSpent, dspy.LMError):
         yield from _in_flight(waiting)
         raise
     finally:

@@ -66,9 +66,10 @@ def one_line(text: str) -> str:
 
 
 def _beliefs(program: Any, evidence: Any, probabilities: Mapping[int, float] | None) -> dict[str, float | None]:
-    """Return the two beliefs a score is fused from, and what each formula makes of them with the program's eta.
+    """Return the two beliefs a score is fused from, and what each formula makes of them with the settings' eta.
 
-    Plain mean of the tools: the printed and the normalised formula. Tools by reliability: the normalised one.
+    Plain mean of the tools: the printed and the normalised formula. Tools by reliability: the normalised one. A fitted
+    fusion plays no part: the formulas are compared alike whatever was compiled.
     """
     scores = tool_scores(evidence.quality_scores) if evidence is not None else []
     if not scores and not probabilities:

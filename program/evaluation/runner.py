@@ -19,6 +19,7 @@ from program.evaluation.misses import Misses
 from program.evaluation.progress import watching
 from program.evaluation.record import Dataset, EvaluationRecord, summarize
 from program.evaluation.rows import Cost, Row, Rows
+from program.images import IMAGES
 from program.query import DEFAULT_QUERY
 
 __all__ = ("Beside", "SampleLike", "evaluate", "run_sample")
@@ -96,7 +97,8 @@ def evaluate(
 
     `program(image=, query=, reference=, options=, regions=)` returns an Assessment and must be safe to call from
     several threads; each call runs in a copy of the caller's context, so `dspy.context` holds inside. An exception
-    or a "failed" Assessment becomes a failed row. `samples` may be a stream: about two per worker are held at once.
+    or a "failed" Assessment becomes a failed row. `samples` may be a stream: about two per worker are held at once,
+    with their images.
     `seed` fixes the intervals. `context` says whose result this is (hashes, model names); with `dataset` it is what
     a `checkpoint` must match to be resumed. Ctrl-C and a spent `Budget` finish and write the samples in flight, then
     raise.
@@ -135,7 +137,18 @@ def evaluate(
 
 def run_sample(program: Callable[..., Any], sample: SampleLike, beside: Beside | None = None) -> Row:
     """Ask the program about one sample and return its row; whatever goes wrong becomes a failed row."""
-    started = time.perf_counter()
+    # Of a stream of any length neither the images nor the crops made of them may pile up.
+    with IMAGES.borrowing():
+        started = time.perf_counter()
+        row, assessment = _answered(program, sample)
+        row = row.model_copy(update={"seconds": round(time.perf_counter() - started, 4)})
+        if beside is not None and sample.task != "open":
+            answers, cost = beside(sample, assessment)
+            row = row.model_copy(update={"baselines": answers, "baseline_cost": cost})
+    return row
+
+
+def _answered(program: Callable[..., Any], sample: SampleLike) -> tuple[Row, Any]:
     known = _known(sample)
     try:
         assessment = program(
@@ -146,17 +159,12 @@ def run_sample(program: Callable[..., Any], sample: SampleLike, beside: Beside |
             regions=sample.regions,
         )
         fields = answer_fields(program, sample.task, assessment)
-        row = Row.model_validate({**known.model_dump(), **fields})
+        return Row.model_validate({**known.model_dump(), **fields}), assessment
     except BudgetSpent:
         raise
     except Exception as error:  # the sample border: one bad sample must not end the run
         logger.debug("sample %s failed", sample.id, exc_info=True)
-        assessment, row = None, known.model_copy(update={"error": one_line(f"{type(error).__name__}: {error}")})
-    row = row.model_copy(update={"seconds": round(time.perf_counter() - started, 4)})
-    if beside is not None and sample.task != "open":
-        answers, cost = beside(sample, assessment)
-        row = row.model_copy(update={"baselines": answers, "baseline_cost": cost})
-    return row
+        return known.model_copy(update={"error": one_line(f"{type(error).__name__}: {error}")}), None
 
 
 def _known(sample: SampleLike) -> Row:

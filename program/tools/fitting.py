@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from program.errors import SettingsError, ToolError
 from program.tools.calibration import (
@@ -282,7 +282,7 @@ def _with_correlations(tools: Mapping[str, ToolCalibration], surveyed: Surveyed)
     for spec in surveyed.specs:
         if spec.name in tools:
             for _, sample, m in surveyed.readings(spec):
-                if m.raw is not None and m.raw != spec.identity:
+                if m.raw is not None and not _same(m.raw, spec.identity):
                     errors[spec.name][id(sample)] = tools[spec.name].score(m.raw) - sample.human
     found: dict[str, dict[str, float]] = {name: {} for name in tools}
     for one, other in itertools.combinations(tools, 2):
@@ -325,10 +325,11 @@ def write_text(path: Path, text: str) -> None:
         ) from error
 
 
-def _same(values: NDArray[np.float64], identity: float | None) -> NDArray[np.bool_]:
+def _same(values: ArrayLike, identity: float | None) -> NDArray[np.bool_]:
+    """Return which raw values are those of an image equal to its reference."""
     if identity is None:
-        return np.zeros(len(values), bool)
-    return np.abs(values - identity) <= IDENTITY_SLACK * max(1.0, abs(identity))
+        return np.zeros(np.shape(values), bool)
+    return np.asarray(np.abs(np.subtract(values, identity)) <= IDENTITY_SLACK * max(1.0, abs(identity)))
 
 
 def _library(spec: ToolSpec) -> str:

@@ -118,29 +118,19 @@ def plan_assessment(inputs: Mapping[str, Any]) -> dict[str, Any]:
             is_measurable=len(unboxed) < len(scope),
         ),
     }  # fmt: skip
-    return _after_feedback(plan, str(inputs.get("feedback") or ""), inputs.get("previous_plan"), known)
+    return _after_feedback(plan, str(inputs.get("feedback") or ""), is_measurable=len(unboxed) < len(scope))
 
 
-def _after_feedback(plan: dict[str, Any], feedback: str, previous: Any, known: Sequence[str]) -> dict[str, Any]:
+def _after_feedback(plan: dict[str, Any], feedback: str, *, is_measurable: bool) -> dict[str, Any]:
     """Change what the feedback says was missing; a gap that no plan of ours closes leaves the plan as it was."""
     if not feedback or plan["query_type"] == "Other":
         return plan
     folded = feedback.casefold()
-    before = _json(previous) if isinstance(previous, str) else {}
     if "contradict" in folded or "uncertain" in folded or "disagree" in folded:
         # Look at everything: what was named in the question may not be what spoils the image.
         plan |= {"distortion_detection": True, "distortion_source": "inferred", "distortions": []}
-    if "tool scores" in folded or ("tool" in folded and "failed" in folded):
-        boxed = [r for r in plan["query_scope"] if r == GLOBAL or r.casefold() in {k.casefold() for k in known}]
-        if boxed:
-            plan |= {"tool_selection": True, "tool_execute": True, "required_tools": []}
-        else:
-            # Nothing measures a region without a box: measure the whole image beside it.
-            plan |= {"query_scope": [*plan["query_scope"], GLOBAL], "tool_selection": True, "tool_execute": True}
-    if "does not cover" in folded:
-        plan |= {"distortion_analysis": True, "distortion_detection": not plan["distortions"]}
-        if before.get("query_scope") == plan["query_scope"] and plan["query_scope"] != [GLOBAL]:
-            plan |= {"query_scope": [*plan["query_scope"], GLOBAL]}
+    if is_measurable and ("tool scores" in folded or ("tool" in folded and "failed" in folded)):
+        plan |= {"tool_selection": True, "tool_execute": True, "required_tools": []}
     return plan
 
 
