@@ -11,6 +11,7 @@ __all__ = (
     "QueryReading",
     "QueryType",
     "detect_query_type",
+    "is_chinese",
     "letter_options",
     "normalise_choice",
     "options_shown",
@@ -95,6 +96,15 @@ _ASKS = tuple(
         r"为什么|为何|什么|哪|吗|呢|是否|有没有|怎么|怎样|如何|描述|解释|说明|分析|指出|列出|说说|谈谈|介绍|原因",
     )
 )  # fmt: skip
+
+
+def is_chinese(text: str) -> bool:
+    """Return whether a text holds Chinese characters.
+
+    >>> is_chinese("这张图片清晰吗？"), is_chinese("Is it sharp?")
+    (True, False)
+    """
+    return re.search(r"[一-鿿]", text) is not None
 
 
 def detect_query_type(query: str, options: Mapping[str, str] | Sequence[str] | None = None) -> QueryType:

@@ -1,11 +1,13 @@
 """Which questions measurements can answer: what is said where they cannot, and that it is not said where they can."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import ndimage
 from skimage import data as photographs
 
 from program.agent import AgenticIQA
@@ -120,3 +122,15 @@ def test_a_guess_among_options_names_the_language_as_its_reason(iqa: AgenticIQA)
     told = iqa(image=PHOTOGRAPH, query="¿Es borrosa la imagen?", options=["Sí", "No"]).quality_reasoning
     assert told.startswith("The question names nothing that measurements see; questions are read in English")
     assert "a guess from the prior, with low confidence" in told
+
+
+def test_an_answer_in_chinese_is_chinese_to_its_end(iqa: AgenticIQA) -> None:
+    blurred = np.ascontiguousarray(ndimage.gaussian_filter(PHOTOGRAPH, (4, 4, 0)))
+    for image in (PHOTOGRAPH, blurred):
+        told = iqa(image=image, query="这张图片的质量如何？").quality_reasoning
+        assert not re.search(r"[A-Za-z]{3,}", told.replace("PIQE", "")), told
+
+
+def test_an_open_answer_names_each_tool_score_once(iqa: AgenticIQA) -> None:
+    result = iqa(image=PHOTOGRAPH, query="Is it blurry?")
+    assert f"{result.final_answer} {result.quality_reasoning}".count("PIQE") == 1

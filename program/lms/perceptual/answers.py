@@ -9,12 +9,12 @@ from program.errors import ModelError
 from program.lms.perceptual.amounts import TOOLS
 from program.lms.perceptual.asked import is_about_quality, unseen
 from program.lms.perceptual.findings import findings, present
-from program.lms.perceptual.planning import choose_tools, is_chinese, parsed_json, plan_assessment
+from program.lms.perceptual.planning import choose_tools, parsed_json, plan_assessment
 from program.lms.perceptual.quality import Belief, level_probabilities
 from program.lms.perceptual.questions import Choice, answer_choice, asked_of, look_at
 from program.lms.perceptual.reasons import chosen, direct_answer, grounds, level_word, region_told, summary
 from program.lms.perceptual.views import View, Viewer
-from program.query import options_shown
+from program.query import is_chinese, options_shown
 from signatures.schemas import (
     DISTORTION_CATEGORIES,
     GLOBAL,
@@ -146,7 +146,7 @@ def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     rest = summary(view, scores, chinese=chinese, limit=2 if direct else 3, first=named, besides=direct)
     parts = [region_told(region, viewer.view(crop), chinese=chinese) for region, crop in list(crops.items())[:3]]
     told = gap.join(part for part in (direct, overall, rest, *parts) if part)
-    reasoning = grounds(view, belief, scores, chinese=chinese)
+    reasoning = grounds(view, belief, chinese=chinese)
     if not seen:
         reasoning = ("没有测量结果与问题有关。" if chinese else "Nothing measured bears on the question. ") + reasoning
     return {"final_answer": told, "quality_reasoning": reasoning}
@@ -166,7 +166,7 @@ def _classify(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
 def _judgement(viewer: Viewer, demos: Demos, inputs: Inputs) -> tuple[View, Belief, str]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     belief, scores, chinese = view.belief(_labelled(viewer, view, demos)), _scores(inputs), is_chinese(query)
-    told = [summary(view, scores, chinese=chinese, limit=2), grounds(view, belief, [], chinese=chinese)]
+    told = [summary(view, scores, chinese=chinese, limit=2), grounds(view, belief, chinese=chinese)]
     told = told if is_about_quality(query) else [unseen(query), *told]
     return view, belief, ("" if chinese else " ").join(told)
 

@@ -2,9 +2,9 @@
 
 import re
 
-from program.lms.perceptual.planning import is_chinese, named_tools
+from program.lms.perceptual.planning import named_tools
 from program.lms.perceptual.wording import terms_in, topic_in
-from program.query import read_query
+from program.query import is_chinese, read_query
 
 __all__ = ("is_about_quality", "is_read", "unseen")
 

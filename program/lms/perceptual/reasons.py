@@ -14,7 +14,7 @@ from program.lms.perceptual.questions import GRIDS, Choice, asked_of, predicate
 from program.lms.perceptual.scales import asked_property
 from program.lms.perceptual.views import View
 from program.lms.perceptual.wording import Said, terms_in, topic_in
-from signatures.schemas import LEVEL_WORDS, DistortionCategory
+from signatures.schemas import LEVEL_WORDS, SEVERITIES_CHINESE, DistortionCategory
 
 __all__ = ("chosen", "direct_answer", "fact", "grounds", "level_word", "region_told", "summary")
 
@@ -230,8 +230,11 @@ def _graded(look: Look, asked: Said, *, chinese: bool) -> str:
         category = FAULTS[asked.axis].category
         own = look.severities[category]
         word = severity_word(look.view.grades[category] if own == look.view.severities[category] else own)
-        native = {"none": "无", "slight": "轻微", "moderate": "中等", "severe": "严重", "extreme": "极其严重"}[word]
-        return f"{name}程度：{native}。" if chinese else f"There is {'no' if word == 'none' else word} {name}."
+        return (
+            f"{name}程度：{SEVERITIES_CHINESE[word]}。"
+            if chinese
+            else f"There is {'no' if word == 'none' else word} {name}."
+        )
     step = int(np.clip(share * 5, 0, 4))
     if chinese:
         return f"{name}{('很低', '较低', '中等', '较高', '很高')[step]}。"
@@ -285,19 +288,16 @@ def _weakest(view: View, *, chinese: bool) -> list[str]:
     return [fact(look, lowest, chinese=chinese)] if look.position(lowest) < 0.35 and not look.paired else []
 
 
-def grounds(view: View, belief: Belief, scores: Sequence[tuple[str, float]], *, chinese: bool) -> str:
-    """State the believed score with its width, how familiar such images are, and the tools' readings."""
+def grounds(view: View, belief: Belief, *, chinese: bool) -> str:
+    """State the believed score with its width, and how familiar such images are."""
     unlike = belief.novelty > 0.5
-    listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
     if chinese:
         kind = "与参考图的差异" if view.difference is not None else "图像自身的统计特征"
         text = f"根据{kind}估计为 {belief.mean:.1f} ± {belief.deviation:.1f}"
-        text += "，与训练图像差别较大，范围因此放宽" if unlike else ""
-        return f"{text}。" + (f"工具评分：{listed}。" if scores else "")
+        return text + ("，与训练图像差别较大，范围因此放宽。" if unlike else "。")
     basis = "the differences from the reference" if view.difference is not None else "the image's own statistics"
     text = f"From {basis} the score is {belief.mean:.1f} give or take {belief.deviation:.1f}"
-    text += ", widened because the image is unlike those it was fitted on" if unlike else ""
-    return f"{text}." + (f" Tool scores: {listed}." if scores else "")
+    return text + (", widened because the image is unlike those it was fitted on." if unlike else ".")
 
 
 def level_word(mean: float, *, chinese: bool) -> str:
