@@ -226,7 +226,7 @@ def _facts(result: Assessment) -> dict[str, object]:
         "reference": result.state.reference_path,
         "status": result.status,
         "rung": result.rung,
-        "score": result.quality_score,
+        "score": result.rating,
         "replans": result.usage.replans,
         "replan_reasons": [entry.reason for entry in result.state.replan_history] or None,
         "lm_calls": result.usage.lm_calls,

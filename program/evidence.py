@@ -12,6 +12,7 @@ __all__ = (
     "contradiction",
     "findings_json",
     "findings_note",
+    "looked_at",
     "scores_json",
     "tool_precisions",
     "tool_scores",
@@ -79,6 +80,17 @@ def used_evidence(output: ExecutorOutput | None) -> dict[str, Any] | None:
         for finding in found
     ]
     return {"readings": readings, "findings": findings}
+
+
+def looked_at(output: ExecutorOutput, region: str) -> str:
+    """Name what was looked at for a region: without a box, that is the whole image.
+
+    >>> looked_at(ExecutorOutput(), "dog"), looked_at(ExecutorOutput(region_boxes={"dog": (0, 0, 9, 9)}), "dog")
+    ('dog (whole image)', 'dog')
+    """
+    if region == GLOBAL:
+        return "whole image"
+    return region if region in (output.region_boxes or {}) else f"{region} (whole image)"
 
 
 def findings_note(output: ExecutorOutput, said: str, *, chinese: bool = False) -> str:

@@ -258,7 +258,7 @@ class Summarizer(dspy.Module):
             lacking = f"the model gave no usable {' and no usable '.join(evidence.failed_steps)}"
             fields = {**fields, "status": "degraded", "error": lacking}
         scores = tool_scores(evidence.quality_scores)
-        score = fields.get("quality_score")
+        score = rating = fields.get("quality_score")
         if score is None and is_iqa and scores:
             score = self.fusion.fuse_scores(scores, None, tool_precisions(evidence))
         replan, reason = self._replan(state, evidence, failed=fields["status"] == "failed", is_iqa=is_iqa)
@@ -267,7 +267,7 @@ class Summarizer(dspy.Module):
                 **fields,
                 "quality_reasoning": " ".join([fields["quality_reasoning"].strip(), *notes]),
                 "quality_score": score,
-                "level": self.fusion.map_to_level(score) if score is not None else None,
+                "level": self.fusion.map_to_level(rating) if rating is not None else None,
                 "used_evidence": used_evidence(evidence),
                 "need_replan": replan,
                 "replan_reason": reason if replan else None,

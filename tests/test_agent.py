@@ -103,6 +103,7 @@ def test_other_queries_end_in_the_answer(scripted_iqa, picture, query, options, 
     result = iqa(image=picture(), query=query, options=options)
     assert result.final_answer == answer
     assert result.quality_score == pytest.approx(2.6)
+    assert (result.rating, result.level) == (None, None)
     assert asked(iqa.engine) == [*ALL_CALLS[:3], "final_answer"]
 
 

@@ -545,7 +545,7 @@ def test_an_explanation_keeps_its_text_and_carries_the_tools_score(summarize):
     result, _ = summarize([{**ANSWERED, "final_answer": text}], state_of("Why is it soft?"))
     assert result.final_answer == text
     assert result.quality_score == pytest.approx(2.7)
-    assert result.level == "C"
+    assert (result.rating, result.level) == (None, None)
     none, _ = summarize([ANSWERED], state_of("Why is it soft?", None))
     assert none.quality_score is None
 
