@@ -16,7 +16,7 @@ from program.gate import wired
 from program.images import HOST, IMAGES, Box, ImageRef, ImageSource
 from program.metering import metered
 from program.planner import Planner
-from program.query import DEFAULT_QUERY, letter_options
+from program.query import DEFAULT_QUERY, read_query
 from program.replan import next_step
 from program.resources import Resources
 from program.settings import Settings, load_settings
@@ -151,7 +151,7 @@ def _initial_state(
     if not isinstance(query, str) or not query.strip():
         raise InputError(f"query {query!r}: is empty; ask something, as {DEFAULT_QUERY!r}")
     try:
-        lettered = letter_options(options) if options else None
+        asked = read_query(query, options)
     except ValueError as error:
         raise InputError(str(error)) from error
     for name, box in (regions or {}).items():
@@ -165,7 +165,7 @@ def _initial_state(
         image_path=image.name,
         image_notes=list(image.notes),
         reference_path=reference.name if reference else None,
-        options=lettered,
+        options=asked.options if options else None,
         regions={name: tuple(box) for name, box in regions.items()} if regions else None,
         max_replan_iterations=settings.assessment.max_replan_iterations,
     )
@@ -226,7 +226,7 @@ def _facts(result: Assessment) -> dict[str, object]:
         "reference": result.state.reference_path,
         "status": result.status,
         "rung": result.rung,
-        "score": result.quality_score,
+        "score": result.rating,
         "replans": result.usage.replans,
         "replan_reasons": [entry.reason for entry in result.state.replan_history] or None,
         "lm_calls": result.usage.lm_calls,

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from program.state import ExecutorOutput, Finding
-from signatures.schemas import GLOBAL
+from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, SEVERITIES_CHINESE, DistortionCategory
 
 __all__ = (
     "contradiction",
     "findings_json",
     "findings_note",
+    "looked_at",
     "scores_json",
     "tool_precisions",
     "tool_scores",
@@ -81,16 +82,40 @@ def used_evidence(output: ExecutorOutput | None) -> dict[str, Any] | None:
     return {"readings": readings, "findings": findings}
 
 
-def findings_note(output: ExecutorOutput, said: str) -> str:
-    """Name the visible distortions that a text does not name yet, or return an empty text."""
-    folded = said.casefold()
+def looked_at(output: ExecutorOutput, region: str) -> str:
+    """Name what was looked at for a region: without a box, that is the whole image.
+
+    >>> looked_at(ExecutorOutput(), "dog"), looked_at(ExecutorOutput(region_boxes={"dog": (0, 0, 9, 9)}), "dog")
+    ('dog (whole image)', 'dog')
+    """
+    if region == GLOBAL:
+        return "whole image"
+    return region if region in (output.region_boxes or {}) else f"{region} (whole image)"
+
+
+def findings_note(output: ExecutorOutput, said: str, *, chinese: bool = False) -> str:
+    """Name the visible distortions that a text does not name yet in its language, or return an empty text."""
     unsaid = [
-        f"{finding.severity} {finding.type}" + ("" if region == GLOBAL else f" in {region}")
+        _finding_told(finding, region, chinese=chinese)
         for region, findings in (output.distortion_analysis or {}).items()
         for finding in findings
-        if finding.severity != "none" and finding.type.split()[0].casefold().rstrip("s") not in folded
+        if finding.severity != "none" and not _is_said(finding.type, said, chinese=chinese)
     ]
-    return f"Found: {', '.join(unsaid)}." if unsaid else ""
+    if not unsaid:
+        return ""
+    return f"检测到：{'、'.join(unsaid)}。" if chinese else f"Found: {', '.join(unsaid)}."
+
+
+def _is_said(category: DistortionCategory, said: str, *, chinese: bool) -> bool:
+    named = CATEGORIES_CHINESE[category][:2] if chinese else category.split()[0].casefold().rstrip("s")
+    return named in said.casefold()
+
+
+def _finding_told(finding: Finding, region: str, *, chinese: bool) -> str:
+    if chinese:
+        place = "" if region == GLOBAL else f"“{region}”的"
+        return f"{place}{SEVERITIES_CHINESE[finding.severity]}{CATEGORIES_CHINESE[finding.type]}"
+    return f"{finding.severity} {finding.type}" + ("" if region == GLOBAL else f" in {region}")
 
 
 def contradiction(output: ExecutorOutput | None) -> str | None:

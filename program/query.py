@@ -11,8 +11,11 @@ __all__ = (
     "QueryReading",
     "QueryType",
     "detect_query_type",
+    "is_chinese",
     "letter_options",
     "normalise_choice",
+    "options_shown",
+    "options_told",
     "parse_options",
     "read_query",
 )
@@ -95,6 +98,15 @@ _ASKS = tuple(
 )  # fmt: skip
 
 
+def is_chinese(text: str) -> bool:
+    """Return whether a text holds Chinese characters.
+
+    >>> is_chinese("这张图片清晰吗？"), is_chinese("Is it sharp?")
+    (True, False)
+    """
+    return re.search(r"[一-鿿]", text) is not None
+
+
 def detect_query_type(query: str, options: Mapping[str, str] | Sequence[str] | None = None) -> QueryType:
     """Return whether a query wants a score, one of its options, or an explanation (English, Chinese).
 
@@ -110,13 +122,14 @@ def read_query(query: str, options: Mapping[str, str] | Sequence[str] | None = N
     """Return a query's type with the rule that fired and its options by letter.
 
     The order of the rules: given options; two or more lettered options in the text; "choose from";
-    a scoring phrase; an interrogative or "describe"/"explain"; otherwise scoring.
+    a scoring phrase; an interrogative or "describe"/"explain"; otherwise scoring. Raises ValueError for options that
+    `letter_options` refuses.
     """
     if options:
         return QueryReading(QueryType.MCQ, "options given", letter_options(options))
     parsed = parse_options(query)
     if parsed is not None:
-        return QueryReading(QueryType.MCQ, "lettered options in the text", parsed)
+        return QueryReading(QueryType.MCQ, "lettered options in the text", letter_options(parsed))
     if _CHOOSE_FROM.search(query):
         return QueryReading(QueryType.MCQ, "choose from", _listed_options(query))
     asks_for_none = any(pattern.search(query) for pattern in _NO_REQUEST)
@@ -179,22 +192,51 @@ def _listed_options(query: str) -> dict[str, str] | None:
 
 
 def letter_options(options: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
-    """Return options keyed by capital letters: from a mapping, a sequence (A, B, C...) or text ("A. Yes B. No").
+    """Return options by capital letter, in the letters' order, each text on one line.
 
-    Raises ValueError when there are not two or more, or one is empty.
+    They come as a mapping (any letters A..Z), a sequence (A, B, C...) or text ("A. Yes B. No"). Raises ValueError when
+    there are not two or more, or one is empty, or two are the same but for case.
     """
     if isinstance(options, str):
-        options = parse_options(options) or [options]
+        options = options_shown(options) or parse_options(options) or [options]
     if isinstance(options, Mapping):
-        lettered = {str(key).strip().upper(): str(text).strip() for key, text in options.items()}
+        pairs = [(str(key).strip().upper(), _one_line(text)) for key, text in options.items()]
     else:
-        lettered = {chr(ord("A") + i): str(text).strip() for i, text in enumerate(options)}
+        pairs = [(chr(ord("A") + i), _one_line(text)) for i, text in enumerate(options)]
+    lettered = dict(sorted(pairs))
     wrong = [key for key in lettered if not re.fullmatch(r"[A-Z]", key)]
     if wrong or len(lettered) < 2 or not all(lettered.values()) or len(lettered) != len(options):
         raise ValueError(
             f'options {dict(lettered)!r}: give two or more non-empty texts under letters, as {{"A": "Yes", "B": "No"}}'
         )
+    first: dict[str, str] = {}
+    for letter, text in lettered.items():
+        if (same := first.setdefault(text.casefold(), letter)) != letter:
+            raise ValueError(f"options {same} and {letter}: are both {text!r}; give each a text of its own")
     return lettered
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def options_told(options: Mapping[str, str]) -> str:
+    r"""Return options as a model is shown them: one a line, letter first. `options_shown` reads them back.
+
+    >>> options_told({"A": "Not blurry: B. good", "C": "Very blurry"})
+    'A. Not blurry: B. good\nC. Very blurry'
+    """
+    return "\n".join(f"{letter}. {text}" for letter, text in options.items())
+
+
+def options_shown(text: str) -> dict[str, str] | None:
+    r"""Return the options that `options_told` wrote into a text, or None for any other text.
+
+    >>> options_shown("A. Not blurry: B. good\nC. Very blurry")
+    {'A': 'Not blurry: B. good', 'C': 'Very blurry'}
+    """
+    lines = [re.fullmatch(r"([A-Z])\. (.+)", line) for line in text.split("\n")]
+    return {line[1]: line[2] for line in lines if line} if len(lines) > 1 and all(lines) else None
 
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")

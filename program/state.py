@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from program.images import Box
-from program.query import QueryType
+from program.query import QueryType, read_query
 from signatures.schemas import DistortionCategory, Plan, Severity
 
 __all__ = (
@@ -118,7 +118,9 @@ class SummarizerOutput(_Record):
     used_evidence: dict[str, Any] | None = None
     """The readings and findings the answer rests on, under "readings" and "findings"."""
     quality_score: float | None = Field(None, ge=1, le=5, allow_inf_nan=False)
+    """The score that was asked for; of questions (options, explanations) and failed ratings the tools' mean alone."""
     level: str | None = Field(None, pattern="^[A-E]$")
+    """The letter view of a score that was asked for; None for questions."""
     level_probabilities: dict[int, float] | None = None
     level_probabilities_from: BeliefSource | None = None
     """Numbers the model wrote, its tokens' log-probabilities, or one level that it named, smoothed."""
@@ -130,6 +132,11 @@ class SummarizerOutput(_Record):
     """What the answer was read from: "first call", "second call", "third call", "text" or "tools alone"."""
     query_type: QueryType | None = None
     query_rule: str | None = None
+
+    @property
+    def rating(self) -> float | None:
+        """The score, where one was asked for and given; None for questions, on which the tools' mean says nothing."""
+        return self.final_answer if isinstance(self.final_answer, float) else None
 
     @field_validator("final_answer", mode="before")
     @classmethod
@@ -246,3 +253,9 @@ class Assessment(SummarizerOutput):
 
     state: AssessmentState
     usage: Usage = Field(default_factory=Usage)
+
+    @property
+    def option(self) -> str | None:
+        """The text of the option that was chosen; None for other answers."""
+        options = read_query(self.state.query, self.state.options).options or {}
+        return options.get(str(self.final_answer)) if self.query_type is QueryType.MCQ else None

@@ -23,7 +23,7 @@ from program.fusion_note import fusion_note
 from program.images import IMAGES, ImageRef
 from program.logprobs import level_masses, tokens_of
 from program.metering import stage
-from program.query import QueryReading, QueryType, normalise_choice, read_query
+from program.query import QueryReading, QueryType, is_chinese, normalise_choice, options_told, read_query
 from program.replan import should_replan
 from program.resources import Resources
 from program.state import AssessmentState, BeliefSource, ExecutorOutput, SummarizerOutput
@@ -111,6 +111,7 @@ class Summarizer(dspy.Module):
         return self._output(fields, state, reading, evidence, is_iqa=is_iqa)
 
     def _rate(self, inputs: Mapping[str, Any], evidence: ExecutorOutput) -> dict[str, Any]:
+        chinese = is_chinese(str(inputs["query"]))
         scores = tool_scores(evidence.quality_scores)
         precisions = tool_precisions(evidence)
         asked = {**inputs, "tool_mean": self.fusion.tool_mean(scores, precisions) if scores else None}
@@ -132,11 +133,12 @@ class Summarizer(dspy.Module):
             logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
         fusion = self.fusion
         score = fusion.fuse_scores(scores, probabilities, precisions)
-        made = fusion_note(fusion, score, scores, probabilities, precisions)
+        found = findings_note(evidence, reasoning, chinese=chinese)
+        made = fusion_note(fusion, score, scores, probabilities, precisions, chinese=chinese)
         return {
             "final_answer": score,
             "quality_score": score,
-            "quality_reasoning": " ".join(filter(None, (reasoning, findings_note(evidence, reasoning), made))),
+            "quality_reasoning": " ".join(filter(None, (reasoning, found, made))),
             "level_probabilities": probabilities,
             "level_probabilities_from": source,
             "score_interval": fusion.interval(score, scores, probabilities, precisions),
@@ -219,10 +221,9 @@ class Summarizer(dspy.Module):
                 raise ValueError(f"answer {str(prediction.final_answer)[:80]!r} is none of the options")
             return letter, _reasoning(prediction)
 
-        listed = "\n".join(f"{letter}. {text}" for letter, text in options.items())
         answer = ask(
             self.answer,
-            {**inputs, "options": listed},
+            {**inputs, "options": options_told(options)},
             lm=self.resources.lm("summarizer"),
             check=chosen,
             example=_ANSWERED,
@@ -259,7 +260,7 @@ class Summarizer(dspy.Module):
             lacking = f"the model gave no usable {' and no usable '.join(evidence.failed_steps)}"
             fields = {**fields, "status": "degraded", "error": lacking}
         scores = tool_scores(evidence.quality_scores)
-        score = fields.get("quality_score")
+        score = rating = fields.get("quality_score")
         if score is None and is_iqa and scores:
             score = self.fusion.fuse_scores(scores, None, tool_precisions(evidence))
         replan, reason = self._replan(state, evidence, failed=fields["status"] == "failed", is_iqa=is_iqa)
@@ -268,7 +269,7 @@ class Summarizer(dspy.Module):
                 **fields,
                 "quality_reasoning": " ".join([fields["quality_reasoning"].strip(), *notes]),
                 "quality_score": score,
-                "level": self.fusion.map_to_level(score) if score is not None else None,
+                "level": self.fusion.map_to_level(rating) if rating is not None else None,
                 "used_evidence": used_evidence(evidence),
                 "need_replan": replan,
                 "replan_reason": reason if replan else None,

@@ -5,15 +5,18 @@ Validators accept the paper's looser words (mild, heavy, "Explict", `TopIQ_FR_to
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 __all__ = (
+    "CATEGORIES_CHINESE",
     "DISTORTION_CATEGORIES",
     "GLOBAL",
     "LEVEL_WORDS",
     "SEVERITIES",
+    "SEVERITIES_CHINESE",
     "DistortionCategory",
     "DistortionFinding",
     "LevelProbabilities",
@@ -38,6 +41,13 @@ DISTORTION_CATEGORIES: tuple[DistortionCategory, ...] = get_args(DistortionCateg
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 LEVEL_WORDS: tuple[LevelWord, ...] = get_args(LevelWord)
 """Level words from 1 (bad) to 5 (excellent)."""
+CATEGORIES_CHINESE: Mapping[DistortionCategory, str] = {
+    "Blurs": "模糊", "Color distortions": "颜色失真", "Compression": "压缩失真", "Noise": "噪声",
+    "Brightness change": "亮度变化", "Sharpness": "过度锐化", "Contrast": "对比度变化",
+}  # fmt: skip
+SEVERITIES_CHINESE: Mapping[Severity, str] = dict(
+    zip(SEVERITIES, ("无", "轻微", "中等", "严重", "极其严重"), strict=True)
+)
 
 # The paper's worked examples use none/mild/moderate/heavy/severe. "severe" is kept as written:
 # it is level 4 on the scale stored here, and nothing in an answer tells which scale it meant.
@@ -45,7 +55,7 @@ _SEVERITY_WORDS = {
     "no": "none", "absent": "none", "invisible": "none", "mild": "slight", "minor": "slight", "light": "slight",
     "low": "slight", "weak": "slight", "subtle": "slight", "medium": "moderate", "noticeable": "moderate",
     "heavy": "severe", "strong": "severe", "high": "severe", "serious": "severe", "very severe": "extreme",
-    "无": "none", "轻微": "slight", "中等": "moderate", "严重": "severe", "极其严重": "extreme",
+    **{word: severity for severity, word in SEVERITIES_CHINESE.items()},
 }  # fmt: skip
 
 _CATEGORY_PATTERNS: tuple[tuple[DistortionCategory, str], ...] = (

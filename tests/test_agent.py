@@ -103,6 +103,7 @@ def test_other_queries_end_in_the_answer(scripted_iqa, picture, query, options, 
     result = iqa(image=picture(), query=query, options=options)
     assert result.final_answer == answer
     assert result.quality_score == pytest.approx(2.6)
+    assert (result.rating, result.level) == (None, None)
     assert asked(iqa.engine) == [*ALL_CALLS[:3], "final_answer"]
 
 
@@ -360,6 +361,8 @@ def test_an_unusable_image_is_one_clear_line(scripted_iqa, bad):
     [
         ({"query": "  "}, "query"),
         ({"options": {"A": "only"}}, "options"),
+        ({"options": ["Yes", "Yes"]}, "options A and B: are both 'Yes'"),
+        ({"query": "Is it sharp? A. Yes B. Yes"}, "options A and B: are both 'Yes'"),
         ({"regions": {"car": (0, 0, 99, 10)}}, "'car'"),
         ({"regions": {"car": (9, 0, 3, 10)}}, "'car'"),
         ({"regions": {"car": (0, 0, 5)}}, "'car'"),

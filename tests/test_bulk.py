@@ -213,8 +213,61 @@ def test_the_gate_has_a_code_of_its_own(program, folder, capsys):
     assert assess.main([*good, "--min-score", "2.5"]) == 0
     assert assess.main([*good, "--min-score", "3"]) == 3
     assert assess.main([str(folder), "-r", "--min-score", "2.5"]) == 1  # one image cannot be read: it does not pass
-    assert assess.main([*good, "--query", "Blurry?", "--option", "x", "--option", "y", "--min-score", "2"]) in {0, 1}
     capsys.readouterr()
+
+
+def test_no_gate_rests_on_a_question(program, folder, tmp_path, capsys):
+    image = str(folder / "a.png")
+    for asked in (["--query", "Is it blurry?"], ["--query", "Blurry?", "--option", "x", "--option", "y"]):
+        for images in ([image], [image, str(folder / "=cmd().png")]):
+            assert assess.main([*images, *asked, "--min-score", "2"]) == 2
+            error = capsys.readouterr().err
+            assert error.startswith("error: --min-score: ")
+            assert "asks for no score" in error
+    assert program.engine.requests == []
+    manifest = tmp_path / "m.jsonl"
+    manifest.write_text(json.dumps({"id": "1", "image": image, "query": "Is it blurry?"}) + "\n", "utf-8")
+    assert assess.main([str(manifest), "--min-score", "5"]) == 1  # no score is no pass, and no score below
+
+
+def test_the_tools_mean_is_no_score_of_a_question(program, folder, tmp_path, capsys):
+    asked = ["--query", "Which is it?", "--option", "Poodle", "--option", "Beagle"]
+    images = [str(folder / name) for name in ("a.png", "=cmd().png")]
+    assert assess.main([images[0], *asked]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("B. Beagle\n")
+    assert "2.60 of 5 by the tools alone" in shown
+    assert assess.main([*images, *asked, "--out", str(tmp_path / "out.csv")]) == 0
+    shown = capsys.readouterr().out
+    assert "B. Beagle" in shown
+    assert "Worst" not in shown
+    assert "mean score" not in shown
+    row = read_csv(tmp_path / "out.csv")[0]
+    assert (row["answer"], row["option"], row["score"], row["level"]) == ("B", "Beagle", "", "")
+    assert float(row["tool_mean"]) == pytest.approx(2.6)
+    assert assess.main([images[0], "--query", "Which? A. Poodle B. Beagle"]) == 0
+    assert capsys.readouterr().out.startswith("B. Beagle\n")
+
+
+def test_equal_options_are_refused_before_anything_is_judged(program, folder, capsys):
+    for images in ([str(folder / "a.png")], [str(folder)]):
+        assert assess.main([*images, "--query", "Blurry?", "--option", "Yes", "--option", "Yes"]) == 2
+        assert capsys.readouterr().err == "error: options A and B: are both 'Yes'; give each a text of its own\n"
+    assert program.engine.requests == []
+
+
+def test_a_finding_of_a_region_without_a_box_is_of_the_whole_image(program, folder, tmp_path, capsys):
+    from program.bulk.rows import row_of
+    from program.bulk.showing import show
+
+    result = program(image=folder / "a.png")
+    evidence = result.state.executor_evidence
+    evidence.distortion_analysis = {"dog": evidence.distortion_analysis["Global"]}
+    show(result)
+    assert "dog (whole image)" in capsys.readouterr().out
+    assert row_of("a", None, result).distortions == "Blurs: moderate (dog (whole image))"
+    evidence.region_boxes = {"dog": (0, 0, 20, 20)}
+    assert row_of("a", None, result).distortions == "Blurs: moderate (dog)"
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def test_distortions_that_a_text_leaves_unsaid_are_named():
     assert findings_note(output, "Fair.") == "Found: moderate Blurs, severe Noise in car."
     assert findings_note(output, "Some blur is visible.") == "Found: severe Noise in car."
     assert findings_note(output, "Blurred and noisy, with noise.") == ""
+    assert findings_note(output, "模糊。", chinese=True) == "检测到：“car”的严重噪声。"
     assert findings_note(ExecutorOutput(), "Fair.") == ""
 
 

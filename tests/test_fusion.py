@@ -408,3 +408,18 @@ FAIR = {3: 0.6, 4: 0.4}
 )  # fmt: skip
 def test_the_note_says_what_the_score_was_made_of(fusion, given_, note):
     assert fusion_note(fusion, fusion.fuse_scores(*given_), *given_) == note
+
+
+@pytest.mark.parametrize(
+    ("fusion", "given_", "note"),
+    [
+        (RELIABLE, ([2.6, 2.8], None, [3.0, 1.0]), "分数 2.65 是 2 个工具评分的平均值（按可靠性加权）。"),
+        (ScoreFusion(), ([], FAIR), "分数 3.40 是模型的期望等级 3.40；没有工具评分。"),
+        (RELIABLE, ([1.0], FAIR, [0.0]), "分数 3.40 是模型的期望等级 3.40；1 个工具评分没有分量。"),
+        (RELIABLE, ([1.0, 3.0], FAIR, [0.0, 2.0]), "分数 3.20 融合了工具评分 3.00 与模型的期望等级 3.40。"),
+        (FittedFusion(ScoreFusion(), curve=[(1, 1), (5, 3)]), ([3.5], FAIR),
+         "分数 2.20 是 3.40 在人类评分拟合尺度上的值；3.40 融合了工具评分 3.50 与模型的期望等级 3.40。"),
+    ],
+)  # fmt: skip
+def test_the_note_is_in_the_questions_language(fusion, given_, note):
+    assert fusion_note(fusion, fusion.fuse_scores(*given_), *given_, chinese=True) == note

@@ -5,6 +5,7 @@ import base64
 import copy
 import io
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -250,6 +251,42 @@ def test_what_cannot_be_seen_is_said_to_be_a_guess() -> None:
         image=_image(_noisy(2)), query="What is she holding?", options="A. A book\nB. A helmet", final_answer="B"
     )
     assert answer(AnswerQuestion, [seen], inputs)["final_answer"] == "A"
+
+
+@pytest.mark.parametrize("query", [QUERY, "Describe this image."])
+def test_reasons_do_not_contradict_themselves(query: str) -> None:
+    cat = photographs.chelsea()[:288, 40:424].mean(axis=2, keepdims=True).astype(np.uint8)
+    told = answer(ExplainQuality, [], {"image": _image(np.repeat(cat, 3, axis=2)), "query": query})["final_answer"]
+    assert "Blur is slight" in told
+    assert "No distortion stands out" not in told
+
+
+@pytest.mark.parametrize(
+    ("pixels", "reason"),
+    [
+        (np.full((96, 128, 3), 128, np.uint8), "The image has no detail to judge sharpness by."),
+        (PHOTOGRAPH[:8, :8], "The image is too small (8x8) to judge its sharpness."),
+    ],
+    ids=["uniform", "8x8"],
+)
+def test_sharpness_is_not_judged_where_nothing_shows_it(pixels: Pixels, reason: str) -> None:
+    image = _image(np.ascontiguousarray(pixels))
+    for query in ("Is the image blurry?", "How sharp is it?", "Where is it out of focus?", "Describe this image."):
+        told = answer(ExplainQuality, [], {"image": image, "query": query})["final_answer"]
+        assert told.count(reason) == 1
+        assert not re.search(r"Blur is|Sharpness is|No distortion|Yes|No\.", told)
+    chosen = answer(AnswerQuestion, [], {"image": image, "query": "Is it sharp?", "options": "A. Yes\nB. No"})
+    assert chosen["quality_reasoning"].startswith(f"{reason} This is a guess")
+    assert answer(DiagnoseDistortions, [], {"image": image, "query": QUERY, "regions": ["Global"]})["findings"] == []
+    assert "sharpness" not in answer(ExplainQuality, [], {"image": _image(PHOTOGRAPH), "query": QUERY})["final_answer"]
+
+
+def test_a_grey_image_has_no_saturation_anywhere() -> None:
+    grey = np.repeat(PHOTOGRAPH.mean(axis=2, keepdims=True).astype(np.uint8), 3, axis=2)
+    for query, said in (("How is the color?", "there is no saturation"), ("颜色怎么样？", "没有饱和度")):
+        told = answer(ExplainQuality, [], {"image": _image(grey), "query": query})["final_answer"]
+        assert said in told
+        assert "saturation is" not in told
 
 
 def test_chinese_queries_get_chinese_sentences() -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from program.lms.perceptual.planning import (
     choose_tools,
-    is_chinese,
     named_distortions,
     named_regions,
     named_tools,
@@ -103,7 +102,6 @@ def test_tool_choice_by_strength_then_in_general() -> None:
 def test_words_that_only_contain_a_category_name_nothing() -> None:
     assert named_distortions("Is there a castle in the forecast?") == []
     assert named_regions("Is it good?") == ["Global"]
-    assert not is_chinese("plain")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 import io
 import json
+from collections.abc import Callable
 from importlib.resources import files
 from itertools import permutations
+from pathlib import Path
+from typing import Any
 
 import dspy
 import numpy as np
@@ -13,6 +16,8 @@ from PIL import Image
 from scipy import ndimage
 from skimage import data as photographs
 
+from program.agent import AgenticIQA
+from program.errors import ModelError
 from program.images import IMAGES
 from program.lms.perceptual import answer
 from program.lms.perceptual.attributes import COMPOSITES, POPULATION_FILE, PROPERTIES, population, position
@@ -22,11 +27,20 @@ from program.lms.perceptual.population import distribution
 from program.lms.perceptual.questions import answer_choice, predicate
 from program.lms.perceptual.views import View, Viewer
 from program.lms.perceptual.wording import degree_in, terms_in, topic_in
+from program.settings import load_settings
 from signatures.summarizer import AnswerQuestion, ExplainQuality
 
 Pixels = NDArray[np.uint8]
 PHOTOGRAPH: Pixels = np.asarray(photographs.chelsea())[:288, 40:424]
 _VIEWS: dict[str, View] = {}
+
+
+@pytest.fixture
+def iqa(tmp_path: Path, fake_runner: Callable[[], Any]) -> AgenticIQA:
+    """The program with the embedded expert, and tools that say 2.6 of everything."""
+    program = AgenticIQA(load_settings(overrides={"cache_dir": tmp_path}))
+    program.resources.runner = fake_runner()
+    return program
 
 
 def _uint8(values: NDArray[np.float64]) -> Pixels:
@@ -127,6 +141,30 @@ YES_NO = [
 def test_yes_or_no(query: str, name: str, expected: bool) -> None:
     yes, no = ("是", "否") if query.endswith("？") else ("Yes", "No")
     assert _answered(name, query, [no, yes]) == _answered(name, query, [yes, no]) == (yes if expected else no)
+
+
+@pytest.mark.parametrize("query", ["Is the image blurry?", "图片清晰吗？"])
+@pytest.mark.parametrize(("first", "second"), [("AB", "BA"), ("AC", "CA"), ("BC", "CB"), ("YZ", "ZY")])
+def test_any_letters_in_any_order_give_the_same_answer(iqa: AgenticIQA, query: str, first: str, second: str) -> None:
+    texts = ("Yes", "No") if query.endswith("?") else ("否", "是")
+    for letters in (first, second):
+        options = dict(zip(letters, texts, strict=True))
+        result = iqa(image=_made("blurred"), query=query, options=options)
+        assert (options[str(result.final_answer)], result.status) == (texts[0], "ok")
+        assert "with confidence" in result.quality_reasoning or "把握较大" in result.quality_reasoning
+
+
+def test_an_option_may_hold_what_looks_like_another(iqa: AgenticIQA) -> None:
+    options = ["Not blurry: B. good", "Very blurry:\nA. bad"]
+    result = iqa(image=_made("blurred"), query="How blurry is the image?", options=options)
+    assert result.final_answer == "B"
+    assert result.quality_reasoning.startswith("B (Very blurry: A. bad), with confidence:")
+
+
+def test_options_that_cannot_be_read_are_refused_in_one_line() -> None:
+    image = dspy.Image(IMAGES.add(_made("blurred")).url)
+    with pytest.raises(ModelError, match="each on a line of its own"):
+        answer(AnswerQuestion, [], {"image": image, "query": "Is it blurry?", "options": "yes or no"})
 
 
 DEGREES = [

@@ -5,8 +5,19 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from program.query import QueryType, detect_query_type, letter_options, normalise_choice, parse_options, read_query
+from program.query import (
+    QueryType,
+    detect_query_type,
+    letter_options,
+    normalise_choice,
+    options_shown,
+    options_told,
+    parse_options,
+    read_query,
+)
 
 TABLE = [json.loads(line) for line in (Path(__file__).parent / "queries.jsonl").read_text("utf-8").splitlines()]
 
@@ -76,10 +87,30 @@ def test_no_options_are_seen_where_there_are_none(text):
         ({"a": " Yes ", "B": "No"}, {"A": "Yes", "B": "No"}),
         (["Yes", "No", "Maybe"], {"A": "Yes", "B": "No", "C": "Maybe"}),
         ("A. Yes B. No", {"A": "Yes", "B": "No"}),
+        ({"C": "No", "B": "Yes\n indeed"}, {"B": "Yes indeed", "C": "No"}),
     ],
 )
-def test_options_are_lettered(options, expected):
-    assert letter_options(options) == expected
+def test_options_are_lettered_in_the_letters_order(options, expected):
+    assert list(letter_options(options).items()) == list(expected.items())
+
+
+@pytest.mark.parametrize("options", [["Yes", " yes"], {"C": "Yes", "D": "Yes"}, "A. Yes B. Yes"])
+def test_two_equal_options_are_refused(options):
+    with pytest.raises(ValueError, match=r"options [AC] and [BD]: are both '(Yes|yes)'; give each a text of its own"):
+        letter_options(options)
+    with pytest.raises(ValueError, match="are both"):
+        read_query("Is it sharp? A. Yes B. Yes")
+
+
+@given(st.dictionaries(st.sampled_from("ABCDEFGHIJKLMNOPQRSTUVWXYZ"), st.text(min_size=1), min_size=2))
+@example({"B": "Very blurry", "A": "Not blurry: B. good"})
+@example({"X": "A. x\nB. y", "Y": "\u2028 C. z"})
+def test_whatever_options_say_they_are_read_as_they_were_written(options):
+    try:
+        lettered = letter_options(options)
+    except ValueError:
+        return
+    assert list(options_shown(options_told(lettered)).items()) == list(lettered.items())
 
 
 @pytest.mark.parametrize(

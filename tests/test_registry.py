@@ -216,7 +216,7 @@ def _check(answers, photo, settings):
     expected = load("models:/served@champion", settings)(image=photo)
     for answer in answers[:3]:
         assert answer["status"] == "ok", answer
-        assert answer["score"] == pytest.approx(expected.quality_score, abs=1e-6)
+        assert answer["score"] == pytest.approx(expected.rating, abs=1e-6)
         assert answer["level"] == expected.level
     assert (answers[3]["status"], answers[3]["score"]) == ("failed", None)
     assert "serve.image_folders" in answers[3]["error"]

@@ -98,6 +98,13 @@ def test_question_options_regions_and_reference_arrive(service_program, served, 
     assert sent["state"]["image_path"] == "y.png"
 
 
+def test_two_equal_options_are_refused(service_program, served, encoded):
+    url = served(service_program())
+    for options in (["Yes", "yes"], {"C": "Yes", "D": "Yes"}):
+        text = error_of(post(url, **as_json(encoded(), query="Is it blurry?", options=options)), 422)
+        assert "give each a text of its own" in text
+
+
 def test_batch_keeps_order_and_places(service_program, served, encoded):
     url = served(service_program(serve={"max_batch": 4}))
     items = [{"image": base64.b64encode(d).decode(), "name": n} for n, d in

@@ -15,6 +15,7 @@ from program.bulk.showing import show, show_summary, summary
 from program.cli import EXIT_FAILED_SAMPLES
 from program.errors import InputError
 from program.images import IMAGES, ImageRef
+from program.query import QueryType, detect_query_type
 from program.saving import load
 from program.settings import Settings
 
@@ -33,9 +34,20 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         raise InputError(f"--out {str(arguments.out)!r}: is a folder; name a file in it")
     if arguments.compare:
         return _compare(arguments, settings)
+    _check_question(arguments)
     if single and arguments.out is None:
         return _one(arguments, settings)
     return _many(arguments, settings)
+
+
+def _check_question(arguments: argparse.Namespace) -> None:
+    query = DEFAULT_QUERY if arguments.query is None else arguments.query
+    try:
+        kind = detect_query_type(query, arguments.option)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if arguments.min_score is not None and kind is not QueryType.SCORING:
+        raise InputError(f"--min-score: {query!r} asks for no score; leave --min-score out, or --query and --option")
 
 
 def _program(arguments: argparse.Namespace, settings: Settings) -> AgenticIQA:
@@ -52,8 +64,8 @@ def _one(arguments: argparse.Namespace, settings: Settings) -> int:
         sys.stdout.write(result.model_dump_json(indent=2) + "\n")
     else:
         show(result)
-    if arguments.min_score is not None and result.quality_score is not None:
-        return EXIT_BELOW_MINIMUM if result.quality_score < arguments.min_score else 0
+    if arguments.min_score is not None and result.rating is not None:
+        return EXIT_BELOW_MINIMUM if result.rating < arguments.min_score else 0
     return EXIT_FAILED_SAMPLES if result.status == "failed" or arguments.min_score is not None else 0
 
 

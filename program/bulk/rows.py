@@ -11,7 +11,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from program.errors import InputError
-from program.state import Assessment
+from program.evidence import looked_at
+from program.state import Assessment, ExecutorOutput
+from signatures.schemas import GLOBAL
 
 __all__ = ("FORMATS", "BatchRow", "row_of", "safe_cell", "write_rows")
 
@@ -21,7 +23,7 @@ _FINDINGS_SHOWN = 8
 
 
 class BatchRow(BaseModel):
-    """One image: its score on 1..5 with the belief's interval, the answer and why; or the error."""
+    """One image: the score on 1..5 with the belief's interval, or a question's answer, and why; or the error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,6 +35,10 @@ class BatchRow(BaseModel):
     level: str | None = None
     answer: str | None = None
     """For questions that do not ask for a score."""
+    option: str | None = None
+    """The text of the option that `answer` is the letter of."""
+    tool_mean: float | None = None
+    """For such questions: the mean of the tools' scores, which is no rating by the program."""
     distortions: str | None = None
     tools: str | None = None
     reasoning: str | None = None
@@ -54,20 +60,20 @@ class BatchRow(BaseModel):
 def row_of(identity: str, image: str | None, result: Assessment) -> BatchRow:
     """Return an assessment as a row."""
     low, high = result.score_interval or (None, None)
-    evidence = result.state.executor_evidence
-    analysis = (evidence.distortion_analysis if evidence else None) or {}
+    evidence = result.state.executor_evidence or ExecutorOutput()
     found = [
-        f"{f.type}: {f.severity}" + ("" if region == "Global" else f" ({region})")
-        for region, findings in analysis.items()
+        f"{f.type}: {f.severity}" + ("" if region == GLOBAL else f" ({looked_at(evidence, region)})")
+        for region, findings in (evidence.distortion_analysis or {}).items()
         for f in findings
         if f.severity != "none"
     ]
-    logs = evidence.tool_logs if evidence else []
+    logs = evidence.tool_logs
     readings = list(dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in logs if log.score is not None))
     return BatchRow(
         id=identity, image=image, reference=result.state.reference_path, query=result.state.query,
-        status=result.status, score=result.quality_score, low=low, high=high, level=result.level,
-        answer=None if isinstance(result.final_answer, float) else result.final_answer,
+        status=result.status, score=result.rating, low=low, high=high, level=result.level,
+        answer=None if isinstance(result.final_answer, float) else result.final_answer, option=result.option,
+        tool_mean=result.quality_score if result.rating is None else None,
         distortions="; ".join(found[:_FINDINGS_SHOWN]) or None, tools="; ".join(readings) or None,
         reasoning=result.quality_reasoning, error=result.error, lm_calls=result.usage.lm_calls,
         cost_usd=result.usage.cost_usd, seconds=round(result.usage.seconds.get("total", 0.0), 4),

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from program.bulk.rows import BatchRow
+from program.evidence import looked_at
 from program.state import Assessment
 
 __all__ = ("WORST", "show", "show_summary", "summary", "worst")
@@ -29,7 +30,7 @@ def show(result: Assessment) -> None:
             f"±1.96 standard deviations of the belief: {low:.1f} to {high:.1f})"
         )
     else:
-        console.print(f"[bold]{escape(str(answer))}[/bold]")
+        console.print(f"[bold]{escape(_answered(str(answer), result.option))}[/bold]")
     console.print(escape(result.quality_reasoning))
     evidence = result.state.executor_evidence
     if evidence and (evidence.distortion_analysis or evidence.tool_logs):
@@ -37,6 +38,8 @@ def show(result: Assessment) -> None:
         for row in _evidence_rows(result):
             table.add_row(*map(escape, row))
         console.print(table)
+    if result.rating is None and result.quality_score is not None:
+        console.print(f"{result.quality_score:.2f} of 5 by the tools alone")
     if result.status != "ok":
         console.print(f"[yellow]status: {result.status}[/yellow] {escape(result.error or '')}")
 
@@ -52,6 +55,7 @@ def summary(rows: Sequence[BatchRow], minimum: float | None = None) -> dict[str,
     return {
         "images": len(rows),
         "scored": len(scores),
+        "answered": sum(row.answer is not None and row.status != "failed" for row in rows),
         "failed": sum(row.status in {"error", "failed"} for row in rows),
         "mean_score": math.fsum(scores) / len(scores) if scores else None,
         "levels": dict(sorted(Counter(row.level for row in rows if row.level).items())),
@@ -62,7 +66,7 @@ def summary(rows: Sequence[BatchRow], minimum: float | None = None) -> dict[str,
 
 
 def show_summary(rows: Sequence[BatchRow], out: str | None, minimum: float | None = None) -> None:
-    """Print a batch's summary: the worst ten with their reasons, then what failed."""
+    """Print a batch's summary: the worst ten with their reasons, the first ten answers, then what failed."""
     console = Console()
     facts = summary(rows, minimum)
     lowest = worst(rows)
@@ -71,6 +75,14 @@ def show_summary(rows: Sequence[BatchRow], out: str | None, minimum: float | Non
         for row in lowest:
             table.add_row(f"{row.score:.2f}", escape(row.id), escape(_reason(row)))
         console.print(table)
+    answered = [row for row in rows if row.answer is not None and row.status != "failed"]
+    if answered:
+        table = Table("answer", "image", "why", box=None, header_style="bold")
+        for row in answered[:WORST]:
+            table.add_row(escape(_answered(row.answer or "", row.option)), escape(row.id), escape(_reason(row)))
+        console.print(table)
+    if len(answered) > WORST:
+        console.print(f"and {len(answered) - WORST} more answers", highlight=False)
     failed = [row for row in rows if row.status in {"error", "failed"}]
     for row in failed[:WORST]:
         console.print(f"[red]{escape(row.id)}[/red]: {escape(row.error or 'no answer')}", highlight=False)
@@ -84,6 +96,10 @@ def show_summary(rows: Sequence[BatchRow], out: str | None, minimum: float | Non
     if minimum is not None:
         parts.append(f"{facts['below_minimum']} below {minimum:g}")
     console.print(" · ".join(parts) + (f" · {escape(out)}" if out else ""), highlight=False)
+
+
+def _answered(answer: str, option: str | None) -> str:
+    return f"{answer}. {option}" if option else answer
 
 
 def _reason(row: BatchRow) -> str:
@@ -102,5 +118,13 @@ def _evidence_rows(result: Assessment) -> list[tuple[str, ...]]:
     for region, distortion in dict.fromkeys([*found, *logs]):
         log = logs.get((region, distortion))
         score = "" if log is None else (f"{log.score:.2f}" if log.score is not None else f"failed: {log.error}")
-        rows.append((region, distortion, found.get((region, distortion), ""), log.tool if log else "", score))
+        rows.append(
+            (
+                looked_at(evidence, region),
+                distortion,
+                found.get((region, distortion), ""),
+                log.tool if log else "",
+                score,
+            )
+        )
     return rows

@@ -150,7 +150,7 @@ def _add_assessments(app: FastAPI, assessor: Assessor) -> None:
             result = (await assessor.assess(ticket, [job]))[0]
         if isinstance(result, BaseException):
             raise result
-        note(request.scope, status_of_answer=result.status, score=result.quality_score, lm_calls=result.usage.lm_calls)
+        note(request.scope, status_of_answer=result.status, score=result.rating, lm_calls=result.usage.lm_calls)
         return Response(result.model_dump_json(), media_type="application/json")
 
     @app.post(

@@ -32,7 +32,8 @@ OUTPUTS = {
     "answer": "string", "score": "double", "level": "string", "score_low": "double", "score_high": "double",
     "reasoning": "string", "status": "string", "error": "string", "assessment": "string",
 }  # fmt: skip
-"""Columns of an answer; `assessment` is the whole of it as JSON, null for a row that could not be assessed."""
+"""Columns of an answer: score, interval and level where a score was asked for; `assessment` is the whole of it as JSON,
+null for a row that could not be assessed."""
 
 
 def interface() -> Interface:
@@ -99,7 +100,7 @@ def _missing(value: Any) -> bool:
 def _answered(result: Assessment) -> dict[str, Any]:
     low, high = result.score_interval or (None, None)
     return {
-        "answer": str(result.final_answer), "score": result.quality_score, "level": result.level, "score_low": low,
+        "answer": str(result.final_answer), "score": result.rating, "level": result.level, "score_low": low,
         "score_high": high, "reasoning": result.quality_reasoning, "status": result.status, "error": result.error,
         "assessment": result.model_dump_json(),
     }  # fmt: skip

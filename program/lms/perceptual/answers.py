@@ -7,13 +7,14 @@ import numpy as np
 
 from program.errors import ModelError
 from program.lms.perceptual.amounts import TOOLS
+from program.lms.perceptual.asked import is_about_quality, unseen
 from program.lms.perceptual.findings import findings, present
-from program.lms.perceptual.planning import choose_tools, is_chinese, parsed_json, plan_assessment
+from program.lms.perceptual.planning import choose_tools, parsed_json, plan_assessment
 from program.lms.perceptual.quality import Belief, level_probabilities
 from program.lms.perceptual.questions import Choice, answer_choice, asked_of, look_at
 from program.lms.perceptual.reasons import chosen, direct_answer, grounds, level_word, region_told, summary
 from program.lms.perceptual.views import View, Viewer
-from program.query import parse_options
+from program.query import is_chinese, options_shown
 from signatures.schemas import (
     DISTORTION_CATEGORIES,
     GLOBAL,
@@ -94,6 +95,8 @@ def _asked(text: Any) -> dict[str, list[DistortionCategory]]:
 def _choose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     options, scores = _options(inputs), _scores(inputs)
+    if not options:
+        raise ModelError('perceptual/expert: the options cannot be read; write each on a line of its own, as "A. Yes"')
     evidence = _evidence(inputs, query)
     choice = answer_choice(view, query, options, evidence, [s for _, s in scores])
     letter = _outvoted(viewer, view, demos, query, options, choice)
@@ -136,13 +139,17 @@ def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     look = look_at(one or view, _evidence(inputs, query), [s for _, s in scores], "" if one else query)
     mean = belief.mean if not scores else (1 - TOOLS) * belief.mean + TOOLS * float(np.mean([s for _, s in scores]))
     word, gap = level_word(mean, chinese=chinese), "" if chinese else " "
-    direct = direct_answer(look, query, chinese=chinese)
+    seen = is_about_quality(query)
+    direct = direct_answer(look, query, chinese=chinese) if seen else unseen(query)
     overall = f"整体质量{word}（约 {mean:.1f}/5）。" if chinese else f"The quality is {word} (about {mean:.1f} of 5)."
     named = [c for c in DISTORTION_CATEGORIES if category_of(query) == c and not direct]
     rest = summary(view, scores, chinese=chinese, limit=2 if direct else 3, first=named, besides=direct)
     parts = [region_told(region, viewer.view(crop), chinese=chinese) for region, crop in list(crops.items())[:3]]
     told = gap.join(part for part in (direct, overall, rest, *parts) if part)
-    return {"final_answer": told, "quality_reasoning": grounds(view, belief, scores, chinese=chinese)}
+    reasoning = grounds(view, belief, chinese=chinese)
+    if not seen:
+        reasoning = ("没有测量结果与问题有关。" if chinese else "Nothing measured bears on the question. ") + reasoning
+    return {"final_answer": told, "quality_reasoning": reasoning}
 
 
 def _score(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
@@ -157,10 +164,11 @@ def _classify(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
 
 
 def _judgement(viewer: Viewer, demos: Demos, inputs: Inputs) -> tuple[View, Belief, str]:
-    view, chinese = _view(viewer, inputs), is_chinese(str(inputs.get("query", "")))
-    belief, scores = view.belief(_labelled(viewer, view, demos)), _scores(inputs)
-    told = summary(view, scores, chinese=chinese, limit=2)
-    return view, belief, f"{told} {grounds(view, belief, [], chinese=chinese)}"
+    view, query = _view(viewer, inputs), str(inputs.get("query", ""))
+    belief, scores, chinese = view.belief(_labelled(viewer, view, demos)), _scores(inputs), is_chinese(query)
+    told = [summary(view, scores, chinese=chinese, limit=2), grounds(view, belief, chinese=chinese)]
+    told = told if is_about_quality(query) else [unseen(query), *told]
+    return view, belief, ("" if chinese else " ").join(told)
 
 
 def _labelled(viewer: Viewer, view: View, demos: Demos) -> list[tuple[View, float]]:
@@ -220,7 +228,7 @@ def _options(inputs: Inputs) -> dict[str, str]:
     given = inputs.get("options")
     if isinstance(given, Mapping):
         return {str(letter): str(text) for letter, text in given.items()}
-    return parse_options(str(given or "")) or {"A": str(given or "")}
+    return options_shown(str(given or "")) or {}
 
 
 def _evidence(inputs: Inputs, query: str) -> dict[str, str]:

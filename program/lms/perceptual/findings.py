@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from program.lms.perceptual.regression import Matrix
 from program.lms.perceptual.views import View
-from signatures.schemas import GLOBAL, DistortionCategory
+from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, SEVERITIES_CHINESE, DistortionCategory, Severity
 
-__all__ = ("PRESENT", "describe", "findings", "named", "present", "severity_word", "where")
+__all__ = ("PRESENT", "describe", "findings", "named", "present", "severity_word", "spread", "undetailed", "where")
 
 PRESENT = 0.8
 """Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying (1.1)."""
@@ -17,12 +17,15 @@ _LIMITS = np.array([0.9, 0.8, 0.9, 0.8, 0.8, 0.8, 0.4])
 """Severity from which each category (in their order) is reported; the detector of contrast hardly dares. Chosen by the
 F1 on the quickstart's validation photographs, on its train photographs left out one by one, and on distorted CLIVE
 validation images, none fitted on."""
-_STEPS: tuple[tuple[float, str], ...] = ((0.45, "none"), (1.0, "slight"), (1.9, "moderate"), (2.8, "severe"))
+_STEPS: tuple[tuple[float, Severity], ...] = ((0.45, "none"), (1.0, "slight"), (1.9, "moderate"), (2.8, "severe"))
 _PLACES = (("upper left", "top", "upper right"), ("left", "centre", "right"), ("lower left", "bottom", "lower right"))
+_EVERYWHERE = ("all over the image", "全图")
+_NOTHING = 0.005
+"""Highest mean of a cell (of a share, or in grey levels) that is called nothing."""
 _PLACES_CHINESE = (("左上", "上方", "右上"), ("左侧", "中央", "右侧"), ("左下", "下方", "右下"))
 
 
-def severity_word(severity: float) -> str:
+def severity_word(severity: float) -> Severity:
     """Return none, slight, moderate, severe or extreme for a severity (4.6 minus the mean human score).
 
     >>> severity_word(0.2), severity_word(2.0)
@@ -62,10 +65,32 @@ def where(cells: Sequence[Sequence[float]], *, lowest: bool = False, chinese: bo
     values = np.array(cells, dtype=float)
     spread = float(values.std()) / (abs(float(values.mean())) + 1e-6)
     if spread < 0.08:
-        return "全图" if chinese else "all over the image"
+        return _EVERYWHERE[chinese]
     row, column = divmod(int(values.argmin() if lowest else values.argmax()), 3)
     place = (_PLACES_CHINESE if chinese else _PLACES)[row][column]
     return f"{place}最明显" if chinese else f"strongest at the {place}"
+
+
+def spread(name: str, cells: Sequence[Sequence[float]], *, chinese: bool = False) -> str:
+    """Say where in 3 x 3 cells a property is strongest, that it is even, or that there is none of it."""
+    if np.max(cells) < _NOTHING:
+        return f"没有{name}" if chinese else f"there is no {name}"
+    place = where(cells, chinese=chinese)
+    if chinese:
+        return f"{name}各处相近" if place == _EVERYWHERE[True] else f"{name}{place}"
+    return f"{name} is much the same {place}" if place == _EVERYWHERE[False] else f"{name} is {place}"
+
+
+def undetailed(view: View, *, chinese: bool = False) -> str:
+    """Say why nothing can be said of an image's sharpness, or return ""."""
+    if view.unjudged is None:
+        return ""
+    if view.unjudged == "flat":
+        return "图像没有可供判断清晰度的细节。" if chinese else "The image has no detail to judge sharpness by."
+    width, height = view.size
+    if chinese:
+        return f"图像太小（{width}x{height}），无法判断清晰度。"
+    return f"The image is too small ({width}x{height}) to judge its sharpness."
 
 
 def _opening(name: str, severity: str) -> str:
@@ -73,12 +98,14 @@ def _opening(name: str, severity: str) -> str:
     return f"There is no {name} to speak of" if severity == "none" else f"{name[0].upper()}{name[1:]} is {severity}"
 
 
-def _chinese_opening(name: str, severity: str) -> str:
-    return f"基本没有{name}" if severity == "none" else f"{name}程度{_WORDS[severity]}"
+def _chinese_opening(name: str, severity: Severity) -> str:
+    return f"基本没有{name}" if severity == "none" else f"{name}程度{SEVERITIES_CHINESE[severity]}"
 
 
 def describe(view: View, category: DistortionCategory, *, chinese: bool = False) -> str:
     """Say in one sentence what was measured for a category, and where."""
+    if category in {"Blurs", "Sharpness"} and view.unjudged:
+        return undetailed(view, chinese=chinese)
     severity = severity_word(view.grades[category])
     if view.difference is not None:
         return _against_reference(view, category, severity, chinese)
@@ -99,10 +126,9 @@ def _usual(view: View, category: DistortionCategory, chinese: bool) -> str:
 
 _Named = Mapping[str, float]
 _Maps = Mapping[str, Sequence[Sequence[float]]]
-_WORDS = {"none": "无", "slight": "轻微", "moderate": "中等", "severe": "严重", "extreme": "极其严重"}
 
 
-def _blur(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+def _blur(n: _Named, m: _Maps, severity: Severity, chinese: bool) -> str:
     place = where(m["detail"], lowest=True, chinese=chinese)
     if chinese:
         return (
@@ -115,14 +141,14 @@ def _blur(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
     )
 
 
-def _noise(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+def _noise(n: _Named, m: _Maps, severity: Severity, chinese: bool) -> str:
     place, level = where(m["noise"], chinese=chinese), float(np.expm1(n["noise_p20"]))
     if chinese:
         return f"{_chinese_opening('噪声', severity)}：平坦区域约 {level:.1f} 个灰度级，{place}。"
     return f"{_opening('noise', severity)}: about {level:.1f} grey levels in quiet areas, {place}."
 
 
-def _compression(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+def _compression(n: _Named, m: _Maps, severity: Severity, chinese: bool) -> str:
     place, ratio = where(m["blocking"], chinese=chinese), float(np.exp(n["blocking"]))
     if chinese:
         return f"{_chinese_opening('压缩失真', severity)}：8 像素块边界的跳变为块内的 {ratio:.2f} 倍，{place}。"
@@ -132,7 +158,7 @@ def _compression(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
     )
 
 
-def _brightness(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+def _brightness(n: _Named, m: _Maps, severity: Severity, chinese: bool) -> str:
     dark = n["brightness"] < 0.45
     place = where(m["brightness"], lowest=dark, chinese=chinese)
     mean, black, white = 255 * n["brightness"], n["dark_share"], n["light_share"]
@@ -148,21 +174,21 @@ def _brightness(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
     )
 
 
-def _colour(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
-    place = where(m["saturation"], chinese=chinese)
+def _colour(n: _Named, m: _Maps, severity: Severity, chinese: bool) -> str:
+    place = spread("饱和度" if chinese else "saturation", m["saturation"], chinese=chinese)
     if chinese:
         return (
             f"{_chinese_opening('颜色失真', severity)}：饱和度 {n['saturation']:.2f}，色彩丰富度 "
-            f"{n['colourfulness']:.2f}，偏色 {n['cast']:.2f}，饱和度{place}。"
+            f"{n['colourfulness']:.2f}，偏色 {n['cast']:.2f}，{place}。"
         )
     return (
         f"{_opening('color distortion', severity)}: saturation {n['saturation']:.2f}, colourfulness "
         f"{n['colourfulness']:.2f}, cast "
-        f"{n['cast']:.2f}; saturation is {place}."
+        f"{n['cast']:.2f}; {place}."
     )
 
 
-def _oversharp(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+def _oversharp(n: _Named, m: _Maps, severity: Severity, chinese: bool) -> str:
     place, edges = where(m["sharpness"], chinese=chinese), float(np.expm1(n["edge1_p99"]))
     if chinese:
         return f"{_chinese_opening('过度锐化', severity)}：最强边缘每像素 {edges:.0f} 级，{place}。"
@@ -171,7 +197,7 @@ def _oversharp(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
     )
 
 
-def _contrast(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
+def _contrast(n: _Named, m: _Maps, severity: Severity, chinese: bool) -> str:
     place = where(m["contrast"], lowest=True, chinese=chinese)
     if chinese:
         return (
@@ -185,13 +211,13 @@ def _contrast(n: _Named, m: _Maps, severity: str, chinese: bool) -> str:
     )
 
 
-_ALONE: Mapping[DistortionCategory, Callable[[_Named, _Maps, str, bool], str]] = {
+_ALONE: Mapping[DistortionCategory, Callable[[_Named, _Maps, Severity, bool], str]] = {
     "Blurs": _blur, "Noise": _noise, "Compression": _compression, "Brightness change": _brightness,
     "Color distortions": _colour, "Sharpness": _oversharp, "Contrast": _contrast,
 }  # fmt: skip
 
 
-def _against_reference(view: View, category: DistortionCategory, severity: str, chinese: bool) -> str:
+def _against_reference(view: View, category: DistortionCategory, severity: Severity, chinese: bool) -> str:
     if view.difference is None:
         raise ValueError("a view without a reference has no difference; describe it alone")
     d, maps = view.difference.named, view.difference.maps
@@ -226,7 +252,7 @@ def _against_reference(view: View, category: DistortionCategory, severity: str, 
     english, native, key = facts[category]
     cells = [[abs(v) for v in row] for row in maps[key]]
     if chinese:
-        opening = _chinese_opening(_NAMES_CHINESE[category], severity)
+        opening = _chinese_opening(CATEGORIES_CHINESE[category], severity)
         return f"与参考图相比，{opening}：{native}，{where(cells, chinese=True)}。"
     opening = _opening(_NAMES[category], severity)
     return f"Against the reference, {opening[0].lower()}{opening[1:]}: {english}, {where(cells)}."
@@ -235,8 +261,4 @@ def _against_reference(view: View, category: DistortionCategory, severity: str, 
 _NAMES: Mapping[DistortionCategory, str] = {
     "Blurs": "blur", "Color distortions": "color distortion", "Compression": "compression damage", "Noise": "noise",
     "Brightness change": "brightness change", "Sharpness": "over-sharpening", "Contrast": "contrast change",
-}  # fmt: skip
-_NAMES_CHINESE: Mapping[DistortionCategory, str] = {
-    "Blurs": "模糊", "Color distortions": "颜色失真", "Compression": "压缩失真", "Noise": "噪声",
-    "Brightness change": "亮度变化", "Sharpness": "过度锐化", "Contrast": "对比度变化",
 }  # fmt: skip

@@ -5,13 +5,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from program.query import parse_options
+from program.query import is_chinese, parse_options
 from signatures.rules import steps
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionCategory, category_of
 
 __all__ = (
     "choose_tools",
-    "is_chinese",
     "named_distortions",
     "named_regions",
     "named_tools",
@@ -85,15 +84,6 @@ _CHINESE_NOT = re.compile(
     r"图|照片|画面|整体|质量|画质|失真|噪|模糊|清晰|亮|暗|色|曝光|对比|压缩|什么|哪|主要|最|为什么|如何|怎|评|描述|分析|判断|存在|是否|它|感知|视觉|技术|^请|参考"
 )
 _MULTIPLE = re.compile(r"\s+(?:and|&)\s+(?:the\s+)?|\s*,\s*(?:the\s+)?", re.IGNORECASE)
-
-
-def is_chinese(text: str) -> bool:
-    """Return whether a text holds Chinese characters.
-
-    >>> is_chinese("这张图片清晰吗？"), is_chinese("Is it sharp?")
-    (True, False)
-    """
-    return re.search(r"[一-鿿]", text) is not None
 
 
 def plan_assessment(inputs: Mapping[str, Any]) -> dict[str, Any]:

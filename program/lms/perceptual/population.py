@@ -31,7 +31,7 @@ class _LeftOut(View):
     """A training photograph, judged by a regression on the others: its own score must not sharpen what is believed."""
 
     def __init__(self, view: View, mean: float) -> None:
-        super().__init__(view.key, view.measured, view.difference)
+        super().__init__(view.key, view.measured, view.difference, view.size)
         self._mean = mean
 
     @cached_property

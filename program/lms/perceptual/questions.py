@@ -84,8 +84,8 @@ def asked_of(query: str, options: Mapping[str, str]) -> Question:
     head = query.casefold()
     for text in sorted(texts.values(), key=len, reverse=True):
         # A question that repeats its options in its text names none of them.
-        if len(text) > 1 and re.search(rf"[a-h][).:、．]\s*{re.escape(text)}", head):
-            head = re.sub(rf"[(（]?[a-h][).:、．]\s*{re.escape(text)}", " ", head)
+        if len(text) > 1 and re.search(rf"(?<![a-z])[a-z][).:、．]\s*{re.escape(text)}", head):
+            head = re.sub(rf"[(（]?(?<![a-z])[a-z][).:、．]\s*{re.escape(text)}", " ", head)
     return Question(" ".join(head.split()), texts)
 
 

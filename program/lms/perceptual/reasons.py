@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from program.lms.perceptual.amounts import FAULTS, Look, amount, support
-from program.lms.perceptual.findings import PRESENT, describe, present, severity_word, where
+from program.lms.perceptual.asked import unseen
+from program.lms.perceptual.findings import PRESENT, describe, present, severity_word, spread, undetailed, where
 from program.lms.perceptual.places import place_name
 from program.lms.perceptual.quality import Belief
 from program.lms.perceptual.questions import GRIDS, Choice, asked_of, predicate
 from program.lms.perceptual.scales import asked_property
 from program.lms.perceptual.views import View
 from program.lms.perceptual.wording import Said, terms_in, topic_in
-from signatures.schemas import LEVEL_WORDS, DistortionCategory
+from signatures.schemas import LEVEL_WORDS, SEVERITIES_CHINESE, DistortionCategory
 
 __all__ = ("chosen", "direct_answer", "fact", "grounds", "level_word", "region_told", "summary")
 
@@ -40,10 +41,14 @@ _GRID: Mapping[str, tuple[str, str, str]] = {
     "contrast": ("contrast", "local contrast", "局部对比"),
 }  # fmt: skip
 
+_DETAIL = frozenset({"sharpness", "motion", "defocus", "oversharp"})
+
 
 def fact(look: Look, axis: str, *, chinese: bool) -> str:
     """Say in one sentence what was measured for an axis, how it compares and where it is strongest."""
     view = look.view
+    if axis in _DETAIL and view.unjudged:
+        return undetailed(view, chinese=chinese)
     if axis == "colour tone":
         return _tone(view, chinese=chinese)
     if axis in {"overexposure", "underexposure", "exposure", "lighting"}:
@@ -60,9 +65,9 @@ def fact(look: Look, axis: str, *, chinese: bool) -> str:
     more = share >= 0.5
     key, english, native = _GRID.get(axis, ("", "", ""))
     if chinese:
-        place = f"，{native}{where(view.measured.maps[key], chinese=True)}" if key and not look.cells else ""
+        place = f"，{spread(native, view.measured.maps[key], chinese=True)}" if key and not look.cells else ""
         return f"{name}{'高' if more else '低'}于 {share if more else 1 - share:.0%} 的自然照片{place}。"
-    place = f"; {english} is {where(view.measured.maps[key])}" if key and not look.cells else ""
+    place = f"; {spread(english, view.measured.maps[key])}" if key and not look.cells else ""
     beside = f"{'higher' if more else 'lower'} than in {share if more else 1 - share:.0%} of natural photographs"
     return f"{name[0].upper()}{name[1:]} is {beside}{place}."
 
@@ -111,14 +116,12 @@ def chosen(
             if chinese
             else f"{letter} ({text}): the answer that the demonstrations give for images like this one."
         )
-    if not choice.measured:
-        return (
-            "问题涉及测量看不到的内容，此选项只是先验猜测，可信度低。" if chinese
-            else "The question is about content that measurements do not see; this option is a "
-            "guess from the prior, with low confidence."
-        )  # fmt: skip
-    sure = _sureness(choice, letter, options, chinese=chinese)
     axis = choice.topic if choice.topic != "distortion" else _claimed(text)
+    blind = undetailed(look.view, chinese=chinese) if axis in _DETAIL else ""
+    if blind or not choice.measured:
+        guess = "此选项只是先验猜测，可信度低。" if chinese else "This is a guess from the prior, with low confidence."
+        return f"{blind or unseen(query)}{'' if chinese else ' '}{guess}"
+    sure = _sureness(choice, letter, options, chinese=chinese)
     told = fact(look, axis, chinese=chinese)
     if axis == "sharpness" and look.view.severities["Blurs"] >= PRESENT:
         told += ("" if chinese else " ") + describe(look.view, "Blurs", chinese=chinese)
@@ -163,11 +166,15 @@ def direct_answer(look: Look, query: str, *, chinese: bool) -> str:
         said = predicate(text)
         if not said or said[-1].axis == "taste":
             return ""
+        if said[-1].axis in _DETAIL and look.view.unjudged:
+            return undetailed(look.view, chinese=chinese)
         odds = min(support(look, one) for one in said)
         return f"{_yes(odds, chinese=chinese)}{gap}{fact(look, said[-1].axis, chinese=chinese)}"
     asked = asked_property(text)
     if asked is None or asked.axis in {"quality", "distortion", "taste"}:
         return ""
+    if asked.axis in _DETAIL and look.view.unjudged:
+        return undetailed(look.view, chinese=chinese)
     if re.search(r"\bwhere\b|\bwh(?:ich|at) (?:part|area|region|place|side)|哪", text):
         return _placed(look, asked, chinese=chinese)
     return f"{_graded(look, asked, chinese=chinese)}{gap}{fact(look, asked.axis, chinese=chinese)}"
@@ -223,8 +230,11 @@ def _graded(look: Look, asked: Said, *, chinese: bool) -> str:
         category = FAULTS[asked.axis].category
         own = look.severities[category]
         word = severity_word(look.view.grades[category] if own == look.view.severities[category] else own)
-        native = {"none": "无", "slight": "轻微", "moderate": "中等", "severe": "严重", "extreme": "极其严重"}[word]
-        return f"{name}程度：{native}。" if chinese else f"There is {'no' if word == 'none' else word} {name}."
+        return (
+            f"{name}程度：{SEVERITIES_CHINESE[word]}。"
+            if chinese
+            else f"There is {'no' if word == 'none' else word} {name}."
+        )
     step = int(np.clip(share * 5, 0, 4))
     if chinese:
         return f"{name}{('很低', '较低', '中等', '较高', '很高')[step]}。"
@@ -250,12 +260,17 @@ def summary(
     else:
         worst = max(view.severities, key=lambda category: view.severities[category])
         plain = "未测到明显失真。" if chinese else "No distortion stands out."
-        told = [plain, describe(view, worst, chinese=chinese)][: 1 + (severity_word(view.grades[worst]) != "none")]
-        told += _weakest(view, chinese=chinese)
+        if severity_word(view.grades[worst]) != "none":
+            plain = describe(view, worst, chinese=chinese)
+        elif view.unjudged:
+            plain = undetailed(view, chinese=chinese)
+        told = [plain, *_weakest(view, chinese=chinese)]
+    if view.unjudged:
+        told.insert(0, undetailed(view, chinese=chinese))
     if scores:
         listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
         told.append(f"工具评分（1-5）：{listed}。" if chinese else f"Tool scores on 1 to 5: {listed}.")
-    return ("" if chinese else " ").join(one for one in told if one not in besides)
+    return ("" if chinese else " ").join(one for one in dict.fromkeys(told) if one not in besides)
 
 
 def region_told(region: str, view: View, *, chinese: bool) -> str:
@@ -273,19 +288,16 @@ def _weakest(view: View, *, chinese: bool) -> list[str]:
     return [fact(look, lowest, chinese=chinese)] if look.position(lowest) < 0.35 and not look.paired else []
 
 
-def grounds(view: View, belief: Belief, scores: Sequence[tuple[str, float]], *, chinese: bool) -> str:
-    """State the believed score with its width, how familiar such images are, and the tools' readings."""
+def grounds(view: View, belief: Belief, *, chinese: bool) -> str:
+    """State the believed score with its width, and how familiar such images are."""
     unlike = belief.novelty > 0.5
-    listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
     if chinese:
         kind = "与参考图的差异" if view.difference is not None else "图像自身的统计特征"
         text = f"根据{kind}估计为 {belief.mean:.1f} ± {belief.deviation:.1f}"
-        text += "，与训练图像差别较大，范围因此放宽" if unlike else ""
-        return f"{text}。" + (f"工具评分：{listed}。" if scores else "")
+        return text + ("，与训练图像差别较大，范围因此放宽。" if unlike else "。")
     basis = "the differences from the reference" if view.difference is not None else "the image's own statistics"
     text = f"From {basis} the score is {belief.mean:.1f} give or take {belief.deviation:.1f}"
-    text += ", widened because the image is unlike those it was fitted on" if unlike else ""
-    return f"{text}." + (f" Tool scores: {listed}." if scores else "")
+    return text + (", widened because the image is unlike those it was fitted on." if unlike else ".")
 
 
 def level_word(mean: float, *, chinese: bool) -> str:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -41,6 +41,9 @@ LARGEST = 2**23
 """Pixels of an image that is measured as it is; larger ones are averaged down first, so that memory stays bounded."""
 EVIDENCE_SETS = 32
 """Sets of demos kept worked out: about 5 KB a demo, so 5 MB for sets of 32."""
+SMALLEST = 32
+"""Pixels of a shorter side from which sharpness is judged: two of the blocks that detail is measured in."""
+_DETAIL: tuple[DistortionCategory, ...] = ("Blurs", "Sharpness")
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _LAYOUT = hashlib.sha256("|".join((str(READING_RULES), *FEATURE_NAMES, *DIFFERENCE_NAMES)).encode()).hexdigest()[:12]
 
@@ -48,9 +51,20 @@ _LAYOUT = hashlib.sha256("|".join((str(READING_RULES), *FEATURE_NAMES, *DIFFEREN
 class View:
     """One image, alone or against its reference; derived values are computed on first use."""
 
-    def __init__(self, key: tuple[str, str], measured: Measured, difference: Difference | None) -> None:
-        """Take the content hashes of image and reference ("" without one) and what was measured."""
-        self.key, self.measured, self.difference = key, measured, difference
+    def __init__(
+        self, key: tuple[str, str], measured: Measured, difference: Difference | None, size: tuple[int, int]
+    ) -> None:
+        """Take the content hashes of image and reference ("" without one), what was measured, and width and height."""
+        self.key, self.measured, self.difference, self.size = key, measured, difference, size
+
+    @cached_property
+    def unjudged(self) -> Literal["small", "flat"] | None:
+        """Why nothing can be said of sharpness, if so: the image is too small, or no block of it has any texture."""
+        if self.difference is not None:
+            return None
+        if min(self.size) < SMALLEST:
+            return "small"
+        return "flat" if self.measured.named["textured_share"] == 0 else None
 
     @property
     def model(self) -> QualityModel:
@@ -70,12 +84,16 @@ class View:
     @property
     def severities(self) -> dict[DistortionCategory, float]:
         """How strong each distortion category is, 0 .. 4."""
-        return dict(zip(DISTORTION_CATEGORIES, self.tilt[:7].tolist(), strict=True))
+        return self._by_category(self.tilt[:7])
 
     @cached_property
     def grades(self) -> dict[DistortionCategory, float]:
         """How strong each is in people's eyes, 0 .. 4: the severities, the strongest judged with the quality."""
-        return dict(zip(DISTORTION_CATEGORIES, graded(self.model, self.seen)[0].tolist(), strict=True))
+        return self._by_category(graded(self.model, self.seen)[0])
+
+    def _by_category(self, values: Matrix) -> dict[DistortionCategory, float]:
+        found = dict(zip(DISTORTION_CATEGORIES, values.tolist(), strict=True))
+        return found if self.unjudged is None else found | dict.fromkeys(_DETAIL, 0.0)
 
     @property
     def tilt(self) -> Matrix:
@@ -151,7 +169,8 @@ class Viewer:
         key = (ref.sha256, against.sha256 if against else "")
         view = self._memory.get(key)
         if view is None:
-            view = View(key, self._measured(ref), self._difference(ref, against) if against else None)
+            difference = self._difference(ref, against) if against else None
+            view = View(key, self._measured(ref), difference, (ref.width, ref.height))
             self._memory.put(key, view)
         return view
 

@@ -49,7 +49,8 @@ export function spoken(result) {
     const range = low === undefined ? "" : `, likely between ${low.toFixed(1)} and ${high.toFixed(1)}`;
     return `Score ${result.final_answer.toFixed(2)} of 5, ${LEVELS[nearest(result.final_answer) - 1]}${range}.`;
   }
-  return `Answer: ${result.final_answer}`;
+  const text = result.state.options?.[result.final_answer];
+  return `Answer: ${result.final_answer}${text ? `. ${text}` : ""}`;
 }
 
 function hero(result) {
@@ -93,11 +94,11 @@ function scale(result) {
     tick.style.left = `${i * 25}%`;
     ticks.append(tick);
   });
-  const label = typeof result.final_answer === "number" ? spoken(result) : `Quality score from tools ${score.toFixed(2)} of 5`;
+  const label = typeof result.final_answer === "number" ? spoken(result) : `By the tools alone ${score.toFixed(2)} of 5`;
   const box = el("div", { class: "scale", role: "img" }, track, ticks);
   box.setAttribute("aria-label", label);
   if (typeof result.final_answer === "number") return box;
-  return el("div", { class: "block" }, el("h2", {}, `Quality by the tools: ${score.toFixed(2)} of 5`), box);
+  return el("div", { class: "block" }, el("h2", {}, `By the tools alone: ${score.toFixed(2)} of 5`), box);
 }
 
 function probabilities(masses) {
@@ -120,7 +121,8 @@ function findings(result) {
       const dots = el("span", { class: `dots s${rank}` });
       for (let i = 1; i <= 4; i++) dots.append(el("i", { class: i <= rank ? "on" : "", "aria-hidden": "true" }));
       dots.append(` ${one.severity}`);
-      const where = region === "Global" ? null : el("span", { class: "tag" }, region);
+      const boxed = result.state.executor_evidence.region_boxes?.[region];
+      const where = region === "Global" ? null : el("span", { class: "tag" }, boxed ? region : `${region} (whole image)`);
       list.append(el("li", {}, el("div", { class: "head" }, el("span", {}, el("strong", {}, one.type), " ", where ?? ""), dots), el("p", {}, one.explanation)));
     }
   }
