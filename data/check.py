@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code: 0 clean, 1 problems found, 2 cannot run."""
     parser = argparse.ArgumentParser(
         prog="python -m data.check",
-        description="Check a manifest: lines, files, score ranges, duplicates by content, leaks across splits, counts.",
+        description="Check a manifest: lines, labels, files, duplicates by content, leaks across splits, counts.",
         epilog="Exit code 0: clean. 1: problems were found. 2: the check could not run.",
     )
     parser.add_argument("manifest", metavar="MANIFEST", type=Path, help="manifest.jsonl")

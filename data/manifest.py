@@ -9,6 +9,8 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -26,13 +28,19 @@ from pydantic import (
 from data.errors import DataError
 from data.keys import KeyTable
 
-__all__ = ("Box", "Sample", "Split", "Task", "manifest_sha256", "read_manifest", "scan_manifest", "write_manifest")
+__all__ = (
+    "Box", "Sample", "Split", "Task", "close_field", "is_far_outside", "manifest_sha256", "read_manifest",
+    "scan_manifest", "write_manifest",
+)  # fmt: skip
 
 Split: TypeAlias = Literal["train", "validation", "test"]
 Task: TypeAlias = Literal["scoring", "mcq", "open"]
 Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Box: TypeAlias = tuple[Number, Number, Number, Number]
 """A region in pixels: left, top, right, bottom; right and bottom are outside the region."""
+
+_FAR_OUTSIDE = 0.25
+"""Part of its scale's width that a score may pass it by: realigned DMOS of LIVE pass 0..100 by 12."""
 
 _WANTED = {
     "id": "a non-empty text",
@@ -70,7 +78,7 @@ class Sample(BaseModel):
     answer: StrictStr | None = None
     """The right option's letter (without options: the expected text)."""
     mos: Number | None = None
-    """Mean opinion score on `mos_range`; a value may pass the range."""
+    """Mean opinion score on `mos_range`; a value may pass the range by a quarter of its width."""
     mos_std: Annotated[Number, Field(ge=0)] | None = None
     mos_range: tuple[Number, Number] = (1.0, 5.0)
     """Lowest and highest score of the scale."""
@@ -99,6 +107,11 @@ class Sample(BaseModel):
         if self.options:
             return "mcq"
         return "open" if self.mos is None else "scoring"
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether people have said what is right: a score, or the answer of a question with options."""
+        return self.answer is not None if self.options else self.mos is not None
 
     @field_validator("image", "reference", mode="before")
     @classmethod
@@ -136,10 +149,33 @@ class Sample(BaseModel):
             )
         if not self.mos_range[0] < self.mos_range[1]:
             raise ValueError(f'"mos_range" is {list(self.mos_range)}; give the lower end first')
+        if self.mos is not None and is_far_outside(self.mos, self.mos_range):
+            low, high = self.mos_range
+            raise ValueError(f'"mos" is {self.mos:g}, far outside {low:g}..{high:g}; correct it or "mos_range"')
         for name, (left, top, right, bottom) in (self.regions or {}).items():
             if not (left < right and top < bottom):
                 raise ValueError(f'"regions" {name!r} is empty; give left < right and top < bottom')
         return self
+
+
+def is_far_outside(score: float, scale: tuple[float, float]) -> bool:
+    """Tell whether a score passes its scale by more than a quarter of its width, which no rounding or refit explains.
+
+    >>> is_far_outside(112, (0, 100)), is_far_outside(99, (1, 5))
+    (False, True)
+    """
+    low, high = scale
+    return max(low - score, score - high) > _FAR_OUTSIDE * (high - low)
+
+
+@lru_cache(maxsize=1024)
+def close_field(key: str) -> str | None:
+    """Return the manifest's key that an unknown one was probably meant to be, or None.
+
+    >>> close_field("MOS"), close_field("groups"), close_field("level")
+    ('mos', 'group', None)
+    """
+    return next(iter(get_close_matches(key.strip().casefold(), _WANTED, n=1, cutoff=0.85)), None)
 
 
 def read_manifest(path: Path | str) -> Iterator[Sample]:
@@ -235,7 +271,12 @@ def _sample(row: Any, folder: Path) -> Sample:
     extra = row.get("metadata", {})
     if not isinstance(extra, dict):
         raise ValueError(f'"metadata" is {_short(extra)}, not {_WANTED["metadata"]}; correct or remove it')
-    extra = extra | {key: value for key, value in row.items() if key not in Sample.model_fields}
+    own = {key: value for key, value in row.items() if key not in Sample.model_fields}
+    for key in own:
+        meant = close_field(key)
+        if meant is not None and meant not in row:
+            raise ValueError(f'{_short(key)} is no key; did you mean "{meant}"? (a key of your own goes in "metadata")')
+    extra = extra | own
     for key in ("mos_range", "higher_is_better"):
         if known.get(key, ...) is None:
             del known[key]
@@ -256,7 +297,9 @@ def _row(sample: Sample, folder: Path) -> Mapping[str, Any]:
         if key in row:
             path = Path(os.path.abspath(row[key]))
             row[key] = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
-    return {**row, **sample.metadata}
+    # What would be taken for a misspelt key when it is read again stays in an object of its own.
+    apart = any(close_field(key) not in {None, *row} for key in sample.metadata)
+    return {**row, "metadata": sample.metadata} if apart else {**row, **sample.metadata}
 
 
 def _fault(error: ValidationError) -> str:

@@ -187,6 +187,39 @@ def test_what_cannot_run_is_one_line_and_exit_code_2(manifest, capsys, arguments
     assert captured.err.splitlines()[-1].startswith("error: ")
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"mos": 3}, {"mos": 99}], 'line 2: "mos" is 99, far outside 1..5; correct it or "mos_range"'),
+        ([{"MOS": 3}], 'line 1: "MOS" is no key; did you mean "mos"?'),
+        ([{}, {}], """no sample of split 'test' has a label; give "mos", or "options" with an "answer\""""),
+        ([{"options": {"A": "x", "B": "y"}}], "has a label; give"),
+        ([{"mos": 3, "group": "g"}, {"mos": 2, "group": "g", "split": "train"}], "group 'g': is in train and test"),
+    ],
+    ids=["range", "key", "none", "answer", "leak"],
+)
+def test_labels_that_cannot_be_used_are_refused_before_anything_runs(tmp_path, store, capsys, rows, message):
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    file = tmp_path / "m.jsonl"
+    lines = [{"id": str(n), "image": "a.png", "split": "test", **row} for n, row in enumerate(rows)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    before = sorted(store.rglob("*"))
+    assert evaluate.main([str(file)]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert message in captured.err
+    assert sorted(store.rglob("*")) == before
+
+
+def test_over_all_splits_a_leak_is_no_fault(tmp_path):
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    file = tmp_path / "m.jsonl"
+    shared = {"image": "a.png", "mos": 3, "group": "g"}
+    lines = [{"id": split, "split": split, **shared} for split in ("train", "test")]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    assert len(samples_of(file, load_settings(), None)) == 2
+
+
 def test_python_gets_the_same_record_as_the_command(manifest, capsys):
     _, printed = _record(capsys, manifest)
     record = program.evaluation.evaluate(None, manifest, progress=False)

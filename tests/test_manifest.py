@@ -128,6 +128,10 @@ BAD_LINES = [
     (row(split="val"), '"split" is "val", not "train", "validation" or "test"'),
     (row(regions={"car": [0, 0, 1]}), '"regions" is .*not an object of names'),
     (row(regions={"car": [5, 0, 1, 3]}), "'car' is empty; give left < right"),
+    (row(mos=99), '"mos" is 99, far outside 1..5; correct it or "mos_range"'),
+    (row(mos=-3, mos_range=[0, 10]), '"mos" is -3, far outside 0..10'),
+    (row(MOS=3), '"MOS" is no key; did you mean "mos"'),
+    (row(groups="g"), '"groups" is no key; did you mean "group"'),
     (row(metadata=3), '"metadata" is 3, not an object'),
     ("[" * 100_000, "nested too deeply|is not JSON"),
 ]
@@ -141,6 +145,15 @@ def test_a_bad_line_is_one_line_that_names_manifest_and_line(tmp_path: Path, lin
     assert str(caught.value).startswith(f"manifest {str(path)!r} line 2: ")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 320 + len(str(path))
+
+
+def test_keys_of_ones_own_stay_though_they_look_like_known_ones(tmp_path: Path) -> None:
+    """The known one is there too, or they stand in an object of their own; writing keeps what reading takes."""
+    path = write(tmp_path, row(mos=3, mosz=0.1), row(id="b", metadata={"MOS": 3}), row(id="c", level=2))
+    samples = list(read_manifest(path))
+    assert [s.metadata for s in samples] == [{"mosz": 0.1}, {"MOS": 3}, {"level": 2}]
+    write_manifest(tmp_path / "again.jsonl", samples)
+    assert list(read_manifest(tmp_path / "again.jsonl")) == samples
 
 
 def test_duplicate_ids_are_refused_at_the_second(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,6 +15,7 @@ from pydantic import JsonValue
 
 from data.manifest import Sample, manifest_sha256, read_manifest
 from data.quickstart import DATASETS, resolve_dataset
+from data.splits import check_leaks
 from program.agent import AgenticIQA
 from program.errors import InputError
 from program.evaluation.baselines import Beside, with_baselines
@@ -52,12 +54,30 @@ class Samples:
 def samples_of(data: str | Path, settings: Settings, split: str | None = "test", *, progress: bool = True) -> Samples:
     """Return a dataset's samples, after reading every line once: a fault is told before the first model call.
 
-    `data` is a dataset's name or a manifest's path; `split` None takes all. Raises InputError for an empty split.
+    `data` is a dataset's name or a manifest's path; `split` None takes all. Raises InputError for an empty split or one
+    without a single label, and DataError for a group in two splits, as compiling does.
     """
     manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
-    size = sum(split is None or sample.split == split for sample in read_manifest(manifest))
+    size = labelled = 0
+
+    def counted() -> Iterator[Sample]:
+        nonlocal size, labelled
+        for sample in read_manifest(manifest):
+            taken = split is None or sample.split == split
+            size, labelled = size + taken, labelled + (taken and sample.is_labelled)
+            yield sample
+
+    if split is None:
+        deque(counted(), maxlen=0)
+    else:
+        check_leaks(counted())
     if not size:
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; choose another --split, or all")
+    if not labelled:
+        raise InputError(
+            f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; "
+            'give "mos", or "options" with an "answer"'
+        )
     name = str(data) if str(data) in DATASETS else "/".join(manifest.resolve().parts[-2:])
     return Samples(manifest, split, size, name)
 
