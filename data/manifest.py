@@ -6,11 +6,8 @@ line, so about 20 MB for a million (`benchmarks/manifest_streaming.py` measures 
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -26,10 +23,11 @@ from pydantic import (
 )
 
 from data.errors import DataError
+from data.faults import WANTED, close_field, fault_of, shortened
 from data.keys import KeyTable
 
 __all__ = (
-    "Box", "Sample", "Split", "Task", "close_field", "is_far_outside", "manifest_sha256", "read_manifest",
+    "Box", "Sample", "Split", "Task", "is_far_outside", "manifest_sha256", "read_manifest",
     "scan_manifest", "write_manifest",
 )  # fmt: skip
 
@@ -41,24 +39,6 @@ Box: TypeAlias = tuple[Number, Number, Number, Number]
 
 _FAR_OUTSIDE = 0.25
 """Part of its scale's width that a score may pass it by: realigned DMOS of LIVE pass 0..100 by 12."""
-
-_WANTED = {
-    "id": "a non-empty text",
-    "image": "a path as text",
-    "reference": "a path as text, or null",
-    "query": "a text",
-    "options": 'an object of letters and texts, as {"A": "Yes", "B": "No"}',
-    "answer": "one of the options' letters",
-    "mos": "a finite number",
-    "mos_std": "a finite number from 0",
-    "mos_range": "two finite numbers, [lowest, highest]",
-    "higher_is_better": "true or false",
-    "distortion": "a text",
-    "group": "a text",
-    "split": '"train", "validation" or "test"',
-    "regions": 'an object of names and boxes, as {"car": [left, top, right, bottom]}',
-    "metadata": "an object",
-}
 
 
 class Sample(BaseModel):
@@ -119,11 +99,11 @@ class Sample(BaseModel):
         if value is None and info.field_name == "reference":
             return None
         if not isinstance(value, str | Path):
-            raise ValueError(f'"{info.field_name}" is {_short(value)}, not {_WANTED[info.field_name]}; correct it')
+            raise ValueError(f'"{info.field_name}" is {shortened(value)}, not {WANTED[info.field_name]}; correct it')
         if not str(value).strip() or "\0" in str(value):
             raise ValueError(f'"{info.field_name}" is empty; give the path of an image file')
         if "://" in str(value):
-            raise ValueError(f'"{info.field_name}" is the URL {_short(value)}; download it and give its path')
+            raise ValueError(f'"{info.field_name}" is the URL {shortened(value)}; download it and give its path')
         return value
 
     @field_validator("options")
@@ -135,7 +115,7 @@ class Sample(BaseModel):
             raise ValueError(f'"options" has {len(value)} choice(s); give at least two')
         for letter, text in value.items():
             if len(letter) != 1 or not "A" <= letter <= "Z":
-                raise ValueError(f'"options" has the key {_short(letter)}; use the letters A, B, C, ...')
+                raise ValueError(f'"options" has the key {shortened(letter)}; use the letters A, B, C, ...')
             if not text.strip():
                 raise ValueError(f'"options" {letter} is empty; give its text')
         return value
@@ -145,7 +125,7 @@ class Sample(BaseModel):
         if self.answer is not None and self.options is not None and self.answer not in self.options:
             letters = ", ".join(self.options)
             raise ValueError(
-                f'"answer" is {_short(self.answer)}, not among the options {letters}; give one of these letters'
+                f'"answer" is {shortened(self.answer)}, not among the options {letters}; give one of these letters'
             )
         if not self.mos_range[0] < self.mos_range[1]:
             raise ValueError(f'"mos_range" is {list(self.mos_range)}; give the lower end first')
@@ -166,16 +146,6 @@ def is_far_outside(score: float, scale: tuple[float, float]) -> bool:
     """
     low, high = scale
     return max(low - score, score - high) > _FAR_OUTSIDE * (high - low)
-
-
-@lru_cache(maxsize=1024)
-def close_field(key: str) -> str | None:
-    """Return the manifest's key that an unknown one was probably meant to be, or None.
-
-    >>> close_field("MOS"), close_field("groups"), close_field("level")
-    ('mos', 'group', None)
-    """
-    return next(iter(get_close_matches(key.strip().casefold(), _WANTED, n=1, cutoff=0.85)), None)
 
 
 def read_manifest(path: Path | str) -> Iterator[Sample]:
@@ -205,14 +175,14 @@ def scan_manifest(path: Path | str) -> Iterator[tuple[int, Sample | DataError]]:
         except RecursionError:
             fault = "is nested too deeply; flatten it"
         except ValidationError as error:
-            fault = _fault(error)
+            fault = fault_of(error)
         except ValueError as error:
             fault = str(error)
         else:
             if seen.number(sample.id)[1]:
                 yield number, sample
                 continue
-            fault = f'"id" {_short(sample.id)} was there before; give each line its own'
+            fault = f'"id" {shortened(sample.id)} was there before; give each line its own'
         yield number, DataError(f"manifest {str(path)!r} line {number}: {fault}")
     if not number:
         raise DataError(f"manifest {str(path)!r}: is empty; give one JSON object a line")
@@ -266,16 +236,18 @@ def _unreadable(path: Path, error: OSError) -> DataError:
 
 def _sample(row: Any, folder: Path) -> Sample:
     if not isinstance(row, dict):
-        raise ValueError(f"holds {_short(row)}, not an object; write it as {{...}}")
+        raise ValueError(f"holds {shortened(row)}, not an object; write it as {{...}}")
     known = {key: value for key, value in row.items() if key in Sample.model_fields and key != "metadata"}
     extra = row.get("metadata", {})
     if not isinstance(extra, dict):
-        raise ValueError(f'"metadata" is {_short(extra)}, not {_WANTED["metadata"]}; correct or remove it')
+        raise ValueError(f'"metadata" is {shortened(extra)}, not {WANTED["metadata"]}; correct or remove it')
     own = {key: value for key, value in row.items() if key not in Sample.model_fields}
     for key in own:
         meant = close_field(key)
         if meant is not None and meant not in row:
-            raise ValueError(f'{_short(key)} is no key; did you mean "{meant}"? (a key of your own goes in "metadata")')
+            raise ValueError(
+                f'{shortened(key)} is no key; did you mean "{meant}"? (a key of your own goes in "metadata")'
+            )
     extra = extra | own
     for key in ("mos_range", "higher_is_better"):
         if known.get(key, ...) is None:
@@ -300,24 +272,3 @@ def _row(sample: Sample, folder: Path) -> Mapping[str, Any]:
     # What would be taken for a misspelt key when it is read again stays in an object of its own.
     apart = any(close_field(key) not in {None, *row} for key in sample.metadata)
     return {**row, "metadata": sample.metadata} if apart else {**row, **sample.metadata}
-
-
-def _fault(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "value_error":
-        return str(first["ctx"]["error"])
-    field = str(first["loc"][0])
-    if first["type"] == "missing" and len(first["loc"]) == 1:
-        return f'"{field}" is missing; add it'
-    return f'"{field}" is {_short(_whole(first, field))}, not {_WANTED[field]}; correct it'
-
-
-def _whole(first: Mapping[str, Any], field: str) -> Any:
-    return first["input"] if len(first["loc"]) == 1 else f"{first['input']} (in {'.'.join(map(str, first['loc'][1:]))})"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "not finite" if math.isnan(value) else "infinite"
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -100,6 +100,8 @@ def _told(prepared: "Prepared", out: Path) -> str:
     ]
     if prepared.missing:
         lines.append(f"left out: {prepared.missing} lines whose image is not there")
+    if prepared.unlabelled:
+        lines.append(f"unlabelled: {prepared.unlabelled} samples have neither a score nor an answer")
     if prepared.leaks:
         lines.append(f"leaks: {prepared.leaks} groups are in more than one split; split anew with --fractions")
     return "\n".join(lines)
