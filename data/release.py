@@ -87,7 +87,7 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[dict[str, str]
             rows = csv.DictReader(file, skipinitialspace=True)
             _check_header(path, [name or "" for name in rows.fieldnames or ()], columns)
             for row in rows:
-                extra: Any = row.pop(None, None)  # type: ignore[call-overload]
+                extra: Any = row.pop(None, None)
                 if any(extra or ()) or (None in row.values() and any(row.values())):
                     raise DataError(
                         f"table {str(path)!r}, line {rows.line_num}: has {'more' if extra else 'fewer'} cells than the "
