@@ -170,6 +170,34 @@ def test_failed_samples_end_in_exit_code_1_and_are_counted(manifest, tmp_path, c
     assert record["details"]["by_distortion"]["d1"]["figures"]["srcc"]["asked"] == 5
 
 
+def test_failed_samples_are_named_with_their_reason_wherever_the_figures_are(
+    manifest, tmp_path, store, capsys, monkeypatch
+):
+    secret = "9.png-is-a-key-1234"
+    monkeypatch.setenv("LAB_API_KEY", secret)
+    for number in range(8, 15):
+        (tmp_path / f"{number}.png").write_bytes(b"damaged")
+    (tmp_path / "9.png").rename(tmp_path / secret)
+    manifest.write_text(manifest.read_text("utf-8").replace("../9.png", f"../{secret}"), "utf-8")
+    assert evaluate.main([str(manifest), "--report", str(tmp_path / "report")]) == 1
+    out = capsys.readouterr().out
+    shown = [line for line in out.splitlines() if line.startswith("failed ")]
+    assert len(shown) == 5
+    assert shown[0].startswith("failed      s8: ImageError: image '")
+    assert "            and 4 more, in the report" in out  # two of the images have a question too
+    record = json.loads((tmp_path / "report" / "record.json").read_text("utf-8"))
+    assert [f["id"] for f in record["failures"]] == ["s8", "q8", "s9", "s10", "s11", "s12", "q12", "s13", "s14"]
+    page = (tmp_path / "report" / "report.html").read_text("utf-8")
+    assert page.index("Failed samples") < page.index("<td>q12</td><td>ImageError: image")
+    run = out.partition("MLflow run  ")[2].split()[0]
+    files = (store / "artifacts" / run).rglob("*")
+    logged = {path.name: path.read_text("utf-8") for path in files if path.suffix in {".json", ".html"}}
+    assert '"id": "q12"' in logged["record.json"].partition('"failures"')[2]
+    assert "<td>q12</td>" in logged["report.html"]
+    for text in (out, page, json.dumps(record), *logged.values()):
+        assert secret not in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
