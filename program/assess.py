@@ -36,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     many = parser.add_argument_group("many images")
     many.add_argument("--out", metavar="FILE", type=Path, help="table to write, .csv, .jsonl or .parquet; "
                       "the same command goes on where a killed one stopped")  # fmt: skip
+    many.add_argument("--force", action="store_true", help="replace a table that is there already")
     many.add_argument("-r", "--recursive", action="store_true", help="look into folders of folders too")
     many.add_argument(
         "--glob", metavar="G", action="append", help="of folders, only names like *.jpg; !*.gif: not these"

@@ -69,6 +69,19 @@ def test_a_folder_becomes_a_table_and_no_image_is_lost(program, folder, tmp_path
     assert not IMAGES._borrowers
 
 
+def test_a_finished_table_is_not_replaced_unless_told(program, folder, tmp_path, capsys):
+    out = tmp_path / "results.csv"
+    out.write_text("mine\n", "utf-8")
+    assert assess.main([str(folder), "--out", str(out)]) == 2
+    assert "is there already; give another name, or --force to replace it" in capsys.readouterr().err
+    assert out.read_text("utf-8") == "mine\n"
+    # A run that replaces and is stopped goes on with the same words or without --force.
+    assert assess.main([str(folder), "--out", str(out), "--force", "--workers", "1", "--max-calls", "2"]) == 2
+    assert out.read_text("utf-8") == "mine\n"
+    assert assess.main([str(folder), "--out", str(out)]) == 0
+    assert len(read_csv(out)) == 2
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_the_other_formats_hold_the_same(program, folder, tmp_path, capsys, suffix):
     out = tmp_path / f"results{suffix}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from program.agent import DEFAULT_QUERY, AgenticIQA
 from program.bulk.comparing import Comparison, compare
 from program.bulk.inputs import gather
+from program.bulk.journal import is_begun
 from program.bulk.rows import FORMATS
 from program.bulk.running import Question, judge, judge_into
 from program.bulk.showing import show, show_summary, summary
@@ -33,6 +34,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         raise InputError(f"--out {str(arguments.out)!r}: is a folder; name a file in it")
     if arguments.compare:
         return _compare(arguments, settings)
+    if arguments.out is not None and arguments.out.exists() and not (arguments.force or is_begun(arguments.out)):
+        raise InputError(f"--out {str(arguments.out)!r}: is there already; give another name, or --force to replace it")
     if single and arguments.out is None:
         return _one(arguments, settings)
     return _many(arguments, settings)
