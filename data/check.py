@@ -61,7 +61,8 @@ def _told(report: "CheckReport") -> str:
     ]
     lines += [f"note: {count} {note}" for note, count in report.notes.items()]
     how = "" if report.decoded else " (files were not decoded)"
-    lines.append(f"clean{how}" if report.clean else f"{report.counts.total()} problems{how}")
+    found = report.counts.total()
+    lines.append(f"clean{how}" if report.clean else f"{found} problem{'s' * (found != 1)}{how}")
     return "\n".join(lines)
 
 

@@ -165,6 +165,11 @@ def scan_manifest(path: Path | str) -> Iterator[tuple[int, Sample | DataError]]:
     Raises DataError when the file as a whole cannot be read or is empty.
     """
     path = Path(path)
+    if path.suffix.casefold() == ".csv":
+        raise DataError(
+            f"manifest {str(path)!r}: is a table; make a manifest of it with "
+            f"`python -m data.prepare table --root {path} --out {path.with_suffix('.jsonl')}`"
+        )
     folder, seen = path.resolve().parent, KeyTable()
     number = 0
     for number, line in _lines(path):

@@ -86,12 +86,12 @@ def record_path(manifest: Path) -> Path:
 
 
 def read_record(manifest: Path) -> dict[str, Any] | None:
-    """Return the record of a prepared manifest, or None where there is none."""
+    """Return the record of a prepared manifest, or None where there is none of a file with its name."""
     try:
         record = json.loads(record_path(manifest).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) else None
+    return record if isinstance(record, dict) and record.get("manifest", manifest.name) == manifest.name else None
 
 
 def _assigned(

@@ -231,7 +231,7 @@ def test_the_gate_has_a_code_of_its_own(program, folder, capsys):
     [
         (["{f}", "--out", "x.xlsx"], "end its name in .csv, .jsonl, .parquet"),
         (["{f}", "--out", "/none/x.csv"], "cannot be written"),
-        (["{f}/a.png", "--compare"], "1 images; give two"),
+        (["{f}/a.png", "--compare"], "--compare: needs two images; 1 given"),
         (["{f}/a.png", "{f}/a.png", "--compare", "--query", "x"], "leave --query"),
     ],
 )

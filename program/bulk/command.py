@@ -94,7 +94,7 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def _compare(arguments: argparse.Namespace, settings: Settings) -> int:
     if len(arguments.image) != 2:
-        raise InputError(f"--compare: {len(arguments.image)} images; give two")
+        raise InputError(f"--compare: needs two images; {len(arguments.image)} given")
     if arguments.query or arguments.option or arguments.out or arguments.min_score is not None:
         raise InputError("--compare: compares two scores; leave --query, --option, --out and --min-score out")
     limit = settings.images.max_pixels
