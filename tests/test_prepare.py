@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -186,6 +187,19 @@ def test_the_list_shows_every_dataset(capsys: pytest.CaptureFixture[str]) -> Non
     assert listed["live"]["score"] == {"range": [0, 100], "higher_is_better": False}
     assert run("--list") == 0
     assert "AgenticIQA-Eval (layout not verified)" in capsys.readouterr().out
+
+
+def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    (tmp_path / "m.jsonl").write_text('{"id": "a", "image": "a.png"}\n', "utf-8")
+    for command in (["data.prepare", "--list"], ["data.check", str(tmp_path / "m.jsonl")]):
+        reading, writing = os.pipe()
+        os.close(reading)
+        ended = subprocess.run(
+            [sys.executable, "-m", *command], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=60
+        )
+        os.close(writing)
+        assert (ended.returncode, ended.stderr) == (1, b""), command
 
 
 @pytest.mark.parametrize("command", ["prepare", "check"])
