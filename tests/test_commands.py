@@ -170,6 +170,27 @@ def test_what_the_system_refuses_is_one_line_and_a_traceback_only_for_who_asks(c
         run_command(refused)
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("perceptual/exprt", "model 'perceptual/exprt': unknown (did you mean 'perceptual/expert'?)"),
+        ("perceptul/expert", "there is no provider 'perceptul'; did you mean 'perceptual/expert'?"),
+        ("mistrl/small", "there is no provider 'mistrl'; did you mean 'mistral/small'?"),
+        ("nosuch/model", "there is no provider 'nosuch'; for a server of your own give --api-base"),
+        ("openai/gpt-4o", "language model: [openai/gpt-4o] there is no key; set OPENAI_API_KEY in the environment; "),
+        ("vllm/x --api-base http://127.0.0.1:9/v1", "[vllm/x at http://127.0.0.1:9/v1] failed to connect to 127.0.0.1"),
+    ],
+)
+def test_a_model_that_cannot_be_asked_is_told_in_the_users_words(photo, capsys, monkeypatch, model, message):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between attempts
+    assert assess.main([str(photo), "--lm", *model.split()]) == 2
+    error = one_line(capsys)
+    assert message in error
+    assert "dspy.LM(" not in error
+    assert "litellm" not in error
+
+
 def test_a_reader_that_stops_reading_is_no_error(tmp_path):
     import subprocess
     import sys

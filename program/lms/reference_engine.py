@@ -49,7 +49,9 @@ class Service:
     wire_model: str | None = None
     """The model's name on the wire where it differs from the LM's, which is what caches are keyed by."""
     title: str = ""
-    """What the user called the model, for notes."""
+    """What the user called the model, for notes and errors."""
+    address: str | None = None
+    """Of a server that the user named."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     refused: dict[str, str] = field(default_factory=dict)
     """Features left out from now on, and why."""
@@ -80,8 +82,12 @@ class Service:
             logger.warning("%s does not take %s and is asked without (%s)", self.title, name, self.refused[name])
         return bool(named)
 
-    def scrub(self, error: lm15.LM15Error) -> None:
-        """Take out of an error the key that its message may quote."""
+    def tell(self, error: lm15.LM15Error) -> None:
+        """Make an error name the model as its user does and what sets a missing key, and quote no key."""
+        # DSPy puts this in front of the message.
+        error.model = f"{self.title} at {self.address}" if self.address else self.title
+        if isinstance(error, lm15.NotConfiguredError) and error.env_keys:
+            error.message = f"there is no key; set {' or '.join(error.env_keys)} in the environment"
         error.message = redact(error.message, self.secrets)
         error.args = tuple(redact(a, self.secrets) if isinstance(a, str) else a for a in error.args)
 
@@ -182,7 +188,7 @@ class ReferenceEngine(_Wrapper):
             return self.service.noted(asked, self.inner.complete(asked))
         except lm15.LM15Error as error:
             learned = self.service.leaves_out(asked, error)
-            self.service.scrub(error)
+            self.service.tell(error)
             if learned:
                 raise FeatureRefused(error) from error
             raise
@@ -210,7 +216,7 @@ class AsyncReferenceEngine(_Wrapper):
                 return self.service.noted(asked, await self.inner.complete(asked))
             except lm15.LM15Error as error:
                 if not self.service.leaves_out(asked, error):
-                    self.service.scrub(error)
+                    self.service.tell(error)
                     raise
 
     async def stream(self, request: lm15.Request) -> AsyncIterator[Any]:
