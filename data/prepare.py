@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data.arguments import Parser, whole_number
 from data.command import EXIT_PROBLEMS, progress_bar, run_command
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m data.prepare",
         description="Read a dataset's official release into a manifest with splits. Nothing is downloaded.",
     )
@@ -27,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", metavar="FILE", type=Path, help="manifest to write, as koniq10k/manifest.jsonl")
     parser.add_argument("--fractions", metavar="A,B,C", type=_numbers(3), help="shares of train, validation and test "
                         "by content (default: the release's own split, else 0.6,0.2,0.2)")  # fmt: skip
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the split (default: 0)")
+    parser.add_argument("--seed", metavar="N", type=whole_number(), default=0, help="seed of the split (default: 0)")
     parser.add_argument("--allow-missing", action="store_true", help="leave out lines whose image is not there")
     parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=_columns, default={},
                         help="table, huggingface: which column is which field, as image=img,mos=score")  # fmt: skip

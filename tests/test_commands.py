@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from program import assess, compile, evaluate
+from data import check, prepare
+from program import assess, compile, evaluate, serve
 
 
 @pytest.fixture
@@ -189,6 +190,30 @@ def test_a_model_that_cannot_be_asked_is_told_in_the_users_words(photo, capsys, 
     assert message in error
     assert "dspy.LM(" not in error
     assert "litellm" not in error
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (assess, "x.png --seed x", "--seed: 'x': give a whole number from 0"),
+        (assess, "x.png --min-score abc", "--min-score: 'abc': give a number from 1 to 5"),
+        (assess, "x.png --workers 0", "--workers: '0': give a whole number from 1"),
+        (assess, "x.png --optoin Yes", "--optoin: unknown; did you mean --option?"),
+        (assess, "x.png --zzz", "--zzz: unknown; --help shows what there is"),
+        (assess, "", "the following arguments are required: IMAGE"),
+        (assess, "x.png --max-cost nan", "--max-cost: 'nan': give a number from 0"),
+        (compile, "--demos many", "--demos: 'many': give a whole number from 1, or all"),
+        (compile, "--repeat 1.5", "--repeat: '1.5': give a whole number from 0"),
+        (evaluate, "quickstart --split tst", "--split: invalid choice: 'tst' (choose from"),
+        (serve, "--port 99999", "--port: '99999': give a whole number from 0 to 65535"),
+        (prepare, "table --seed x", "--seed: 'x': give a whole number from 0"),
+        (check, "m.jsonl --no-decod3", "--no-decod3: unknown; did you mean --no-decode?"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_one_line(capsys, command, arguments, message):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(arguments.split())
+    assert one_line(capsys).startswith(f"error: {message}")
 
 
 def test_a_reader_that_stops_reading_is_no_error(tmp_path):

@@ -5,12 +5,13 @@ import json
 import sys
 from collections.abc import Sequence
 
+from data.arguments import Parser
 from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, settings_from
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m program.tools", description="List the image-quality tools and which of them can run here."
     )
     parser.add_argument(
