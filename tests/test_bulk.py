@@ -231,6 +231,7 @@ def test_the_gate_has_a_code_of_its_own(program, folder, capsys):
     [
         (["{f}", "--out", "x.xlsx"], "end its name in .csv, .jsonl, .parquet"),
         (["{f}", "--out", "/none/x.csv"], "cannot be written"),
+        (["{f}/a.png", "--query", "Sharp?", "--option", "Yes"], "--option 'Yes': is the only one; give --option twice"),
         (["{f}/a.png", "--compare"], "--compare: needs two images; 1 given"),
         (["{f}/a.png", "{f}/a.png", "--compare", "--query", "x"], "leave --query"),
     ],

@@ -32,6 +32,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         raise InputError(f"--out {str(arguments.out)!r}: unknown kind; end its name in {', '.join(FORMATS)}")
     if arguments.out is not None and os.path.isdir(arguments.out):
         raise InputError(f"--out {str(arguments.out)!r}: is a folder; name a file in it")
+    if arguments.option is not None and len(arguments.option) < 2:
+        raise InputError(f"--option {arguments.option[0]!r}: is the only one; give --option twice or more")
     if arguments.compare:
         return _compare(arguments, settings)
     if arguments.out is not None and arguments.out.exists() and not (arguments.force or is_begun(arguments.out)):
