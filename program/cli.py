@@ -119,7 +119,7 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
     for name in ("program", "optimizers", "data"):
         logging.getLogger(name).setLevel(level)
     # A server that died moves the run elsewhere, a cache that cannot be used costs time: both are always said.
-    for name in ("program.tracking", "program.cache"):
+    for name in ("program.tracking", "program.cache", "program.evaluation.evaluating"):
         logging.getLogger(name).setLevel(min(level, logging.WARNING))
     for name in ("dspy.evaluate", "dspy.teleprompt"):
         # A line for every candidate, between the progress bars.

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from data.manifest import Sample, manifest_sha256, read_manifest
 from data.quickstart import DATASETS, resolve_dataset
 from data.splits import check_leaks
 from program.agent import AgenticIQA
+from program.cache import can_keep
 from program.errors import InputError
 from program.evaluation.baselines import Beside, with_baselines
 from program.evaluation.details import details_of
@@ -30,6 +32,8 @@ from program.tools.models import file_sha256, library_version, parameter_path
 from program.tools.runner import ReadingCounts
 
 __all__ = ("SPLITS", "Samples", "checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
+
+logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")
 
@@ -98,7 +102,8 @@ def evaluate(
     `program` None is the uncompiled one on the settings. `data` is a dataset's name, a manifest's path (of these,
     `split` takes "train", "validation" or "test", None all) or samples, which are taken as they are. Every finished
     sample goes to a checkpoint (default: in the cache folder, one file for each program, data, split and choice of
-    baselines), which `resume` continues; without it an older file is kept beside the new one as `<name>.previous`.
+    baselines), which `resume` continues; without it an older file is kept beside the new one as `<name>.previous`. A
+    cache folder that cannot be used is said, and the evaluation cannot be resumed.
     Raises InputError or DataError.
     """
     program = program if program is not None else AgenticIQA()
@@ -118,6 +123,9 @@ def evaluate(
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:
         checkpoint = checkpoint_path(settings, dataset, context)
+        if not resume and not can_keep(checkpoint.parent):
+            logger.warning("this evaluation cannot be resumed: name a file with --checkpoint to keep what is finished")
+            checkpoint = None
     elif checkpoint is None and resume:
         raise InputError("resume: samples from Python have no checkpoint of their own; give checkpoint=")
     before = program.resources.runner.counts
