@@ -246,3 +246,10 @@ class Assessment(SummarizerOutput):
 
     state: AssessmentState
     usage: Usage = Field(default_factory=Usage)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was judged, where it is not the image as it is: transparency laid over white, pixels averaged, ..."""
+        evidence = self.state.executor_evidence
+        measured = [log.note for log in evidence.tool_logs if log.note] if evidence else []
+        return list(dict.fromkeys([*self.state.image_notes, *measured]))

@@ -36,6 +36,8 @@ class BatchRow(BaseModel):
     distortions: str | None = None
     tools: str | None = None
     reasoning: str | None = None
+    notes: str | None = None
+    """What was judged, where it is not the image as it is."""
     error: str | None = None
     image: str | None = None
     reference: str | None = None
@@ -69,8 +71,9 @@ def row_of(identity: str, image: str | None, result: Assessment) -> BatchRow:
         status=result.status, score=result.quality_score, low=low, high=high, level=result.level,
         answer=None if isinstance(result.final_answer, float) else result.final_answer,
         distortions="; ".join(found[:_FINDINGS_SHOWN]) or None, tools="; ".join(readings) or None,
-        reasoning=result.quality_reasoning, error=result.error, lm_calls=result.usage.lm_calls,
-        cost_usd=result.usage.cost_usd, seconds=round(result.usage.seconds.get("total", 0.0), 4),
+        reasoning=result.quality_reasoning, notes="; ".join(result.notes) or None, error=result.error,
+        lm_calls=result.usage.lm_calls, cost_usd=result.usage.cost_usd,
+        seconds=round(result.usage.seconds.get("total", 0.0), 4),
     )  # fmt: skip
 
 
