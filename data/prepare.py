@@ -18,7 +18,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = Parser(
         prog="python -m data.prepare",
-        description="Read a dataset's official release into a manifest with splits. Nothing is downloaded.",
+        description="Read a dataset's official release into a manifest with splits. Nothing is downloaded, but by "
+        "`huggingface` with a name on the hub.",
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="dataset, as tid2013; --list shows all")
     parser.add_argument("--list", action="store_true", help="show the known datasets and end")

@@ -49,7 +49,9 @@ def _list(arguments: argparse.Namespace) -> int:
         from rich.console import Console
 
         Console().print(table(rows, checked=arguments.check))
-    return EXIT_FAILED_SAMPLES if arguments.check and any(row.error for row in rows) else 0
+    # Of all tools some are never ready; one that was named is wanted.
+    failed = any(row.error or (arguments.names and not row.ready) for row in rows)
+    return EXIT_FAILED_SAMPLES if arguments.check and failed else 0
 
 
 if __name__ == "__main__":
