@@ -121,6 +121,8 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
     # A server that died moves the run elsewhere, a cache that cannot be used costs time: both are always said.
     for name in ("program.tracking", "program.cache", "program.evaluation.evaluating"):
         logging.getLogger(name).setLevel(min(level, logging.WARNING))
+    # Every repeat to a server that is down; what comes of them is told by who asked.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR if level > logging.DEBUG else level)
     for name in ("dspy.evaluate", "dspy.teleprompt"):
         # A line for every candidate, between the progress bars.
         logging.getLogger(name).setLevel(logging.WARNING if level > logging.DEBUG else level)
