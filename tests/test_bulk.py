@@ -69,6 +69,16 @@ def test_a_folder_becomes_a_table_and_no_image_is_lost(program, folder, tmp_path
     assert not IMAGES._borrowers
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no such names on Windows")
+def test_a_table_names_files_as_they_are(program, folder, tmp_path):
+    (folder / "two\nlines.png").write_bytes((folder / "a.png").read_bytes())
+    out = tmp_path / "results.csv"
+    assert assess.main([str(folder), "--out", str(out)]) == 0
+    rows = read_csv(out)
+    assert "two\nlines.png" in [row["id"] for row in rows]
+    assert all(Path(row["image"]).is_file() for row in rows)
+
+
 def test_a_finished_table_is_not_replaced_unless_told(program, folder, tmp_path, capsys):
     out = tmp_path / "results.csv"
     out.write_text("mine\n", "utf-8")

@@ -17,6 +17,8 @@ __all__ = ("FORMATS", "BatchRow", "row_of", "safe_cell", "write_rows")
 
 FORMATS = (".csv", ".jsonl", ".parquet")
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+_PATHS = {"id", "image", "reference"}
+"""Columns that name files, whose names may hold line ends."""
 _FINDINGS_SHOWN = 8
 
 
@@ -96,8 +98,8 @@ def write_rows(path: Path, rows: Sequence[BatchRow]) -> None:
         raise InputError(f"file {str(path)!r}: cannot be written ({error.strerror}); give another --out") from error
 
 
-def safe_cell(value: Any) -> Any:
-    r"""Return a cell that no spreadsheet takes for a formula; texts on one line.
+def safe_cell(value: Any, *, verbatim: bool = False) -> Any:
+    r"""Return a cell that no spreadsheet takes for a formula; texts on one line, but for `verbatim` ones.
 
     >>> safe_cell("=1+1"), safe_cell("-x"), safe_cell(-1.5), safe_cell("a\nb"), safe_cell(None)
     ("'=1+1", "'-x", -1.5, 'a b', '')
@@ -107,7 +109,7 @@ def safe_cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     # Spreadsheets skip leading spaces before they look for a formula.
-    text = " ".join(value.split()) if any(c in value for c in "\r\n\t") else value
+    text = " ".join(value.split()) if any(c in value for c in "\r\n\t") and not verbatim else value
     return f"'{text}" if value.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA) else text
 
 
@@ -121,7 +123,8 @@ def _write(path: Path, suffix: str, rows: Sequence[BatchRow]) -> None:
             return
         table = csv.writer(file)
         table.writerow(BatchRow.model_fields)
-        table.writerows([safe_cell(value) for value in row.model_dump().values()] for row in rows)
+        for row in rows:
+            table.writerow(safe_cell(value, verbatim=name in _PATHS) for name, value in row.model_dump().items())
 
 
 def _write_parquet(path: Path, rows: Sequence[BatchRow]) -> None:
