@@ -204,7 +204,7 @@ def _table(title: str, rows: list[Row]) -> Table:
             lead, least, most = row["beside"]["lead"]
             told = f"{row['name']}: SRCC {row['srcc']:.3f} [{low:.3f}, {high:.3f}]"
             beside = f"{lead:+.3f} [{least:+.3f}, {most:+.3f}] to {row['beside']['tool']}"
-            table.caption = f"{table.caption}\\n{told}, {beside}"
+            table.caption = f"{table.caption}\n{told}, {beside}"
     return table
 
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data.arguments import Parser, whole_number
 from data.command import EXIT_PROBLEMS, progress_bar, run_command
 
 if TYPE_CHECKING:
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code: 0 clean, 1 problems found, 2 cannot run."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m data.check",
-        description="Check a manifest: lines, files, score ranges, duplicates by content, leaks across splits, counts.",
+        description="Check a manifest: lines, labels, files, duplicates by content, leaks across splits, counts.",
         epilog="Exit code 0: clean. 1: problems were found. 2: the check could not run.",
     )
     parser.add_argument("manifest", metavar="MANIFEST", type=Path, help="manifest.jsonl")
@@ -23,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
         "--dataset", metavar="NAME", help="compare counts with this release (default: what it was prepared from)"
     )
     parser.add_argument("--no-decode", action="store_true", help="hash the files, do not decode them")
-    parser.add_argument("--workers", metavar="N", type=_positive, help="threads (default: one a core)")
+    parser.add_argument("--workers", metavar="N", type=whole_number(1), help="threads (default: one a core)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     arguments = parser.parse_args(argv)
     return run_command(lambda: _check(arguments))
@@ -61,14 +62,9 @@ def _told(report: "CheckReport") -> str:
     ]
     lines += [f"note: {count} {note}" for note, count in report.notes.items()]
     how = "" if report.decoded else " (files were not decoded)"
-    lines.append(f"clean{how}" if report.clean else f"{report.counts.total()} problems{how}")
+    found = report.counts.total()
+    lines.append(f"clean{how}" if report.clean else f"{found} problem{'s' * (found != 1)}{how}")
     return "\n".join(lines)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a check keeps of the lines it has read, and how a line is held against them.
 
-Numbers and hashes only: about 120 bytes a line with an image and a group of its own.
+Numbers and hashes only: about 130 bytes a line with an image and a group of its own.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ import os
 from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -19,11 +20,11 @@ from data.splits import group_of
 
 __all__ = ("Ledger",)
 
-FAR_OUTSIDE = 0.25
-"""Part of its scale's width that a score may pass it by: realigned DMOS of LIVE pass 0..100 by 12."""
-
 FAULTS = ("", "missing", "unreadable")
 FAULT_TEXTS = 1000
+
+_ORIENTATION, _TURNED = 0x0112, range(5, 9)
+"""EXIF: the tag that says how an image is turned, and its values that swap width and height."""
 
 _SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -37,6 +38,7 @@ class Ledger:
         self._contents, self._questions = KeyTable(), KeyTable()
         self._content_of_file = array("i")  # by file; -1: no content, the file is missing
         self._fault_of_file = bytearray()  # by file: index in FAULTS
+        self._sizes = array("I")  # by file: width and height in pixels, 0 where it was not decoded
         self._fault_texts: dict[int, str] = {}  # of the first faulty files; that is more than a report shows
         self._split_of_group, self._split_of_content = bytearray(), bytearray()
         self._group_of_content = array("i")  # -1: seen as a reference only
@@ -49,15 +51,14 @@ class Ledger:
             number, is_new = self.files.number(os.fsencode(path))
             if is_new:
                 new.append((number, path))
-        for (number, _), (digest, kind, fault) in zip(
-            new, pool.map(lambda f: _read(f[1], decode=decode), new), strict=True
-        ):
+        for (number, _), file in zip(new, pool.map(lambda f: _read(f[1], decode=decode), new), strict=True):
             content = -1
-            self._fault_of_file.append(FAULTS.index(kind))
-            if fault and len(self._fault_texts) < FAULT_TEXTS:
-                self._fault_texts[number] = fault
-            if digest:
-                content, is_new = self._contents.number(digest)
+            self._fault_of_file.append(FAULTS.index(file.kind))
+            self._sizes.extend((file.width, file.height))
+            if file.fault and len(self._fault_texts) < FAULT_TEXTS:
+                self._fault_texts[number] = file.fault
+            if file.digest:
+                content, is_new = self._contents.number(file.digest)
                 if is_new:
                     self._split_of_content.append(0)
                     self._group_of_content.append(-1)
@@ -72,11 +73,13 @@ class Ledger:
         if is_new:
             self._split_of_group.append(0)
             self._line_of_group.append(line)
-        self._check_score(line, sample)
+        if sample.mos is not None and not sample.mos_range[0] <= sample.mos <= sample.mos_range[1]:
+            self.report.notes["scores a little outside their scale"] += 1
         self._check_group(line, sample, group)
         self._check_file(line, sample.image, "image", sample)
         if sample.reference is not None:
             self._check_file(line, sample.reference, "reference", sample)
+        self._check_regions(line, sample)
         self._check_question(line, sample)
         self._check_content(line, sample, group)
 
@@ -94,6 +97,15 @@ class Ledger:
                 "leak", line, f"{role} {path.name!r} is in {_named(after)} (by content); keep it in one split"
             )
 
+    def _check_regions(self, line: int, sample: Sample) -> None:
+        number = self.files.find(os.fsencode(sample.image)) or 0
+        width, height = self._sizes[2 * number : 2 * number + 2]
+        for name, (left, top, right, bottom) in (sample.regions or {}).items() if width else ():
+            if left < 0 or top < 0 or right > width or bottom > height:
+                box = f"({left:g}, {top:g}, {right:g}, {bottom:g})"
+                self.report.add("region", line, f"box {box} of {name!r} passes the edge of {sample.image.name!r}, "
+                                f"{width}x{height}; correct it")  # fmt: skip
+
     def _check_group(self, line: int, sample: Sample, group: int) -> None:
         if sample.split is None:
             return
@@ -105,18 +117,6 @@ class Ledger:
             self.report.add(
                 "leak", line, f"group {name!r} is in {_named(after)} (first in line {first}); keep it in one split"
             )
-
-    def _check_score(self, line: int, sample: Sample) -> None:
-        if sample.mos is None:
-            return
-        low, high = sample.mos_range
-        beyond = max(low - sample.mos, sample.mos - high, 0.0)
-        if beyond > FAR_OUTSIDE * (high - low):
-            self.report.add(
-                "range", line, f"mos {sample.mos:g} is far outside {low:g}..{high:g}; correct it or mos_range"
-            )
-        elif beyond:
-            self.report.notes["scores a little outside their scale"] += 1
 
     def _check_question(self, line: int, sample: Sample) -> None:
         asked = (
@@ -152,24 +152,42 @@ class Ledger:
             self.report.notes["lines on an image that another line of their group has too"] += 1
 
 
-def _read(path: Path, *, decode: bool) -> tuple[bytes | None, str, str]:
-    """Return the hash of a file's content, and kind and text of its fault or empty texts."""
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What reading a file gave: the hash of its content and its size as displayed, or its fault."""
+
+    digest: bytes | None = None
+    width: int = 0
+    """In pixels; 0 where the file was not decoded. Likewise height."""
+    height: int = 0
+    kind: str = ""
+    fault: str = ""
+
+
+def _read(path: Path, *, decode: bool) -> _File:
     try:
         data = path.read_bytes()
     except OSError as error:
-        return None, "missing", f"cannot be read ({error.strerror or error}); check the path"
+        return _File(kind="missing", fault=f"cannot be read ({error.strerror or error}); check the path")
     digest = hashlib.sha256(data).digest()
-    if decode:
-        from PIL import Image
+    if not decode:
+        return _File(digest)
+    if not data:
+        return _File(digest, kind="unreadable", fault="is empty; fetch it again")
+    from PIL import Image, UnidentifiedImageError
 
-        # A broken file may fail in any way; whatever it is, it is this image's fault.
-        try:
-            with Image.open(io.BytesIO(data)) as image:
-                image.load()
-        except Exception as error:
-            reason = " ".join(str(error).split())[:120] or type(error).__name__
-            return digest, "unreadable", f"cannot be decoded ({reason}); fetch it again"
-    return digest, "", ""
+    # A broken file may fail in any way; whatever it is, it is this image's fault.
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+            width, height = image.size
+            turned = image.getexif().get(_ORIENTATION, 1) in _TURNED
+    except UnidentifiedImageError:
+        return _File(digest, kind="unreadable", fault="is no image; fetch it again")
+    except Exception as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        return _File(digest, kind="unreadable", fault=f"cannot be decoded ({reason}); fetch it again")
+    return _File(digest, *((height, width) if turned else (width, height)))
 
 
 def _named(marks: int) -> str:

@@ -6,10 +6,10 @@ from typing import Any
 
 __all__ = ("KINDS", "SHOWN_PER_KIND", "CheckReport", "Problem")
 
-KINDS = ("line", "missing", "unreadable", "range", "repeated", "duplicate", "leak", "count", "record")
-"""line: not a sample. missing, unreadable: an image file. range: a score far outside its scale. repeated: the same
-question about the same file twice. duplicate: the same bytes in two groups. leak: a group or an image in two splits.
-count: other than the release's. record: the manifest is not the one its record describes."""
+KINDS = ("line", "missing", "unreadable", "region", "repeated", "duplicate", "leak", "count", "record")
+"""line: not a sample. missing, unreadable: an image file. region: a box that passes the edge of its image. repeated:
+the same question about the same file twice. duplicate: the same bytes in two groups. leak: a group or an image in two
+splits. count: other than the release's. record: the manifest is not the one its record describes."""
 
 SHOWN_PER_KIND = 20
 

@@ -19,9 +19,14 @@ def run_command(body: Callable[[], int]) -> int:
     # Bars of libraries would tear the progress shown here.
     os.environ.setdefault("TQDM_DISABLE", "1")
     try:
-        return body()
+        code = body()
+        sys.stdout.flush()
+        return code
     except DataError as error:
         return _complain(str(error))
+    except BrokenPipeError:  # who read our output has stopped, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PROBLEMS
     except OSError as error:
         return _complain(
             f"{str(error.filename or 'file')!r}: {error.strerror or error}; check the path, permissions and free space"

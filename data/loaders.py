@@ -5,7 +5,9 @@ One reader a dataset, one entry each in configs/datasets.yaml. Readers stream an
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
+from string import ascii_uppercase
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -42,6 +44,9 @@ READERS: Mapping[str, Reader] = MappingProxyType({
 })  # fmt: skip
 """Reader by the dataset's name in configs/datasets.yaml."""
 
+FIELDS = (*(name for name in Sample.model_fields if name != "metadata"), "question_type", *ascii_uppercase)
+"""What a column can be named as: the manifest's keys, the type of a question, and options by letter."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -66,6 +71,11 @@ def load(
         logger.warning("dataset %s: its layout is not verified (%s)", name, entry.layout)
     if (columns or mos_range or higher_is_better is not None) and name not in {"table", "huggingface"}:
         raise DataError(f"dataset {name!r}: has columns and a scale of its own; leave --columns and --mos-range away")
+    for field in columns or {}:
+        if field not in FIELDS:
+            close = get_close_matches(field, FIELDS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(FIELDS[:-26])}, A, B, C, ..."
+            raise DataError(f"--columns {field}={(columns or {})[field]}: {field!r} is no field; {hint}")
     release = Release(entry, Path(root).expanduser(), columns or {}, mos_range, higher_is_better, images)
     if name != "huggingface" and not release.root.exists():
         raise DataError(f"dataset {name!r}: there is no {str(release.root)!r}; get it from {entry.source}")

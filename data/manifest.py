@@ -6,7 +6,6 @@ line, so about 20 MB for a million (`benchmarks/manifest_streaming.py` measures 
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,9 +23,13 @@ from pydantic import (
 )
 
 from data.errors import DataError
+from data.faults import WANTED, close_field, fault_of, shortened
 from data.keys import KeyTable
 
-__all__ = ("Box", "Sample", "Split", "Task", "manifest_sha256", "read_manifest", "scan_manifest", "write_manifest")
+__all__ = (
+    "Box", "Sample", "Split", "Task", "is_far_outside", "manifest_sha256", "read_manifest",
+    "scan_manifest", "write_manifest",
+)  # fmt: skip
 
 Split: TypeAlias = Literal["train", "validation", "test"]
 Task: TypeAlias = Literal["scoring", "mcq", "open"]
@@ -34,23 +37,8 @@ Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Box: TypeAlias = tuple[Number, Number, Number, Number]
 """A region in pixels: left, top, right, bottom; right and bottom are outside the region."""
 
-_WANTED = {
-    "id": "a non-empty text",
-    "image": "a path as text",
-    "reference": "a path as text, or null",
-    "query": "a text",
-    "options": 'an object of letters and texts, as {"A": "Yes", "B": "No"}',
-    "answer": "one of the options' letters",
-    "mos": "a finite number",
-    "mos_std": "a finite number from 0",
-    "mos_range": "two finite numbers, [lowest, highest]",
-    "higher_is_better": "true or false",
-    "distortion": "a text",
-    "group": "a text",
-    "split": '"train", "validation" or "test"',
-    "regions": 'an object of names and boxes, as {"car": [left, top, right, bottom]}',
-    "metadata": "an object",
-}
+_FAR_OUTSIDE = 0.25
+"""Part of its scale's width that a score may pass it by: realigned DMOS of LIVE pass 0..100 by 12."""
 
 
 class Sample(BaseModel):
@@ -70,7 +58,7 @@ class Sample(BaseModel):
     answer: StrictStr | None = None
     """The right option's letter (without options: the expected text)."""
     mos: Number | None = None
-    """Mean opinion score on `mos_range`; a value may pass the range."""
+    """Mean opinion score on `mos_range`; a value may pass the range by a quarter of its width."""
     mos_std: Annotated[Number, Field(ge=0)] | None = None
     mos_range: tuple[Number, Number] = (1.0, 5.0)
     """Lowest and highest score of the scale."""
@@ -100,17 +88,22 @@ class Sample(BaseModel):
             return "mcq"
         return "open" if self.mos is None else "scoring"
 
+    @property
+    def is_labelled(self) -> bool:
+        """Whether people have said what is right: a score, or the answer of a question with options."""
+        return self.answer is not None if self.options else self.mos is not None
+
     @field_validator("image", "reference", mode="before")
     @classmethod
     def _path_as_text(cls, value: Any, info: Any) -> Any:
         if value is None and info.field_name == "reference":
             return None
         if not isinstance(value, str | Path):
-            raise ValueError(f'"{info.field_name}" is {_short(value)}, not {_WANTED[info.field_name]}; correct it')
+            raise ValueError(f'"{info.field_name}" is {shortened(value)}, not {WANTED[info.field_name]}; correct it')
         if not str(value).strip() or "\0" in str(value):
             raise ValueError(f'"{info.field_name}" is empty; give the path of an image file')
         if "://" in str(value):
-            raise ValueError(f'"{info.field_name}" is the URL {_short(value)}; download it and give its path')
+            raise ValueError(f'"{info.field_name}" is the URL {shortened(value)}; download it and give its path')
         return value
 
     @field_validator("options")
@@ -123,11 +116,11 @@ class Sample(BaseModel):
         first: dict[str, str] = {}
         for letter, text in value.items():
             if len(letter) != 1 or not "A" <= letter <= "Z":
-                raise ValueError(f'"options" has the key {_short(letter)}; use the letters A, B, C, ...')
+                raise ValueError(f'"options" has the key {shortened(letter)}; use the letters A, B, C, ...')
             if not text.strip():
                 raise ValueError(f'"options" {letter} is empty; give its text')
             if (same := first.setdefault(" ".join(text.split()).casefold(), letter)) != letter:
-                raise ValueError(f'"options" {same} and {letter} are both {_short(text)}; give each a text of its own')
+                raise ValueError(f'"options" {same} and {letter} are both {shortened(text)}; give each a text of its own')
         return value
 
     @model_validator(mode="after")
@@ -135,14 +128,27 @@ class Sample(BaseModel):
         if self.answer is not None and self.options is not None and self.answer not in self.options:
             letters = ", ".join(self.options)
             raise ValueError(
-                f'"answer" is {_short(self.answer)}, not among the options {letters}; give one of these letters'
+                f'"answer" is {shortened(self.answer)}, not among the options {letters}; give one of these letters'
             )
         if not self.mos_range[0] < self.mos_range[1]:
             raise ValueError(f'"mos_range" is {list(self.mos_range)}; give the lower end first')
+        if self.mos is not None and is_far_outside(self.mos, self.mos_range):
+            low, high = self.mos_range
+            raise ValueError(f'"mos" is {self.mos:g}, far outside {low:g}..{high:g}; correct it or "mos_range"')
         for name, (left, top, right, bottom) in (self.regions or {}).items():
             if not (left < right and top < bottom):
                 raise ValueError(f'"regions" {name!r} is empty; give left < right and top < bottom')
         return self
+
+
+def is_far_outside(score: float, scale: tuple[float, float]) -> bool:
+    """Tell whether a score passes its scale by more than a quarter of its width, which no rounding or refit explains.
+
+    >>> is_far_outside(112, (0, 100)), is_far_outside(99, (1, 5))
+    (False, True)
+    """
+    low, high = scale
+    return max(low - score, score - high) > _FAR_OUTSIDE * (high - low)
 
 
 def read_manifest(path: Path | str) -> Iterator[Sample]:
@@ -162,6 +168,11 @@ def scan_manifest(path: Path | str) -> Iterator[tuple[int, Sample | DataError]]:
     Raises DataError when the file as a whole cannot be read or is empty.
     """
     path = Path(path)
+    if path.suffix.casefold() == ".csv":
+        raise DataError(
+            f"manifest {str(path)!r}: is a table; make a manifest of it with "
+            f"`python -m data.prepare table --root {path} --out {path.with_suffix('.jsonl')}`"
+        )
     folder, seen = path.resolve().parent, KeyTable()
     number = 0
     for number, line in _lines(path):
@@ -172,14 +183,14 @@ def scan_manifest(path: Path | str) -> Iterator[tuple[int, Sample | DataError]]:
         except RecursionError:
             fault = "is nested too deeply; flatten it"
         except ValidationError as error:
-            fault = _fault(error)
+            fault = fault_of(error)
         except ValueError as error:
             fault = str(error)
         else:
             if seen.number(sample.id)[1]:
                 yield number, sample
                 continue
-            fault = f'"id" {_short(sample.id)} was there before; give each line its own'
+            fault = f'"id" {shortened(sample.id)} was there before; give each line its own'
         yield number, DataError(f"manifest {str(path)!r} line {number}: {fault}")
     if not number:
         raise DataError(f"manifest {str(path)!r}: is empty; give one JSON object a line")
@@ -233,12 +244,19 @@ def _unreadable(path: Path, error: OSError) -> DataError:
 
 def _sample(row: Any, folder: Path) -> Sample:
     if not isinstance(row, dict):
-        raise ValueError(f"holds {_short(row)}, not an object; write it as {{...}}")
+        raise ValueError(f"holds {shortened(row)}, not an object; write it as {{...}}")
     known = {key: value for key, value in row.items() if key in Sample.model_fields and key != "metadata"}
     extra = row.get("metadata", {})
     if not isinstance(extra, dict):
-        raise ValueError(f'"metadata" is {_short(extra)}, not {_WANTED["metadata"]}; correct or remove it')
-    extra = extra | {key: value for key, value in row.items() if key not in Sample.model_fields}
+        raise ValueError(f'"metadata" is {shortened(extra)}, not {WANTED["metadata"]}; correct or remove it')
+    own = {key: value for key, value in row.items() if key not in Sample.model_fields}
+    for key in own:
+        meant = close_field(key)
+        if meant is not None and meant not in row:
+            raise ValueError(
+                f'{shortened(key)} is no key; did you mean "{meant}"? (a key of your own goes in "metadata")'
+            )
+    extra = extra | own
     for key in ("mos_range", "higher_is_better"):
         if known.get(key, ...) is None:
             del known[key]
@@ -259,25 +277,6 @@ def _row(sample: Sample, folder: Path) -> Mapping[str, Any]:
         if key in row:
             path = Path(os.path.abspath(row[key]))
             row[key] = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
-    return {**row, **sample.metadata}
-
-
-def _fault(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "value_error":
-        return str(first["ctx"]["error"])
-    field = str(first["loc"][0])
-    if first["type"] == "missing" and len(first["loc"]) == 1:
-        return f'"{field}" is missing; add it'
-    return f'"{field}" is {_short(_whole(first, field))}, not {_WANTED[field]}; correct it'
-
-
-def _whole(first: Mapping[str, Any], field: str) -> Any:
-    return first["input"] if len(first["loc"]) == 1 else f"{first['input']} (in {'.'.join(map(str, first['loc'][1:]))})"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "not finite" if math.isnan(value) else "infinite"
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    # What would be taken for a misspelt key when it is read again stays in an object of its own.
+    apart = any(close_field(key) not in {None, *row} for key in sample.metadata)
+    return {**row, "metadata": sample.metadata} if apart else {**row, **sample.metadata}

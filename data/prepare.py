@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data.arguments import Parser, whole_number
 from data.command import EXIT_PROBLEMS, progress_bar, run_command
 
 if TYPE_CHECKING:
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m data.prepare",
-        description="Read a dataset's official release into a manifest with splits. Nothing is downloaded.",
+        description="Read a dataset's official release into a manifest with splits. Nothing is downloaded, but by "
+        "`huggingface` with a name on the hub.",
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="dataset, as tid2013; --list shows all")
     parser.add_argument("--list", action="store_true", help="show the known datasets and end")
@@ -27,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", metavar="FILE", type=Path, help="manifest to write, as koniq10k/manifest.jsonl")
     parser.add_argument("--fractions", metavar="A,B,C", type=_numbers(3), help="shares of train, validation and test "
                         "by content (default: the release's own split, else 0.6,0.2,0.2)")  # fmt: skip
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the split (default: 0)")
+    parser.add_argument("--seed", metavar="N", type=whole_number(), default=0, help="seed of the split (default: 0)")
     parser.add_argument("--allow-missing", action="store_true", help="leave out lines whose image is not there")
     parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=_columns, default={},
                         help="table, huggingface: which column is which field, as image=img,mos=score")  # fmt: skip
@@ -100,6 +102,8 @@ def _told(prepared: "Prepared", out: Path) -> str:
     ]
     if prepared.missing:
         lines.append(f"left out: {prepared.missing} lines whose image is not there")
+    if prepared.unlabelled:
+        lines.append(f"unlabelled: {prepared.unlabelled} samples have neither a score nor an answer")
     if prepared.leaks:
         lines.append(f"leaks: {prepared.leaks} groups are in more than one split; split anew with --fractions")
     return "\n".join(lines)

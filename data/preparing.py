@@ -43,6 +43,8 @@ class Prepared:
     leaks: int
     """Groups that the release itself has in more than one split."""
     tasks: dict[str, int]
+    unlabelled: int
+    """Samples with neither a score nor an answer."""
     verified: bool
     source: str
     licence: str
@@ -84,12 +86,12 @@ def record_path(manifest: Path) -> Path:
 
 
 def read_record(manifest: Path) -> dict[str, Any] | None:
-    """Return the record of a prepared manifest, or None where there is none."""
+    """Return the record of a prepared manifest, or None where there is none of a file with its name."""
     try:
         record = json.loads(record_path(manifest).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) else None
+    return record if isinstance(record, dict) and record.get("manifest", manifest.name) == manifest.name else None
 
 
 def _assigned(
@@ -115,16 +117,18 @@ def _described(
 ) -> Prepared:
     from data.keys import KeyTable
 
-    splits, tasks, groups = Counter[str](), Counter[str](), KeyTable()
+    splits, tasks, groups, unlabelled = Counter[str](), Counter[str](), KeyTable(), 0
     for sample in read_manifest(out):
         splits[str(sample.split)] += 1
         tasks[sample.task] += 1
+        unlabelled += not sample.is_labelled
         groups.number(group_of(sample))
     return Prepared(
         dataset=entry.name, manifest=out.name, manifest_sha256=manifest_sha256(out), samples=splits.total(),
         expected=entry.count, missing=missing, groups=len(groups), splits=dict(splits), split_by=split_by,
         split_sha256=digest, seed=seed, fractions=fractions, leaks=len(find_leaks(read_manifest(out))),
-        tasks=dict(tasks), verified=entry.verified, source=entry.source, licence=entry.licence, citation=entry.citation,
+        tasks=dict(tasks), unlabelled=unlabelled, verified=entry.verified,
+        source=entry.source, licence=entry.licence, citation=entry.citation,
     )  # fmt: skip
 
 

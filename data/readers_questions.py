@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from data.errors import DataError
-from data.manifest import Sample, Split
+from data.faults import close_field, fault_of
+from data.keys import KeyTable
+from data.manifest import Sample, Split, is_far_outside
 from data.release import Release, read_csv
 
 __all__ = ("agenticiqa_eval", "qbench_dev", "qbench_test", "question_type", "sample_from_row", "table")
@@ -53,8 +56,35 @@ def table(release: Release) -> Iterator[Sample]:
     if not path.is_file():
         raise DataError(f"table {str(path)!r}: is not a file; give the .json, .jsonl or .csv with --root")
     rows = read_csv(path) if path.suffix.casefold() == ".csv" else _records(path)
+    column, scores = release.columns.get("mos", "mos"), _ScoresByImage()
     for number, row in enumerate(rows, start=1):
-        yield sample_from_row(release, {"id": f"{number:06d}", **row}, path.parent, f"{str(path)!r}, row {number}")
+        where = f"{str(path)!r}, row {number}"
+        sample = sample_from_row(release, {"id": f"{number:06d}", **row}, path.parent, where)
+        if sample.mos is None and sample.query is None and sample.options is None and column in row:
+            raise DataError(f"table {where}: column {column!r} is blank; give the score, or remove the row")
+        scores.enter(number, sample, where)
+        yield sample
+
+
+class _ScoresByImage:
+    """The score that each image (with its reference and question) got first, in a few bytes a row."""
+
+    def __init__(self) -> None:
+        self._images, self._scores, self._rows = KeyTable(), array("d"), array("I")
+
+    def enter(self, row: int, sample: Sample, where: str) -> None:
+        """Keep a sample's score; DataError where the same image has another one."""
+        if sample.mos is None:
+            return
+        number, is_new = self._images.number(repr((str(sample.image), str(sample.reference), sample.query)))
+        if is_new:
+            self._scores.append(sample.mos)
+            self._rows.append(row)
+        elif self._scores[number] != sample.mos:
+            raise DataError(
+                f"table {where}: image {sample.image.name!r} has the score {sample.mos:g} and in row "
+                f"{self._rows[number]} {self._scores[number]:g}; keep one, or give their mean"
+            )
 
 
 def question_type(question: str, options: Mapping[str, str]) -> str:
@@ -69,20 +99,33 @@ def question_type(question: str, options: Mapping[str, str]) -> str:
 
 
 def sample_from_row(release: Release, row: Mapping[str, Any], folder: Path, where: str) -> Sample:
-    """Return the sample that a row with columns of the manifest's names (or --columns) stands for."""
+    """Return the sample that a row with columns of the manifest's names (or --columns) stands for.
+
+    Raises DataError naming the row for a column that is not there and for anything that cannot be used.
+    """
+    absent = [name for name in release.columns.values() if name not in row]
+    if absent:
+        raise DataError(f"table {where}: has no column {absent[0]!r}; it has {', '.join(n for n in row if n != 'id')}")
     row = _renamed(row, release.columns)
+    for name in row:
+        meant = close_field(name) if name not in Sample.model_fields else None
+        if meant is not None and meant not in row:
+            raise DataError(
+                f"table {where}: column {name!r} is no field; did you mean {meant!r}? (--columns {meant}={name})"
+            )
     try:
         fields = _fields(release, row, folder, where)
         return Sample.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "row"
-        raise DataError(f"table {where}: {place}: {first['msg']}; correct or remove the row") from error
+        raise DataError(f"table {where}: {fault_of(error)}") from error
 
 
 def _fields(release: Release, row: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
     if not isinstance(row.get("image"), str | Path) or not str(row["image"]).strip():
-        raise DataError(f"table {where}: has no image; name its column with --columns image=NAME")
+        raise DataError(
+            f"table {where}: has no image but {', '.join(name for name in row if name != 'id')}; "
+            "fill it in, or name its column with --columns image=NAME"
+        )
     options = _options(row, where)
     fields: dict[str, Any] = {
         "id": f"{release.entry.name}/{row.pop('id')}", "image": folder / str(row.pop("image")), "options": options
@@ -99,7 +142,11 @@ def _fields(release: Release, row: dict[str, Any], folder: Path, where: str) -> 
             fields[name] = _number(value, where, name)
     if "mos" in fields:
         scale, higher = row.pop("mos_range", None), row.pop("higher_is_better", None)
-        fields["mos_range"] = release.mos_range or scale or (1.0, 5.0)
+        low, high = fields["mos_range"] = release.mos_range or scale or (1.0, 5.0)
+        if is_far_outside(fields["mos"], (low, high)):
+            column = release.columns.get("mos", "mos")
+            raise DataError(f"table {where}: column {column!r} is {fields['mos']:g}, far outside {low:g}..{high:g}; "
+                            "correct it, or give the scale with --mos-range LOW,HIGH")  # fmt: skip
         fields["higher_is_better"] = next((v for v in (release.higher_is_better, higher) if v is not None), True)
     fields |= {name: str(value) for name in TEXTS if not _is_empty(value := row.pop(name, None))}
     fields["regions"] = row.pop("regions", None) or None

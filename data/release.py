@@ -77,14 +77,24 @@ class ImageFolder:
 
 
 def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV file with a header; DataError when one of `columns` is not in it."""
+    """Yield the rows of a CSV file with a header.
+
+    Raises DataError when one of `columns` is not in it, when it is separated by other than commas, and for a row with
+    a cell too many or too few.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, skipinitialspace=True)
             _check_header(path, [name or "" for name in rows.fieldnames or ()], columns)
             for row in rows:
+                extra: Any = row.pop(None, None)
+                if any(extra or ()) or (None in row.values() and any(row.values())):
+                    raise DataError(
+                        f"table {str(path)!r}, line {rows.line_num}: has {'more' if extra else 'fewer'} cells than the "
+                        f"header's {len(row)}; put text that holds commas in quotes, and fill or remove the row"
+                    )
                 if any(row.values()):
-                    yield {key: value or "" for key, value in row.items() if key is not None}
+                    yield row
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"table {str(path)!r}: is not a CSV file in UTF-8 ({error}); fetch it again") from error
 
@@ -148,6 +158,8 @@ def as_number(value: Any, path: Path, where: str) -> float:
 
 
 def _check_header(path: Path, header: Sequence[str], columns: Sequence[str]) -> None:
+    if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
+        raise DataError(f"table {str(path)!r}: its cells are separated by {other!r}; save it with commas between")
     missing = [name for name in columns if name not in header]
     if missing:
         raise DataError(

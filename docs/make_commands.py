@@ -18,7 +18,7 @@ COMMANDS = (
 _INTRO = """# Commands
 
 Every command answers `--help` with this text. Exit codes: 0 done, 1 done but some samples failed, 2 unusable input (one
-line says which and what to do), 130 interrupted.
+line says which and what to do), 3 `assess`: a score is below `--min-score`, 130 interrupted.
 """
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import jinja2
 from PIL import Image
 
+from data.arguments import Parser
 from program import AgenticIQA
 from program.bulk.inputs import gather
 from program.bulk.rows import BatchRow, write_rows
@@ -43,7 +44,7 @@ figcaption { padding: 10px 14px 12px; overflow-wrap: anywhere; } b { font-size: 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the example and return its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--out", type=Path, default=Path("ranked"))
     arguments = parser.parse_args(argv)

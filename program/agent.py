@@ -148,18 +148,17 @@ def _initial_state(
     regions: Mapping[str, Box] | None,
     settings: Settings,
 ) -> AssessmentState:
-    if not isinstance(query, str) or not query.strip():
+    if not isinstance(query, str):
+        raise InputError(f"query {query!r}: is no text; ask something, as {DEFAULT_QUERY!r}")
+    if not query.strip():
         raise InputError(f"query {query!r}: is empty; ask something, as {DEFAULT_QUERY!r}")
     try:
         asked = read_query(query, options)
     except ValueError as error:
         raise InputError(str(error)) from error
     for name, box in (regions or {}).items():
-        if len(box) != 4 or not (0 <= box[0] < box[2] <= image.width and 0 <= box[1] < box[3] <= image.height):
-            raise InputError(
-                f"region {name!r}: box {tuple(box)} does not fit the {image.width}x{image.height} image; "
-                "give left < right and top < bottom in pixels"
-            )
+        if fault := _fault_of_box(box, image.width, image.height):
+            raise InputError(f"region {name!r}: box {tuple(box)} {fault}")
     return AssessmentState(
         query=query.strip(),
         image_path=image.name,
@@ -169,6 +168,17 @@ def _initial_state(
         regions={name: tuple(box) for name, box in regions.items()} if regions else None,
         max_replan_iterations=settings.assessment.max_replan_iterations,
     )
+
+
+def _fault_of_box(box: Box, width: int, height: int) -> str | None:
+    if len(box) != 4:
+        return f"has {len(box)} numbers; give left, top, right, bottom in pixels"
+    left, top, right, bottom = box
+    if not (left < right and top < bottom):
+        return "is empty; give left < right and top < bottom"
+    if left < 0 or top < 0 or right > width or bottom > height:
+        return f"passes the edge of the {width}x{height} image; keep it within (0, 0, {width}, {height})"
+    return None
 
 
 def _failed_tools(evidence: ExecutorOutput | None) -> list[str]:

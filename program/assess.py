@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+from data.arguments import Parser, number, whole_number
 from program.cli import add_budget_flags, add_settings_flags, budget_from, run_command, settings_from
 
 _CODES = (
@@ -17,7 +18,7 @@ _LOST = "what was judged is lost; --out FILE keeps it"
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m program.assess",
         description="Judge the quality of an image, and say why; or of many, into a table.",
         epilog=_CODES,
@@ -36,12 +37,15 @@ def main(argv: list[str] | None = None) -> int:
     many = parser.add_argument_group("many images")
     many.add_argument("--out", metavar="FILE", type=Path, help="table to write, .csv, .jsonl or .parquet; "
                       "the same command goes on where a killed one stopped")  # fmt: skip
+    many.add_argument("--force", action="store_true", help="replace a table that is there already")
     many.add_argument("-r", "--recursive", action="store_true", help="look into folders of folders too")
     many.add_argument(
         "--glob", metavar="G", action="append", help="of folders, only names like *.jpg; !*.gif: not these"
     )
-    many.add_argument("--min-score", metavar="X", type=_score, help="exit with code 3 when an image scores below X")
-    many.add_argument("--workers", metavar="N", type=_positive, default=2, help="images at a time (default: 2)")
+    many.add_argument(
+        "--min-score", metavar="X", type=number(1, 5), help="exit with code 3 when an image scores below X"
+    )
+    many.add_argument("--workers", metavar="N", type=whole_number(1), default=2, help="images at a time (default: 2)")
     add_settings_flags(parser)
     add_budget_flags(parser)
     arguments = parser.parse_args(argv)
@@ -55,20 +59,6 @@ def _assess(arguments: argparse.Namespace) -> int:
 
     with budget_from(arguments):
         return run(arguments, settings)
-
-
-def _score(text: str) -> float:
-    value = float(text)
-    if not 1 <= value <= 5:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a score from 1 to 5")
-    return value
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number >= 1")
-    return value
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import os
 import sqlite3
 import zlib
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import diskcache
 
-__all__ = ("PlainCache", "use_lm_cache")
+__all__ = ("PlainCache", "can_keep", "use_lm_cache")
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,19 @@ def use_lm_cache(folder: Path) -> None:
     except _FAULTS as error:
         _tell(folder, error)
         dspy.configure_cache(enable_disk_cache=False, disk_cache_dir=None, **options)
+
+
+def can_keep(folder: Path) -> bool:
+    """Make a folder in the cache; where nothing can be kept there that is said once, and False."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".{os.getpid()}.probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        _tell(folder, error)
+        return False
+    return True
 
 
 def _tell(folder: Path, error: Exception) -> None:

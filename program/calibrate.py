@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data.arguments import Parser
 from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, settings_from
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ STRENGTHS = Path("configs/strengths.json")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m program.calibrate",
         description="Fit each ready tool's map from raw values to scores 1..5 on the human scores of datasets.",
         epilog="Full-reference tools need samples with a reference. Figures of tools that were not measured are kept.",

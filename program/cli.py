@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data.arguments import number, whole_number
+
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
@@ -84,15 +86,15 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{role}-lm", metavar="MODEL", help=f"the {asks}")
     parser.add_argument("--api-base", metavar="URL", help="OpenAI-compatible server of the models named openai/NAME")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
-    parser.add_argument("--seed", type=_natural, metavar="N", help="seed of everything random")
+    parser.add_argument("--seed", type=whole_number(), metavar="N", help="seed of everything random")
     parser.add_argument("--no-cache", action="store_true", help="run the tools anew, and keep none of their readings")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
 
 
 def add_budget_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that limit what model calls may cost."""
-    parser.add_argument("--max-calls", metavar="N", type=int, help="stop before more model calls than this")
-    parser.add_argument("--max-cost", metavar="USD", type=float, help="stop before model calls cost more than this")
+    parser.add_argument("--max-calls", metavar="N", type=whole_number(), help="stop before more model calls than this")
+    parser.add_argument("--max-cost", metavar="USD", type=number(0), help="stop before model calls cost more than this")
 
 
 def budget_from(arguments: argparse.Namespace) -> "AbstractContextManager[object]":
@@ -117,8 +119,10 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
     for name in ("program", "optimizers", "data"):
         logging.getLogger(name).setLevel(level)
     # A server that died moves the run elsewhere, a cache that cannot be used costs time: both are always said.
-    for name in ("program.tracking", "program.cache"):
+    for name in ("program.tracking", "program.cache", "program.evaluation.evaluating"):
         logging.getLogger(name).setLevel(min(level, logging.WARNING))
+    # Every repeat to a server that is down; what comes of them is told by who asked.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR if level > logging.DEBUG else level)
     for name in ("dspy.evaluate", "dspy.teleprompt"):
         # A line for every candidate, between the progress bars.
         logging.getLogger(name).setLevel(logging.WARNING if level > logging.DEBUG else level)
@@ -129,10 +133,3 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
     return load_settings(arguments.config, overrides).with_model(
         arguments.lm, arguments.api_base, {role: getattr(arguments, f"{role}_lm") for role in _ROLE_FLAGS}
     )
-
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number >= 0")
-    return value

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from data.arguments import Parser, whole_number
 from program.cli import (
     EXIT_FAILED_SAMPLES,
     add_budget_flags,
@@ -24,7 +25,7 @@ _KEPT = "what was finished is kept; go on with --resume and the same --out"
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m program.compile",
         description="Teach a program on train, choose on validation, compare on test; save it and log it to MLflow.",
     )
@@ -35,7 +36,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--roles", metavar="ROLE[,ROLE]", help="planner, executor, summarizer: which of them to teach")
     parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos of the Summarizer's questions")
     parser.add_argument("--teacher-lm", metavar="MODEL", help="stronger model whose answers become demos")
-    parser.add_argument("--repeat", metavar="K", type=int, default=1, help="compile with K seeds and show the spread")
+    parser.add_argument(
+        "--repeat", metavar="K", type=whole_number(), default=1, help="compile with K seeds and show the spread"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the compile that was begun in --out")
     parser.add_argument("--dry-run", action="store_true", help="print the plan of calls, time and cost; ask nothing")
     parser.add_argument(
@@ -87,10 +90,9 @@ def _write(told: dict[str, Any] | list[str]) -> None:
 def _demos(text: str) -> int:
     if text == "all":
         return 0
-    value = int(text)
-    if value < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1, or all")
-    return value
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from data.arguments import Parser
 from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, settings_from
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code: 0 when all works, 1 when something does not."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m program.doctor",
         description="Say what works here: models (each is called once with a tiny picture), tools, MLflow, caches.",
     )

@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from data.arguments import Parser, whole_number
 from program.cli import (
     EXIT_FAILED_SAMPLES,
     add_budget_flags,
@@ -16,7 +17,7 @@ from program.cli import (
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m program.evaluate",
         description="Run a program over human-labelled images and report its agreement with people.",
     )
@@ -26,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
                         help="train, validation, test or all (default: test)")  # fmt: skip
     parser.add_argument("--baselines", action="store_true",
                         help="also each tool, the model alone, means, fusion formulas")  # fmt: skip
-    parser.add_argument("--workers", metavar="N", type=int, help="threads (default: from the settings)")
+    parser.add_argument("--workers", metavar="N", type=whole_number(), help="threads (default: from the settings)")
     parser.add_argument("--resume", action="store_true", help="go on where the same evaluation was stopped")
     parser.add_argument("--checkpoint", metavar="FILE", type=Path,
                         help="JSONL of finished samples (default: in the cache folder, by evaluation)")  # fmt: skip

@@ -3,18 +3,21 @@
 import argparse
 import sys
 
+from data.arguments import Parser, whole_number
 from program.cli import add_settings_flags, run_command, settings_from
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m program.serve",
         description="Serve a page and an HTTP interface that judge images. Others than this machine are admitted "
         "with the token in AGENTICIQA_SERVE_TOKEN only.",
     )
     parser.add_argument("--host", metavar="ADDRESS", help="address to serve on (default: 127.0.0.1)")
-    parser.add_argument("--port", metavar="N", type=int, help="port to serve on (default: 8000; 0: any free one)")
+    parser.add_argument(
+        "--port", metavar="N", type=whole_number(0, 65535), help="port to serve on (default: 8000; 0: any free one)"
+    )
     parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
     add_settings_flags(parser)
     arguments = parser.parse_args(argv)

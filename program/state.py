@@ -259,3 +259,10 @@ class Assessment(SummarizerOutput):
         """The text of the option that was chosen; None for other answers."""
         options = read_query(self.state.query, self.state.options).options or {}
         return options.get(str(self.final_answer)) if self.query_type is QueryType.MCQ else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What was judged, where it is not the image as it is: transparency laid over white, pixels averaged, ..."""
+        evidence = self.state.executor_evidence
+        measured = [log.note for log in evidence.tool_logs if log.note] if evidence else []
+        return list(dict.fromkeys([*self.state.image_notes, *measured]))

@@ -363,9 +363,10 @@ def test_an_unusable_image_is_one_clear_line(scripted_iqa, bad):
         ({"options": {"A": "only"}}, "options"),
         ({"options": ["Yes", "Yes"]}, "options A and B: are both 'Yes'"),
         ({"query": "Is it sharp? A. Yes B. Yes"}, "options A and B: are both 'Yes'"),
-        ({"regions": {"car": (0, 0, 99, 10)}}, "'car'"),
-        ({"regions": {"car": (9, 0, 3, 10)}}, "'car'"),
-        ({"regions": {"car": (0, 0, 5)}}, "'car'"),
+        ({"regions": {"car": (0, 0, 99, 10)}}, r"'car': box .* passes the edge of the 48x32 image; keep it within"),
+        ({"regions": {"car": (9, 0, 3, 10)}}, r"'car': box .* is empty; give left < right and top < bottom"),
+        ({"regions": {"car": (1, 2)}}, r"'car': box \(1, 2\) has 2 numbers; give left, top, right, bottom"),
+        ({"query": 5}, "query 5: is no text"),
     ],
 )
 def test_unusable_input_is_refused_before_anything_is_asked(scripted_iqa, picture, inputs, words):

@@ -73,6 +73,29 @@ def test_a_folder_becomes_a_table_and_no_image_is_lost(program, folder, tmp_path
     assert not IMAGES._borrowers
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no such names on Windows")
+def test_a_table_names_files_as_they_are(program, folder, tmp_path):
+    (folder / "two\nlines.png").write_bytes((folder / "a.png").read_bytes())
+    out = tmp_path / "results.csv"
+    assert assess.main([str(folder), "--out", str(out)]) == 0
+    rows = read_csv(out)
+    assert "two\nlines.png" in [row["id"] for row in rows]
+    assert all(Path(row["image"]).is_file() for row in rows)
+
+
+def test_a_finished_table_is_not_replaced_unless_told(program, folder, tmp_path, capsys):
+    out = tmp_path / "results.csv"
+    out.write_text("mine\n", "utf-8")
+    assert assess.main([str(folder), "--out", str(out)]) == 2
+    assert "is there already; give another name, or --force to replace it" in capsys.readouterr().err
+    assert out.read_text("utf-8") == "mine\n"
+    # A run that replaces and is stopped goes on with the same words or without --force.
+    assert assess.main([str(folder), "--out", str(out), "--force", "--workers", "1", "--max-calls", "2"]) == 2
+    assert out.read_text("utf-8") == "mine\n"
+    assert assess.main([str(folder), "--out", str(out)]) == 0
+    assert len(read_csv(out)) == 2
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_the_other_formats_hold_the_same(program, folder, tmp_path, capsys, suffix):
     out = tmp_path / f"results{suffix}"
@@ -275,7 +298,8 @@ def test_a_finding_of_a_region_without_a_box_is_of_the_whole_image(program, fold
     [
         (["{f}", "--out", "x.xlsx"], "end its name in .csv, .jsonl, .parquet"),
         (["{f}", "--out", "/none/x.csv"], "cannot be written"),
-        (["{f}/a.png", "--compare"], "1 images; give two"),
+        (["{f}/a.png", "--query", "Sharp?", "--option", "Yes"], "--option 'Yes': is the only one; give --option twice"),
+        (["{f}/a.png", "--compare"], "--compare: needs two images; 1 given"),
         (["{f}/a.png", "{f}/a.png", "--compare", "--query", "x"], "leave --query"),
     ],
 )

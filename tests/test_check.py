@@ -62,7 +62,12 @@ CASES: list[tuple[str, list[dict[str, object] | str], str]] = [
     ("missing", [row("nowhere")], r"image '.*nowhere.png' cannot be read \(No such file"),
     ("missing", [row("e", reference="nowhere.png")], r"reference '.*nowhere.png' cannot be read"),
     ("unreadable", [row("broken")], r"image '.*broken.png' cannot be decoded"),
-    ("range", [row("e", mos=7)], r"mos 7 is far outside 1..5"),
+    ("line", [row("e", mos=7)], r'"mos" is 7, far outside 1..5; correct it or "mos_range"'),
+    ("line", [row("e", MOS=3)], r'"MOS" is no key; did you mean "mos"\?'),
+    ("unreadable", [row("empty")], r"image '.*empty.png' is empty; fetch it again"),
+    ("unreadable", [row("text")], r"image '.*text.png' is no image; fetch it again"),
+    ("region", [row("e", regions={"car": [0, 0, 5000, 4]})],
+     r"box \(0, 0, 5000, 4\) of 'car' passes the edge of 'e.png', 8x8; correct it"),
     ("repeated", [row("a", id="z", mos=3)], r"asks the same of 'a.png' as line 1"),
     ("duplicate", [row("copy")], r"image 'copy.png' is that of line 1, in another group"),
     ("leak", [row("e", group="g", split="test")], r"group 'g' is in train and test \(first in line 3\)"),
@@ -78,6 +83,8 @@ def test_each_fault_is_found(
     whole = (tmp_path / "f.png").read_bytes()
     (tmp_path / "broken.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "copy.png").write_bytes((tmp_path / "a.png").read_bytes())
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "text.png").write_text("no image", "utf-8")
     report = check_manifest(make(*CLEAN, *rows))
     found = [p for p in report.problems if p.kind == kind]
     assert {p.line for p in found} == {4}, report.problems
@@ -134,6 +141,42 @@ def test_a_manifest_that_is_not_its_record_s_is_told(make: Callable[..., Path], 
     (tmp_path / "m.prepared.json").write_text(json.dumps({"dataset": "table", "manifest_sha256": "0"}), "utf-8")
     report = check_manifest(path)
     assert (report.dataset, report.counts) == ("table", {"record": 1})
+
+
+def test_the_record_of_another_file_with_the_same_stem_is_not_this_ones(make: Callable[..., Path]) -> None:
+    path = make(*CLEAN)
+    record = {"dataset": "table", "manifest": "m.json", "manifest_sha256": "0"}
+    path.with_name("m.prepared.json").write_text(json.dumps(record), "utf-8")
+    assert check_manifest(path).clean
+
+
+def test_boxes_are_held_against_the_image_as_displayed(make: Callable[..., Path], tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (20, 10)).save(tmp_path / "turned.jpg", exif=exif)
+    rows = [{"id": str(n), "image": "turned.jpg", "regions": {"r": box}, "query": str(n), "group": "g"}
+            for n, box in enumerate(([0, 0, 10, 20], [0, 0, 20, 10]))]  # fmt: skip
+    assert [(p.kind, p.line) for p in check_manifest(make(*rows)).problems] == [("region", 2)]
+
+
+def test_letters_with_gaps_and_equal_texts_are_no_fault(make: Callable[..., Path]) -> None:
+    rows = [row("a", query="?", options={"A": "x", "C": "y"}, answer="C"),
+            row("b", query="?", options={"C": "x", "D": "x"}, answer="D")]  # fmt: skip
+    assert check_manifest(make(*rows)).clean
+
+
+def test_a_table_is_told_what_makes_a_manifest_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("image,mos\n" + "a.png,3\n" * 14, "utf-8")
+    assert check.main([str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert f"is a table; make a manifest of it with `python -m data.prepare table --root {path} --out " in shown
+
+
+def test_one_problem_is_one(make: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main([str(make(*CLEAN, row("nowhere")))]) == 1
+    assert capsys.readouterr().out.rstrip().endswith("\n1 problem")
 
 
 def test_many_faults_are_counted_and_the_first_are_shown(

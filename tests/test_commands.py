@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from program import assess, compile, evaluate
+from data import check, prepare
+from program import assess, compile, evaluate, serve
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_assess_answers_a_question_with_one_of_its_options(photo, capsys) -> Non
         (["{photo}", "--reference", "none.png"], "none.png': no such file"),
         (["{photo}", "--lm", "gpt"], "model 'gpt': not of the form provider/model"),
         (["{photo}", "--query", " "], "is empty; ask something"),
-        (["{photo}", "--option", "only"], "give two or more"),
+        (["{photo}", "--option", "only"], "--option 'only': is the only one; give --option twice or more"),
         (["{photo}", "--program", "{folder}"], "no program.json in it"),
         (["{photo}", "--config", "none.yaml"], "settings file 'none.yaml': cannot be read"),
     ],
@@ -168,6 +169,65 @@ def test_what_the_system_refuses_is_one_line_and_a_traceback_only_for_who_asks(c
     assert "Permission denied" in error
     with caplog.at_level("INFO", logger="program"), pytest.raises(PermissionError):
         run_command(refused)
+
+
+def test_what_was_judged_in_place_of_the_image_is_told(tmp_path, rng, capsys):
+    from program.bulk.rows import BatchRow
+
+    image, config, out = tmp_path / "a.png", tmp_path / "c.yaml", tmp_path / "out.jsonl"
+    Image.fromarray(rng.integers(0, 256, (400, 400, 4), np.uint8)).save(image)
+    config.write_text("tools: {reduce_above_px: 65536}\n", "utf-8")
+    told = ["transparency laid over white", "measured at 200x200, each pixel the mean of 2x2"]
+    assert assess.main([str(image), "--config", str(config)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"note: {'; '.join(told)}" in shown
+    assert assess.main([str(image), "--config", str(config), "--out", str(out)]) == 0
+    assert BatchRow.model_validate_json(out.read_text("utf-8")).notes == "; ".join(told)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("perceptual/exprt", "model 'perceptual/exprt': unknown (did you mean 'perceptual/expert'?)"),
+        ("perceptul/expert", "there is no provider 'perceptul'; did you mean 'perceptual/expert'?"),
+        ("mistrl/small", "there is no provider 'mistrl'; did you mean 'mistral/small'?"),
+        ("nosuch/model", "there is no provider 'nosuch'; for a server of your own give --api-base"),
+        ("openai/gpt-4o", "language model: [openai/gpt-4o] there is no key; set OPENAI_API_KEY in the environment; "),
+        ("vllm/x --api-base http://127.0.0.1:9/v1", "[vllm/x at http://127.0.0.1:9/v1] failed to connect to 127.0.0.1"),
+    ],
+)
+def test_a_model_that_cannot_be_asked_is_told_in_the_users_words(photo, capsys, monkeypatch, model, message):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between attempts
+    assert assess.main([str(photo), "--lm", *model.split()]) == 2
+    error = one_line(capsys)
+    assert message in error
+    assert "dspy.LM(" not in error
+    assert "litellm" not in error
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (assess, "x.png --seed x", "--seed: 'x': give a whole number from 0"),
+        (assess, "x.png --min-score abc", "--min-score: 'abc': give a number from 1 to 5"),
+        (assess, "x.png --workers 0", "--workers: '0': give a whole number from 1"),
+        (assess, "x.png --optoin Yes", "--optoin: unknown; did you mean --option?"),
+        (assess, "x.png --zzz", "--zzz: unknown; --help shows what there is"),
+        (assess, "", "the following arguments are required: IMAGE"),
+        (assess, "x.png --max-cost nan", "--max-cost: 'nan': give a number from 0"),
+        (compile, "--demos many", "--demos: 'many': give a whole number from 1, or all"),
+        (compile, "--repeat 1.5", "--repeat: '1.5': give a whole number from 0"),
+        (evaluate, "quickstart --split tst", "--split: invalid choice: 'tst' (choose from"),
+        (serve, "--port 99999", "--port: '99999': give a whole number from 0 to 65535"),
+        (prepare, "table --seed x", "--seed: 'x': give a whole number from 0"),
+        (check, "m.jsonl --no-decod3", "--no-decod3: unknown; did you mean --no-decode?"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_one_line(capsys, command, arguments, message):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(arguments.split())
+    assert one_line(capsys).startswith(f"error: {message}")
 
 
 def test_a_reader_that_stops_reading_is_no_error(tmp_path):

@@ -170,6 +170,34 @@ def test_failed_samples_end_in_exit_code_1_and_are_counted(manifest, tmp_path, c
     assert record["details"]["by_distortion"]["d1"]["figures"]["srcc"]["asked"] == 5
 
 
+def test_failed_samples_are_named_with_their_reason_wherever_the_figures_are(
+    manifest, tmp_path, store, capsys, monkeypatch
+):
+    secret = "9.png-is-a-key-1234"
+    monkeypatch.setenv("LAB_API_KEY", secret)
+    for number in range(8, 15):
+        (tmp_path / f"{number}.png").write_bytes(b"damaged")
+    (tmp_path / "9.png").rename(tmp_path / secret)
+    manifest.write_text(manifest.read_text("utf-8").replace("../9.png", f"../{secret}"), "utf-8")
+    assert evaluate.main([str(manifest), "--report", str(tmp_path / "report")]) == 1
+    out = capsys.readouterr().out
+    shown = [line for line in out.splitlines() if line.startswith("failed ")]
+    assert len(shown) == 5
+    assert shown[0].startswith("failed      s8: ImageError: image '")
+    assert "            and 4 more, in the report" in out  # two of the images have a question too
+    record = json.loads((tmp_path / "report" / "record.json").read_text("utf-8"))
+    assert [f["id"] for f in record["failures"]] == ["s8", "q8", "s9", "s10", "s11", "s12", "q12", "s13", "s14"]
+    page = (tmp_path / "report" / "report.html").read_text("utf-8")
+    assert page.index("Failed samples") < page.index("<td>q12</td><td>ImageError: image")
+    run = out.partition("MLflow run  ")[2].split()[0]
+    files = (store / "artifacts" / run).rglob("*")
+    logged = {path.name: path.read_text("utf-8") for path in files if path.suffix in {".json", ".html"}}
+    assert '"id": "q12"' in logged["record.json"].partition('"failures"')[2]
+    assert "<td>q12</td>" in logged["report.html"]
+    for text in (out, page, json.dumps(record), *logged.values()):
+        assert secret not in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -185,6 +213,51 @@ def test_what_cannot_run_is_one_line_and_exit_code_2(manifest, capsys, arguments
     assert captured.out == ""
     assert message in captured.err.splitlines()[-1]
     assert captured.err.splitlines()[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"mos": 3}, {"mos": 99}], 'line 2: "mos" is 99, far outside 1..5; correct it or "mos_range"'),
+        ([{"MOS": 3}], 'line 1: "MOS" is no key; did you mean "mos"?'),
+        ([{}, {}], """no sample of split 'test' has a label; give "mos", or "options" with an "answer\""""),
+        ([{"options": {"A": "x", "B": "y"}}], "has a label; give"),
+        ([{"mos": 3, "group": "g"}, {"mos": 2, "group": "g", "split": "train"}], "group 'g': is in train and test"),
+    ],
+    ids=["range", "key", "none", "answer", "leak"],
+)
+def test_labels_that_cannot_be_used_are_refused_before_anything_runs(tmp_path, store, capsys, rows, message):
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    file = tmp_path / "m.jsonl"
+    lines = [{"id": str(n), "image": "a.png", "split": "test", **row} for n, row in enumerate(rows)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    before = sorted(store.rglob("*"))
+    assert evaluate.main([str(file)]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert message in captured.err
+    assert sorted(store.rglob("*")) == before
+
+
+def test_without_a_usable_cache_an_evaluation_goes_on_and_says_that_it_cannot_be_resumed(
+    manifest, tmp_path, capsys, caplog, monkeypatch
+):
+    (tmp_path / "file").write_text("no folder", "utf-8")
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    code, record = _record(capsys, manifest, "--split", "validation")
+    assert (code, record["scoring"]["used"]) == (0, 4)
+    assert "cannot be resumed" in caplog.text
+    assert evaluate.main([str(manifest), "--split", "validation", "--resume"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_over_all_splits_a_leak_is_no_fault(tmp_path):
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    file = tmp_path / "m.jsonl"
+    shared = {"image": "a.png", "mos": 3, "group": "g"}
+    lines = [{"id": split, "split": split, **shared} for split in ("train", "test")]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    assert len(samples_of(file, load_settings(), None)) == 2
 
 
 def test_python_gets_the_same_record_as_the_command(manifest, capsys):

@@ -25,6 +25,7 @@ from program.evaluation.metrics import METRICS
 from program.evaluation.record import Dataset, EvaluationRecord, Row, compare, summarize
 from program.evaluation.report import comparison_table, scatter_plot, write_png
 from program.evaluation.runner import evaluate, run_sample
+from program.evaluation.tables import notes
 from program.query import DEFAULT_QUERY
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -410,6 +411,17 @@ def _shown(table, width=80):
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(table)
     return console.export_text()
+
+
+def test_so_few_samples_that_figures_say_nothing_are_told():
+    scores = {"a": 1.0, "b": 2.0, "c": 4.0}
+    rows = [Row(id=n, group=n, task="scoring", truth=s, predicted=s, status="ok") for n, s in scores.items()]
+    told = notes(summarize(rows))
+    assert "Only 3 scores: neither figures nor intervals of so few say anything of others." in told
+    assert not any("Undefined" in line for line in told)
+    alike = [row.model_copy(update={"predicted": 2.0}) for row in rows]
+    assert "Undefined: too few samples, or scores that are all the same." in notes(summarize(alike))
+    assert not any("Only" in line for line in notes(summarize(_rows(1.0))) if "scores" in line)
 
 
 def test_table_fits_80_columns_and_says_what_is_descriptive():

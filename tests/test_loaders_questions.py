@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -139,7 +140,7 @@ def test_a_json_table_keeps_its_scale_and_regions(root: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "?"}, "has no image; name its column with --columns image=NAME"),
+        ({"question": "?"}, "has no image but query; fill it in, or name its column with --columns image=NAME"),
         ({"image": "images/a.png", "mos": "good"}, "row 1: mos 'good' is no number"),
         ({"image": "images/a.png", "split": "spare"}, "split 'spare' is none of"),
         ({"image": "images/a.png", "options": ["a"]}, "give at least two"),
@@ -152,6 +153,44 @@ def test_rows_that_cannot_be_used_are_named(root: Path, row: dict[str, object], 
     with pytest.raises(DataError, match=message) as caught:
         list(load("table", root / "mine.json"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        ("file,rating\nimages/a.png,3\n", {"image": "file", "mos": "score"},
+         "row 1: has no column 'score'; it has file, rating"),
+        ("image,mos\nimages/a.png,3\n", {"moss": "mos"}, "--columns moss=mos: 'moss' is no field; did you mean 'mos'?"),
+        ("image,MOS\nimages/a.png,3\n", {}, "row 1: column 'MOS' is no field; did you mean 'mos'? (--columns mos=MOS)"),
+        ("image,score\nimages/a.png,3\nimages/b.png,\n", {"mos": "score"}, "row 2: column 'score' is blank; give the"),
+        ("image,mos\nimages/a.png,3,4\n", {}, "line 2: has more cells than the header's 2"),
+        ("image,mos\nimages/a.png,3\nimages/b.png\n", {}, "line 3: has fewer cells than the header's 2"),
+        ("image,score\nimages/a.png,85\n", {"mos": "score"},
+         "row 1: column 'score' is 85, far outside 1..5; correct it, or give the scale with --mos-range LOW,HIGH"),
+        ("image,mos\nimages/a.png,3\nimages/a.png,4\n", {}, "row 2: image 'a.png' has the score 4 and in row 1 3"),
+        ("image;mos\nimages/a.png;3\n", {}, "its cells are separated by ';'; save it with commas between"),
+        ("image,mos\nimages/a.png,nan\n", {}, 'row 1: "mos" is NaN, not a finite number'),
+    ],
+)  # fmt: skip
+def test_a_table_that_would_lose_or_spoil_its_labels_is_refused(
+    root: Path, text: str, columns: dict[str, str], message: str
+) -> None:
+    (root / "mine.csv").write_text(text, "utf-8")
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        list(load("table", root / "mine.csv", columns=columns))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_score_far_outside_a_named_scale_is_refused(root: Path) -> None:
+    (root / "mine.csv").write_text("image,mos\nimages/a.png,700\n", "utf-8")
+    with pytest.raises(DataError, match=r"row 1: column 'mos' is 700, far outside 0..100"):
+        list(load("table", root / "mine.csv", mos_range=(0, 100)))
+
+
+def test_what_spreadsheets_add_at_the_ends_of_rows_is_no_fault(root: Path) -> None:
+    text = "image,mos,query,A,B,answer\nimages/a.png,3,,,,,,\n,,,,,\nimages/a.png,,Sharp?,Yes,No,A\n"
+    (root / "mine.csv").write_text(text, "utf-8")
+    assert [(s.mos, s.answer) for s in load("table", root / "mine.csv")] == [(3, None), (None, "A")]
 
 
 def test_a_table_is_a_file(root: Path) -> None:

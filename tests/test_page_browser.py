@@ -70,6 +70,15 @@ def test_an_upload_becomes_a_score_with_everything_behind_it(visit, service_prog
     page.wait_for_function("() => document.getElementById('copy').textContent !== 'Copy'")
 
 
+def test_what_was_judged_in_place_of_the_upload_is_told(visit, service_program, tmp_path):
+    from PIL import Image
+
+    Image.new("RGBA", (160, 120), (90, 80, 70, 100)).save(tmp_path / "clear.png")
+    page = visit(service_program())
+    page.set_input_files("#image", tmp_path / "clear.png")
+    assert "Note: transparency laid over white" in judged(page)
+
+
 def test_a_picked_question_shows_its_options_and_regions_are_drawn(visit, service_program, photo):
     page = visit(service_program())
     page.set_input_files("#image", photo)

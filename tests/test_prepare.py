@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -150,6 +151,19 @@ def test_a_table_without_splits_gets_them(tmp_path: Path) -> None:
     assert {s.mos_range for s in samples} == {(0, 100)}
 
 
+def test_samples_without_a_label_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"{n}.png" for n in range(10)]
+    for n, name in enumerate(names):
+        Image.new("RGB", (4, 4), (n, n, n)).save(tmp_path / name)
+    (tmp_path / "t.csv").write_text("\n".join(["image,rating", *(f"{name},3" for name in names)]) + "\n", "utf-8")
+    out = tmp_path / "m.jsonl"
+    assert run("table", "--root", tmp_path / "t.csv", "--out", out) == 0
+    assert "unlabelled: 10 samples have neither a score nor an answer" in capsys.readouterr().out
+    assert read_record(out)["unlabelled"] == 10  # type: ignore[index]
+    assert run("table", "--root", tmp_path / "t.csv", "--out", out, "--columns", "mos=score") == 2
+    assert "has no column 'score'; it has image, rating" in capsys.readouterr().err
+
+
 def test_an_unverified_layout_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("agenticiqa-eval", "--root", tmp_path, "--out", tmp_path / "m.jsonl") == 2
     assert "warning: the layout of agenticiqa-eval is not verified; assumed:" in capsys.readouterr().err
@@ -173,6 +187,19 @@ def test_the_list_shows_every_dataset(capsys: pytest.CaptureFixture[str]) -> Non
     assert listed["live"]["score"] == {"range": [0, 100], "higher_is_better": False}
     assert run("--list") == 0
     assert "AgenticIQA-Eval (layout not verified)" in capsys.readouterr().out
+
+
+def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    (tmp_path / "m.jsonl").write_text('{"id": "a", "image": "a.png"}\n', "utf-8")
+    for command in (["data.prepare", "--list"], ["data.check", str(tmp_path / "m.jsonl")]):
+        reading, writing = os.pipe()
+        os.close(reading)
+        ended = subprocess.run(
+            [sys.executable, "-m", *command], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=60
+        )
+        os.close(writing)
+        assert (ended.returncode, ended.stderr) == (1, b""), command
 
 
 @pytest.mark.parametrize("command", ["prepare", "check"])

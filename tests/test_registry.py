@@ -266,6 +266,18 @@ def test_mlflow_models_serve_gives_the_score_that_python_gives(scoring_server, r
     assert answer["score"] == pytest.approx(load("models:/served@champion", registered)(image=photo).quality_score)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
+def test_the_request_of_the_documentation_is_answered(scoring_server, photo, monkeypatch, capsys):
+    page = (Path(__file__).resolve().parents[1] / "docs" / "serving.md").read_text("utf-8")
+    block = page.partition("## MLflow's scoring server")[2].partition("```python\n")[2].partition("```")[0]
+    assert "http://127.0.0.1:5000/invocations" in block
+    monkeypatch.chdir(photo.parent)
+    monkeypatch.setenv("no_proxy", "*")
+    code = block.replace("http://127.0.0.1:5000/invocations", scoring_server).replace("photo.jpg", photo.name)
+    exec(compile(code, "serving.md", "exec"), {})  # noqa: S102 - our own page
+    assert len(capsys.readouterr().out.strip()) > 10
+
+
 def test_the_service_gives_the_score_that_python_gives(registered, photo, served):
     url = served(load("models:/served@champion", registered))
     with photo.open("rb") as file:

@@ -226,7 +226,7 @@ def test_errors_do_not_repeat_what_was_sent(service_program, served):
 def test_program_errors_are_422_and_faults_of_the_model_502(service_program, served, encoded, monkeypatch, caplog):
     program = service_program()
     url = served(program)
-    assert "does not fit" in error_of(
+    assert "passes the edge of the" in error_of(
         post(url, data={"regions": '{"a": [0, 0, 900, 9]}'}, files={"image": encoded()}), 422
     )
     monkeypatch.setattr(

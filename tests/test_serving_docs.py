@@ -56,7 +56,7 @@ def test_the_curl_lines_are_answered(folder, program, served):
 
 def test_the_python_block_runs(folder, program, served, capsys, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
-    (text,) = (text for language, text in BLOCKS if language == "python")
+    text, _ = (text for language, text in BLOCKS if language == "python")  # the other: test_registry.py
     exec(text.replace("http://127.0.0.1:8000", served(program)), {})  # noqa: S102
     assert capsys.readouterr().out == "B\n"
 

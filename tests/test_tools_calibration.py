@@ -440,6 +440,9 @@ def test_what_is_wrong_with_the_papers_maps_is_said(capsys):
     found = json.loads(capsys.readouterr().out)
     assert len(found) == 24
     assert {name for name, map_ in found.items() if map_["falls"] > 0.04} == {"CKDN", "WaDIQaM_NR", "TReS"}
+    told = {name: fault for name, map_ in found.items() for fault in map_["faults"] if fault.startswith("falls by up")}
+    assert set(told) == {"CKDN", "WaDIQaM_NR", "TReS", "ARNIQA", "BRISQUE"}
+    assert "0.0044" in told["BRISQUE"]  # not "0.00", which would say nothing
     assert [f for f in found["CLIPIQA"]["faults"] if "TOPIQ_FR" in f]
     assert "a perfect value gets 3.93, not 5" in found["LPIPS"]["faults"]
     assert "passes 5 (6.34)" in found["WaDIQaM_FR"]["faults"]

@@ -111,9 +111,17 @@ def test_a_metric_only_pyiqa_knows_downloads_nothing_by_itself(picture, monkeypa
     assert "tool 'psnry': has no map to 1..5" in closed.error
 
 
+def test_checking_a_named_tool_that_is_not_ready_is_no_success(capsys):
+    assert main(["--check", "WaDIQaM_NR"]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "'WaDIQaM-NR-koniq-aaffea29.pth' not found in" in shown
+
+
 def test_fetching_goes_to_the_network_and_says_when_there_is_none(capsys):
     assert main(["--fetch", "WaDIQaM_NR"]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: tool 'WaDIQaM_NR': cannot be loaded (")
+    assert error.endswith("; connect to the network, or get its files elsewhere and name their folder in "
+                          "AGENTICIQA_PARAMS_DIR")  # fmt: skip
     assert main(["--fetch"]) == 2
     assert "names no tool" in capsys.readouterr().err

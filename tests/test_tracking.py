@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure as Plot
 
+from data.arguments import Parser
+from program.cli import add_settings_flags, settings_from
 from program.errors import InputError
 from program.evaluation.intervals import Figure
 from program.tracking import Tracker, experiment_name, traced
@@ -168,6 +170,16 @@ def test_a_store_that_cannot_be_opened_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"nor the server 'http://127\.0\.0\.1:9'") as caught:
         Tracker(tmp_path / "file", "x", tracking_uri="http://127.0.0.1:9")
     assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_is_down_is_told_in_our_words_alone(store, caplog):
+    """A refused connection is one line, without the client's accounts of its repeats."""
+    parser = Parser()
+    add_settings_flags(parser)
+    settings_from(parser.parse_args([]))
+    Tracker(store, "refused", tracking_uri="http://127.0.0.1:9")
+    (told,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert "MLflow server 'http://127.0.0.1:9' does not answer (Connection refused); the run is kept" in told
 
 
 def test_a_server_that_is_down_is_said_once_and_the_run_goes_to_the_local_store(store, caplog, monkeypatch):

@@ -9,6 +9,7 @@ from pathlib import Path
 from program.agent import DEFAULT_QUERY, AgenticIQA
 from program.bulk.comparing import Comparison, compare
 from program.bulk.inputs import gather
+from program.bulk.journal import is_begun
 from program.bulk.rows import FORMATS
 from program.bulk.running import Question, judge, judge_into
 from program.bulk.showing import show, show_summary, summary
@@ -32,9 +33,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         raise InputError(f"--out {str(arguments.out)!r}: unknown kind; end its name in {', '.join(FORMATS)}")
     if arguments.out is not None and os.path.isdir(arguments.out):
         raise InputError(f"--out {str(arguments.out)!r}: is a folder; name a file in it")
+    if arguments.option is not None and len(arguments.option) < 2:
+        raise InputError(f"--option {arguments.option[0]!r}: is the only one; give --option twice or more")
     if arguments.compare:
         return _compare(arguments, settings)
     _check_question(arguments)
+    if arguments.out is not None and arguments.out.exists() and not (arguments.force or is_begun(arguments.out)):
+        raise InputError(f"--out {str(arguments.out)!r}: is there already; give another name, or --force to replace it")
     if single and arguments.out is None:
         return _one(arguments, settings)
     return _many(arguments, settings)
@@ -103,7 +108,7 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def _compare(arguments: argparse.Namespace, settings: Settings) -> int:
     if len(arguments.image) != 2:
-        raise InputError(f"--compare: {len(arguments.image)} images; give two")
+        raise InputError(f"--compare: needs two images; {len(arguments.image)} given")
     if arguments.query or arguments.option or arguments.out or arguments.min_score is not None:
         raise InputError("--compare: compares two scores; leave --query, --option, --out and --min-score out")
     limit = settings.images.max_pixels

@@ -12,14 +12,19 @@ from program.bulk.rows import BatchRow
 from program.errors import InputError
 from program.linelog import LineLog
 
-__all__ = ("Journal",)
+__all__ = ("Journal", "is_begun")
+
+
+def is_begun(out: Path) -> bool:
+    """Tell whether a run into this output was stopped before its end, so that the same command goes on."""
+    return _beside(out).exists()
 
 
 class Journal:
     """JSON lines: whose they are, then a row and its image's stamp each. One writer at a time; `finish` removes it."""
 
     def __init__(self, out: Path, context: Mapping[str, Any]) -> None:
-        self.path = out.with_name(f"{out.name}.partial")
+        self.path = _beside(out)
         self._header = {"journal": "batch", "context": dict(context)}
         self.done: dict[str, tuple[list[int], BatchRow]] = {}
         """What an earlier run finished, by item id: the image's stamp and the row."""
@@ -79,3 +84,7 @@ class Journal:
             self.done[row.id] = (list(entry["stamp"]), row)
         except (ValueError, KeyError, TypeError, ValidationError) as error:
             raise InputError(f"file {str(self.path)!r}: damaged; remove it to start afresh") from error
+
+
+def _beside(out: Path) -> Path:
+    return out.with_name(f"{out.name}.partial")

@@ -19,6 +19,8 @@ __all__ = ("FORMATS", "BatchRow", "row_of", "safe_cell", "write_rows")
 
 FORMATS = (".csv", ".jsonl", ".parquet")
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+_PATHS = {"id", "image", "reference"}
+"""Columns that name files, whose names may hold line ends."""
 _FINDINGS_SHOWN = 8
 
 
@@ -42,6 +44,8 @@ class BatchRow(BaseModel):
     distortions: str | None = None
     tools: str | None = None
     reasoning: str | None = None
+    notes: str | None = None
+    """What was judged, where it is not the image as it is."""
     error: str | None = None
     image: str | None = None
     reference: str | None = None
@@ -75,8 +79,9 @@ def row_of(identity: str, image: str | None, result: Assessment) -> BatchRow:
         answer=None if isinstance(result.final_answer, float) else result.final_answer, option=result.option,
         tool_mean=result.quality_score if result.rating is None else None,
         distortions="; ".join(found[:_FINDINGS_SHOWN]) or None, tools="; ".join(readings) or None,
-        reasoning=result.quality_reasoning, error=result.error, lm_calls=result.usage.lm_calls,
-        cost_usd=result.usage.cost_usd, seconds=round(result.usage.seconds.get("total", 0.0), 4),
+        reasoning=result.quality_reasoning, notes="; ".join(result.notes) or None, error=result.error,
+        lm_calls=result.usage.lm_calls, cost_usd=result.usage.cost_usd,
+        seconds=round(result.usage.seconds.get("total", 0.0), 4),
     )  # fmt: skip
 
 
@@ -99,8 +104,8 @@ def write_rows(path: Path, rows: Sequence[BatchRow]) -> None:
         raise InputError(f"file {str(path)!r}: cannot be written ({error.strerror}); give another --out") from error
 
 
-def safe_cell(value: Any) -> Any:
-    r"""Return a cell that no spreadsheet takes for a formula; texts on one line.
+def safe_cell(value: Any, *, verbatim: bool = False) -> Any:
+    r"""Return a cell that no spreadsheet takes for a formula; texts on one line, but for `verbatim` ones.
 
     >>> safe_cell("=1+1"), safe_cell("-x"), safe_cell(-1.5), safe_cell("a\nb"), safe_cell(None)
     ("'=1+1", "'-x", -1.5, 'a b', '')
@@ -110,7 +115,7 @@ def safe_cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     # Spreadsheets skip leading spaces before they look for a formula.
-    text = " ".join(value.split()) if any(c in value for c in "\r\n\t") else value
+    text = " ".join(value.split()) if any(c in value for c in "\r\n\t") and not verbatim else value
     return f"'{text}" if value.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA) else text
 
 
@@ -124,7 +129,8 @@ def _write(path: Path, suffix: str, rows: Sequence[BatchRow]) -> None:
             return
         table = csv.writer(file)
         table.writerow(BatchRow.model_fields)
-        table.writerows([safe_cell(value) for value in row.model_dump().values()] for row in rows)
+        for row in rows:
+            table.writerow(safe_cell(value, verbatim=name in _PATHS) for name, value in row.model_dump().items())
 
 
 def _write_parquet(path: Path, rows: Sequence[BatchRow]) -> None:

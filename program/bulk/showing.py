@@ -32,6 +32,8 @@ def show(result: Assessment) -> None:
     else:
         console.print(f"[bold]{escape(_answered(str(answer), result.option))}[/bold]")
     console.print(escape(result.quality_reasoning))
+    if result.notes:
+        console.print(escape(f"note: {'; '.join(result.notes)}"))
     evidence = result.state.executor_evidence
     if evidence and (evidence.distortion_analysis or evidence.tool_logs):
         table = Table("region", "distortion", "severity", "tool", "score", box=None, header_style="bold")

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from program.evidence import tool_precisions, tool_scores, used_evidence
 from program.fusion import ScoreFusion
+from program.redaction import redact
 
 __all__ = ("answer_fields", "expected_level", "one_line")
 
@@ -60,8 +61,8 @@ def expected_level(probabilities: Mapping[int, float] | None) -> float | None:
 
 
 def one_line(text: str) -> str:
-    """Return a message on one line, short and without base64."""
-    shortened = re.sub(r"[A-Za-z0-9+/=_-]{120,}", "...", " ".join(str(text).split()))
+    """Return a message on one line, short, without base64 and keys."""
+    shortened = re.sub(r"[A-Za-z0-9+/=_-]{120,}", "...", " ".join(redact(str(text)).split()))
     return shortened if len(shortened) <= _MAX_TEXT else shortened[: _MAX_TEXT - 3] + "..."
 
 

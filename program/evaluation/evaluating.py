@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import logging
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,7 +16,9 @@ from pydantic import JsonValue
 
 from data.manifest import Sample, manifest_sha256, read_manifest
 from data.quickstart import DATASETS, resolve_dataset
+from data.splits import check_leaks
 from program.agent import AgenticIQA
+from program.cache import can_keep
 from program.errors import InputError
 from program.evaluation.baselines import Beside, with_baselines
 from program.evaluation.details import details_of
@@ -28,6 +32,8 @@ from program.tools.models import file_sha256, library_version, parameter_path
 from program.tools.runner import ReadingCounts
 
 __all__ = ("SPLITS", "Samples", "checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
+
+logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")
 
@@ -52,12 +58,30 @@ class Samples:
 def samples_of(data: str | Path, settings: Settings, split: str | None = "test", *, progress: bool = True) -> Samples:
     """Return a dataset's samples, after reading every line once: a fault is told before the first model call.
 
-    `data` is a dataset's name or a manifest's path; `split` None takes all. Raises InputError for an empty split.
+    `data` is a dataset's name or a manifest's path; `split` None takes all. Raises InputError for an empty split or one
+    without a single label, and DataError for a group in two splits, as compiling does.
     """
     manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
-    size = sum(split is None or sample.split == split for sample in read_manifest(manifest))
+    size = labelled = 0
+
+    def counted() -> Iterator[Sample]:
+        nonlocal size, labelled
+        for sample in read_manifest(manifest):
+            taken = split is None or sample.split == split
+            size, labelled = size + taken, labelled + (taken and sample.is_labelled)
+            yield sample
+
+    if split is None:
+        deque(counted(), maxlen=0)
+    else:
+        check_leaks(counted())
     if not size:
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; choose another --split, or all")
+    if not labelled:
+        raise InputError(
+            f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; "
+            'give "mos", or "options" with an "answer"'
+        )
     name = str(data) if str(data) in DATASETS else "/".join(manifest.resolve().parts[-2:])
     return Samples(manifest, split, size, name)
 
@@ -78,7 +102,8 @@ def evaluate(
     `program` None is the uncompiled one on the settings. `data` is a dataset's name, a manifest's path (of these,
     `split` takes "train", "validation" or "test", None all) or samples, which are taken as they are. Every finished
     sample goes to a checkpoint (default: in the cache folder, one file for each program, data, split and choice of
-    baselines), which `resume` continues; without it an older file is kept beside the new one as `<name>.previous`.
+    baselines), which `resume` continues; without it an older file is kept beside the new one as `<name>.previous`. A
+    cache folder that cannot be used is said, and the evaluation cannot be resumed.
     Raises InputError or DataError.
     """
     program = program if program is not None else AgenticIQA()
@@ -98,6 +123,9 @@ def evaluate(
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:
         checkpoint = checkpoint_path(settings, dataset, context)
+        if not resume and not can_keep(checkpoint.parent):
+            logger.warning("this evaluation cannot be resumed: name a file with --checkpoint to keep what is finished")
+            checkpoint = None
     elif checkpoint is None and resume:
         raise InputError("resume: samples from Python have no checkpoint of their own; give checkpoint=")
     before = program.resources.runner.counts

@@ -96,7 +96,7 @@ def render(
         ladders=_ladders(record), captions=_CAPTIONS,
         charts={name: svg_url(plot) for name, plot in drawn.items()},
         misses={task: [_miss(row, pictures.get(row.id)) for row in rows] for task, rows in missed.items()},
-        facts=_facts(record), sections=dict(sections or {}),
+        facts=_facts(record), failures=list(record.failures()), sections=dict(sections or {}),
     )  # fmt: skip
 
 

@@ -23,6 +23,8 @@ __all__ = ("Logged", "log_calibration", "log_evaluation", "log_origin", "record_
 _MAX_TABLE_ROWS = 20_000
 """A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
 
+_FAILURES_SHOWN = 5
+
 
 class Logged:
     """Where an evaluation's MLflow run is found."""
@@ -128,6 +130,10 @@ def show(record: EvaluationRecord, page: Path | None, run: Logged) -> None:
     for table in baseline_tables(record):
         console.print()
         console.print(table)
+    for name, error in islice(record.failures(), _FAILURES_SHOWN):
+        console.print(f"failed      {name}: {error}", highlight=False, markup=False, soft_wrap=True)
+    if record.failed > _FAILURES_SHOWN:
+        console.print(f"            and {record.failed - _FAILURES_SHOWN} more, in the report", highlight=False)
     spent = f"{record.lm_calls or 0} model calls, {record.tokens or 0} tokens"
     spent += f", {record.cost_usd:.4f} USD" if record.cost_usd is not None else ""
     console.print(f"\n{len(record.rows)} samples in {record.wall_seconds:.1f} s, {spent}", highlight=False)

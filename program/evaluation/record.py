@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -176,9 +176,14 @@ class EvaluationRecord(_Frozen):
         """Samples that failed, over all tasks."""
         return self.scoring.failed + self.mcq.failed + self.other.failed
 
+    def failures(self) -> Iterator[tuple[str, str]]:
+        """Yield id and reason of every sample that failed, in the samples' order."""
+        return ((row.id, row.error or "") for row in self.rows if row.status == "failed") if self.failed else iter(())
+
     def summary(self) -> dict[str, Any]:
-        """Return the record as JSON-ready values, without the rows."""
-        return self.model_dump(mode="json", exclude={"rows"})
+        """Return the record as JSON-ready values, without the rows but with why samples failed."""
+        failures = [{"id": name, "error": error} for name, error in self.failures()]
+        return {**self.model_dump(mode="json", exclude={"rows"}), "failures": failures}
 
 
 def summarize(

@@ -35,6 +35,9 @@ _COLUMNS = 80
 _LABEL = 17
 """Columns of a baseline's name, which takes two lines."""
 
+_FEW = 10
+"""Of fewer samples an interval is as much chance as its figure: two in order have an SRCC of 1 [1, 1]."""
+
 _ORDER = ("model", "tools", "mean", "fusion", "tool")
 
 
@@ -87,6 +90,11 @@ def notes(record: EvaluationRecord) -> list[str]:
     if any(figure.descriptive for figure in record.figures.values()):
         groups = sorted({figure.groups for figure in record.figures.values()})
         lines.append(f"Only {_photographs(groups[0])}: the intervals are over images and say nothing of new ones.")
+    for figure, what in ((record.srcc, "scores"), (record.accuracy, "questions")):
+        if figure is not None and figure.n < _FEW:
+            lines.append(f"Only {figure.n} {what}: neither figures nor intervals of so few say anything of others.")
+    if any(figure.value is None for _, figure in figure_lines(record)):
+        lines.append("Undefined: too few samples, or scores that are all the same.")
     for parameters in (4, 5):
         figure = getattr(record.details, f"plcc_logistic{parameters}", None)
         if figure is not None and "line instead" in figure.method:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,12 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     entry = role.entry or BackendSettings()
     name = _named(role)
     options = {"temperature": role.temperature, "max_tokens": role.max_tokens}
-    if name.partition("@")[0] == EMBEDDED:
+    if name.startswith(f"{EMBEDDED.partition('/')[0]}/"):
         from program.lms.perceptual import MODEL, make_perceptual_lm
 
         if name not in {EMBEDDED, MODEL}:
+            if name.partition("@")[0] != EMBEDDED:
+                raise ModelError(f"model {name!r}: unknown (did you mean {EMBEDDED!r}?)")
             raise ModelError(f"model {name!r}: this version holds {MODEL!r}; use that name or plain {EMBEDDED!r}")
         return make_perceptual_lm(cache_dir, **options)
     if cache_dir is not None:
@@ -62,9 +65,11 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     images = role.images or limits_for(name)
     connection = _hosted(name, key) if api_base is None else _at_address(name, api_base, key)
     if connection is None:
+        _check_provider(role.backend, name)
         return dspy.LM(name, **_allowed(name, options), **({"api_key": key} if key else {}))
     service = Service(
         _with_entry(connection.capabilities, entry), images, connection.wire_model, connection.priced_as, role.backend,
+        api_base,
         {entry.key_env or SERVER_KEY: key} if key else {},
     )  # fmt: skip
     return dspy.LM(
@@ -137,6 +142,18 @@ def _hosted(name: str, key: str | None) -> _Connection | None:
     route = LM15Engine(lm15.RouterConfig(env={})).resolve(name)
     config = lm15.RouterConfig(api_keys={route.provider: key} if key else None)
     return _Connection(name, None, config, capabilities, priced_as=(route.provider, route.model))
+
+
+def _check_provider(backend: str, name: str) -> None:
+    """Raise ModelError for a provider that neither DSPy nor LiteLLM knows."""
+    import litellm
+
+    provider, _, model = name.partition("/")
+    known = {str(getattr(p, "value", p)) for p in litellm.provider_list}
+    if provider not in known:
+        close = get_close_matches(provider, {*known, "perceptual"}, n=1, cutoff=0.75)
+        hint = f"did you mean '{close[0]}/{model}'?" if close else "for a server of your own give --api-base"
+        raise ModelError(f"model {backend!r}: there is no provider {provider!r}; {hint}")
 
 
 _SERVER_CAPABILITIES: dict[str, Any] = {

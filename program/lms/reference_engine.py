@@ -52,7 +52,9 @@ class Service:
     priced_as: tuple[str, str] | None = None
     """Provider and model in DSPy's price list; None for a server, which has no price there."""
     title: str = ""
-    """What the user called the model, for notes."""
+    """What the user called the model, for notes and errors."""
+    address: str | None = None
+    """Of a server that the user named."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     refused: dict[str, str] = field(default_factory=dict)
     """Features left out from now on, and why."""
@@ -82,6 +84,14 @@ class Service:
             self.refused[name] = f"HTTP {error.status}: {redact(' '.join(words.split()), self.secrets)[:120]}"
             logger.warning("%s does not take %s and is asked without (%s)", self.title, name, self.refused[name])
         return bool(named)
+
+    def tell(self, error: lm15.LM15Error) -> None:
+        """Make an error name the model as its user does and what sets a missing key, and quote no key."""
+        # DSPy puts this in front of the message.
+        error.model = f"{self.title} at {self.address}" if self.address else self.title
+        if isinstance(error, lm15.NotConfiguredError) and error.env_keys:
+            error.message = f"there is no key; set {' or '.join(error.env_keys)} in the environment"
+        scrub(error, self.secrets)
 
     def noted(self, request: lm15.Request, response: lm15.Response) -> lm15.Response:
         """Record what the client itself left out or changed, and log-probabilities that did not come."""
@@ -187,7 +197,7 @@ class ReferenceEngine(_Wrapper):
             return self.service.noted(asked, self.inner.complete(asked))
         except lm15.LM15Error as error:
             learned = self.service.leaves_out(asked, error)
-            scrub(error, self.service.secrets)
+            self.service.tell(error)
             if learned:
                 raise FeatureRefused(error) from error
             raise
@@ -215,7 +225,7 @@ class AsyncReferenceEngine(_Wrapper):
                 return self.service.noted(asked, await self.inner.complete(asked))
             except lm15.LM15Error as error:
                 if not self.service.leaves_out(asked, error):
-                    scrub(error, self.service.secrets)
+                    self.service.tell(error)
                     raise
 
     async def stream(self, request: lm15.Request) -> AsyncIterator[Any]:

@@ -5,12 +5,13 @@ import json
 import sys
 from collections.abc import Sequence
 
+from data.arguments import Parser
 from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, settings_from
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m program.tools", description="List the image-quality tools and which of them can run here."
     )
     parser.add_argument(
@@ -48,7 +49,9 @@ def _list(arguments: argparse.Namespace) -> int:
         from rich.console import Console
 
         Console().print(table(rows, checked=arguments.check))
-    return EXIT_FAILED_SAMPLES if arguments.check and any(row.error for row in rows) else 0
+    # Of all tools some are never ready; one that was named is wanted.
+    failed = any(row.error or (arguments.names and not row.ready) for row in rows)
+    return EXIT_FAILED_SAMPLES if arguments.check and failed else 0
 
 
 if __name__ == "__main__":

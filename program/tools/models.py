@@ -234,7 +234,8 @@ def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool =
     except Exception as error:  # Border: whatever a third-party metric raises becomes one line.
         _failures[spec.key] = reason = f"cannot be loaded ({_one_line(error)[:300]})"
         logger.warning("tool %s: %s; it is left out from here on", spec.name, reason)
-        raise ToolError(f"tool {spec.name!r}: {reason}") from error
+        mend = "; connect to the network, or get its files elsewhere and name their folder in AGENTICIQA_PARAMS_DIR"
+        raise ToolError(f"tool {spec.name!r}: {reason}{mend if fetch else ''}") from error
 
 
 def _torch_device(device: str) -> "torch.device":

@@ -84,7 +84,7 @@ def faults() -> dict[str, dict[str, Any]]:
         falls = float(np.max(np.maximum.accumulate(scores) - scores))
         said = []
         if falls > 1e-9:
-            said.append(f"falls by up to {falls:.2f} where the tool says better")
+            said.append(f"falls by up to {falls:.2g} where the tool says better")
         if scores[-1] < HIGHEST - _NEAR:
             said.append(f"a perfect value gets {scores[-1]:.2f}, not 5")
         if scores.max() > HIGHEST + _NEAR:

@@ -45,12 +45,13 @@ def what_is_missing(spec: ToolSpec, params_dir: Path | None) -> str | None:
     if not missing:
         return None
     files = ", ".join(repr(place if place.startswith(HUGGING_FACE) else Path(place).name) for place in missing)
-    where = f"in {str(params_dir)!r}" if params_dir else "(no folder is set)"
+    where = f"in {str(params_dir)!r}" if params_dir else ""
     mend = "set tools.params_dir or AGENTICIQA_PARAMS_DIR to the folder that holds"
     if spec.needs == "parameters":
-        return f"parameter file {files} not found {where}; {mend} it, or `python -m program.tools --fetch {spec.name}`"
+        told = f"not found {where}" if where else "not found, as no folder for it is set"
+        return f"parameter file {files} {told}; {mend} it, or `python -m program.tools --fetch {spec.name}`"
     return (
-        f"weights {files} not found {where} nor in {str(hub_folder())!r}; "
+        f"weights {files} not found {f'{where} nor ' if where else ''}in {str(hub_folder())!r}; "
         f"with a network `python -m program.tools --fetch {spec.name}`, without {mend} them"
     )
 

@@ -5,6 +5,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shlex
 import signal
 import threading
@@ -189,7 +190,10 @@ def _quiet_client(tracking_uri: str) -> "MlflowClient":
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    text = " ".join(str(error).split())
+    # Of urllib3's account of its retries only what the system said is of use.
+    said = re.search(r"Max retries exceeded.*\[Errno -?\d+\] ([\w ]+)", text)
+    return said[1] if said else text[:200]
 
 
 @contextlib.contextmanager

@@ -32,12 +32,14 @@ export function draw(result) {
   if (result.quality_score !== null) parts.push(scale(result));
   if (result.status !== "ok") parts.push(el("p", { class: "status" }, `${result.status}: ${result.error ?? "no reason given"}`));
   parts.push(block("Reasoning", el("p", { class: "reasoning" }, result.quality_reasoning)));
+  const logs = result.state.executor_evidence?.tool_logs ?? [];
+  const notes = new Set([...result.state.image_notes, ...logs.map((log) => log.note).filter(Boolean)]);
+  if (notes.size) parts.push(el("p", { class: "notes" }, `Note: ${[...notes].join("; ")}`));
   const columns = el("div", { class: "two" });
   if (result.level_probabilities) columns.append(block("How likely each level is", probabilities(result.level_probabilities)));
   const found = findings(result);
   if (found) columns.append(block("Distortions", found));
   if (columns.childElementCount) parts.push(columns);
-  const logs = result.state.executor_evidence?.tool_logs ?? [];
   if (logs.length) parts.push(block("Tools’ readings", readings(logs)));
   parts.push(block("Steps taken", steps(result)), json(result));
   return parts;
