@@ -120,7 +120,8 @@ class Sample(BaseModel):
             if not text.strip():
                 raise ValueError(f'"options" {letter} is empty; give its text')
             if (same := first.setdefault(" ".join(text.split()).casefold(), letter)) != letter:
-                raise ValueError(f'"options" {same} and {letter} are both {shortened(text)}; give each a text of its own')
+                twice = f"{same} and {letter} are both {shortened(text)}"
+                raise ValueError(f'"options" {twice}; give each a text of its own')
         return value
 
     @model_validator(mode="after")

@@ -201,8 +201,13 @@ def _splits(manifest: Path) -> dict[str, list[Sample]]:
     samples = list(read_manifest(manifest))
     check_leaks(samples)
     check_contents(samples)
-    for sample in samples:
-        if sample.split is not None and sample.task != "open":
+    labelled = [sample for sample in samples if sample.task != "open"]
+    if not labelled:
+        raise InputError(
+            f'manifest {str(manifest)!r}: no sample has a label; give "mos", or "options" with an "answer"'
+        )
+    for sample in labelled:
+        if sample.split is not None:
             splits[sample.split].append(sample)
     empty = [name for name, members in splits.items() if not members]
     if empty:

@@ -129,7 +129,7 @@ def decode(
             pixels, width, height, notes = _read(image, at_most, area)
     except UnidentifiedImageError as error:
         raise ImageError(
-            f"image {name!r}: not an image that can be read; give a PNG, JPEG, BMP, TIFF or WebP"
+            f"image {name!r}: not an image that can be read; give a PNG, JPEG, BMP, TIFF, WebP, GIF or PPM"
         ) from error
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         if isinstance(error, ImageError):

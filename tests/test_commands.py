@@ -141,13 +141,15 @@ def test_a_sample_that_fails_is_recorded_and_the_run_goes_on(manifest, capsys) -
         (["--optimizer", "random"], "optimizer 'random': unknown"),
         (["--data", "{bad}"], "line 2"),
         (["--data", "{untold}"], "no labelled sample in split"),
+        (["--data", "{unlabelled}"], 'no sample has a label; give "mos", or "options" with an "answer"'),
         (["--out", "{folder}"], "holds other files; give a new or empty folder"),
     ],
 )
 def test_compile_refuses_before_it_starts_and_saves_nothing(tmp_path, capsys, arguments, message) -> None:
     (tmp_path / "bad.jsonl").write_text('{"id": "a", "image": "a.png", "mos": 1}\n{"id": "b"\n')
     (tmp_path / "untold.jsonl").write_text('{"id": "a", "image": "a.png", "mos": 1}\n')
-    names = {"bad": tmp_path / "bad.jsonl", "untold": tmp_path / "untold.jsonl", "folder": tmp_path}
+    (tmp_path / "unlabelled.jsonl").write_text('{"id": "a", "image": "a.png", "split": "train"}\n')
+    names = {name: tmp_path / f"{name}.jsonl" for name in ("bad", "untold", "unlabelled")} | {"folder": tmp_path}
     filled = [a.format(**names) for a in arguments]
     if "--data" not in filled:
         filled += ["--data", str(tmp_path / "untold.jsonl")]
