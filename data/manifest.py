@@ -113,15 +113,11 @@ class Sample(BaseModel):
             return None
         if len(value) < 2:
             raise ValueError(f'"options" has {len(value)} choice(s); give at least two')
-        first: dict[str, str] = {}
         for letter, text in value.items():
             if len(letter) != 1 or not "A" <= letter <= "Z":
                 raise ValueError(f'"options" has the key {shortened(letter)}; use the letters A, B, C, ...')
             if not text.strip():
                 raise ValueError(f'"options" {letter} is empty; give its text')
-            if (same := first.setdefault(" ".join(text.split()).casefold(), letter)) != letter:
-                twice = f"{same} and {letter} are both {shortened(text)}"
-                raise ValueError(f'"options" {twice}; give each a text of its own')
         return value
 
     @model_validator(mode="after")

@@ -195,7 +195,8 @@ def letter_options(options: Mapping[str, str] | Sequence[str]) -> dict[str, str]
     """Return options by capital letter, in the letters' order, each text on one line.
 
     They come as a mapping (any letters A..Z), a sequence (A, B, C...) or text ("A. Yes B. No"). Raises ValueError when
-    there are not two or more, or one is empty, or two are the same but for case.
+    there are not two or more, or one is empty, or two of a sequence are the same but for case: of two equal texts under
+    letters, as published questions have them, the letter decides.
     """
     if isinstance(options, str):
         options = options_shown(options) or parse_options(options) or [options]
@@ -210,7 +211,7 @@ def letter_options(options: Mapping[str, str] | Sequence[str]) -> dict[str, str]
             f'options {dict(lettered)!r}: give two or more non-empty texts under letters, as {{"A": "Yes", "B": "No"}}'
         )
     first: dict[str, str] = {}
-    for letter, text in lettered.items():
+    for letter, text in () if isinstance(options, Mapping) else lettered.items():
         if (same := first.setdefault(text.casefold(), letter)) != letter:
             raise ValueError(f"options {same} and {letter}: are both {text!r}; give each a text of its own")
     return lettered

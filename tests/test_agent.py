@@ -362,7 +362,6 @@ def test_an_unusable_image_is_one_clear_line(scripted_iqa, bad):
         ({"query": "  "}, "query"),
         ({"options": {"A": "only"}}, "options"),
         ({"options": ["Yes", "Yes"]}, "options A and B: are both 'Yes'"),
-        ({"query": "Is it sharp? A. Yes B. Yes"}, "options A and B: are both 'Yes'"),
         ({"regions": {"car": (0, 0, 99, 10)}}, r"'car': box .* passes the edge of the 48x32 image; keep it within"),
         ({"regions": {"car": (9, 0, 3, 10)}}, r"'car': box .* is empty; give left < right and top < bottom"),
         ({"regions": {"car": (1, 2)}}, r"'car': box \(1, 2\) has 2 numbers; give left, top, right, bottom"),

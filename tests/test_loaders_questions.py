@@ -145,7 +145,6 @@ def test_a_json_table_keeps_its_scale_and_regions(root: Path) -> None:
         ({"image": "images/a.png", "split": "spare"}, "split 'spare' is none of"),
         ({"image": "images/a.png", "options": ["a"]}, "give at least two"),
         ({"image": "images/a.png", "options": ["a"] * 30}, "has 30 options; give at most 26"),
-        ({"image": "images/a.png", "options": ["a", "A"]}, "A and B are both"),
     ],
 )
 def test_rows_that_cannot_be_used_are_named(root: Path, row: dict[str, object], message: str) -> None:
@@ -153,6 +152,12 @@ def test_rows_that_cannot_be_used_are_named(root: Path, row: dict[str, object], 
     with pytest.raises(DataError, match=message) as caught:
         list(load("table", root / "mine.json"))
     assert "\n" not in str(caught.value)
+
+
+def test_of_two_equal_choices_the_letter_decides(root: Path) -> None:
+    row = {"image": "images/a.png", "options": ["a", "A"], "answer": "a"}
+    (root / "mine.json").write_text(json.dumps([row]), "utf-8")
+    assert next(iter(load("table", root / "mine.json"))).answer == "A"
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,6 @@ BAD_LINES = [
     (row(options={"A": "a"}), "give at least two"),
     (row(options={"A": "a", "b": "b"}), 'has the key "b"; use the letters'),
     (row(options={"A": "a", "B": " "}), "B is empty"),
-    (row(options={"A": "yes", "C": " Yes"}), '"options" A and C are both .*give each a text of its own'),
     (row(options={"A": "a", "B": 2}), "\"options\" holds 2 for 'B', not an object of letters"),
     (row(options={"A": "a", "B": "b"}, answer="C"), '"answer" is "C", not among the options A, B'),
     (row(split="val"), '"split" is "val", not "train", "validation" or "test"'),
