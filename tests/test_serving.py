@@ -100,9 +100,8 @@ def test_question_options_regions_and_reference_arrive(service_program, served, 
 
 def test_two_equal_options_are_refused(service_program, served, encoded):
     url = served(service_program())
-    for options in (["Yes", "yes"], {"C": "Yes", "D": "Yes"}):
-        text = error_of(post(url, **as_json(encoded(), query="Is it blurry?", options=options)), 422)
-        assert "give each a text of its own" in text
+    text = error_of(post(url, **as_json(encoded(), query="Is it blurry?", options=["Yes", "yes"])), 422)
+    assert "give each a text of its own" in text
 
 
 def test_batch_keeps_order_and_places(service_program, served, encoded):
