@@ -11,7 +11,6 @@ from data.kadid import severity_of
 from program.evaluation.metrics import calibration_error
 from program.lms.perceptual import quality
 from program.lms.perceptual.blend import Blend
-from program.lms.perceptual.errors import scale_at
 from program.lms.perceptual.findings import named, severity_word
 from program.lms.perceptual.fitting import SEED, blend_of, normal_scores
 from program.lms.perceptual.judged import Judged, without
@@ -78,10 +77,8 @@ def _calibration(blend: Blend, scales: Matrix, vectors: Matrix, labels: Matrix) 
     found = []
     for vector, label in zip(vectors, labels, strict=True):
         seen = blend.project(vector)
-        open_variance, noise = float(blend.covariance(seen, seen)[0, 0]), float(blend.noise(seen.mean)[0])
-        mean = float(seen.mean[0])
-        variance = scale_at(scales, mean) * (open_variance + noise) + float(seen.spread[0])
-        masses = quality.level_probabilities(float(np.clip(mean, 0.6, 5.4)), float(np.sqrt(variance)))
+        deviation = quality.deviation_of(blend, scales, seen, float(blend.covariance(seen, seen)[0, 0]))
+        masses = quality.level_probabilities(float(np.clip(seen.mean[0], 0.6, 5.4)), deviation)
         truth = int(np.clip(np.floor(label + 0.5), 1, 5))
         found.append((max(masses), float(int(np.argmax(masses)) + 1 == truth)))
     return found

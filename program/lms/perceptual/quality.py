@@ -38,6 +38,7 @@ __all__ = (
     "believe",
     "corrected",
     "detector_of",
+    "deviation_of",
     "graded",
     "level_probabilities",
     "load_model",
@@ -171,15 +172,19 @@ def believe(model: QualityModel, seen: Seen, evidence: Evidence | None = None) -
     slopes on the detected severities. No evidence: the prior. Source: Rasmussen & Williams 2006, sec. 2.7.
     """
     mean, open_variance = corrected(model, seen, evidence)
-    prior = seen.projection.mean
-    noise = float(model.regression.noise(prior)[0])
-    scale = scale_at(model.error_scales, float(prior[0]))
-    variance = scale * (open_variance + noise) + float(seen.projection.spread[0])
+    deviation = deviation_of(model.regression, model.error_scales, seen.projection, open_variance)
     return Belief(
-        round(float(np.clip(mean, 0.6, 5.4)), 4),
-        round(float(np.sqrt(variance)), 4),
-        round(float(seen.projection.novelty[0]), 4),
+        round(float(np.clip(mean, 0.6, 5.4)), 4), round(deviation, 4), round(float(seen.projection.novelty[0]), 4)
     )
+
+
+def deviation_of(regression: Prior, scales: Matrix, sight: Sight, open_variance: float) -> float:
+    """Return the standard deviation of one image's label, of whose quality so much is undecided.
+
+    Label noise and the scale of errors are those at the prior's mean: demos make an image no harder to judge.
+    """
+    noise, scale = float(regression.noise(sight.mean)[0]), scale_at(scales, float(sight.mean[0]))
+    return float(np.sqrt(scale * (open_variance + noise) + float(sight.spread[0])))
 
 
 def corrected(model: QualityModel, seen: Seen, evidence: Evidence | None) -> tuple[float, float]:
