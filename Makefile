@@ -10,7 +10,7 @@ compile: $(VENV)/.installed
 	$(BIN)/python -m program.compile $(ARGS)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -p no:cacheprovider $(ARGS)
+	$(BIN)/python -m pytest -p no:cacheprovider -n auto --dist loadfile $(ARGS)
 
 install: $(VENV)/.installed
 

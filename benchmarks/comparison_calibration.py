@@ -16,9 +16,9 @@ from rich.table import Table
 
 from data.manifest import read_manifest
 from program import AgenticIQA
-from program.bulk.comparing import spread, sureness
-from program.cli import add_settings_flags, run_command, settings_from
-from program.images import IMAGES
+from program.batch.comparing import spread, sureness
+from program.common.cli import add_settings_flags, run_command, settings_from
+from program.images.store import IMAGES
 
 RANGES = ((0.5, 0.65, "no clear difference"), (0.65, 0.8, "perhaps"), (0.8, 0.95, "probably"), (0.95, 1.01, "clearly"))
 RESAMPLES = 1000

@@ -20,7 +20,7 @@ _ASSESS = """
 import json, resource, sys, time
 from pathlib import Path
 started = time.perf_counter()
-from program.agent import AgenticIQA
+from program.agent.loop import AgenticIQA
 result = AgenticIQA()(image=Path(sys.argv[1]), reference=Path(sys.argv[2]) if len(sys.argv) > 2 else None)
 logs = result.state.executor_evidence.tool_logs
 print(json.dumps({"score": result.quality_score, "status": result.status, "seconds": time.perf_counter() - started,
@@ -30,8 +30,8 @@ print(json.dumps({"score": result.quality_score, "status": result.status, "secon
 _TOOLS = """
 import json, resource, sys, time
 from pathlib import Path
-from program.images import IMAGES
-from program.settings import load_settings
+from program.images.store import IMAGES
+from program.common.settings import load_settings
 from program.tools.runner import ToolRunner
 runner = ToolRunner.of(load_settings(overrides={"tools": {"cache": False, "timeout_s": 600}}))
 image, reference = (IMAGES.add(Path(path)) for path in sys.argv[1:3])

@@ -25,13 +25,13 @@ from sklearn.svm import SVR
 from data.manifest import Sample, read_manifest
 from optimizers.compiling import Compiled, compile_program
 from optimizers.job import prepared
-from program.agent import AgenticIQA
+from program.agent.loop import AgenticIQA
+from program.agent.saving import load
+from program.common.settings import load_settings
+from program.evaluation.figures import compare
 from program.evaluation.metrics import srcc
-from program.evaluation.record import compare
-from program.evaluation.runner import evaluate
-from program.images import IMAGES
-from program.saving import load
-from program.settings import load_settings
+from program.evaluation.runner import run_samples
+from program.images.store import IMAGES
 
 DEFAULT = "random-search,fusion"
 
@@ -71,8 +71,8 @@ def elsewhere(manifest: str, folder: Path) -> None:
     """Print what a compiled program gains or loses on another dataset's test split."""
     samples = [s for s in read_manifest(manifest) if s.split == "test"]
     with dspy.context(disable_history=True, trace=None):
-        before = evaluate(AgenticIQA(), samples, progress=False)
-        after = evaluate(load(folder), samples, progress=False)
+        before = run_samples(AgenticIQA(), samples, progress=False)
+        after = run_samples(load(folder), samples, progress=False)
     for name, figure in compare(before.rows, after.rows).items():
         if name in {"srcc", "plcc", "rmse", "accuracy"}:
             print(f"    {manifest}: {name} {before.figures[name].value:.3f}, {figure}", flush=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from program.images import IMAGES
+from program.images.store import IMAGES
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 

@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from data.distortions import category_named
 from data.manifest import Sample, read_manifest
-from data.names import category_named
 from data.quickstart import resolve_dataset
-from program.cli import add_settings_flags, run_command, settings_from
-from program.errors import ToolError
+from program.common.cli import add_settings_flags, run_command, settings_from
+from program.common.errors import ToolError
 from program.evaluation.intervals import interval, paired_difference
 from program.evaluation.metrics import plcc, srcc
 from program.fusion import ScoreFusion, ToolWeights

@@ -37,8 +37,7 @@ def timed(function: Callable[..., Any]) -> Callable[..., Any]:
     return inner
 
 
-for name in ("_write", "_create", "log_folder", "log_file"):
-    setattr(RunHandle, name, timed(getattr(RunHandle, name)))
+RunHandle._write = timed(RunHandle._write)  # type: ignore[method-assign]
 store.Tracker.__init__ = timed(store.Tracker.__init__)  # type: ignore[method-assign]
 for name in ("register", "promote", "find_champion"):
     setattr(models, name, timed(getattr(models, name)))

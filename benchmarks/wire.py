@@ -37,8 +37,8 @@ import httpx
 import numpy as np
 from PIL import Image
 
-from program.agent import AgenticIQA
-from program.settings import load_settings
+from program.agent.loop import AgenticIQA
+from program.common.settings import load_settings
 from program.tools.calibration import Calibration
 from program.tools.registry import ToolRegistry
 from program.tools.runner import Measurement
@@ -63,7 +63,7 @@ class FixedTools:
     def measure(self, tool_name: str, image: Any, reference: Any = None, box: Any = None, **_: Any) -> Measurement:
         """Return the reading."""
         score = 1 + 4 * int(image.sha256[:6], 16) / 0xFFFFFF
-        return Measurement(tool=tool_name, raw=score, score=score, seconds=0.0, cached=True, box_used=box)
+        return Measurement(tool=tool_name, raw=score, score=score, seconds=0.0, cached=True, box=box)
 
     def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
         """Return what each reading adds to a score."""

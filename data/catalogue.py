@@ -1,7 +1,6 @@
-"""What is known of each public dataset: configs/datasets.yaml as objects."""
+"""The public datasets and their facts: configs/datasets.yaml as objects."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -9,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from data.errors import DataError
+from program.common.errors import DataError, did_you_mean
 
 __all__ = ("DatasetEntry", "Scale", "catalogue", "entry_of")
 
@@ -54,9 +53,7 @@ def catalogue() -> Mapping[str, DatasetEntry]:
 
 def entry_of(name: str) -> DatasetEntry:
     """Return a dataset's entry; DataError with the nearest name when there is none."""
-    known = catalogue()
-    if name in known:
-        return known[name]
-    close = get_close_matches(name.casefold(), known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-    raise DataError(f"dataset {name!r}: is not known; {hint}")
+    entries = catalogue()
+    if name not in entries:
+        raise DataError(f"dataset {name!r}: is not known{did_you_mean(name, entries)}")
+    return entries[name]

@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.arguments import Parser, whole_number
-from data.command import EXIT_PROBLEMS, progress_bar, run_command
+from program.common.cli import EXIT_PROBLEMS, Parser, run_command, whole_number
 
 if TYPE_CHECKING:
-    from data.check_report import CheckReport
+    from data.checking import CheckReport
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -27,28 +26,26 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--workers", metavar="N", type=whole_number(1), help="threads (default: one a core)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     arguments = parser.parse_args(argv)
-    return run_command(lambda: _check(arguments))
+    return run_command(lambda: _check(arguments), kept="nothing was written")
 
 
 def _check(arguments: argparse.Namespace) -> int:
     import json
 
-    from data.catalogue import entry_of
     from data.checking import check_manifest
+    from program.common.progress import progress
 
-    if arguments.dataset is not None:
-        entry_of(arguments.dataset)
-    with progress_bar("Checking lines", None) as advance:
+    with progress("Checking lines", None) as advance:
         report = check_manifest(
             arguments.manifest, dataset=arguments.dataset, decode=not arguments.no_decode,
             workers=arguments.workers, on_lines=advance,
         )  # fmt: skip
-    shown = json.dumps(report.as_json(), indent=2, ensure_ascii=False) if arguments.json else _told(report)
-    sys.stdout.write(shown + "\n")
+    text = json.dumps(report.as_json(), indent=2, ensure_ascii=False) if arguments.json else _as_text(report)
+    sys.stdout.write(text + "\n")
     return 0 if report.clean else EXIT_PROBLEMS
 
 
-def _told(report: "CheckReport") -> str:
+def _as_text(report: "CheckReport") -> str:
     splits = ", ".join(f"{name} {count}" for name, count in report.splits.items())
     lines = [
         f"{report.manifest}: {report.lines} lines, {report.images} image files, {report.groups} groups",
@@ -62,8 +59,8 @@ def _told(report: "CheckReport") -> str:
     ]
     lines += [f"note: {count} {note}" for note, count in report.notes.items()]
     how = "" if report.decoded else " (files were not decoded)"
-    found = report.counts.total()
-    lines.append(f"clean{how}" if report.clean else f"{found} problem{'s' * (found != 1)}{how}")
+    total = report.counts.total()
+    lines.append(f"clean{how}" if report.clean else f"{total} problem{'s' * (total != 1)}{how}")
     return "\n".join(lines)
 
 

@@ -1,25 +1,86 @@
 """Checking a manifest's data: files, scores, duplicates, leaks between splits, counts.
 
-Lines stream in blocks; every image file is read once, in parallel. `data.check_ledger` says what is kept of them.
+Lines stream in blocks; every image file is read once, in parallel. Of a line its names and hashes are kept.
 """
 
+import hashlib
+import io
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from data.catalogue import catalogue
-from data.check_ledger import Ledger
-from data.check_report import CheckReport
-from data.errors import DataError
-from data.manifest import Sample, manifest_sha256, scan_manifest
+from data.catalogue import entry_of
+from data.manifest import manifest_sha256, scan_manifest
 from data.preparing import read_record
+from data.sample import Sample
+from data.splits import SplitsByKey, group_of
+from program.common.errors import DataError
+from program.common.files import plain_file
+from program.common.pool import in_order
 
-__all__ = ("check_manifest",)
+__all__ = ("KINDS", "SHOWN_PER_KIND", "CheckReport", "Problem", "check_manifest")
 
+KINDS = ("line", "missing", "unreadable", "region", "repeated", "duplicate", "leak", "count", "record")
+"""line: not a sample. missing, unreadable: an image file. region: a box that passes the edge of its image. repeated:
+the same question about the same file twice. duplicate: the same bytes in two groups. leak: a group or an image in two
+splits. count: other than the release's. record: the manifest is not the one its record describes."""
+
+SHOWN_PER_KIND = 20
 BLOCK = 256
+
+_ORIENTATION, _TURNED = 0x0112, range(5, 9)
+"""EXIF: the tag that says how an image is turned, and its values that swap width and height."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong; `line` is where in the manifest, None for the whole of it."""
+
+    kind: str
+    line: int | None
+    message: str
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """The outcome of a check; clean when `counts` is empty."""
+
+    manifest: str
+    sha256: str
+    dataset: str | None
+    decoded: bool
+    lines: int = 0
+    images: int = 0
+    """Distinct image files, references among them."""
+    groups: int = 0
+    splits: Counter[str] = field(default_factory=Counter)
+    tasks: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Number of problems by kind."""
+    notes: Counter[str] = field(default_factory=Counter)
+    """What is worth knowing and no fault, with its number."""
+    problems: list[Problem] = field(default_factory=list)
+    """The first 20 of each kind."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is no problem."""
+        return not self.counts
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON's types."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problems"}
+        return {"clean": self.clean, **plain, "problems": [asdict(problem) for problem in self.problems]}
+
+    def add(self, kind: str, line: int | None, message: str) -> None:
+        """Count a problem, and keep it while there are few of its kind."""
+        self.counts[kind] += 1
+        if self.counts[kind] <= SHOWN_PER_KIND:
+            self.problems.append(Problem(kind, line, message))
 
 
 def check_manifest(
@@ -36,41 +97,147 @@ def check_manifest(
     files are read and hashed, not decoded. Raises DataError when the manifest cannot be read at all.
     """
     path = Path(path)
+    if dataset is not None:
+        entry_of(dataset)
     report = CheckReport(str(path), manifest_sha256(path), dataset, decode)
-    ledger = Ledger(report)
-    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        for block in _blocks(scan_manifest(path)):
-            ledger.read_files([s for _, s in block if isinstance(s, Sample)], pool, decode=decode)
-            for line, sample in block:
-                report.lines += 1
-                if isinstance(sample, DataError):
-                    report.add("line", line, str(sample).partition(f"line {line}: ")[2] or str(sample))
-                else:
-                    ledger.enter(line, sample)
-            on_lines(len(block))
-    report.images, report.groups = len(ledger.files), len(ledger.groups)
-    _check_counts(path, report)
+    checker, lines = _Checker(report), scan_manifest(path)
+    while block := list(islice(lines, BLOCK)):
+        checker.read_files((s for _, s in block if isinstance(s, Sample)), workers or os.cpu_count() or 1)
+        for number, sample in block:
+            report.lines += 1
+            if isinstance(sample, DataError):
+                report.add("line", number, str(sample).partition(f"line {number}: ")[2] or str(sample))
+            else:
+                checker.check(number, sample)
+        on_lines(len(block))
+    report.images, report.groups = len(checker.files), len(checker.groups)
+    _check_release(path, report)
     return report
 
 
-def _check_counts(path: Path, report: CheckReport) -> None:
-    record = read_record(path)
-    if record is not None and record.get("manifest_sha256") != report.sha256:
+def _check_release(path: Path, report: CheckReport) -> None:
+    record = read_record(path) or {}
+    if record and record.get("manifest_sha256") != report.sha256:
         report.add(
             "record", None, "the manifest was changed since it was prepared; prepare it again or remove the record"
         )
-    name = report.dataset or (record or {}).get("dataset")
+    name = report.dataset or record.get("dataset")
     report.dataset = name if isinstance(name, str) else None
     if report.dataset is None:
         return
-    entry = catalogue().get(report.dataset)
-    if entry is None:
-        raise DataError(f"dataset {report.dataset!r}: is not known; known: {', '.join(catalogue())}")
-    for what, found, expected in (("lines", report.lines, entry.count), ("groups", report.groups, entry.groups)):
-        if expected is not None and found != expected:
-            report.add("count", None, f"{found} {what}, the full release of {entry.name} has {expected}")
+    entry = entry_of(report.dataset)
+    for what, count, expected in (("lines", report.lines, entry.count), ("groups", report.groups, entry.groups)):
+        if expected is not None and count != expected:
+            report.add("count", None, f"{count} {what}, the full release of {entry.name} has {expected}")
 
 
-def _blocks(lines: Iterator[Any]) -> Iterator[list[Any]]:
-    while block := list(islice(lines, BLOCK)):
-        yield block
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The hash of a file's content and its size as displayed, or its fault."""
+
+    digest: bytes | None = None
+    size: tuple[int, int] = (0, 0)
+    """Width and height in pixels; zeros where the file was not decoded."""
+    kind: str = ""
+    fault: str = ""
+
+
+class _Checker:
+    """Holds each line against all lines before it."""
+
+    def __init__(self, report: CheckReport) -> None:
+        self.report = report
+        self.files: dict[str, _File] = {}
+        self.groups: dict[str, int] = {}
+        """The first line of each group."""
+        self._questions: dict[bytes, int] = {}
+        self._images: dict[bytes, tuple[int, str]] = {}
+        """The first line and the group of each image, by its content."""
+        self._splits_of_group, self._splits_of_content = SplitsByKey[str](), SplitsByKey[bytes]()
+
+    def read_files(self, samples: Iterable[Sample], workers: int) -> None:
+        """Read the files that were not read before, in parallel."""
+        paths = {str(path): None for s in samples for path in (s.image, s.reference) if path is not None}
+        new = [path for path in paths if path not in self.files]
+        contents = in_order(lambda path: _read(path, decode=self.report.decoded), new, workers=workers)
+        self.files.update(zip(new, contents, strict=True))
+
+    def check(self, line: int, sample: Sample) -> None:
+        """Check one line."""
+        self.report.splits[sample.split or "no split"] += 1
+        self.report.tasks[sample.task] += 1
+        if sample.mos is not None and not sample.mos_range[0] <= sample.mos <= sample.mos_range[1]:
+            self.report.notes["scores a little outside their scale"] += 1
+        group = group_of(sample)
+        first = self.groups.setdefault(group, line)
+        if sample.split is not None and (splits := self._splits_of_group.enter(group, sample.split)):
+            message = f"group {group!r} is in {' and '.join(splits)} (first in line {first}); keep it in one split"
+            self.report.add("leak", line, message)
+        self._check_file(line, sample.image, "image", sample)
+        if sample.reference is not None:
+            self._check_file(line, sample.reference, "reference", sample)
+        self._check_regions(line, sample)
+        self._check_question(line, sample)
+        self._check_duplicate(line, sample, group)
+
+    def _check_file(self, line: int, path: Path, role: str, sample: Sample) -> None:
+        file = self.files[str(path)]
+        if file.kind:
+            self.report.add(file.kind, line, f"{role} {str(path)!r} {file.fault}")
+        if file.digest is None or sample.split is None:
+            return
+        if splits := self._splits_of_content.enter(file.digest, sample.split):
+            message = f"{role} {path.name!r} is in {' and '.join(splits)} (by content); keep it in one split"
+            self.report.add("leak", line, message)
+
+    def _check_regions(self, line: int, sample: Sample) -> None:
+        width, height = self.files[str(sample.image)].size
+        for name, (left, top, right, bottom) in (sample.regions or {}).items() if width else ():
+            if left < 0 or top < 0 or right > width or bottom > height:
+                box = f"({left:g}, {top:g}, {right:g}, {bottom:g})"
+                self.report.add("region", line, f"box {box} of {name!r} passes the edge of {sample.image.name!r}, "
+                                f"{width}x{height}; correct it")  # fmt: skip
+
+    def _check_question(self, line: int, sample: Sample) -> None:
+        files = (str(sample.image), str(sample.reference))
+        question = (*files, sample.query, sample.options, sample.mos is None, sample.distortion)
+        digest = hashlib.sha256(repr(question).encode("utf-8", "surrogatepass")).digest()
+        if (first := self._questions.setdefault(digest, line)) != line:
+            self.report.add("repeated", line, f"asks the same of {sample.image.name!r} as line {first}; remove one")
+
+    def _check_duplicate(self, line: int, sample: Sample, group: str) -> None:
+        digest = self.files[str(sample.image)].digest
+        if digest is None:
+            return
+        first, its_group = self._images.setdefault(digest, (line, group))
+        if its_group != group:
+            message = f"image {sample.image.name!r} is that of line {first}, in another group; give both one group"
+            self.report.add("duplicate", line, message)
+        elif first != line:
+            self.report.notes["lines on an image that another line of their group has too"] += 1
+
+
+def _read(path: str, *, decode: bool) -> _File:
+    try:
+        with open(path, "rb", opener=plain_file) as file:
+            data = file.read()
+    except OSError as error:
+        return _File(kind="missing", fault=f"cannot be read ({error.strerror or error}); check the path")
+    digest = hashlib.sha256(data).digest()
+    if not decode:
+        return _File(digest)
+    if not data:
+        return _File(digest, kind="unreadable", fault="is empty; fetch it again")
+    from PIL import Image, UnidentifiedImageError
+
+    # A broken file may fail in any way; whatever it is, it is this image's fault.
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+            turned = image.getexif().get(_ORIENTATION, 1) in _TURNED
+            return _File(digest, image.size[::-1] if turned else image.size)
+    except UnidentifiedImageError:
+        return _File(digest, kind="unreadable", fault="is no image; fetch it again")
+    except Exception as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        return _File(digest, kind="unreadable", fault=f"cannot be decoded ({reason}); fetch it again")

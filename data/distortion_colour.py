@@ -9,14 +9,8 @@ from scipy import ndimage
 from skimage import color
 
 __all__ = (
-    "diffuse_colour",
-    "from_lab",
-    "quantize_colour",
-    "saturate_hsv",
-    "saturate_lab",
-    "shift_colour",
-    "to_lab",
-)
+    "diffuse_colour", "from_lab", "quantize_colour", "saturate_hsv", "saturate_lab", "shift_colour", "to_lab",
+)  # fmt: skip
 
 Floats = NDArray[np.float64]
 

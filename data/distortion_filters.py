@@ -14,18 +14,9 @@ from scipy.interpolate import CubicSpline
 from data.distortion_colour import from_lab, to_lab
 
 __all__ = (
-    "brighten",
-    "change_contrast",
-    "darken",
-    "disk_kernel",
-    "gaussian_blur",
-    "lens_blur",
-    "mean_shift",
-    "motion_blur",
-    "motion_kernel",
-    "sharpen",
-    "smooth",
-)
+    "brighten", "change_contrast", "darken", "disk_kernel", "gaussian_blur", "lens_blur", "mean_shift", "motion_blur",
+    "motion_kernel", "sharpen", "smooth",
+)  # fmt: skip
 
 Floats = NDArray[np.float64]
 

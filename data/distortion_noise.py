@@ -15,19 +15,9 @@ from scipy import ndimage
 from skimage import color
 
 __all__ = (
-    "add_colour_blocks",
-    "colour_component_noise",
-    "compress_jpeg",
-    "compress_jpeg2000",
-    "impulse_noise",
-    "is_grey",
-    "jitter",
-    "move_patches",
-    "multiplicative_noise",
-    "pixelate",
-    "quantize",
-    "white_noise",
-)
+    "add_colour_blocks", "colour_component_noise", "compress_jpeg", "compress_jpeg2000", "impulse_noise", "is_grey",
+    "jitter", "move_patches", "multiplicative_noise", "pixelate", "quantize", "white_noise",
+)  # fmt: skip
 
 Floats = NDArray[np.float64]
 PATCH_PX = 16

@@ -9,9 +9,8 @@ describes no such step, it would undo the mean shift, and it is left out.
 
 import hashlib
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,28 +18,18 @@ from numpy.typing import NDArray
 from data import distortion_colour as colour
 from data import distortion_filters as filters
 from data import distortion_noise as noise
-from data.errors import DataError
 from data.kadid import LEVELS, level_mean
+from program.common.errors import DataError, did_you_mean
+from signatures.schemas import DistortionCategory, category_of
 
 __all__ = (
-    "CATEGORIES",
-    "COLOUR_ONLY",
-    "DISTORTIONS",
-    "EXCLUDED",
-    "IDENTITIES",
-    "Category",
-    "check_distortion",
-    "distort",
-    "distortions_for",
-    "generator_for",
-)
+    "CATEGORIES", "COLOUR_ONLY", "DISTORTIONS", "EXCLUDED", "IDENTITIES", "LIVE_NAMES", "category_named",
+    "check_distortion", "distort", "distortions_for", "generator_for",
+)  # fmt: skip
 
-Category: TypeAlias = Literal[
-    "Blurs", "Color distortions", "Compression", "Noise", "Brightness change", "Sharpness", "Contrast"
-]
 _Function: TypeAlias = Callable[[NDArray[np.float64], float, np.random.Generator], NDArray[np.float64]]
 
-_FUNCTIONS: Mapping[str, tuple[_Function, Category | None]] = MappingProxyType({
+_FUNCTIONS: Mapping[str, tuple[_Function, DistortionCategory | None]] = MappingProxyType({
     "gaussian_blur": (filters.gaussian_blur, "Blurs"),
     "lens_blur": (filters.lens_blur, "Blurs"),
     "motion_blur": (filters.motion_blur, "Blurs"),
@@ -70,7 +59,9 @@ _FUNCTIONS: Mapping[str, tuple[_Function, Category | None]] = MappingProxyType({
 DISTORTIONS: tuple[str, ...] = tuple(_FUNCTIONS)
 """Names of the distortions that are generated, in KADID-10k's order."""
 
-CATEGORIES: Mapping[str, Category | None] = MappingProxyType({name: group for name, (_, group) in _FUNCTIONS.items()})
+CATEGORIES: Mapping[str, DistortionCategory | None] = MappingProxyType(
+    {name: group for name, (_, group) in _FUNCTIONS.items()}
+)
 """The agent's category of each distortion. KADID-10k's groups are blurs, color distortions, compression, noise,
 brightness change, spatial distortions (jitter to color block), and sharpness and contrast, which the agent's
 vocabulary parts in two; it has no word for the spatial ones, hence None."""
@@ -92,7 +83,22 @@ COLOUR_ONLY: frozenset[str] = frozenset(
 )
 """Distortions that mean nothing on a greyscale photograph."""
 
+LIVE_NAMES: Mapping[str, str] = MappingProxyType({
+    "jp2k": "jpeg2000", "wn": "white_noise", "gblur": "gaussian_blur", "fastfading": "jpeg2000_transmission_errors",
+})  # fmt: skip
+"""LIVE's abbreviations as other datasets write them; its fast fading is TID2013's JPEG 2000 transmission errors."""
+
 SMALLEST_SIDE_PX = 64
+
+
+def category_named(distortion: str | None) -> DistortionCategory | None:
+    """Return the category of a distortion by a dataset's name for it; None for no distortion or one outside the seven.
+
+    >>> category_named("wn"), category_named("mean_shift"), category_named("authentic")
+    ('Noise', 'Brightness change', None)
+    """
+    name = LIVE_NAMES.get((distortion or "").casefold(), distortion or "")
+    return CATEGORIES[name] if name in CATEGORIES else category_of(name.replace("_", " "))
 
 
 def distortions_for(image: NDArray[np.uint8]) -> tuple[str, ...]:
@@ -134,9 +140,7 @@ def check_distortion(distortion: str) -> None:
         return
     if distortion in EXCLUDED:
         raise DataError(f"distortion {distortion!r}: is left out ({EXCLUDED[distortion]}); choose another")
-    close = get_close_matches(distortion, DISTORTIONS, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(DISTORTIONS)}"
-    raise DataError(f"distortion {distortion!r}: is not known; {hint}")
+    raise DataError(f"distortion {distortion!r}: is not known{did_you_mean(distortion, DISTORTIONS)}")
 
 
 def _check(image: NDArray[Any]) -> None:

@@ -5,7 +5,6 @@ One reader a dataset, one entry each in configs/datasets.yaml. Readers stream an
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from string import ascii_uppercase
 from types import MappingProxyType
@@ -16,9 +15,9 @@ from data import readers_hub as hub
 from data import readers_questions as questions
 from data import readers_reference as reference
 from data.catalogue import entry_of
-from data.errors import DataError
-from data.manifest import Sample
 from data.release import Release
+from data.sample import Sample
+from program.common.errors import DataError, did_you_mean
 
 __all__ = ("READERS", "Reader", "load")
 
@@ -64,23 +63,21 @@ def load(
 
     `columns`, `mos_range` and `higher_is_better` are for "table" and "huggingface"; `images` takes the images that the
     latter holds as bytes. A file that a label names and the release lacks raises DataError, or, with `on_missing`, is
-    told to it and left out. Raises DataError for an unknown name or a release that is not in its documented layout.
+    passed to it and left out. Raises DataError for an unknown name or a release that is not in its documented layout.
     """
     entry = entry_of(name)
     if not entry.verified:
         logger.warning("dataset %s: its layout is not verified (%s)", name, entry.layout)
     if (columns or mos_range or higher_is_better is not None) and name not in {"table", "huggingface"}:
         raise DataError(f"dataset {name!r}: has columns and a scale of its own; leave --columns and --mos-range away")
-    for field in columns or {}:
+    for field, column in (columns or {}).items():
         if field not in FIELDS:
-            close = get_close_matches(field, FIELDS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(FIELDS[:-26])}, A, B, C, ..."
-            raise DataError(f"--columns {field}={(columns or {})[field]}: {field!r} is no field; {hint}")
+            raise DataError(f"--columns {field}={column}: {field!r} is no field{did_you_mean(field, FIELDS)}")
     release = Release(entry, Path(root).expanduser(), columns or {}, mos_range, higher_is_better, images)
     if name != "huggingface" and not release.root.exists():
         raise DataError(f"dataset {name!r}: there is no {str(release.root)!r}; get it from {entry.source}")
     for sample in READERS[name](release):
-        missing = next((p for p in (sample.image, sample.reference) if p is not None and not p.is_file()), None)
+        missing = sample.missing_file
         if missing is None:
             yield sample
         elif on_missing is None:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from data.errors import DataError
-from data.manifest import Split
+from data.sample import Split
+from program.common.errors import DataError
 
 __all__ = ("LONGEST_SIDE_PX", "PHOTOGRAPHS", "Photograph", "load_photograph", "photograph_bytes")
 
@@ -77,18 +77,12 @@ def photograph_bytes(name: str) -> bytes:
     if name not in PHOTOGRAPHS:
         raise DataError(f"photograph {name!r}: is not known; choose among {', '.join(PHOTOGRAPHS)}")
     photograph = PHOTOGRAPHS[name]
-    mend = f"reinstall it with: pip install --force-reinstall {photograph.distribution}"
     try:
         return files(photograph.package).joinpath(photograph.path).read_bytes()
     except ModuleNotFoundError as error:
-        raise DataError(
-            f"photograph {name!r}: the package {photograph.distribution} is not installed; "
-            f"install it with: pip install {photograph.distribution}"
-        ) from error
+        raise _unusable(photograph, f"the package {photograph.distribution} is not installed") from error
     except OSError as error:
-        raise DataError(
-            f"photograph {name!r}: {photograph.path} is missing in the package {photograph.distribution}; {mend}"
-        ) from error
+        raise _unusable(photograph, f"{photograph.path} is missing in its package") from error
 
 
 def load_photograph(name: str) -> tuple[NDArray[np.uint8], str]:
@@ -98,10 +92,12 @@ def load_photograph(name: str) -> tuple[NDArray[np.uint8], str]:
         with Image.open(io.BytesIO(data)) as picture:
             rgb = picture.convert("RGB")
     except OSError as error:
-        distribution = PHOTOGRAPHS[name].distribution
-        raise DataError(
-            f"photograph {name!r}: is damaged; reinstall it with: pip install --force-reinstall {distribution}"
-        ) from error
+        raise _unusable(PHOTOGRAPHS[name], "is damaged") from error
     scale = min(1.0, LONGEST_SIDE_PX / max(rgb.size))
     size = (round(rgb.width * scale), round(rgb.height * scale))
     return np.array(rgb.resize(size, Image.Resampling.LANCZOS)), hashlib.sha256(data).hexdigest()
+
+
+def _unusable(photograph: Photograph, fault: str) -> DataError:
+    mend = f"pip install --force-reinstall {photograph.distribution}"
+    return DataError(f"photograph {photograph.name!r}: {fault}; install its package anew: {mend}")

@@ -2,16 +2,15 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.arguments import Parser, whole_number
-from data.command import EXIT_PROBLEMS, progress_bar, run_command
+from program.common.cli import EXIT_PROBLEMS, Parser, run_command, whole_number
 
 if TYPE_CHECKING:
-    from data.manifest import Sample
     from data.preparing import Prepared
+    from data.sample import Sample
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if not arguments.list and not (arguments.name and arguments.root and arguments.out):
         parser.error("give NAME, --root and --out, or --list")
-    return run_command(lambda: _list(arguments) if arguments.list else _prepare(arguments))
+    return run_command(lambda: _list(arguments) if arguments.list else _prepare(arguments), kept="nothing was written")
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
@@ -52,43 +51,35 @@ def _prepare(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from data.catalogue import entry_of
+    from data.loaders import load
     from data.preparing import prepare
+    from program.common.progress import progress
 
     entry, left_out = entry_of(arguments.name), list[Path]()
     if not entry.verified:
         sys.stderr.write(f"warning: the layout of {entry.name} is not verified; {entry.layout}\n")
-    with progress_bar(f"Reading {entry.name}", entry.count) as advance:
-        samples = _read(arguments, advance, left_out.append)
+    with progress(f"Reading {entry.name}", entry.count) as advance:
+        samples = load(
+            arguments.name, arguments.root, columns=arguments.columns, mos_range=arguments.mos_range,
+            higher_is_better=False if arguments.lower_is_better else None, images=arguments.out.parent / "images",
+            on_missing=(lambda _, path: left_out.append(path)) if arguments.allow_missing else None,
+        )  # fmt: skip
         prepared = prepare(
-            entry,
-            samples,
-            arguments.out,
-            fractions=arguments.fractions,
-            seed=arguments.seed,
+            entry, _counted(samples, advance), arguments.out, fractions=arguments.fractions, seed=arguments.seed,
             missing=lambda: len(left_out),
-        )
-    told = (
-        json.dumps(asdict(prepared), indent=2, ensure_ascii=False) if arguments.json else _told(prepared, arguments.out)
-    )
-    sys.stdout.write(told + "\n")
+        )  # fmt: skip
+    record = json.dumps(asdict(prepared), indent=2, ensure_ascii=False)
+    sys.stdout.write((record if arguments.json else _as_text(prepared, arguments.out)) + "\n")
     return EXIT_PROBLEMS if prepared.leaks else 0
 
 
-def _read(
-    arguments: argparse.Namespace, advance: Callable[[int], None], leave_out: Callable[[Path], None]
-) -> "Iterator[Sample]":
-    from data.loaders import load
-
-    for sample in load(
-        arguments.name, arguments.root, columns=arguments.columns, mos_range=arguments.mos_range,
-        higher_is_better=False if arguments.lower_is_better else None, images=arguments.out.parent / "images",
-        on_missing=(lambda _, path: leave_out(path)) if arguments.allow_missing else None,
-    ):  # fmt: skip
-        advance(1)
+def _counted(samples: "Iterable[Sample]", advance: Callable[[], None]) -> "Iterator[Sample]":
+    for sample in samples:
+        advance()
         yield sample
 
 
-def _told(prepared: "Prepared", out: Path) -> str:
+def _as_text(prepared: "Prepared", out: Path) -> str:
     sizes = ", ".join(
         f"{name} {prepared.splits[name]}" for name in ("train", "validation", "test") if name in prepared.splits
     )
@@ -115,8 +106,8 @@ def _list(arguments: argparse.Namespace) -> int:
     from data.catalogue import catalogue
 
     if arguments.json:
-        listed = [entry.model_dump(mode="json") for entry in catalogue().values()]
-        sys.stdout.write(json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+        entries = [entry.model_dump(mode="json") for entry in catalogue().values()]
+        sys.stdout.write(json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
         return 0
     for name, entry in catalogue().items():
         note = "" if entry.verified else " (layout not verified)"

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from data.catalogue import DatasetEntry
-from data.errors import DataError
-from data.manifest import Sample, manifest_sha256, read_manifest, write_manifest
-from data.splits import FRACTIONS, find_leaks, group_of, plan_splits, with_splits
+from data.manifest import manifest_sha256, read_manifest, write_manifest
+from data.sample import Sample
+from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits, with_splits
+from program.common.errors import DataError
+from program.common.files import plain_file, write_whole
 
 __all__ = ("Prepared", "prepare", "read_record", "record_path")
 
@@ -75,8 +77,13 @@ def prepare(
         write_manifest(out, split)
     finally:
         stage.unlink(missing_ok=True)
-    prepared = _described(entry, out, split_by, digest, seed, fractions or FRACTIONS, missing())
-    _write_record(record_path(out), asdict(prepared))
+    prepared = Prepared(
+        dataset=entry.name, manifest=out.name, manifest_sha256=manifest_sha256(out), expected=entry.count,
+        missing=missing(), split_by=split_by, split_sha256=digest, seed=seed, fractions=fractions or FRACTIONS,
+        verified=entry.verified, source=entry.source, licence=entry.licence, citation=entry.citation,
+        **_counts(out),
+    )  # fmt: skip
+    write_whole(record_path(out), json.dumps(asdict(prepared), indent=2, ensure_ascii=False) + "\n")
     return prepared
 
 
@@ -88,7 +95,8 @@ def record_path(manifest: Path) -> Path:
 def read_record(manifest: Path) -> dict[str, Any] | None:
     """Return the record of a prepared manifest, or None where there is none of a file with its name."""
     try:
-        record = json.loads(record_path(manifest).read_text(encoding="utf-8"))
+        with open(record_path(manifest), encoding="utf-8", opener=plain_file) as file:
+            record = json.load(file)
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) and record.get("manifest", manifest.name) == manifest.name else None
@@ -112,30 +120,18 @@ def _assigned(
     return with_splits(read_manifest(stage), plan), "content", plan.sha256
 
 
-def _described(
-    entry: DatasetEntry, out: Path, split_by: str, digest: str | None, seed: int, fractions: Fractions, missing: int
-) -> Prepared:
-    from data.keys import KeyTable
-
-    splits, tasks, groups, unlabelled = Counter[str](), Counter[str](), KeyTable(), 0
-    for sample in read_manifest(out):
+def _counts(manifest: Path) -> dict[str, Any]:
+    splits, tasks, unlabelled = Counter[str](), Counter[str](), 0
+    groups, leaks, by_group = set[str](), set[str](), SplitsByKey[str]()
+    for sample in read_manifest(manifest):
+        group = group_of(sample)
         splits[str(sample.split)] += 1
         tasks[sample.task] += 1
         unlabelled += not sample.is_labelled
-        groups.number(group_of(sample))
-    return Prepared(
-        dataset=entry.name, manifest=out.name, manifest_sha256=manifest_sha256(out), samples=splits.total(),
-        expected=entry.count, missing=missing, groups=len(groups), splits=dict(splits), split_by=split_by,
-        split_sha256=digest, seed=seed, fractions=fractions, leaks=len(find_leaks(read_manifest(out))),
-        tasks=dict(tasks), unlabelled=unlabelled, verified=entry.verified,
-        source=entry.source, licence=entry.licence, citation=entry.citation,
-    )  # fmt: skip
-
-
-def _write_record(path: Path, record: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        groups.add(group)
+        if sample.split is not None and by_group.enter(group, sample.split):
+            leaks.add(group)
+    return {
+        "samples": splits.total(), "splits": dict(splits), "tasks": dict(tasks), "unlabelled": unlabelled,
+        "groups": len(groups), "leaks": len(leaks),
+    }  # fmt: skip

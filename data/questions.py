@@ -5,9 +5,10 @@ are spread evenly over their texts and over the letters, so a constant answer ea
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
@@ -58,15 +59,8 @@ class Question:
     answer: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    kind: QuestionKind
-    photograph: str
-    version: Version
-    query: str
-    right: str
-    wrong: tuple[str, ...]
-
+_Draft: TypeAlias = tuple[QuestionKind, str, Version, str, str, Sequence[str]]
+"""A question before its options have letters: kind, photograph, version, query, right answer, wrong answers."""
 
 _PLAIN = "No visible distortion"
 _LABELS: Mapping[str, str] = {
@@ -127,11 +121,8 @@ def make_questions(versions: Mapping[str, Sequence[Version]]) -> list[Question]:
     "Which" and "severity" ask twice per photograph and right answer, "yes_no" once per subject and
     answer, where the versions allow it. Versions include the photograph itself where it may be asked about.
     """
-    drafts: list[_Draft] = []
-    for photograph, every in versions.items():
-        drafts += _which(photograph, every)
-        drafts += _severity(photograph, every)
-        drafts += _yes_no(photograph, every)
+    makers = (_which, _severity, _yes_no)
+    drafts = (draft for photograph, every in versions.items() for make in makers for draft in make(photograph, every))
     return _lettered(drafts)
 
 
@@ -147,7 +138,7 @@ def _which(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
                 x for x in (*labels, _PLAIN) if x != label and x not in _ALSO_TRUE.get(version.distortion or "", ())
             ]
             if len(others) >= 3:
-                yield _Draft("which", photograph, version, query, label, tuple(_pick(rng, others, 3)))
+                yield "which", photograph, version, query, label, _pick(rng, others, 3)
 
 
 def _severity(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
@@ -155,9 +146,9 @@ def _severity(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
     words = [word.capitalize() for word in get_args(Severity)]
     for severity in get_args(Severity):
         right = severity.capitalize()
-        wrong = tuple(word for word in words if word != right)
+        wrong = [word for word in words if word != right]
         for version in _pick(rng, [v for v in versions if v.category and v.severity == severity], PER_LABEL):
-            yield _Draft("severity", photograph, version, _HOW_SEVERE[version.category or ""], right, wrong)
+            yield "severity", photograph, version, _HOW_SEVERE[version.category or ""], right, wrong
 
 
 def _yes_no(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
@@ -167,27 +158,23 @@ def _yes_no(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
         no = _pick(rng, [v for v in versions if v.distortion is None or v.distortion in for_no], 1)
         # One without the other would make one answer the better guess.
         if yes and no:
-            yield _Draft("yes_no", photograph, yes[0], query, "Yes", ("No",))
-            yield _Draft("yes_no", photograph, no[0], query, "No", ("Yes",))
+            yield "yes_no", photograph, yes[0], query, "Yes", ["No"]
+            yield "yes_no", photograph, no[0], query, "No", ["Yes"]
 
 
 def _lettered(drafts: Iterable[_Draft]) -> list[Question]:
     """Give options their letters: per kind and right answer, the right one goes round the letters."""
-    counts: dict[tuple[str, str], int] = {}
-    starts: dict[str, dict[str, int]] = {}
+    counts, starts = Counter[tuple[str, str]](), dict[str, dict[str, int]]()
     questions = []
-    for number, draft in enumerate(drafts):
-        known = starts.setdefault(draft.kind, {})
-        start = known.setdefault(draft.right, len(known))
-        seen = counts.get((draft.kind, draft.right), 0)
-        counts[draft.kind, draft.right] = seen + 1
-        place = (start + seen) % (len(draft.wrong) + 1)
-        texts = _pick(_generator(draft.photograph, f"{draft.kind}/{number}"), draft.wrong, len(draft.wrong))
-        texts.insert(place, draft.right)
+    for number, (kind, photograph, version, query, right, wrong) in enumerate(drafts):
+        starts_of_kind = starts.setdefault(kind, {})
+        start = starts_of_kind.setdefault(right, len(starts_of_kind))
+        place = (start + counts[kind, right]) % (len(wrong) + 1)
+        counts[kind, right] += 1
+        texts = _pick(_generator(photograph, f"{kind}/{number}"), wrong, len(wrong))
+        texts.insert(place, right)
         options = dict(zip(LETTERS, texts, strict=False))
-        questions.append(
-            Question(draft.kind, draft.photograph, draft.version, draft.query, options, LETTERS[place])
-        )  # fmt: skip
+        questions.append(Question(kind, photograph, version, query, options, LETTERS[place]))
     return questions
 
 

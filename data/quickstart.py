@@ -16,12 +16,9 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +28,14 @@ from PIL import Image
 
 from data.catalogue import catalogue
 from data.distortions import DISTORTIONS, check_distortion, distort, distortions_for, generator_for
-from data.errors import DataError
 from data.kadid import LEVELS, level_means_sha256
 from data.manifest import write_manifest
 from data.photographs import LONGEST_SIDE_PX, PHOTOGRAPHS, load_photograph, photograph_bytes
 from data.questions import Version
 from data.quickstart_lines import Images, lines_with_reference, lines_without_reference
+from program.common.errors import DataError
+from program.common.pool import in_order
+from program.common.progress import progress as progress_bar
 
 __all__ = ("DATASETS", "FULL", "QuickstartPlan", "build_quickstart", "resolve_dataset")
 
@@ -83,22 +82,21 @@ def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool
     """
     if str(name_or_path) in DATASETS:
         return build_quickstart(cache_dir, progress=progress).with_name(DATASETS[str(name_or_path)])
-    path = Path(name_or_path).expanduser()
+    path, name = Path(name_or_path).expanduser(), str(name_or_path)
     if path.is_file():
         return path
-    shown = str(name_or_path)
-    if shown in catalogue():
+    if name in catalogue():
         raise DataError(
-            f"dataset {shown!r}: give its prepared manifest; to make one: python -m data.prepare {shown} --root DIR "
-            f"--out {shown}/manifest.jsonl"
+            f"dataset {name!r}: give its prepared manifest; to make one: python -m data.prepare {name} --root DIR "
+            f"--out {name}/manifest.jsonl"
         )
     if path.is_dir():
         inside = ", ".join(sorted(p.name for p in path.glob("*.jsonl"))) or "none is there; make one"
-        raise DataError(f"dataset {shown!r}: is a folder; give a manifest in it ({inside})")
+        raise DataError(f"dataset {name!r}: is a folder; give a manifest in it ({inside})")
     beside = [str(p) for p in path.parent.glob("*.jsonl")] if path.parent.is_dir() else []
-    close = get_close_matches(shown, [*DATASETS, *beside], n=1)
+    close = get_close_matches(name, [*DATASETS, *beside], n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"give a manifest's path or {' or '.join(DATASETS)}"
-    raise DataError(f"dataset {shown!r}: neither a known name nor a file; {hint}")
+    raise DataError(f"dataset {name!r}: neither a known name nor a file; {hint}")
 
 
 def build_quickstart(
@@ -142,9 +140,7 @@ def _build(folder: Path, plan: QuickstartPlan, *, progress: bool, workers: int) 
 def _put_in_place(temporary: Path, folder: Path) -> None:
     if folder.exists() and not _is_whole(folder):
         logger.warning("quickstart folder %s was damaged; it is made anew", folder.name)
-        broken = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
-        os.replace(folder, broken)
-        shutil.rmtree(broken, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     try:
         os.replace(temporary, folder)
     except OSError:
@@ -163,53 +159,42 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _clear_stale(cache_dir: Path) -> None:
-    for left in cache_dir.glob(".quickstart-*.tmp"):
+    for folder in cache_dir.glob(".quickstart-*.tmp"):
         try:
-            old = time.time() - left.stat().st_mtime > STALE_AFTER_S
+            old = time.time() - folder.stat().st_mtime > STALE_AFTER_S
         except OSError:
             continue
         if old:
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _make_images(folder: Path, plan: QuickstartPlan, *, progress: bool, workers: int) -> Images:
     for distortion in plan.distortions:
         check_distortion(distortion)
-    images: dict[str, dict[Version, str]] = {}
-    jobs: list[tuple[str, Version, Callable[[], str]]] = []
-    for name in plan.photographs:
-        pixels, _ = load_photograph(name)
-        jobs.append((name, Version(), partial(_store, folder, pixels)))
-        fitting = set(distortions_for(pixels))
-        for distortion in (d for d in plan.distortions if d in fitting):
-            jobs += [
-                (name, Version(distortion, level), partial(_distort, folder, name, pixels, distortion, level))
-                for level in plan.levels
-            ]
-    with ThreadPoolExecutor(workers) as pool, _bar(len(jobs), shown=progress) as advance:
-        futures = [pool.submit(job) for _, _, job in jobs]
-        for future in futures:
-            future.add_done_callback(lambda _: advance())
-        _finish(futures, pool)
-    for (name, version, _), future in zip(jobs, futures, strict=True):
-        images.setdefault(name, {})[version] = future.result()
+    photographs = {name: load_photograph(name)[0] for name in plan.photographs}
+    jobs = [(name, version) for name, pixels in photographs.items() for version in _versions(pixels, plan)]
+    with progress_bar("Making quickstart images", len(jobs), shown=progress) as advance:
+
+        def make(job: tuple[str, Version]) -> str:
+            name, version = job
+            pixels = photographs[name]
+            if version.distortion is not None:
+                rng = generator_for(name, version.distortion, version.level)
+                pixels = distort(pixels, version.distortion, version.level, rng)
+            file = _store(folder, pixels)
+            advance(facts=version.distortion or "undistorted")
+            return file
+
+        files = in_order(make, jobs, workers=workers)
+    images: dict[str, dict[Version, str]] = {name: {} for name in photographs}
+    for (name, version), file in zip(jobs, files, strict=True):
+        images[name][version] = file
     return images
 
 
-def _finish(futures: list[Future[str]], pool: ThreadPoolExecutor) -> None:
-    """Wait for all; on the first failure or Ctrl-C, start nothing more."""
-    try:
-        wait(futures, return_when=FIRST_EXCEPTION)
-        for future in futures:
-            if future.done():
-                future.result()
-    except BaseException:
-        pool.shutdown(wait=True, cancel_futures=True)
-        raise
-
-
-def _distort(folder: Path, name: str, pixels: NDArray[np.uint8], distortion: str, level: int) -> str:
-    return _store(folder, distort(pixels, distortion, level, generator_for(name, distortion, level)))
+def _versions(pixels: NDArray[np.uint8], plan: QuickstartPlan) -> list[Version]:
+    fitting = set(distortions_for(pixels))
+    return [Version(), *(Version(d, level) for d in plan.distortions if d in fitting for level in plan.levels)]
 
 
 def _store(folder: Path, pixels: NDArray[np.uint8]) -> str:
@@ -220,18 +205,3 @@ def _store(folder: Path, pixels: NDArray[np.uint8]) -> str:
     # Two threads may hold the same image (identities); each writes the same bytes.
     path.write_bytes(data)
     return path.name
-
-
-@contextmanager
-def _bar(total: int, *, shown: bool) -> Iterator[Callable[[], None]]:
-    if not shown:
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    # Standard output belongs to the command's result.
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("Making quickstart images", total=total)
-        yield lambda: bar.advance(task)

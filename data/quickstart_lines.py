@@ -1,4 +1,4 @@
-"""The lines of the quickstart's manifests: scores, questions, and what is known of each image."""
+"""The lines of the quickstart's manifests: scores, questions, and facts about each image."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,9 +7,9 @@ from typing import Any, TypeAlias, get_args
 
 from data.distortions import CATEGORIES, IDENTITIES
 from data.kadid import level_mean, severity_of
-from data.manifest import Sample, Split
 from data.photographs import PHOTOGRAPHS
-from data.questions import Question, Version, make_questions
+from data.questions import Version, make_questions
+from data.sample import Sample, Split
 
 __all__ = ("LABEL_NOTE", "SCORING_QUERIES", "Images", "lines_with_reference", "lines_without_reference")
 
@@ -27,51 +27,44 @@ LABEL_NOTE = "mean human score of this distortion and level over KADID-10k's 81 
 
 def lines_without_reference(images: Images, folder: Path) -> list[Sample]:
     """Return the scoring lines and the multiple-choice questions; the images lie in `folder`."""
-    return _in_hash_order([*_scoring(images, folder), *_asking(images, folder)])
+    return _in_hash_order([*_scoring_lines(images, folder), *_question_lines(images, folder)])
 
 
 def lines_with_reference(images: Images, folder: Path) -> list[Sample]:
     """Return the scoring lines with their undistorted photograph as reference."""
-    return _in_hash_order(_scoring(images, folder, with_reference=True))
+    return _in_hash_order(_scoring_lines(images, folder, with_reference=True))
 
 
-def _scoring(images: Images, folder: Path, *, with_reference: bool = False) -> Iterator[Sample]:
+def _scoring_lines(images: Images, folder: Path, *, with_reference: bool = False) -> Iterator[Sample]:
     for name, versions in images.items():
         reference = folder / versions[Version()] if with_reference else None
         for number, (version, file) in enumerate((v, f) for v, f in versions.items() if v.distortion):
-            mean = level_mean(version.distortion or "", version.level)
             yield Sample(
                 id=f"{name}/{version.distortion}/{version.level}",
                 image=folder / file,
                 reference=reference,
                 query=SCORING_QUERIES[number % len(SCORING_QUERIES)],
-                mos=mean.mos,
-                **_about(name, version),
+                mos=level_mean(version.distortion or "", version.level).mos,
+                **_facts(name, version),
             )
 
 
-def _asking(images: Images, folder: Path) -> Iterator[Sample]:
+def _question_lines(images: Images, folder: Path) -> Iterator[Sample]:
     for split in get_args(Split):
         versions = {n: tuple(v) for n, v in images.items() if PHOTOGRAPHS[n].split == split}
         for number, question in enumerate(make_questions(versions)):
-            yield _question_sample(question, number, folder / images[question.photograph][question.version])
+            yield Sample(
+                id=f"{question.photograph}/{question.kind}/{number:03d}",
+                image=folder / images[question.photograph][question.version],
+                query=question.query,
+                options=dict(question.options),
+                answer=question.answer,
+                **_facts(question.photograph, question.version, question_type=question.kind),
+            )
 
 
-def _question_sample(question: Question, number: int, image: Path) -> Sample:
-    about = _about(question.photograph, question.version)
-    about["metadata"]["question_type"] = question.kind
-    return Sample(
-        id=f"{question.photograph}/{question.kind}/{number:03d}",
-        image=image,
-        query=question.query,
-        options=dict(question.options),
-        answer=question.answer,
-        **about,
-    )
-
-
-def _about(name: str, version: Version) -> dict[str, Any]:
-    """Return what is known of an image beside its score.
+def _facts(name: str, version: Version, **more: str) -> dict[str, Any]:
+    """Return the fields of an image beside its score and question; `more` goes to the metadata.
 
     "label_std" is the deviation of KADID-10k's images from the score, not of people's opinions of this one.
     """
@@ -87,7 +80,9 @@ def _about(name: str, version: Version) -> dict[str, Any]:
             "identity": (version.distortion, version.level) in IDENTITIES,
             "label_note": LABEL_NOTE,
         }
-    return {"group": name, "split": photograph.split, "distortion": version.distortion, "metadata": metadata}
+    return {
+        "group": name, "split": photograph.split, "distortion": version.distortion, "metadata": metadata | more
+    }  # fmt: skip
 
 
 def _in_hash_order(samples: Iterable[Sample]) -> list[Sample]:

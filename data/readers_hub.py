@@ -6,16 +6,16 @@ are stored as PNG where it holds pixels only; files are named by their content.
 
 import hashlib
 import io
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data.errors import DataError
-from data.manifest import Sample
 from data.readers_questions import SPLIT_WORDS, sample_from_row
-from data.release import Release
+from data.release import Release, Row
+from data.sample import Sample
+from program.common.errors import DataError
+from program.common.files import plain_file, write_whole
 
 __all__ = ("huggingface",)
 
@@ -32,14 +32,14 @@ def huggingface(release: Release) -> Iterator[Sample]:
     for split, rows in _splits(release.root):
         columns = _image_columns(rows, release)
         for number, row in enumerate(_undecoded(rows, columns, release)):
-            where = f"{str(release.root)!r}, {split} row {number + 1}"
+            place = f"{split} row {number + 1}"
             fields: dict[str, Any] = {"id": f"{split}/{number:07d}", "split": SPLIT_WORDS.get(split.casefold())}
             fields |= {name: value for name, value in row.items() if name not in columns.values()}
             for field, column in columns.items():
                 if row[column] is not None:
-                    fields[field] = str(_store(row[column], folder, where))
+                    fields[field] = str(_store(row[column], folder, f"{str(release.root)!r}, {place}"))
             others = {field: column for field, column in release.columns.items() if field not in columns}
-            yield sample_from_row(replace(release, columns=others), fields, folder, where)
+            yield sample_from_row(replace(release, columns=others), Row(release.root, place, fields), folder)
 
 
 def _splits(root: Path) -> Iterator[tuple[str, Any]]:
@@ -85,14 +85,14 @@ def _image_columns(rows: Any, release: Release) -> dict[str, str]:
     images = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
     image = release.columns.get("image") or next((name for name in ("image", *images) if name in features), None)
     reference = release.columns.get("reference") or ("reference" if "reference" in images else None)
-    found = {field: name for field, name in (("image", image), ("reference", reference)) if name is not None}
-    missing = [name for name in found.values() if name not in features]
+    columns = {field: name for field, name in (("image", image), ("reference", reference)) if name is not None}
+    missing = [name for name in columns.values() if name not in features]
     if not image or missing:
         raise DataError(
             f"dataset {str(release.root)!r}: has no image column {missing[0] if missing else ''!r} but "
             f"{', '.join(features) or 'no columns'}; name it with --columns image=NAME"
         )
-    return found
+    return columns
 
 
 def _undecoded(rows: Any, columns: Mapping[str, str], release: Release) -> Iterator[Mapping[str, Any]]:
@@ -116,7 +116,8 @@ def _store(image: Any, folder: Path, where: str) -> Path:
 
     data: Any = image.get("bytes") if isinstance(image, Mapping) else image
     if data is None and isinstance(image, Mapping) and image.get("path"):
-        data = Path(image["path"]).read_bytes()
+        with open(image["path"], "rb", opener=plain_file) as file:
+            data = file.read()
     if not isinstance(data, bytes):
         buffer = io.BytesIO()
         (data if isinstance(data, Image.Image) else Image.fromarray(data)).save(buffer, "PNG")
@@ -128,7 +129,5 @@ def _store(image: Any, folder: Path, where: str) -> Path:
         raise DataError(f"dataset {where}: the image cannot be opened; correct or remove the row") from error
     path = folder / f"{hashlib.sha256(data).hexdigest()}{suffix}"
     if not path.is_file():
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
+        write_whole(path, data)
     return path

@@ -3,28 +3,24 @@
 import json
 import math
 import re
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from pydantic import ValidationError
 
-from data.errors import DataError
-from data.faults import close_field, fault_of
-from data.keys import KeyTable
-from data.manifest import Sample, Split, is_far_outside
-from data.release import Release, read_csv
+from data.release import Release, Row, read_csv
+from data.sample import Sample, Split, close_field, fault_of, is_far_outside
+from program.common.errors import DataError
 
-__all__ = ("agenticiqa_eval", "qbench_dev", "qbench_test", "question_type", "sample_from_row", "table")
+__all__ = ("SPLIT_WORDS", "agenticiqa_eval", "qbench_dev", "qbench_test", "question_type", "sample_from_row", "table")
 
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 SPLIT_WORDS: Mapping[str, Split] = {
     "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
     "dev": "validation", "test": "test", "testing": "test",
 }  # fmt: skip
-NUMBERS = ("mos", "mos_std")
-TEXTS = ("query", "distortion", "group")
 
 
 def qbench_dev(release: Release) -> Iterator[Sample]:
@@ -38,16 +34,17 @@ def qbench_test(release: Release) -> Iterator[Sample]:
 
 
 def agenticiqa_eval(release: Release) -> Iterator[Sample]:
-    """Read questions in the layout assumed for AgenticIQA-Eval, which is not published."""
+    """Read questions in the layout assumed for AgenticIQA-Eval, which is not published.
+
+    `question_type` is the component that a question is about; the whole program answers each.
+    """
     names = ("planner", "executor_distortion", "executor_tool", "summarizer")
     release.file(*(f"{name}.json" for name in names))
     for name in names:
         path = release.root / f"{name}.json"
-        if not path.is_file():
-            continue
-        for number, row in enumerate(_records(path), start=1):
-            fields = {"id": f"{name}/{number:04d}", "question_type": name, **row}
-            yield sample_from_row(release, fields, path.parent, f"{str(path)!r}, question {number}")
+        for number, row in enumerate(_records(path, "question") if path.is_file() else (), start=1):
+            cells = {"id": f"{name}/{number:04d}", "question_type": name, **row.cells}
+            yield sample_from_row(release, replace(row, cells=cells), path.parent)
 
 
 def table(release: Release) -> Iterator[Sample]:
@@ -55,36 +52,22 @@ def table(release: Release) -> Iterator[Sample]:
     path = release.root
     if not path.is_file():
         raise DataError(f"table {str(path)!r}: is not a file; give the .json, .jsonl or .csv with --root")
-    rows = read_csv(path) if path.suffix.casefold() == ".csv" else _records(path)
-    column, scores = release.columns.get("mos", "mos"), _ScoresByImage()
-    for number, row in enumerate(rows, start=1):
-        where = f"{str(path)!r}, row {number}"
-        sample = sample_from_row(release, {"id": f"{number:06d}", **row}, path.parent, where)
-        if sample.mos is None and sample.query is None and sample.options is None and column in row:
-            raise DataError(f"table {where}: column {column!r} is blank; give the score, or remove the row")
-        scores.enter(number, sample, where)
+    rows = read_csv(path) if path.suffix.casefold() == ".csv" else _records(path, "row")
+    column, scores = release.columns.get("mos", "mos"), dict[tuple[str, str, str | None], tuple[int, float]]()
+    for number, cells in enumerate((row.cells for row in rows), start=1):
+        row = Row(path, f"row {number}", {"id": f"{number:06d}", **cells})
+        sample = sample_from_row(release, row, path.parent)
+        if sample.mos is not None:
+            question = (str(sample.image), str(sample.reference), sample.query)
+            first, score = scores.setdefault(question, (number, sample.mos))
+            if score != sample.mos:
+                raise row.error(
+                    f"image {sample.image.name!r} has the score {sample.mos:g} and in row {first} {score:g}; keep one, "
+                    "or give their mean"
+                )
+        elif sample.query is None and sample.options is None and column in cells:
+            raise row.error(f"column {column!r} is blank; give the score, or remove the row")
         yield sample
-
-
-class _ScoresByImage:
-    """The score that each image (with its reference and question) got first, in a few bytes a row."""
-
-    def __init__(self) -> None:
-        self._images, self._scores, self._rows = KeyTable(), array("d"), array("I")
-
-    def enter(self, row: int, sample: Sample, where: str) -> None:
-        """Keep a sample's score; DataError where the same image has another one."""
-        if sample.mos is None:
-            return
-        number, is_new = self._images.number(repr((str(sample.image), str(sample.reference), sample.query)))
-        if is_new:
-            self._scores.append(sample.mos)
-            self._rows.append(row)
-        elif self._scores[number] != sample.mos:
-            raise DataError(
-                f"table {where}: image {sample.image.name!r} has the score {sample.mos:g} and in row "
-                f"{self._rows[number]} {self._scores[number]:g}; keep one, or give their mean"
-            )
 
 
 def question_type(question: str, options: Mapping[str, str]) -> str:
@@ -98,129 +81,132 @@ def question_type(question: str, options: Mapping[str, str]) -> str:
     return "how" if re.search(r"\bhow\b", question, re.IGNORECASE) else "what"
 
 
-def sample_from_row(release: Release, row: Mapping[str, Any], folder: Path, where: str) -> Sample:
+def sample_from_row(release: Release, row: Row, folder: Path) -> Sample:
     """Return the sample that a row with columns of the manifest's names (or --columns) stands for.
 
-    Raises DataError naming the row for a column that is not there and for anything that cannot be used.
+    Paths in it are relative to `folder`. Raises DataError naming the row for a column that is not there and for
+    anything that cannot be used.
     """
-    absent = [name for name in release.columns.values() if name not in row]
+    absent = [name for name in release.columns.values() if name not in row.cells]
     if absent:
-        raise DataError(f"table {where}: has no column {absent[0]!r}; it has {', '.join(n for n in row if n != 'id')}")
-    row = _renamed(row, release.columns)
-    for name in row:
+        raise row.error(f"has no column {absent[0]!r}; it has {_columns(row)}")
+    row = replace(row, cells=_renamed(row.cells, release.columns))
+    for name in row.cells:
         meant = close_field(name) if name not in Sample.model_fields else None
-        if meant is not None and meant not in row:
-            raise DataError(
-                f"table {where}: column {name!r} is no field; did you mean {meant!r}? (--columns {meant}={name})"
-            )
+        if meant is not None and meant not in row.cells:
+            raise row.error(f"column {name!r} is no field; did you mean {meant!r}? (--columns {meant}={name})")
+    if not isinstance(row.cells.get("image"), str | Path) or not str(row["image"]).strip():
+        raise row.error(f"has no image but {_columns(row)}; fill it in, or name its column with --columns image=NAME")
     try:
-        fields = _fields(release, row, folder, where)
-        return Sample.model_validate(fields)
+        return Sample.model_validate(_fields(release, row, folder))
     except ValidationError as error:
-        raise DataError(f"table {where}: {fault_of(error)}") from error
+        raise row.error(fault_of(error)) from error
 
 
-def _fields(release: Release, row: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
-    if not isinstance(row.get("image"), str | Path) or not str(row["image"]).strip():
-        raise DataError(
-            f"table {where}: has no image but {', '.join(name for name in row if name != 'id')}; "
-            "fill it in, or name its column with --columns image=NAME"
-        )
-    options = _options(row, where)
+def _fields(release: Release, row: Row, folder: Path) -> dict[str, Any]:
+    cells = {name: value for name, value in row.cells.items() if not _is_blank(value)}
+    options = _options(cells, row)
+    image = folder / str(cells.pop("image"))
     fields: dict[str, Any] = {
-        "id": f"{release.entry.name}/{row.pop('id')}", "image": folder / str(row.pop("image")), "options": options
+        "id": f"{release.entry.name}/{cells.pop('id')}", "image": image, "options": options,
+        "answer": _letter(cells.pop("answer", ""), options, row), "split": _split(cells.pop("split", ""), row),
+        "regions": cells.pop("regions", None) or None,
     }  # fmt: skip
-    if reference := row.pop("reference", None):
+    if reference := cells.pop("reference", None):
         fields["reference"] = folder / str(reference)
-    fields["answer"] = _letter(row.pop("answer", None), options, where)
-    if (word := str(row.pop("split", None) or "").strip().casefold()) in SPLIT_WORDS:
-        fields["split"] = SPLIT_WORDS[word]
-    elif word:
-        raise DataError(f"table {where}: split {word!r} is none of {', '.join(SPLIT_WORDS)}; correct it")
-    for name in NUMBERS:
-        if not _is_empty(value := row.pop(name, None)):
-            fields[name] = _number(value, where, name)
+    fields |= {name: row.number(name) for name in ("mos", "mos_std") if cells.pop(name, None) is not None}
     if "mos" in fields:
-        scale, higher = row.pop("mos_range", None), row.pop("higher_is_better", None)
-        low, high = fields["mos_range"] = release.mos_range or scale or (1.0, 5.0)
-        if is_far_outside(fields["mos"], (low, high)):
-            column = release.columns.get("mos", "mos")
-            raise DataError(f"table {where}: column {column!r} is {fields['mos']:g}, far outside {low:g}..{high:g}; "
-                            "correct it, or give the scale with --mos-range LOW,HIGH")  # fmt: skip
-        fields["higher_is_better"] = next((v for v in (release.higher_is_better, higher) if v is not None), True)
-    fields |= {name: str(value) for name in TEXTS if not _is_empty(value := row.pop(name, None))}
-    fields["regions"] = row.pop("regions", None) or None
-    content = fields.get("reference", fields["image"])
-    fields.setdefault("group", str(content.relative_to(folder)) if content.is_relative_to(folder) else None)
-    fields["metadata"] = {key: value for key, value in row.items() if not _is_empty(value) and _is_plain(value)}
+        fields |= _scale(release, cells, fields["mos"], row)
+    content = fields.get("reference", image)
+    fields["group"] = str(content.relative_to(folder)) if content.is_relative_to(folder) else None
+    fields |= {name: str(cells.pop(name)) for name in ("query", "distortion", "group") if name in cells}
+    fields["metadata"] = {name: value for name, value in cells.items() if _is_plain(value)}
     return fields
+
+
+def _scale(release: Release, cells: dict[str, Any], mos: float, row: Row) -> dict[str, Any]:
+    own_scale, own_direction = cells.pop("mos_range", None), cells.pop("higher_is_better", True)
+    scale = release.mos_range or (1.0, 5.0)
+    if release.mos_range is None and own_scale is not None:
+        scale = own_scale
+    elif is_far_outside(mos, scale):
+        column = release.columns.get("mos", "mos")
+        raise row.error(
+            f"column {column!r} is {mos:g}, far outside {scale[0]:g}..{scale[1]:g}; correct it, or give the scale with "
+            "--mos-range LOW,HIGH"
+        )
+    higher = own_direction if release.higher_is_better is None else release.higher_is_better
+    return {"mos_range": scale, "higher_is_better": higher}
 
 
 def _qbench(release: Release, part: str, split: Split) -> Iterator[Sample]:
     path = release.file(f"llvisionqa_{part}.json", f"llvisionqa_qbench_{part}.json")
     images = release.folder("images", "images_llvisionqa", f"llvisionqa_qbench_{part}")
-    for number, row in enumerate(_records(path), start=1):
-        where = f"{str(path)!r}, question {number}"
-        if missing := [key for key in ("img_path", "question", "candidates") if not row.get(key)]:
-            raise DataError(f"table {where}: has no {missing[0]!r}; fetch the release again")
-        options = dict(zip(LETTERS, (str(text) for text in row["candidates"]), strict=False))
+    for number, row in enumerate(_records(path, "question"), start=1):
+        if missing := [key for key in ("img_path", "question", "candidates") if not row.cells.get(key)]:
+            raise row.error(f"has no {missing[0]!r}; fetch the release again")
+        image, question = str(row["img_path"]), str(row["question"])
+        options = dict(zip(ascii_uppercase, map(str, row["candidates"]), strict=False))
+        facts = {key: row[key] for key in ("type", "concern") if key in row.cells}
         yield release.sample(
             f"{number:04d}",
-            images / str(row["img_path"]),
-            query=str(row["question"]),
+            images / image,
+            query=question,
             options=options,
-            answer=_letter(row.get("correct_ans"), options, where),
-            group=str(row["img_path"]),
+            answer=_letter(row.cells.get("correct_ans"), options, row),
+            group=image,
             split=split,
-            metadata={
-                "question_type": question_type(str(row["question"]), options),
-                **{key: row[key] for key in ("type", "concern") if key in row},
-            },
+            metadata={"question_type": question_type(question, options), **facts},
         )
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON list or, one by one, of JSON lines."""
+def _records(path: Path, noun: str) -> Iterator[Row]:
+    """Yield the objects of a JSON list or, one by one, of JSON lines; `noun` is what errors call one."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             lines = path.suffix.casefold() == ".jsonl"
-            rows = (json.loads(line) for line in file if line.strip()) if lines else json.load(file)
-            if not lines and not isinstance(rows, list):
+            records = (json.loads(line) for line in file if line.strip()) if lines else json.load(file)
+            if not lines and not isinstance(records, list):
                 raise DataError(f"table {str(path)!r}: holds no list; write the questions as [{{...}}, ...]")
-            for number, row in enumerate(rows, start=1):
-                if not isinstance(row, dict):
-                    raise DataError(f"table {str(path)!r}, row {number}: is not an object; write it as {{...}}")
+            for number, record in enumerate(records, start=1):
+                row = Row(path, f"{noun} {number}", record)
+                if not isinstance(record, dict):
+                    raise row.error("is not an object; write it as {...}")
                 yield row
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"table {str(path)!r}: is not JSON in UTF-8 ({error}); correct it") from error
 
 
-def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    renamed = dict(row)
+def _columns(row: Row) -> str:
+    return ", ".join(name for name in row.cells if name != "id")
+
+
+def _renamed(cells: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    renamed = dict(cells)
     for target, column in {"query": "question", **columns}.items():
         if column in renamed and (target in columns or target not in renamed):
             renamed[target] = renamed.pop(column)
     return renamed
 
 
-def _options(row: dict[str, Any], where: str) -> dict[str, str] | None:
-    given = row.pop("options", None)
-    if isinstance(given, str) and given.strip():
+def _options(cells: dict[str, Any], row: Row) -> dict[str, str] | None:
+    """Take the options out of the cells: an object, a list, text with "|" between, or columns A, B, C, ..."""
+    options = cells.pop("options", None)
+    if isinstance(options, str):
         try:
-            given = json.loads(given)
+            options = json.loads(options)
         except ValueError:
-            given = [part.strip() for part in given.split("|")]
-    if isinstance(given, Mapping):
-        return {str(letter): str(text) for letter, text in given.items()}
-    if isinstance(given, Sequence) and not isinstance(given, str) and given:
-        if len(given) > len(LETTERS):
-            raise DataError(f"table {where}: has {len(given)} options; give at most {len(LETTERS)}")
-        return dict(zip(LETTERS, map(str, given), strict=False))
-    columns = {letter: str(row.pop(letter)) for letter in LETTERS if str(row.get(letter) or "").strip()}
-    return columns or None
+            options = [part.strip() for part in options.split("|")]
+    if isinstance(options, Mapping):
+        return {str(letter): str(text) for letter, text in options.items()}
+    if isinstance(options, Sequence) and not isinstance(options, str) and options:
+        if len(options) > len(ascii_uppercase):
+            raise row.error(f"has {len(options)} options; give at most {len(ascii_uppercase)}")
+        return dict(zip(ascii_uppercase, map(str, options), strict=False))
+    return {letter: str(cells.pop(letter)) for letter in ascii_uppercase if cells.get(letter)} or None
 
 
-def _letter(answer: Any, options: Mapping[str, str] | None, where: str) -> str | None:
+def _letter(answer: Any, options: Mapping[str, str] | None, row: Row) -> str | None:
     if answer is None or (text := str(answer).strip()) == "":
         return None
     if options is None:
@@ -230,17 +216,17 @@ def _letter(answer: Any, options: Mapping[str, str] | None, where: str) -> str |
         return matching[0]
     if (letter := text.upper().rstrip(".):")) in options:
         return letter
-    raise DataError(f"table {where}: the answer {text!r} is none of the options, or several; correct or remove the row")
+    raise row.error(f"the answer {text!r} is none of the options, or several; correct or remove the row")
 
 
-def _number(value: Any, where: str, name: str) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"table {where}: {name} {value!r} is no number; correct or remove the row") from error
+def _split(word: Any, row: Row) -> Split | None:
+    word = str(word or "").strip().casefold()
+    if word and word not in SPLIT_WORDS:
+        raise row.error(f"split {word!r} is none of {', '.join(SPLIT_WORDS)}; correct it")
+    return SPLIT_WORDS.get(word)
 
 
-def _is_empty(value: Any) -> bool:
+def _is_blank(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 

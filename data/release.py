@@ -1,18 +1,19 @@
-"""A dataset's release on disk: finding its files and reading its tables, with errors that say what is missing."""
+"""A dataset's release on disk: finding its files and reading its tables, with errors that name file and row."""
 
 import csv
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from data.catalogue import DatasetEntry
-from data.errors import DataError
-from data.manifest import Sample
+from data.sample import Sample
+from program.common.errors import DataError
 
-__all__ = ("ImageFolder", "Release", "as_number", "read_csv", "read_mat", "read_xlsx")
+__all__ = ("ImageFolder", "Release", "Row", "read_csv", "read_lines", "read_mat", "read_xlsx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +31,30 @@ class Release:
 
     def file(self, *names: str) -> Path:
         """Return the first of these files that is there; DataError naming them when none is."""
-        return self._first(names, Path.is_file, "file")
+        return self._present(names, Path.is_file, "file")[0]
 
     def folder(self, *names: str) -> Path:
         """Return the first of these folders that is there; DataError naming them when none is."""
-        return self._first(names, Path.is_dir, "folder")
+        return self._present(names, Path.is_dir, "folder")[0]
 
-    def folders(self, *names: str) -> list[Path]:
-        """Return those of these folders that are there, at least one."""
-        self.folder(*names)
-        return [self.root / name for name in names if (self.root / name).is_dir()]
+    def image_files(self, *folders: str) -> "ImageFolder":
+        """Return the files of those of these folders that are there; DataError naming them when none is."""
+        return ImageFolder(self._present(folders, Path.is_dir, "folder"))
 
     def sample(self, name: str, image: Path, **fields: Any) -> Sample:
-        """Return a sample of this dataset, on its scale; fields that are None are left out."""
+        """Return a sample of this dataset, on its scale."""
         if self.entry.score is not None and "mos" in fields:
             fields |= {"mos_range": self.entry.score.range, "higher_is_better": self.entry.score.higher_is_better}
         return Sample(id=f"{self.entry.name}/{name}", image=image, **fields)
 
-    def _first(self, names: Sequence[str], is_there: Any, kind: str) -> Path:
-        for name in names:
-            if is_there(self.root / name):
-                return self.root / name
-        wanted = " or ".join(repr(name) for name in names)
-        raise DataError(
-            f"dataset {self.entry.name!r} in {str(self.root)!r}: no {kind} {wanted}; --root is the folder that holds "
-            f"{self.entry.layout}"
-        )
+    def _present(self, names: Sequence[str], is_there: Callable[[Path], bool], kind: str) -> list[Path]:
+        paths = [self.root / name for name in names if is_there(self.root / name)]
+        if not paths:
+            raise DataError(
+                f"dataset {self.entry.name!r} in {str(self.root)!r}: no {kind} {' or '.join(map(repr, names))}; --root "
+                f"is the folder that holds {self.entry.layout}"
+            )
+        return paths
 
 
 class ImageFolder:
@@ -68,15 +67,42 @@ class ImageFolder:
             for name in os.listdir(folder):
                 self._paths.setdefault(name.casefold(), folder / name)
 
-    def __contains__(self, name: str) -> bool:
-        return name.casefold() in self._paths
-
     def find(self, name: str) -> Path:
         """Return the file's path; where there is none, the path where it was expected."""
         return self._paths.get(name.casefold(), self._folders[0] / name)
 
 
-def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table, which its errors name."""
+
+    table: Path
+    place: str
+    """Where in the table, as "line 3"."""
+    cells: Mapping[str, Any]
+    """Values by column."""
+    values: Sequence[Any] = ()
+    """All values, where the reader may want columns without a name."""
+
+    def __getitem__(self, column: str) -> Any:
+        return self.cells[column]
+
+    def number(self, column: str) -> float:
+        """Return a cell's finite number; DataError when it holds none."""
+        try:
+            number = float(self.cells[column])
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise self.error(f"{column} {self.cells[column]!r} is no number; correct or remove the row")
+        return number
+
+    def error(self, fault: str) -> DataError:
+        """Return an error that names the table and the place."""
+        return DataError(f"table {str(self.table)!r}, {self.place}: {fault}")
+
+
+def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[Row]:
     """Yield the rows of a CSV file with a header.
 
     Raises DataError when one of `columns` is not in it, when it is separated by other than commas, and for a row with
@@ -86,21 +112,32 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[dict[str, str]
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, skipinitialspace=True)
             _check_header(path, [name or "" for name in rows.fieldnames or ()], columns)
-            for row in rows:
-                extra: Any = row.pop(None, None)
-                if any(extra or ()) or (None in row.values() and any(row.values())):
-                    raise DataError(
-                        f"table {str(path)!r}, line {rows.line_num}: has {'more' if extra else 'fewer'} cells than the "
-                        f"header's {len(row)}; put text that holds commas in quotes, and fill or remove the row"
+            for cells in rows:
+                extra: Any = cells.pop(None, None)
+                row = Row(path, f"line {rows.line_num}", cells)
+                if any(extra or ()) or (None in cells.values() and any(cells.values())):
+                    raise row.error(
+                        f"has {'more' if extra else 'fewer'} cells than the header's {len(cells)}; put text that holds "
+                        "commas in quotes, and fill or remove the row"
                     )
-                if any(row.values()):
+                if any(cells.values()):
                     yield row
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"table {str(path)!r}: is not a CSV file in UTF-8 ({error}); fetch it again") from error
 
 
-def read_xlsx(path: Path, columns: Sequence[str], sheet: str | None = None) -> Iterator[list[Any]]:
-    """Yield the rows below the header as lists that begin with the values of `columns`, then the whole row.
+def read_lines(path: Path, columns: Sequence[str], separator: str | None = None) -> Iterator[Row]:
+    """Yield the lines of a text file that are not blank; cells that a line lacks are "", and "line" is all of it."""
+    lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if line:
+            parts = line.split(separator, len(columns) - 1)
+            cells = {name: part.strip() for name, part in zip_longest(columns, parts, fillvalue="")}
+            yield Row(path, f"line {number}", {**cells, "line": line})
+
+
+def read_xlsx(path: Path, columns: Sequence[str], sheet: str | None = None) -> Iterator[Row]:
+    """Yield the rows below the header that have a value in the first of `columns`.
 
     The header is the first row that holds all of `columns`, wherever it stands. Needs openpyxl.
     """
@@ -118,15 +155,14 @@ def read_xlsx(path: Path, columns: Sequence[str], sheet: str | None = None) -> I
     try:
         if sheet is not None and sheet not in book.sheetnames:
             raise DataError(f"table {str(path)!r}: has no sheet {sheet!r} but {', '.join(book.sheetnames)}")
-        places: list[int] | None = None
-        for row in (book[sheet] if sheet else book.worksheets[0]).iter_rows(values_only=True):
-            names = [str(value).strip() if value is not None else "" for value in row]
-            if places is None:
-                places = [names.index(name) for name in columns] if set(columns) <= set(names) else None
-            elif any(value is not None for value in row):
-                yield [*(row[place] if place < len(row) else None for place in places), list(row)]
-        if places is None:
+        values = (book[sheet] if sheet else book.worksheets[0]).iter_rows(values_only=True)
+        header = next((names for row in values if set(columns) <= set(names := _stripped(row))), None)
+        if header is None:
             raise DataError(f"table {str(path)!r}: no row holds the headers {', '.join(columns)}; fetch it again")
+        for number, row in enumerate((row for row in values if any(value is not None for value in row)), start=1):
+            cells = {name: row[place] if (place := header.index(name)) < len(row) else None for name in columns}
+            if cells[columns[0]] is not None:
+                yield Row(path, f"row {number} below the header", cells, row)
     finally:
         book.close()
 
@@ -146,15 +182,8 @@ def read_mat(path: Path, *names: str) -> dict[str, Any]:
     return {name: variables[name].ravel() for name in names}
 
 
-def as_number(value: Any, path: Path, where: str) -> float:
-    """Return a finite number; DataError naming the table and the place."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise DataError(f"table {str(path)!r}, {where}: {value!r} is no number; correct or remove the row")
-    return number
+def _stripped(row: Iterable[Any]) -> list[str]:
+    return ["" if value is None else str(value).strip() for value in row]
 
 
 def _check_header(path: Path, header: Sequence[str], columns: Sequence[str]) -> None:

@@ -1,29 +1,29 @@
 """Splits by content: a group (a photograph, a scene) is in one split only, and every split spans the scores.
 
-Samples without a group are grouped by their reference, else by their image. Of each group, 8 bytes of hash, the sum of
-its scores and their number are kept (about 40 bytes a group), so a manifest with a million groups is split in bounded
-memory.
+Samples without a group are grouped by their reference, else by their image. Of each group its name and the sum of its
+scores are kept, so a manifest of millions of lines streams through.
 """
 
 import hashlib
-from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Generic, TypeVar, get_args
 
-from data.errors import DataError
-from data.keys import KeyTable
-from data.manifest import Sample, Split
+from data.sample import Sample, Split
+from program.common.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 __all__ = (
-    "FRACTIONS", "SplitPlan", "check_contents", "check_leaks", "find_leaks", "group_of", "plan_splits", "with_splits",
+    "FRACTIONS", "SplitPlan", "SplitsByKey", "check_contents", "check_leaks", "find_leaks", "group_of", "plan_splits",
+    "with_splits",
 )  # fmt: skip
+
+Key = TypeVar("Key", str, bytes)
 
 FRACTIONS = (0.6, 0.2, 0.2)
 """Default shares of train, validation and test."""
@@ -46,15 +46,28 @@ class SplitPlan:
     """Number of groups by split."""
     sha256: str
     """Hash of the assignment: the same groups in the same splits give the same, in whatever order they came."""
-    _table: KeyTable = field(repr=False, compare=False)
-    _codes: bytes = field(repr=False, compare=False)
+    _splits: Mapping[str, Split] = field(repr=False, compare=False)
 
     def split_of(self, group: str) -> Split:
         """Return the split of a group; DataError for one that was not there when the plan was made."""
-        number = self._table.find(group)
-        if number is None:
+        if group not in self._splits:
             raise DataError(f"group {group!r}: has no split; plan the splits again with all groups")
-        return _SPLITS[self._codes[number]]
+        return self._splits[group]
+
+
+class SplitsByKey(Generic[Key]):
+    """The splits that each key, a group's name or a content's hash, was seen in."""
+
+    def __init__(self) -> None:
+        self._splits: dict[Key, tuple[Split, ...]] = {}
+
+    def enter(self, key: Key, split: Split) -> tuple[Split, ...]:
+        """Return the key's splits, in their order, where it was in others before and is new in this one, else ()."""
+        before: tuple[Split, ...] = self._splits.get(key, ())
+        if split in before:
+            return ()
+        self._splits[key] = tuple(sorted((*before, split), key=_SPLITS.index))
+        return self._splits[key] if before else ()
 
 
 def plan_splits(
@@ -76,21 +89,24 @@ def plan_splits(
     total = sum(fractions)
     if len(fractions) != len(_SPLITS) or not 0 < total < float("inf") or min(fractions) < 0:
         raise DataError(f"split fractions {fractions}: give three numbers from 0, for train, validation and test")
-    table, sums, counts = _scores_by_group(samples)
-    keys = np.array(table.keys, dtype=np.uint64)
-    scored = np.array(counts, dtype=np.uint32)
+    groups = _scores_by_group(samples)
+    keys = np.array([_key(group) for group in groups], dtype=np.uint64)
+    sums, counts = np.array(list(groups.values()), dtype=np.float64).reshape(-1, 2).T
     # Sums differ in their last digits with the order of the lines; means to 1e-9 do not.
-    means = np.where(scored > 0, np.round(np.array(sums, dtype=np.float64) / np.maximum(scored, 1), 9), 0.0)
+    means = np.where(counts > 0, np.round(sums / np.maximum(counts, 1), 9), 0.0)
     ranks = _mixed(keys, seed)
     shares = tuple(share / total for share in fractions)
     codes = _dealt(np.lexsort((ranks, means)), ranks, shares)
-    groups = Counter({split: int((codes == code).sum()) for code, split in enumerate(_SPLITS)})
+    sizes = Counter({split: int((codes == code).sum()) for code, split in enumerate(_SPLITS)})
     for split, share in zip(_SPLITS, fractions, strict=True):
-        if share and not groups[split]:
-            raise DataError(f"split {split!r}: {len(table)} group(s) leave it none at {share:g}; give more groups or 0")
+        if share and not sizes[split]:
+            raise DataError(
+                f"split {split!r}: {len(groups)} group(s) leave it none at {share:g}; give more groups or 0"
+            )
     order = np.argsort(keys)
     digest = hashlib.sha256(keys[order].astype("<u8").tobytes() + codes[order].tobytes()).hexdigest()
-    return SplitPlan(seed, fractions, groups, digest, table, codes.tobytes())
+    splits = {group: _SPLITS[code] for group, code in zip(groups, codes, strict=True)}
+    return SplitPlan(seed, fractions, sizes, digest, splits)
 
 
 def with_splits(samples: Iterable[Sample], plan: SplitPlan) -> Iterator[Sample]:
@@ -101,21 +117,11 @@ def with_splits(samples: Iterable[Sample], plan: SplitPlan) -> Iterator[Sample]:
 
 def find_leaks(samples: Iterable[Sample]) -> dict[str, tuple[Split, ...]]:
     """Return the groups that are in more than one split, with these splits; samples without a split do not count."""
-    table, marks, leaks = KeyTable(), bytearray(), dict[str, int]()
+    by_group, leaks = SplitsByKey[str](), dict[str, tuple[Split, ...]]()
     for sample in samples:
-        if sample.split is None:
-            continue
-        group = group_of(sample)
-        number, new = table.number(group)
-        if new:
-            marks.append(0)
-        marks[number] |= 1 << _SPLITS.index(sample.split)
-        if marks[number].bit_count() > 1:
-            leaks[group] = number
-    return {
-        group: tuple(split for code, split in enumerate(_SPLITS) if marks[leaks[group]] >> code & 1)
-        for group in sorted(leaks)
-    }
+        if sample.split is not None and (splits := by_group.enter(group_of(sample), sample.split)):
+            leaks[group_of(sample)] = splits
+    return dict(sorted(leaks.items()))
 
 
 def check_leaks(samples: Iterable[Sample]) -> None:
@@ -144,30 +150,33 @@ def check_contents(samples: Iterable[Sample]) -> None:
     for paths in by_length.values():
         if len(set().union(*(splits[path] for path in paths))) == 1:
             continue
-        found: defaultdict[bytes, set[Split]] = defaultdict(set)
+        by_content: defaultdict[bytes, set[Split]] = defaultdict(set)
         for path in paths:
             with path.open("rb") as file:
-                of_content = found[hashlib.file_digest(file, "sha256").digest()]
+                of_content = by_content[hashlib.file_digest(file, "sha256").digest()]
             of_content |= splits[path]
             if len(of_content) > 1:
-                named = " and ".join(split for split in _SPLITS if split in of_content)
+                names = " and ".join(split for split in _SPLITS if split in of_content)
                 raise DataError(
-                    f"image {str(path)!r}: is in {named} (by content); keep it in one split (python -m data.check "
+                    f"image {str(path)!r}: is in {names} (by content); keep it in one split (python -m data.check "
                     "lists all)"
                 )
 
 
-def _scores_by_group(samples: Iterable[Sample]) -> "tuple[KeyTable, array[float], array[int]]":
-    table, sums, counts = KeyTable(), array("d"), array("I")
+def _scores_by_group(samples: Iterable[Sample]) -> dict[str, tuple[float, int]]:
+    """Return the sum and the number of each group's scores."""
+    groups: dict[str, tuple[float, int]] = {}
     for sample in samples:
-        number, new = table.number(group_of(sample))
-        if new:
-            sums.append(0.0)
-            counts.append(0)
-        if sample.quality is not None:
-            sums[number] += sample.quality
-            counts[number] += 1
-    return table, sums, counts
+        group = group_of(sample)
+        total, count = groups.get(group, (0.0, 0))
+        groups[group] = (total, count) if sample.quality is None else (total + sample.quality, count + 1)
+    return groups
+
+
+def _key(group: str) -> int:
+    """Return 64 bits of a hash of a group's name; two of a million groups share them with probability 3e-8."""
+    data = group.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 def _mixed(keys: "NDArray[np.uint64]", seed: int) -> "NDArray[np.uint64]":
@@ -200,8 +209,8 @@ def _dealt(order: "NDArray[np.intp]", ranks: "NDArray[np.uint64]", shares: tuple
 
 def _apportioned(want: list[float], seats: int) -> list[int]:
     """Return whole numbers >= 0 that sum to `seats`, one at a time to whoever lacks most."""
-    given = [0] * len(want)
+    seats_of = [0] * len(want)
     for _ in range(seats):
-        neediest = max(range(len(want)), key=lambda i: (round(want[i] - given[i], 9), -i))
-        given[neediest] += 1
-    return given
+        neediest = max(range(len(want)), key=lambda i: (round(want[i] - seats_of[i], 9), -i))
+        seats_of[neediest] += 1
+    return seats_of

@@ -12,7 +12,7 @@ ROOT = PAGE.parent.parent
 
 COMMANDS = (
     "program.compile", "program.evaluate", "program.assess", "program.serve", "program.tools", "program.calibrate",
-    "program.doctor", "data.prepare", "data.check", "program.lms.perceptual.train",
+    "program.doctor", "data.prepare", "data.check", "program.expert.training.train",
 )  # fmt: skip
 
 _INTRO = """# Commands

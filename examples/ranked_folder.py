@@ -15,14 +15,13 @@ from pathlib import Path
 import jinja2
 from PIL import Image
 
-from data.arguments import Parser
 from program import AgenticIQA
-from program.bulk.inputs import gather
-from program.bulk.rows import BatchRow, write_rows
-from program.bulk.running import Question, judge_into
-from program.bulk.showing import worst
-from program.cli import run_command
-from program.images import IMAGES, LARGE
+from program.batch.inputs import gather
+from program.batch.rows import BatchRow, write_rows
+from program.batch.running import Question, judge_into
+from program.batch.showing import worst
+from program.common.cli import Parser, run_command
+from program.images.store import IMAGES, LARGE
 
 THUMBNAIL_PX = 260
 SHEET = """<!doctype html>

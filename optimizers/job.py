@@ -12,22 +12,25 @@ from rich.console import Console
 from data.manifest import Sample, manifest_sha256, read_manifest
 from data.quickstart import resolve_dataset
 from data.splits import check_contents, check_leaks
-from optimizers.journal import run_key
+from optimizers.compile_log import run_key
+from optimizers.examples import choose_samples
 from optimizers.metering import metered_lm
-from optimizers.recipes import REFLECTING, check_data, check_recipe, enough_for_fusion
-from optimizers.taught import ROLES, TaughtProgram
-from program.agent import AgenticIQA
-from program.errors import InputError, did_you_mean
+from optimizers.recipes import recipe_named
+from optimizers.student import ROLES, Student
+from program.agent.loop import AgenticIQA
+from program.agent.resources import lm_of
+from program.agent.saving import check_folder
+from program.common.errors import InputError, did_you_mean
+from program.common.settings import RecipeSettings, RoleSettings, Settings
 from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.record import Dataset
-from program.lms.build import build_lm, resolves_references
-from program.resources import Role
-from program.saving import check_folder
-from program.settings import RecipeSettings, RoleSettings, Settings
+from program.lms.build import resolves_references
 
 __all__ = ("Job", "prepared")
 
-_UNSHOWN = {"cache_dir", "mlruns_dir", "programs_dir", "serve"}
+_NAMED = 3
+"""Missing files that a message names."""
+_UNSHOWN = {"cache_dir", "mlruns_dir", "programs_dir", "serve", "optimizers"}
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,15 @@ class Job:
     demos: int | None = None
     """Demos of the Summarizer's questions, instead of the budget's; 0 means every training sample."""
     resume: bool = False
+    notes: tuple[str, ...] = ()
+    """What of the data cannot be used."""
     lm: dspy.BaseLM | None = field(default=None, compare=False)
     """A model given from Python, which plays every role."""
 
     @property
     def embedded(self) -> bool:
         """Whether the embedded expert plays every taught role."""
-        return self.lm is None and all(
-            _is_embedded(getattr(self.settings.models, role)) for role in self.roles
-        )  # fmt: skip
+        return self.lm is None and all(_is_embedded(getattr(self.settings.models, role)) for role in self.roles)
 
     @property
     def optimizer(self) -> str:
@@ -62,11 +65,17 @@ class Job:
 
     def budget(self, name: str) -> RecipeSettings:
         """Return what a recipe may spend."""
-        known = self.settings.optimizers.embedded if self.embedded else self.settings.optimizers.model
-        budget = known.get(name, RecipeSettings())
+        budgets = self.settings.optimizers.embedded if self.embedded else self.settings.optimizers.model
+        budget = budgets.get(name, RecipeSettings())
         if self.demos is not None:
             budget = budget.model_copy(update={"demos": self.demos or None})
         return budget
+
+    def samples(self, split: str) -> list[Sample]:
+        """Return the samples of train or validation that are drawn by the seed."""
+        chosen = self.settings.compile
+        scoring, mcq = (getattr(chosen, f"{split}_{task}") for task in ("scoring", "mcq"))
+        return choose_samples(self.splits[split], scoring=scoring, mcq=mcq, seed=self.settings.seed)
 
     @cached_property
     def reflection(self) -> dspy.BaseLM | None:
@@ -81,7 +90,7 @@ class Job:
             role = role.model_copy(update={"temperature": 1.0, "max_tokens": max(role.max_tokens, 8000)})
         if _is_embedded(role):
             return None
-        lm = build_lm(role, cache_dir=self.settings.cache_dir)
+        lm = lm_of(role, cache_dir=self.settings.cache_dir)
         if not resolves_references(lm):
             raise InputError(
                 f"reflection model {role.backend!r}: is reached through LiteLLM, which cannot be shown the images; "
@@ -89,11 +98,11 @@ class Job:
             )
         return metered_lm(lm)
 
-    def teacher(self, names: Sequence[str]) -> TaughtProgram | None:
+    def teacher(self, names: Sequence[str]) -> Student | None:
         """Return the program that a student's demos are bootstrapped from, or None without a teacher."""
         if self.teacher_lm is None:
             return None
-        return TaughtProgram(AgenticIQA(self.settings.with_model(self.teacher_lm)), names)
+        return Student(AgenticIQA(self.settings.with_model(self.teacher_lm)), names)
 
     def params(self) -> dict[str, Any]:
         """Return what identifies and repeats this compile, for the MLflow run."""
@@ -106,13 +115,13 @@ class Job:
             "teacher": self.teacher_lm,
             "resume": self.resume,
             "samples": {name: len(samples) for name, samples in self.splits.items()},
-            **self.settings.model_dump(mode="json", exclude={*_UNSHOWN, "optimizers"}),
+            **self._shown_settings(),
         }
 
     def key(self, program: AgenticIQA, samples: Sequence[Sample]) -> dict[str, str]:
         """Return the hashes of what the candidates depend on, by what they are called in a message."""
         # A model given from Python has its sampling in no settings.
-        lms = [program.resources.lm(_as_role(role)) for role in ROLES]
+        lms = [program.resources.lm(role) for role in ROLES]
         sampling = [[lm.kwargs.get(name) for name in ("temperature", "max_tokens")] for lm in lms]
         optimizers = self.settings.optimizers
         return run_key({
@@ -126,64 +135,62 @@ class Job:
 
     def context(self, program: AgenticIQA) -> dict[str, Any]:
         """Return whose results these are, for records."""
-        models = {role: program.resources.lm(_as_role(role)).model for role in ROLES}
-        shown = self.settings.model_dump(mode="json", exclude={*_UNSHOWN, "optimizers"})
+        models = {role: program.resources.lm(role).model for role in ROLES}
         tools = tool_versions(program)
-        return {"models": models, "optimizer": self.optimizer, "tools": tools, "settings": shown}
+        return {"models": models, "optimizer": self.optimizer, "tools": tools, "settings": self._shown_settings()}
 
     def seeded(self, seed: int, out: Path) -> "Job":
         """Return the same job with another seed and folder."""
         return replace(self, settings=self.settings.model_copy(update={"seed": seed}), out=out)
 
+    def _shown_settings(self) -> dict[str, Any]:
+        return self.settings.model_dump(mode="json", exclude=_UNSHOWN)
+
 
 def prepared(
-    settings: Settings,
-    data: str,
-    optimizer: str | None = None,
-    out: Path | None = None,
-    *,
-    roles: str | Sequence[str] | None = None,
-    teacher_lm: str | None = None,
-    demos: int | None = None,
-    resume: bool = False,
-    lm: dspy.BaseLM | None = None,
-    console: Console | None = None,
-) -> Job:
+    settings: Settings, data: str, optimizer: str | None = None, out: Path | None = None, *,
+    roles: str | Sequence[str] | None = None, teacher_lm: str | None = None, demos: int | None = None,
+    resume: bool = False, lm: dspy.BaseLM | None = None, console: Console | None = None,
+) -> Job:  # fmt: skip
     """Return the job with its data read and checked; raises InputError or DataError for what cannot be used.
 
     Nothing is asked of a model, and `out` is refused here if a program cannot be saved there. `optimizer` names
     recipes in turn, separated by commas.
     """
     embedded = lm is None and _is_embedded(settings.models.summarizer)
-    asked = optimizer or settings.compile.optimizer
-    named = asked or ("random-search,fusion" if embedded else "gepa")
-    optimizers = tuple(name.strip() for name in named.split(",") if name.strip())
+    request = optimizer or settings.compile.optimizer
+    names = request or ("random-search,fusion" if embedded else "gepa")
+    recipes = [recipe_named(name.strip()) for name in names.split(",") if name.strip()]
     taught = _roles(roles if roles is not None else settings.compile.roles, embedded=embedded)
     out = out or settings.programs_dir / Path(data).stem
     job = Job(
-        settings, data, optimizers, taught, out, Dataset(name=data), {}, teacher_lm=teacher_lm, demos=demos,
-        resume=resume, lm=lm,
+        settings, data, tuple(recipe.name for recipe in recipes), taught, out, Dataset(name=data), {},
+        teacher_lm=teacher_lm, demos=demos, resume=resume, lm=lm,
     )  # fmt: skip
     if teacher_lm is not None:
-        build_lm(settings.with_model(teacher_lm).models.summarizer, cache_dir=None)
-    for name in optimizers:
-        reads = not job.embedded and (name not in REFLECTING or job.reflection is not None)
-        check_recipe(
-            name, embedded=job.embedded, reflection=reads or (name in REFLECTING and job.reflection is not None),
-            teacher=teacher_lm is not None,
-        )  # fmt: skip
+        lm_of(settings.with_model(teacher_lm).models.summarizer, cache_dir=None)
+    for recipe in recipes:
+        recipe.check(embedded=job.embedded, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
     dataset = Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split="test")
     splits = _splits(manifest)
+    notes = _without_missing(splits)
+    if console is not None and notes:
+        console.print("\n".join(notes), highlight=False, markup=False)
     scored = {split: sum(s.task == "scoring" for s in members) for split, members in splits.items()}
-    if asked is None and not enough_for_fusion(scored["train"], scored["validation"]):
-        optimizers = tuple(name for name in optimizers if name != "fusion")
-    job = replace(job, dataset=dataset, splits=splits, optimizers=optimizers)
-    for name in optimizers:
-        train = scored["train"] if name == "fusion" else len(splits["train"])
-        check_data(name, job.budget(name), train, scored["validation"] if name == "fusion" else 0)
-    return job
+    for recipe in list(recipes):
+        fits = recipe.teaches == "fusion"
+        train, validation = scored["train"] if fits else len(splits["train"]), scored["validation"]
+        try:
+            recipe.check_data(job.budget(recipe.name), train, validation)
+        except InputError:
+            if request is not None or not fits:
+                raise
+            recipes.remove(recipe)  # the default takes a fusion where there is enough to fit it
+    return replace(
+        job, dataset=dataset, splits=splits, optimizers=tuple(recipe.name for recipe in recipes), notes=notes
+    )
 
 
 def _roles(given: str | Sequence[str] | None, *, embedded: bool) -> tuple[str, ...]:
@@ -218,9 +225,23 @@ def _splits(manifest: Path) -> dict[str, list[Sample]]:
     return splits
 
 
+def _without_missing(splits: dict[str, list[Sample]]) -> tuple[str, ...]:
+    """Take samples whose files are gone out of train; return a note on each split that has such. InputError if all."""
+    notes = []
+    for name, members in splits.items():
+        lost = [sample for sample in members if sample.missing_file is not None]
+        if not lost:
+            continue
+        files = [f"{sample.id!r} has no file {str(sample.missing_file)!r}" for sample in lost[:_NAMED]]
+        files += [f"and {len(lost) - _NAMED} more"] if len(lost) > _NAMED else []
+        kind = "training" if name == "train" else name
+        note = f"{len(members) - len(lost)} of {len(members)} {kind} samples usable: {', '.join(files)}"
+        if len(lost) == len(members):
+            raise InputError(f"{note}; restore the files (python -m data.check lists all)")
+        notes.append(note if name == "train" else f"{note}; they count as failed")
+    splits["train"] = [sample for sample in splits["train"] if sample.missing_file is None]
+    return tuple(notes)
+
+
 def _is_embedded(role: RoleSettings) -> bool:
     return role.backend.replace(".", "/", 1).partition("@")[0] == "perceptual/expert"
-
-
-def _as_role(role: str) -> Role:
-    return role  # type: ignore[return-value]

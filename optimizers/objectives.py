@@ -13,14 +13,15 @@ averaged with the weights of configs/optimizers.yaml over those the example has 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
 
-from optimizers.feedback import answer_words, distortion_words, plan_words
-from program.state import Assessment
+from program.agent.assessment import Assessment
+from program.agent.evidence import tool_scores
+from program.agent.state import ExecutorOutput
 from signatures.schemas import SEVERITIES
 
 __all__ = ("GATE", "Objective", "Part", "distortion_agreement", "plan_agreement", "scoring_agreement")
@@ -48,14 +49,14 @@ class Objective:
 
     def parts(self, example: dspy.Example, assessment: Assessment | None) -> dict[str, Part]:
         """Return the parts that the example has a truth for, by name ("answer", "plan", "distortion")."""
-        found = {"answer": _answer(example, assessment)}
+        parts = {"answer": _answer(example, assessment)}
         if assessment is None:
-            return found
+            return parts
         if example.get("plan_by_rule") is not None and assessment.state.plan is not None:
-            found["plan"] = _plan(example, assessment)
+            parts["plan"] = _plan(example, assessment)
         if example.get("distortion_truth") is not None and assessment.state.executor_evidence is not None:
-            found["distortion"] = _distortion(example, assessment)
-        return {name: part for name, part in found.items() if self.weights.get(name, 0.0) > 0}
+            parts["distortion"] = _distortion(example, assessment)
+        return {name: part for name, part in parts.items() if self.weights.get(name, 0.0) > 0}
 
     def score(self, example: dspy.Example, assessment: Assessment | None) -> float:
         """Return the weighted mean agreement, 0..1; a failed assessment agrees with nobody."""
@@ -97,7 +98,7 @@ def plan_agreement(changes: int) -> float:
     return max(0.0, 1.0 - changes / _RULED_FIELDS)
 
 
-def distortion_agreement(found: Mapping[str, str], truth: Mapping[str, str]) -> float:
+def distortion_agreement(findings: Mapping[str, str], truth: Mapping[str, str]) -> float:
     """Return the agreement of two findings (category -> severity word), 0..1.
 
     F1 of the visible categories, times 1 - mean distance in severity (0 none .. 4 extreme, over 4) of those in both.
@@ -106,7 +107,7 @@ def distortion_agreement(found: Mapping[str, str], truth: Mapping[str, str]) -> 
     >>> distortion_agreement({"Blurs": "severe"}, {"Blurs": "moderate"})
     0.75
     """
-    seen = {c for c, s in found.items() if s != "none"}
+    seen = {c for c, s in findings.items() if s != "none"}
     real = {c for c, s in truth.items() if s != "none"}
     if not seen and not real:
         return 1.0
@@ -114,12 +115,12 @@ def distortion_agreement(found: Mapping[str, str], truth: Mapping[str, str]) -> 
     if not both:
         return 0.0
     f1 = 2 * len(both) / (len(seen) + len(real))
-    apart = sum(abs(SEVERITIES.index(found[c]) - SEVERITIES.index(truth[c])) for c in both) / len(both)
+    apart = sum(abs(SEVERITIES.index(findings[c]) - SEVERITIES.index(truth[c])) for c in both) / len(both)
     return f1 * (1 - apart / 4)
 
 
 def _answer(example: dspy.Example, assessment: Assessment | None) -> Part:
-    words = answer_words(example, assessment)
+    words = _answer_words(example, assessment)
     if assessment is None or assessment.status == "failed":
         return Part(0.0, False, words)
     if example.get("answer") is not None:
@@ -137,14 +138,94 @@ def _plan(example: dspy.Example, assessment: Assessment) -> Part:
     truth, plan = example.plan_by_rule, assessment.state.plan
     changes = [c for c in assessment.state.plan_repairs if not c.startswith("tool ")]
     wrong = [name for name in ("query_type", "query_scope", "distortion_source") if getattr(plan, name) != truth[name]]
-    return Part(plan_agreement(len(changes) + len(wrong)), not changes and not wrong, plan_words(changes, wrong, truth))
+    return Part(
+        plan_agreement(len(changes) + len(wrong)), not changes and not wrong, _plan_words(changes, wrong, truth)
+    )
 
 
 def _distortion(example: dspy.Example, assessment: Assessment) -> Part:
-    findings = assessment.state.executor_evidence.distortion_analysis or {}  # type: ignore[union-attr]
-    found: dict[str, str] = {}
-    for finding in (f for of_region in findings.values() for f in of_region):
-        if SEVERITIES.index(finding.severity) >= SEVERITIES.index(found.get(finding.type, "none")):
-            found[finding.type] = finding.severity
-    agreement = distortion_agreement(found, example.distortion_truth)
-    return Part(agreement, agreement >= 0.5, distortion_words(found, example.distortion_truth))
+    analysis = assessment.state.executor_evidence.distortion_analysis or {}  # type: ignore[union-attr]
+    strongest: dict[str, str] = {}
+    for finding in (f for of_region in analysis.values() for f in of_region):
+        if SEVERITIES.index(finding.severity) >= SEVERITIES.index(strongest.get(finding.type, "none")):
+            strongest[finding.type] = finding.severity
+    agreement = distortion_agreement(strongest, example.distortion_truth)
+    return Part(agreement, agreement >= 0.5, _distortion_words(strongest, example.distortion_truth))
+
+
+def _answer_words(example: dspy.Example, assessment: Assessment | None) -> str:
+    """Compare an answer with the human one: how far, in which direction, and which evidence led there or warned."""
+    if assessment is None:
+        return "The program failed on this image; answer in the asked form."
+    if assessment.status == "failed":
+        return f"No usable answer came ({assessment.error or 'unreadable'}); answer in the asked form."
+    evidence = _evidence_words(assessment.state.executor_evidence)
+    if example.get("answer") is not None:
+        if assessment.final_answer == example.answer:
+            return f"{example.answer} is right. {evidence}"
+        return f"{assessment.final_answer} is wrong: people chose {example.answer}. {evidence}"
+    if not isinstance(assessment.final_answer, float):
+        return f"A score was asked; the answer was {str(assessment.final_answer)[:60]!r}."
+    return (
+        f"{_distance_words(assessment.final_answer, example)} {_sources(assessment, float(example.quality))} {evidence}"
+    )
+
+
+def _plan_words(changes: Sequence[str], wrong: Sequence[str], truth: Mapping[str, Any]) -> str:
+    """Say which fields of a plan broke the rules and what they should have been."""
+    if not changes and not wrong:
+        return "The plan follows the rules."
+    faults = [f"{name} should be {truth[name]!r}" for name in wrong]
+    faults += [f"the rules had to correct {change}" for change in changes]
+    return f"The plan is wrong: {'; '.join(faults)}."
+
+
+def _distortion_words(findings: Mapping[str, str], truth: Mapping[str, str]) -> str:
+    """Say which distortions were missed, invented, or judged too strong or too weak, and by how many steps."""
+    faults = []
+    for category, severity in truth.items():
+        if severity == "none":
+            continue
+        judged = findings.get(category, "none")
+        steps = SEVERITIES.index(judged) - SEVERITIES.index(severity)
+        if judged == "none":
+            faults.append(f"missed {severity} {category}")
+        elif steps:
+            side = "too strong" if steps > 0 else "too weak"
+            faults.append(f"judged {category} {judged}, {abs(steps)} step(s) {side}: it is {severity}")
+    faults += [f"reported {severity} {category}, which is not there" for category, severity in findings.items()
+             if severity != "none" and truth.get(category, "none") == "none"]  # fmt: skip
+    return f"Distortions: {'; '.join(faults)}." if faults else "The distortions found are right."
+
+
+def _evidence_words(output: ExecutorOutput | None) -> str:
+    """List the findings and tool scores an answer could rest on."""
+    if output is None or output.is_empty:
+        return "There was no evidence but the image."
+    findings = [f"{f.severity} {f.type}" for fs in (output.distortion_analysis or {}).values() for f in fs]
+    read = {f"{tool} {score:.2f}" for by in (output.quality_scores or {}).values() for tool, score in by.values()}
+    parts = [f"found {', '.join(findings)}" if findings else "no distortion found"]
+    parts.append(f"tools said {', '.join(sorted(read))} of 5" if read else "no tool score")
+    return f"Evidence: {'; '.join(parts)}."
+
+
+def _distance_words(score: float, example: dspy.Example) -> str:
+    human, std = float(example.quality), example.get("quality_std")
+    gap = score - human
+    spread = f" (opinions spread by {std:.2f})" if std else ""
+    if abs(gap) < 0.25:
+        return f"The score {score:.2f} agrees with people's {human:.2f}{spread}."
+    side = "too high" if gap > 0 else "too low"
+    return f"The score {score:.2f} is {abs(gap):.2f} {side}: people gave {human:.2f} of 5{spread}."
+
+
+def _sources(assessment: Assessment, human: float) -> str:
+    """Say which of the two beliefs behind a fused score was nearer to people."""
+    evidence = assessment.state.executor_evidence
+    scores = tool_scores(evidence.quality_scores) if evidence else []
+    belief = assessment.level_probabilities
+    if not scores or not belief:
+        return ""
+    tools, model = sum(scores) / len(scores), sum(level * p for level, p in belief.items())
+    nearer = "the tools were" if abs(tools - human) < abs(model - human) else "your own level probabilities were"
+    return f"Your probabilities say {model:.2f}, the tools' mean {tools:.2f}; {nearer} nearer."

@@ -7,17 +7,17 @@ from typing import Any
 
 import dspy
 
-from optimizers.compiling import Compiled
 from optimizers.job import Job
-from program.agent import AgenticIQA
-from program.errors import InputError
+from optimizers.report import Compiled
+from program.agent.loop import AgenticIQA
+from program.agent.saving import load
+from program.common.errors import InputError
+from program.common.settings import Settings
+from program.evaluation.figures import compare
 from program.evaluation.intervals import Figure
-from program.evaluation.metrics import MetricName
-from program.evaluation.record import EvaluationRecord, compare
-from program.evaluation.runner import evaluate
-from program.saving import load
-from program.serving.rows import interface
-from program.settings import Settings
+from program.evaluation.record import EvaluationRecord
+from program.evaluation.runner import run_samples
+from program.service.columns import interface
 from program.tracking import RunHandle, Tracker
 from program.tracking.models import Version, find_champion, promote, register
 
@@ -49,7 +49,7 @@ def register_result(name: str, job: Job, result: Compiled, tracker: Tracker, run
 
     def judge(program: AgenticIQA) -> EvaluationRecord:
         with dspy.context(disable_history=True, trace=None):
-            return evaluate(
+            return run_samples(
                 program, job.splits["test"], workers=job.settings.compile.workers, progress=False,
                 seed=job.settings.seed, dataset=job.dataset, label="champion",
             )  # fmt: skip
@@ -93,12 +93,12 @@ def register_compiled(
     return Registered(version, better, f"{why} against version {before.version}")
 
 
-def verdict(differences: Mapping[MetricName, Figure]) -> tuple[bool, str]:
+def verdict(differences: Mapping[str, Figure]) -> tuple[bool, str]:
     """Return whether paired differences (new minus old) show a better program, and the figure that says so.
 
     SRCC decides where there are scores, else accuracy; its 95 % interval must lie above zero.
     """
-    metric: MetricName = "srcc" if "srcc" in differences else "accuracy"
+    metric = "srcc" if "srcc" in differences else "accuracy"
     figure = differences.get(metric)
     if figure is None or figure.value is None:
         return False, "no test sample that both answered"

@@ -1,162 +1,129 @@
-"""Search over sets of demos: varied starts, then the best one changed a little, and a little less each time.
-
-Scored on the training samples whose photograph no demo of the candidate shows, so the validation samples stay fresh for
-choosing. Where most samples share their photographs, too few would be left, and the validation samples score instead.
-"""
+"""What an optimizer works with, and the metrics that DSPy's own ones ask of it."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import dspy
 
-from optimizers.lessons import Lesson, image_url
-from optimizers.memory import Memory
-from optimizers.scoring import Ledger, Memo, Outcome, run_all, set_score
-from optimizers.taught import TaughtProgram
-from optimizers.teaching import Course
-from program.saving import program_sha256
-from program.settings import RecipeSettings
+from optimizers.examples import ExampleSet
+from optimizers.scores import Candidate, Outcome, Scores, set_score
+from optimizers.store import Store
+from optimizers.student import Student, role_of
+from program.agent.assessment import Assessment
+from program.common.settings import RecipeSettings
 
-__all__ = ("DemoSearch", "Found", "chosen_lessons", "with_demos")
+__all__ = ("Search", "grouped", "scored_examples")
 
-Chosen = dict[str, tuple[int, ...]]
-"""By predictor, which of its lessons are shown, by place."""
-
-_STRATEGIES = ("ends", "spread", "thirds", "random")
-
-
-@dataclass(frozen=True)
-class Found:
-    """One candidate of a search."""
-
-    name: str
-    program: TaughtProgram
-    chosen: Chosen
-    score: float
-    """Set score on the search's samples, -1..1."""
+GROUP = 8
+"""Images in one example of the group-wise objective."""
+ALL_ERRORS = 1_000_000
+"""Failed runs that an optimizer of DSPy bears with; its default of ten loses every result."""
 
 
-class DemoSearch:
-    """One seeded search; `run` returns every distinct candidate, best first."""
+@dataclass
+class Search:
+    """One optimizer's search: the student, what it is taught with, and the means. The student is not changed."""
 
-    def __init__(
-        self, student: TaughtProgram, course: Course, validation: Sequence[dspy.Example], ledger: Ledger, *,
-        budget: RecipeSettings, kind: str, seed: int, workers: int, known: Mapping[str, float],
-        memory: Memory | None = None,
-    ) -> None:  # fmt: skip
-        self._student, self._ledger, self._known = student, ledger, known
-        self._earlier = memory if memory is not None else Memory(None)
-        self._budget, self._kind, self._workers = budget, kind, workers
-        self._lessons = {name: course.lessons[name] for name in student.names if course.lessons.get(name)}
-        self._sizes = {name: size_of(name, lessons, budget) for name, lessons in self._lessons.items()}
-        self._rng = random.Random(seed)
-        self._memo = Memo()
-        self._groups = {example.image.url: example.group for example in course.examples}
-        fresh = not course.shares_content and len(course.examples) >= 2 * max(self._sizes.values(), default=0) + 10
-        pool = list(course.examples if fresh else validation)
-        self._rng.shuffle(pool)
-        self._pool = pool[: budget.search_samples]
+    base: Candidate
+    """The best program so far, which the student starts as."""
+    student: Student
+    train: ExampleSet
+    validation: ExampleSet
+    scored: Sequence[dspy.Example]
+    """What gives a candidate its search score in a recipe that lets a model write; empty for the others."""
+    scores: Scores
+    budget: RecipeSettings
+    kind: str
+    """"rank", "mean" or "groups"."""
+    seed: int
+    workers: int
+    store: Store
+    reflection: dspy.BaseLM | None = None
+    """The language model that writes instructions."""
+    teacher: Student | None = None
+    """Whose answers become demos; the student's own without it."""
+    log: Callable[[Candidate], None] = lambda candidate: None
+    """To be called with each candidate as it gets its search score."""
+    advance: Callable[[], None] = lambda: None
+    note: str = ""
+    """A recipe's own words on what it found, for the user."""
 
-    def run(self, on_candidate: Callable[[Found], None], begun: Sequence[TaughtProgram] = ()) -> list[Found]:
-        """Return the candidates, `begun` ones among them, best first. `on_candidate` hears of each as it is scored."""
-        found: dict[str, Found] = {}
+    def metric(self, example: dspy.Example, prediction: Any, trace: Any = None) -> float | bool:
+        """Return the objective, 0..1; a verdict while bootstrapping (`trace` given)."""
+        outcomes = self._outcomes(example, prediction)
+        if trace is not None:
+            members = example.get("members") or [example]
+            return all(self.scores.objective.passes(e, a) for e, (a, _) in zip(members, outcomes, strict=True))
+        return self._score(example, outcomes)
 
-        def consider(chosen: Chosen, name: str, candidate: TaughtProgram | None = None) -> None:
-            candidate = candidate or with_demos(self._student, self._lessons, chosen)
-            digest = candidate.digest()
-            if digest not in found:
-                score = self._known[digest] if digest in self._known else self._score(candidate)
-                found[digest] = Found(name, candidate, chosen, score)
-                on_candidate(found[digest])
+    def metric_with_feedback(
+        self, example: dspy.Example, prediction: Any, trace: Any = None, predictor: str | None = None,
+        predictor_trace: Any = None,
+    ) -> dspy.Prediction:  # fmt: skip
+        """Return the same number, whatever the predictor asked about, with words for that predictor's role."""
+        outcomes = self._outcomes(example, prediction)
+        members = example.get("members") or [example]
+        role, feedback = role_of(predictor) if predictor else None, self.scores.objective.feedback
+        # The three worst answers of a group say the most.
+        worst = sorted(zip(members, outcomes, strict=True), key=lambda pair: pair[1][1].agreement)[:3]
+        words = "\n".join(feedback(member, assessment, role) for member, (assessment, _) in worst)
+        return dspy.Prediction(score=self._score(example, outcomes), feedback=words)
 
-        for number, program in enumerate(begun):
-            consider({}, f"given/{number}", program)
-        for number in range(self._budget.starts):
-            strategy = _STRATEGIES[number % len(_STRATEGIES)]
-            chosen = {n: chosen_lessons(ls, self._sizes[n], strategy, self._rng) for n, ls in self._lessons.items()}
-            consider(chosen, f"{strategy}/{number}")
-        for step in range(self._budget.steps):
-            best = max((c for c in found.values() if c.chosen), key=lambda c: c.score, default=None)
-            if best is None:
-                break
-            consider(self._changed(best.chosen, step), f"changed/{step}")
-        return sorted(found.values(), key=lambda c: -c.score)
+    def shuffled_train(self) -> list[dspy.Example]:
+        """Return the training examples in a seeded order; groups of them if the objective asks for those."""
+        shuffled = sorted(self.train.examples, key=lambda e: e.id)
+        random.Random(self.seed).shuffle(shuffled)
+        return grouped(shuffled) if self.kind == "groups" else shuffled
 
-    def _changed(self, chosen: Chosen, step: int) -> Chosen:
-        """Return a set with some demos of one predictor exchanged: a quarter of them at first, one in the end."""
-        movable = [n for n, ls in self._lessons.items() if 0 < len(chosen[n]) < len(ls)]
-        if not movable:
-            return chosen
-        name = self._rng.choice(movable)
-        kept, spare = list(chosen[name]), [i for i in range(len(self._lessons[name])) if i not in chosen[name]]
-        left = 1 - step / max(1, self._budget.steps)
-        count = min(max(1, round(len(kept) / 4 * left)), len(spare))
-        for place, other in zip(self._rng.sample(range(len(kept)), count), self._rng.sample(spare, count), strict=True):
-            kept[place] = other
-        return {**chosen, name: tuple(kept)}
+    def complete_candidates(self, name: str, final: Student) -> list[Candidate]:
+        """Return every candidate that was run on all scored examples, best first, and the optimizer's own choice."""
+        begun = self.student.digest()
+        candidates = [
+            Candidate(f"{name}/{place}", trial.program, trial.mean, trial.digest)
+            for place, trial in enumerate(self.scores.complete())
+            if trial.digest != begun
+        ]
+        if final.digest() not in {c.digest for c in candidates} | {begun}:
+            candidates.append(Candidate.of(f"{name}/final", final))
+        return candidates
 
-    def _score(self, candidate: TaughtProgram) -> float:
-        shown = {image_url(demo) for _, p in candidate.named_parameters() for demo in p.demos}
-        photographs = {group for url, group in self._groups.items() if url in shown}
-        examples = [example for example in self._pool if example.group not in photographs]
-        weights = dict(self._ledger.objective.weights)
-        what = ["score", program_sha256(candidate.program), candidate.names, self._kind, weights, examples]
-        known = self._earlier.get(*what)
-        if known is not None:
-            return float(known)
-        outcomes: list[Outcome] = run_all(candidate, examples, self._ledger, self._memo, workers=self._workers)
-        score = set_score(outcomes, "mean" if self._kind == "mean" else "rank")
-        if all(outcome.predicted is not None for outcome in outcomes):
-            self._earlier.put(*what, value=score)
-        return score
+    def _outcomes(self, example: dspy.Example, prediction: Any) -> list[tuple[Assessment | None, Outcome]]:
+        self.advance()
+        members = example.get("members") or [example]
+        answers = prediction.get("members") or [prediction]
+        outcomes = []
+        for member, answer in zip(members, answers, strict=True):
+            assessment = answer.get("assessment") if isinstance(answer, dspy.Prediction) else None
+            digest = answer.get("candidate", "") if isinstance(answer, dspy.Prediction) else ""
+            outcomes.append((assessment, self.scores.add(digest, member, assessment)))
+        return outcomes
 
-
-def size_of(name: str, lessons: Sequence[Lesson], budget: RecipeSettings) -> int:
-    """Return how many demos a predictor is shown: `demos` for the Summarizer, `role_demos` for the other roles."""
-    wanted = budget.demos if name.startswith("summarizer.") else budget.role_demos
-    return len(lessons) if wanted is None else min(wanted, len(lessons))
-
-
-def chosen_lessons(lessons: Sequence[Lesson], count: int, strategy: str, rng: random.Random) -> tuple[int, ...]:
-    """Return `count` places of lessons: spread over their values, from both ends of them, or at random.
-
-    Lessons with words for values are spread evenly over the distinct ones, whatever the strategy but "random".
-    """
-    places = list(range(len(lessons)))
-    if count >= len(places):
-        return tuple(places)
-    if strategy == "random":
-        return tuple(rng.sample(places, count))
-    if isinstance(lessons[0].value, str):
-        return _evenly(lessons, count, rng)
-    ordered = sorted(places, key=lambda i: (float(lessons[i].value), i))
-    if strategy == "spread":
-        bins = [ordered[len(ordered) * b // count : len(ordered) * (b + 1) // count] for b in range(count)]
-        return tuple(rng.choice(members) for members in bins)
-    share = len(ordered) // (8 if strategy == "ends" else 3)
-    share = min(max(share, (count + 1) // 2), len(ordered) // 2)
-    low, high = ordered[:share], ordered[-share:]
-    half = min(count // 2, len(low))
-    return tuple(rng.sample(low, half) + rng.sample(high, min(count - half, len(high))))
+    def _score(self, example: dspy.Example, outcomes: list[tuple[Assessment | None, Outcome]]) -> float:
+        if example.get("members") is None:
+            return outcomes[0][1].agreement
+        # Half of the way from the worst (-1) to the best correlation is no agreement at all.
+        return (1 + set_score([outcome for _, outcome in outcomes], "rank")) / 2
 
 
-def with_demos(student: TaughtProgram, lessons: Mapping[str, Sequence[Lesson]], chosen: Chosen) -> TaughtProgram:
-    """Return a copy of the student that is shown the chosen lessons."""
-    program: TaughtProgram = student.deepcopy()
-    for name, predictor in program.named_parameters():
-        if name in chosen:
-            predictor.demos = [lessons[name][i].demo for i in chosen[name]]
-    return program
+def scored_examples(
+    examples: Sequence[dspy.Example], budget: RecipeSettings, kind: str, seed: int
+) -> list[dspy.Example]:
+    """Return what scores each candidate: at most `search_samples` of the examples, drawn by seed; groups if asked."""
+    pool = sorted(examples, key=lambda e: e.id)
+    random.Random(seed).shuffle(pool)
+    chosen = pool[: budget.search_samples]
+    return grouped(chosen) if kind == "groups" else chosen
 
 
-def _evenly(lessons: Sequence[Lesson], count: int, rng: random.Random) -> tuple[int, ...]:
-    by_value: dict[str, list[int]] = {}
-    for place, lesson in enumerate(lessons):
-        by_value.setdefault(str(lesson.value), []).append(place)
-    groups = list(by_value.values())
-    rng.shuffle(groups)
-    for members in groups:
-        rng.shuffle(members)
-    turns = [members[turn] for turn in range(max(map(len, groups))) for members in groups if turn < len(members)]
-    return tuple(turns[:count])
+def grouped(examples: Sequence[dspy.Example]) -> list[dspy.Example]:
+    """Return examples of eight images each, of one task; a group scored as a whole has a rank correlation."""
+    groups = []
+    for with_options in (True, False):
+        members = [e for e in examples if (e.get("answer") is not None) == with_options]
+        for start in range(0, len(members) - GROUP + 1, GROUP):
+            of_group = members[start : start + GROUP]
+            ids = "+".join(e.id for e in of_group)
+            groups.append(dspy.Example(id=ids, members=of_group).with_inputs("members"))
+    return groups

@@ -1,14 +1,14 @@
-"""Which candidate is recommended: ranked on validation by SRCC and accuracy, never on test."""
+"""Which candidate is recommended, by SRCC and accuracy on validation, never on test; and what the test says of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optimizers.bench import Candidate
-from program.evaluation.metrics import MetricName
-from program.evaluation.record import EvaluationRecord
+from optimizers.scores import Candidate
+from program.evaluation.intervals import Figure
+from program.evaluation.record import Baseline, EvaluationRecord
 
-__all__ = ("SCORE_STEP", "Ranked", "Ranking", "clear_gain", "validation_score")
+__all__ = ("SCORE_STEP", "Ranked", "Ranking", "Verdict", "clear_gain", "validation_score", "verdict_of")
 
 SCORE_STEP, PLCC_STEP = 0.002, 0.005
 """Smaller differences in score decide nothing: PLCC does then, and where that is no larger either, RMSE."""
@@ -44,14 +44,14 @@ class Ranking:
         """
         by_search = sorted(proposed, key=lambda c: -(c.search_score if c.search_score is not None else 2.0))
         for candidate in by_search[: self._keep]:
-            found = Ranked(candidate, self._judge(candidate))
-            self._ranked.append(found)
+            ranked = Ranked(candidate, self._judge(candidate))
+            self._ranked.append(ranked)
             if self._best is None or (
-                clear_gain(found.record, self._best.record)
+                clear_gain(ranked.record, self._best.record)
                 if clearly
-                else _order(found.record) > _order(self._best.record)
+                else _order(ranked.record) > _order(self._best.record)
             ):
-                self._best = found
+                self._best = ranked
         return self.best
 
     @property
@@ -122,6 +122,70 @@ def _order(record: EvaluationRecord) -> tuple[float, float, float]:
     return round(score / SCORE_STEP), round(correlation / PLCC_STEP), -_value(record, "rmse")
 
 
-def _value(record: EvaluationRecord, name: MetricName) -> float:
+def _value(record: EvaluationRecord, name: str) -> float:
     figure = record.figures.get(name)
     return figure.value if figure is not None and figure.value is not None else 0.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether compiling helped, in one sentence, and the best simpler way on the same samples."""
+
+    helped: bool
+    """A candidate was better on validation, so it is the recommended program."""
+    text: str
+    baseline: Baseline | None
+
+
+def verdict_of(
+    chosen: str, best: EvaluationRecord, uncompiled: EvaluationRecord, differences: Mapping[str, Figure],
+    test: EvaluationRecord,
+) -> Verdict:  # fmt: skip
+    """Return the verdict: what validation recommends, and what the test samples then said of it."""
+    baseline = _best_baseline(test)
+    if chosen == "uncompiled":
+        text = (
+            "Compiling did not help on the validation samples: "
+            "the program saved, and recommended, is the uncompiled one."
+        )
+        return Verdict(False, text, baseline)
+    words = [_words(name, differences[name]) for name in ("srcc", "plcc", "rmse", "accuracy") if name in differences]
+    text = f"{chosen} is {_gain(best, uncompiled)} on validation. On test: {'; '.join(words)}."
+    if _is_sure(differences.get("rmse"), 1) and _is_sure(differences.get("srcc"), 1):
+        text += " The order of images is better, and their scores lie further from people's: compare, do not grade."
+    return Verdict(True, text, baseline)
+
+
+def _gain(best: EvaluationRecord, uncompiled: EvaluationRecord) -> str:
+    gained = validation_score(best) - validation_score(uncompiled)
+    if abs(gained) >= SCORE_STEP / 2 or best.rmse is None or uncompiled.rmse is None:
+        return f"{gained:+.3f} better"
+    return (
+        f"as good in order and nearer to people's scores (RMSE {best.rmse.value:.3f} after {uncompiled.rmse.value:.3f})"
+    )
+
+
+def _words(name: str, figure: Figure) -> str:
+    label = name if name == "accuracy" else name.upper()
+    if figure.value is None:
+        return f"{label} undefined"
+    if figure.low is None or figure.high is None:
+        return f"{label} {figure.value:+.3f}, no interval"
+    better = -1 if name == "rmse" else 1
+    sure = "better" if _is_sure(figure, better) else "worse" if _is_sure(figure, -better) else "no sure difference"
+    return f"{label} {figure.value:+.3f} ({sure})"
+
+
+def _is_sure(figure: Figure | None, sign: int) -> bool:
+    """Return whether a difference's interval lies above zero (sign 1) or below it (-1)."""
+    if figure is None or figure.low is None or figure.high is None:
+        return False
+    return figure.low > 0 if sign > 0 else figure.high < 0
+
+
+def _best_baseline(record: EvaluationRecord) -> Baseline | None:
+    """Return the single tool or model that did best on these very samples: a choice that favours it."""
+    ways = [way for way in record.baselines.values() if way.kind in {"tool", "model"}]
+    name = "srcc" if record.srcc is not None else "accuracy"
+    measured = [way for way in ways if (figure := getattr(way, name)) is not None and figure.value is not None]
+    return max(measured, key=lambda way: getattr(way, name).value, default=None)

@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from program.agent import AgenticIQA
-    from program.saving import load
-    from program.state import Assessment
+    from program.agent.assessment import Assessment
+    from program.agent.loop import AgenticIQA
+    from program.agent.saving import load
 
 __all__ = ("AgenticIQA", "Assessment", "load")
 
-_HOMES = {"AgenticIQA": "program.agent", "Assessment": "program.state", "load": "program.saving"}
+_HOMES = {"AgenticIQA": "program.agent.loop", "Assessment": "program.agent.assessment", "load": "program.agent.saving"}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,8 +5,16 @@ import os
 import sys
 from pathlib import Path
 
-from data.arguments import Parser, number, whole_number
-from program.cli import add_budget_flags, add_settings_flags, budget_from, run_command, settings_from
+from program.common.cli import (
+    Parser,
+    add_budget_flags,
+    add_program_flags,
+    add_settings_flags,
+    number,
+    run_command,
+    settings_from,
+    whole_number,
+)
 
 _CODES = (
     "exit codes: 0 all judged; 1 an image failed, or got no score where --min-score asks for one; "
@@ -29,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--query", metavar="Q", help="question to answer; a quality score without it")
     parser.add_argument("--option", metavar="TEXT", action="append", help="an option to choose from; give two or more")
-    parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
+    add_program_flags(parser, replaces="replace a table that is there already")
     parser.add_argument("--json", action="store_true", help="print the whole assessment (of many: a summary) as JSON")
     parser.add_argument(
         "--compare", action="store_true", help="say which of two images is better, and how sure that is"
@@ -37,7 +45,6 @@ def main(argv: list[str] | None = None) -> int:
     many = parser.add_argument_group("many images")
     many.add_argument("--out", metavar="FILE", type=Path, help="table to write, .csv, .jsonl or .parquet; "
                       "the same command goes on where a killed one stopped")  # fmt: skip
-    many.add_argument("--force", action="store_true", help="replace a table that is there already")
     many.add_argument("-r", "--recursive", action="store_true", help="look into folders of folders too")
     many.add_argument(
         "--glob", metavar="G", action="append", help="of folders, only names like *.jpg; !*.gif: not these"
@@ -55,7 +62,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _assess(arguments: argparse.Namespace) -> int:
     settings = settings_from(arguments)
-    from program.bulk.command import run
+    from program.batch.command import run
+    from program.lms.budget import budget_from
 
     with budget_from(arguments):
         return run(arguments, settings)

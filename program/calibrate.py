@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.arguments import Parser
-from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, settings_from
+from program.common.cli import EXIT_PROBLEMS, Parser, add_settings_flags, run_command, settings_from
 
 if TYPE_CHECKING:
-    from program.settings import Settings
-    from program.tools.fitting import LabelledSet
+    from program.common.settings import Settings
+    from program.tools.survey import LabelledSet
 
 AUTHENTIC = (None, "authentic")
 """What a manifest calls the distortion of a photograph as it was taken."""
@@ -47,24 +46,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     from rich.console import Console
-    from rich.progress import Progress
 
-    from program.errors import InputError
-    from program.evaluation.publishing import log_calibration
+    from program.common.errors import InputError
+    from program.common.progress import progress
+    from program.evaluation.report.publishing import log_calibration
     from program.tools.calibration import Calibration
-    from program.tools.fitting import fit_all, measure_all, strengths_all, write_text
+    from program.tools.fitting import fit_all, strengths_all, write_text
     from program.tools.runner import ToolRunner
     from program.tools.strengths import Strengths
+    from program.tools.survey import measure_all
+    from program.tracking import Tracker, experiment_name
 
     settings = settings_from(arguments)
     if not arguments.data:
         raise InputError("no dataset is named; give one or more, as `python -m program.calibrate quickstart-fr`")
     datasets = [_labelled(name, arguments.split, settings) for name in arguments.data]
-    runner = ToolRunner.of(settings)
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("measuring", total=sum(len(data.samples) for data in datasets))
-        names = arguments.tools.split(",") if arguments.tools else None
-        surveyed = measure_all(runner, datasets, names=names, on_image=lambda: progress.advance(task))
+    tracker, runner = Tracker(settings.mlruns_dir, experiment_name(datasets[0].name)), ToolRunner.of(settings)
+    names = arguments.tools.split(",") if arguments.tools else None
+    with progress("measuring", sum(len(data.samples) for data in datasets)) as advance:
+        surveyed = measure_all(runner, datasets, names=names, on_image=advance)
     out = arguments.out or (STRENGTHS if arguments.strengths else CALIBRATION)
     if arguments.strengths:
         found = strengths_all(surveyed, Strengths.load(out) if out.exists() else Strengths())
@@ -74,15 +74,18 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         report = fit_all(surveyed, params_dir=settings.tools.params_dir)
         report.write(Calibration.load(out) if out.exists() else Calibration.empty(), out)
         shown, table = report.as_json(out), report.table(out)
-    run = log_calibration(settings, [(d.name, d.manifest_sha256, d.split) for d in datasets], shown, out)
     for line in surveyed.problems():
         sys.stderr.write(f"{line}\n")
     if arguments.json:
         sys.stdout.write(json.dumps(shown) + "\n")
     else:
         Console().print(table)
-        Console(soft_wrap=True).print(f"MLflow run  {run.hint}", highlight=False)
-    return EXIT_FAILED_SAMPLES if surveyed.problems() else 0
+    run = log_calibration(
+        tracker, settings, [(d.name, d.manifest_sha256, d.split) for d in datasets], shown, out
+    )
+    if not arguments.json:
+        run.show()
+    return EXIT_PROBLEMS if surveyed.problems() else 0
 
 
 def _paper(arguments: argparse.Namespace) -> int:
@@ -98,11 +101,11 @@ def _paper(arguments: argparse.Namespace) -> int:
 
 
 def _labelled(name: str, split: str, settings: "Settings") -> "LabelledSet":
+    from data.distortions import category_named
     from data.manifest import manifest_sha256, read_manifest
-    from data.names import category_named
     from data.quickstart import DATASETS, resolve_dataset
-    from program.errors import InputError
-    from program.tools.fitting import Labelled, LabelledSet
+    from program.common.errors import InputError
+    from program.tools.survey import Labelled, LabelledSet
 
     manifest = resolve_dataset(name, settings.cache_dir)
     # Several questions on one image are one image.

@@ -7,18 +7,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from data.arguments import Parser, whole_number
-from program.cli import (
-    EXIT_FAILED_SAMPLES,
+from program.common.cli import (
+    EXIT_PROBLEMS,
+    Parser,
     add_budget_flags,
     add_settings_flags,
-    budget_from,
     run_command,
     settings_from,
-)  # fmt: skip
+    whole_number,
+)
 
 OPTIMIZERS = ("none", "labeled", "bootstrap", "random-search", "mipro", "gepa", "simba", "copro", "fusion")
-"""Names for --help, which must not import the optimizers; a test keeps them equal."""
+"""Names for --help, which must not import the optimizers; a test holds them equal to the files of recipes."""
 
 _KEPT = "what was finished is kept; go on with --resume and the same --out"
 
@@ -40,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         "--repeat", metavar="K", type=whole_number(), default=1, help="compile with K seeds and show the spread"
     )
     parser.add_argument("--resume", action="store_true", help="go on with the compile that was begun in --out")
+    parser.add_argument("--force", action="store_true", help="replace the program that is in --out")
     parser.add_argument("--dry-run", action="store_true", help="print the plan of calls, time and cost; ask nothing")
     parser.add_argument(
         "--out", metavar="DIR", type=Path, help="folder of the compiled program (default: programs/DATA-TIME)"
@@ -55,32 +56,37 @@ def main(argv: list[str] | None = None) -> int:
 def _compile(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from optimizers.command import check_folders, check_request, compile_tracked, seed_compiles
     from optimizers.job import prepared
-    from optimizers.planning import call_plan
-    from optimizers.tracked import check_request, compile_tracked
+    from optimizers.plan import call_plan
+    from program.lms.budget import budget_from
 
-    named = arguments.out is not None
-    check_request(register=arguments.register, repeat=arguments.repeat, resume=arguments.resume, named=named)
+    named, repeat = arguments.out is not None, arguments.repeat
+    check_request(register=arguments.register, repeat=repeat, resume=arguments.resume, named=named)
     settings, console = settings_from(arguments), Console(stderr=True, soft_wrap=True)
+    if named and not (arguments.resume or arguments.force or arguments.dry_run):
+        check_folders(arguments.out, settings.seed, repeat)
     data = arguments.data or settings.compile.data
     job = prepared(
         settings, data, arguments.optimizer, console=console, roles=arguments.roles, demos=arguments.demos,
         out=arguments.out or settings.programs_dir / f"{Path(data).stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         teacher_lm=arguments.teacher_lm, resume=arguments.resume,
     )  # fmt: skip
-    plan = call_plan(job, seeds=arguments.repeat, champion=arguments.register is not None)
+    plan = call_plan(job, seeds=repeat, champion=arguments.register is not None)
     if arguments.dry_run:
         _write(plan.to_json() if arguments.json else list(plan.lines()))
         return 0
-    console.print("\n".join(plan.lines()), highlight=False)
-    done = compile_tracked(
-        job, repeat=arguments.repeat, register=arguments.register, console=console, budget=budget_from(arguments)
-    )
-    if arguments.json:
+    table = None if arguments.json else Console(soft_wrap=True)
+    with seed_compiles(job, repeat, console=console) as compiles:
+        console.print("\n".join(plan.lines()), highlight=False)
+        done = compile_tracked(
+            job, compiles, register=arguments.register, console=table, budget=budget_from(arguments)
+        )
+    if table is None:
         _write({**done.summary(), "plan": plan.to_json()})
     else:
-        done.show(Console(soft_wrap=True))
-    return EXIT_FAILED_SAMPLES if done.failed else 0
+        done.show(table)
+    return EXIT_PROBLEMS if done.failed or bool(arguments.register) > bool(done.registered) else 0
 
 
 def _write(told: dict[str, Any] | list[str]) -> None:

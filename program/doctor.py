@@ -7,11 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from data.arguments import Parser
-from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, settings_from
+from program.common.cli import EXIT_PROBLEMS, Parser, add_settings_flags, run_command, settings_from
 
 if TYPE_CHECKING:
-    from program.checks import Check
+    from program.agent.checks import Check
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -27,18 +26,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _examine(arguments: argparse.Namespace) -> int:
-    from program.checks import local_checks
-    from program.lms.probe import model_checks
+    from program.agent.checks import local_checks
+    from program.agent.probe import model_checks
 
     settings = settings_from(arguments)
     checks = [*model_checks(settings), *local_checks(settings)]
     works = all(check.status != "failed" for check in checks)
     if arguments.json:
-        shown = {"works": works, "checks": [check.model_dump(mode="json") for check in checks]}
-        sys.stdout.write(json.dumps(shown, indent=2) + "\n")
+        verdict = {"works": works, "checks": [check._asdict() for check in checks]}
+        sys.stdout.write(json.dumps(verdict, indent=2) + "\n")
     else:
         _show(checks, works=works)
-    return 0 if works else EXIT_FAILED_SAMPLES
+    return 0 if works else EXIT_PROBLEMS
 
 
 def _show(checks: Sequence["Check"], *, works: bool) -> None:

@@ -4,14 +4,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from data.arguments import Parser, whole_number
-from program.cli import (
-    EXIT_FAILED_SAMPLES,
+from program.common.cli import (
+    EXIT_PROBLEMS,
+    Parser,
     add_budget_flags,
+    add_program_flags,
     add_settings_flags,
-    budget_from,
     run_command,
     settings_from,
+    whole_number,
 )
 
 
@@ -22,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
         description="Run a program over human-labelled images and report its agreement with people.",
     )
     parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest.jsonl")
-    parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
+    add_program_flags(parser)
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
                         help="train, validation, test or all (default: test)")  # fmt: skip
     parser.add_argument("--baselines", action="store_true",
@@ -42,15 +43,15 @@ def main(argv: list[str] | None = None) -> int:
 def _evaluate(arguments: argparse.Namespace) -> int:
     import json
 
-    from program.agent import AgenticIQA
+    from program.agent.saving import program_from
     from program.evaluation.evaluating import evaluate, samples_of
-    from program.evaluation.page import check_report_folder, write_report
-    from program.evaluation.publishing import log_evaluation, show
-    from program.saving import load
+    from program.evaluation.report.page import check_report_folder, write_report
+    from program.evaluation.report.publishing import log_evaluation, show
+    from program.lms.budget import budget_from
     from program.tracking import Tracker, experiment_name, traced
 
     settings = settings_from(arguments)
-    program = load(arguments.program, settings) if arguments.program else AgenticIQA(settings)
+    program = program_from(arguments, settings)
     samples = samples_of(arguments.data, settings, None if arguments.split == "all" else arguments.split)
     if arguments.report:
         check_report_folder(arguments.report)
@@ -61,12 +62,14 @@ def _evaluate(arguments: argparse.Namespace) -> int:
             checkpoint=arguments.checkpoint, resume=arguments.resume,
         )  # fmt: skip
     page = write_report(record, samples, arguments.report) if arguments.report else None
+    if not arguments.json:
+        show(record, page)
     run = log_evaluation(record, tracker, samples, page)
     if arguments.json:
         sys.stdout.write(json.dumps({**record.summary(), "mlflow_run": run.run_id}, indent=2) + "\n")
     else:
-        show(record, page, run)
-    return EXIT_FAILED_SAMPLES if record.failed else 0
+        run.show()
+    return EXIT_PROBLEMS if record.failed else 0
 
 
 if __name__ == "__main__":

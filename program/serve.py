@@ -3,8 +3,7 @@
 import argparse
 import sys
 
-from data.arguments import Parser, whole_number
-from program.cli import add_settings_flags, run_command, settings_from
+from program.common.cli import Parser, add_program_flags, add_settings_flags, run_command, settings_from, whole_number
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -18,7 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--port", metavar="N", type=whole_number(0, 65535), help="port to serve on (default: 8000; 0: any free one)"
     )
-    parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
+    add_program_flags(parser)
     add_settings_flags(parser)
     arguments = parser.parse_args(argv)
     return run_command(lambda: _serve(arguments))
@@ -27,8 +26,8 @@ def main(argv: list[str] | None = None) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     import os
 
-    from program.errors import InputError
-    from program.serving.running import bound, serve, token_of
+    from program.common.errors import InputError
+    from program.service.running import bound, serve, token_of
 
     given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
     settings = settings_from(arguments, serve=given)
@@ -40,11 +39,10 @@ def _serve(arguments: argparse.Namespace) -> int:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise InputError(f"serve: {error.name} is not installed; pip install 'agentic-iqa[serve]'") from error
-    from program.agent import AgenticIQA
-    from program.saving import load
+    from program.agent.saving import program_from
 
     listener = bound(settings.serve.host, settings.serve.port)
-    program = load(arguments.program, settings) if arguments.program else AgenticIQA(settings)
+    program = program_from(arguments, settings)
     serve(program, settings.serve, listener, token)
     return 0
 

@@ -193,7 +193,7 @@ class FakeRunner:
         if tool_name in self.failing:
             return Measurement(tool=tool_name, error=f"tool {tool_name!r}: failed; use another tool", seconds=0.5)
         score = self.scores.get(tool_name, self.default)
-        return Measurement(tool=tool_name, raw=score * 10, score=score, seconds=0.25, cached=True, box_used=box)
+        return Measurement(tool=tool_name, raw=score * 10, score=score, seconds=0.25, cached=True, box=box)
 
 
 @pytest.fixture
@@ -216,8 +216,8 @@ def scripted_lm():
 @pytest.fixture
 def scripted_iqa(scripted_lm, fake_runner):
     """Make a program on a scripted model and fake tools; `settings` overrides have the settings' shape."""
-    from program.agent import AgenticIQA
-    from program.settings import load_settings
+    from program.agent.loop import AgenticIQA
+    from program.common.settings import load_settings
 
     def make(script, runner=None, settings=None, **engine):
         iqa = AgenticIQA(load_settings(overrides=settings or {}), lm=scripted_lm(script, **engine))
@@ -272,11 +272,11 @@ def loopback(loopback_module):
 def hosted(loopback, monkeypatch):
     """Make openai/gpt-4o as `--lm` does, with the loopback in its provider's place: `lm, server = hosted()`."""
     from dspy import lm15
-    from dspy.clients.engines import LM15Engine
 
+    from program.common.settings import load_settings
     from program.lms.build import build_lm
+    from program.lms.dspy_private import LM15Engine
     from program.lms.reference_engine import ReferenceEngine
-    from program.settings import load_settings
 
     def make(**options):
         server = loopback(**options)
@@ -320,8 +320,8 @@ def served():
 
     import uvicorn
 
-    from program.serving.app import create_app
-    from program.serving.running import uvicorn_config
+    from program.service.app import create_app
+    from program.service.running import uvicorn_config
 
     running = []
 

@@ -7,10 +7,11 @@ import dspy
 import numpy as np
 import pytest
 
-from program.agent import DEFAULT_QUERY, AgenticIQA
-from program.errors import ImageError, InputError, ModelError
-from program.images import HOST, IMAGES
-from program.state import Assessment, ReplanEntry
+from program.agent.assessment import Assessment
+from program.agent.loop import DEFAULT_QUERY, AgenticIQA
+from program.agent.state import ReplanEntry
+from program.common.errors import ImageError, InputError, ModelError
+from program.images.store import HOST, IMAGES
 
 STEPS = dict.fromkeys(("distortion_detection", "distortion_analysis", "tool_selection", "tool_execute"), True)
 PLAN = {"query_type": "IQA", "query_scope": ["Global"], "reference_mode": "No-Reference", **STEPS}
@@ -175,7 +176,7 @@ def test_a_named_tool_measures_the_whole_image_where_nobody_finds_the_region(scr
 def test_the_worked_example_on_the_embedded_model(tmp_path):
     from data.distortions import distort, generator_for
     from data.photographs import load_photograph
-    from program.settings import load_settings
+    from program.common.settings import load_settings
 
     photograph = load_photograph("astronaut")[0]
     blurred = distort(photograph, "gaussian_blur", 3, generator_for("astronaut", "gaussian_blur", 3))
@@ -211,15 +212,19 @@ def test_a_plan_that_rightly_runs_no_tools_is_not_planned_again(scripted_iqa, fa
 
 
 @pytest.mark.spec("D12")
+@pytest.mark.spec("D21")
+@pytest.mark.spec("001/contradictory-evidence")
+@pytest.mark.spec("001/detect-insufficient-evidence")
 def test_the_same_plan_again_stops_and_says_so(scripted_iqa, picture):
     severe = {"findings": [{**BLUR, "severity": "severe"}]}
     iqa = scripted_iqa({**SCRIPT, "findings": severe}, None)
     iqa.resources.runner.scores["PIQE"] = 4.6
     result = iqa(image=picture(), query=RATE)
     assert asked(iqa.engine) == [*ALL_CALLS, "plan"]
-    assert (result.need_replan, result.replan_reason, result.state.iteration_count) == (False, None, 0)
-    assert "Planning again changed nothing" in result.quality_reasoning
-    assert "Contradictory evidence" in result.quality_reasoning
+    assert (result.need_replan, result.replan_reason, result.state.iteration_count) == (False, None, 1)
+    assert result.unresolved_gap.startswith("Contradictory evidence")
+    assert result.state.replan_history == [ReplanEntry(iteration=0, reason=result.unresolved_gap)]
+    assert result.usage.replans == 1
     assert result.state.summarizer_result.need_replan is False
 
 
@@ -275,6 +280,97 @@ def test_the_loop_ends_at_the_limit(scripted_iqa, picture, caplog, limit):
     assert asked(iqa.engine) == ALL_CALLS * (limit + 1)
     assert (result.state.iteration_count, len(result.state.replan_history), result.need_replan) == (limit, limit, False)
     assert "max iterations reached" in caplog.text
+    assert result.unresolved_gap.startswith("Contradictory evidence")
+
+
+REGIONS = ["vehicle", "background"]
+
+
+@pytest.mark.spec("001/missing-query-scope-coverage")
+@pytest.mark.spec("D19")
+@pytest.mark.spec("D21")
+@pytest.mark.parametrize("diagnosis", ["merged", "separate"])
+def test_a_region_that_the_analysis_leaves_out_is_a_gap(scripted_iqa, picture, diagnosis):
+    named = {region: ["Noise"] for region in REGIONS}
+    plan = {**PLAN, "query_scope": REGIONS, "distortion_source": "explicit", "distortions": named}
+    only_vehicle = [{**BLUR, "region": "vehicle"}]
+    script = {
+        **SCRIPT,
+        "plan": {"plan": plan},
+        "region_boxes": {"region_boxes": []},
+        "distortion_set": {"distortion_set": [{"region": "vehicle", "distortions": ["Blurs"]}]},
+        "findings": {"findings": only_vehicle},
+        "distortion_analysis": {"distortion_analysis": only_vehicle},
+    }
+    iqa = scripted_iqa(script, settings={"assessment": {"diagnosis": diagnosis}})
+    result = iqa(image=picture(), query="Rate the quality of the vehicle and the background.")
+    assert list(result.state.executor_evidence.distortion_analysis) == ["vehicle"]
+    assert "missing background" in result.unresolved_gap
+    assert [entry.reason for entry in result.state.replan_history] == [result.unresolved_gap]
+    assert (result.state.iteration_count, result.usage.replans, result.status) == (1, 1, "ok")
+
+
+@pytest.mark.spec("D19")
+def test_a_region_without_distortion_is_covered_by_saying_so(scripted_iqa, picture):
+    clean = {"region": "background", "type": "Noise", "severity": "none", "explanation": "No noise."}
+    script = {
+        **SCRIPT,
+        "plan": {"plan": {**PLAN, "query_scope": REGIONS}},
+        "region_boxes": {"region_boxes": []},
+        "findings": {"findings": [{**BLUR, "region": "The Vehicle"}, clean]},
+    }
+    result = scripted_iqa(script)(image=picture(), query="Rate the quality of the vehicle and the background.")
+    assert list(result.state.executor_evidence.distortion_analysis) == REGIONS
+    assert (result.unresolved_gap, result.state.iteration_count) == (None, 0)
+
+
+@pytest.mark.spec("D19")
+def test_a_finding_is_never_filed_under_another_region_than_its_own(scripted_iqa, picture):
+    elsewhere = {"region": "vehicle", "type": "Noise", "severity": "extreme", "explanation": "Grain."}
+    script = {
+        **SCRIPT,
+        "plan": {"plan": {**PLAN, "query_scope": ["background"]}},
+        "region_boxes": {"region_boxes": []},
+        "findings": {"findings": [elsewhere]},
+    }
+    result = scripted_iqa(script)(image=picture(), query="How noisy is the background?")
+    evidence = result.state.executor_evidence
+    assert not evidence.distortion_analysis
+    assert any("'vehicle'" in note for note in evidence.notes)
+    assert "background" in result.unresolved_gap
+
+
+@pytest.mark.spec("D20")
+def test_without_a_usable_plan_the_named_tool_and_box_still_count(scripted_iqa, fake_runner, picture):
+    runner = fake_runner({"PIQE": 2.0, "NIQE": 4.0}, ready=("PIQE", "NIQE"))
+    iqa = scripted_iqa({**SCRIPT, "plan": "%%%", "findings": {"findings": [{**BLUR, "region": "car"}]}}, runner)
+    result = iqa(image=picture(), query="Use niqe to rate the car and the sky.", regions={"car": (0, 0, 24, 24)})
+    assert [measured[0] for measured in runner.measured] == ["NIQE"]
+    assert result.state.plan.query_scope == ["car"]
+    assert result.status == "degraded"
+    assert "no usable plan" in result.error
+    assert result.state.plan_error
+    assert "no usable plan" in result.quality_reasoning
+    unknown = iqa(image=picture(), query="Use FancyIQA to rate the car.")
+    assert "FancyIQA" in unknown.quality_reasoning
+
+
+@pytest.mark.spec("D20")
+def test_an_assessment_whose_every_tool_failed_is_degraded(scripted_iqa, fake_runner, picture):
+    result = scripted_iqa(SCRIPT, fake_runner(failing=["PIQE"], ready=("PIQE",)))(image=picture(), query=RATE)
+    assert (result.status, result.error) == ("degraded", "every tool of the plan failed")
+
+
+@pytest.mark.spec("D22")
+def test_a_fusion_is_in_the_log_and_in_the_result(scripted_iqa, picture, caplog):
+    caplog.set_level(logging.INFO, logger="program")
+    result = scripted_iqa(SCRIPT)(image=picture(), query=RATE)
+    # alpha_c = exp(-(2.6 - c)^2) / sum, by hand: .0773, .6977, .8521, .1409, .0031 over 1.7711.
+    assert result.tool_mean == pytest.approx(2.6)
+    assert list(result.perceptual_weights.values()) == pytest.approx([0.0436, 0.3939, 0.4811, 0.0795, 0.0018], abs=1e-4)
+    line = next(r.getMessage() for r in caplog.records if r.getMessage().startswith("fusion:"))
+    for part in ("2.6", "alpha", "0.39", " p ", f"q {result.quality_score:.4f}"):
+        assert part in line
 
 
 @pytest.mark.spec("D10")
@@ -325,7 +421,7 @@ def test_a_failed_tool_without_another_is_reported_once(scripted_iqa, fake_runne
     iqa = scripted_iqa(SCRIPT, runner)
     result = iqa(image=picture(), query=RATE)
     assert len(runner.measured) == 1
-    assert result.status == "ok"
+    assert result.status == "degraded"
     assert result.state.executor_evidence.tool_logs[0].error
     assert result.quality_score == pytest.approx(sum(c * p for c, p in result.level_probabilities.items()))
 
@@ -385,7 +481,7 @@ def test_the_default_query_asks_for_a_score(scripted_iqa, picture):
 @pytest.mark.spec("000/5-vlm-client-reuse")
 @pytest.mark.parametrize("backend", ["openai.gpt-4o", "openai/gpt-4o"])
 def test_a_roles_model_comes_from_the_settings(tmp_path, backend):
-    from program.settings import load_settings
+    from program.common.settings import load_settings
 
     config = tmp_path / "mine.yaml"
     config.write_text(
@@ -434,3 +530,19 @@ def test_a_reference_of_another_size_is_refused_or_resampled_for_all_stages(scri
     assert (used.width, used.height) == (60, 40)
     assert {url for request in iqa.engine.requests for url in iqa.engine.images(request)} >= {used.url}
     assert result.state.image_notes == ["reference resampled from 30x20 to 60x40"]
+
+
+@pytest.mark.spec("001/empty-executor-evidence")
+@pytest.mark.spec("001/handle-missing-executor-evidence")
+@pytest.mark.spec("001/log-summarizer-invocation")
+@pytest.mark.spec("D16")
+def test_without_any_evidence_the_answer_rests_on_the_image_and_says_so(scripted_iqa, fake_runner, picture, caplog):
+    caplog.set_level(logging.INFO, logger="program")
+    iqa = scripted_iqa({**SCRIPT, "findings": "%%%"}, fake_runner(ready=[]))
+    result = iqa(image=picture(), query=RATE)
+    assert result.state.executor_evidence.is_empty
+    assert (result.used_evidence, result.tool_mean) == (None, None)
+    assert "rests on the image alone" in result.quality_reasoning
+    question = iqa.engine.text(iqa.engine.asked("quality_probs")[0])
+    assert "distortion_analysis ## ]]\n" not in question.split("[[ ## query ## ]]")[-1]
+    assert "0 findings, 0 tool scores" in caplog.text

@@ -5,9 +5,9 @@ import base64
 import dspy
 import pytest
 
-from program.ask import RUNGS, ask
-from program.images import IMAGES
-from program.metering import metered, stage
+from program.images.store import IMAGES
+from program.lms.ask import RUNGS, ask
+from program.lms.metering import metered, stage
 
 
 class Question(dspy.Signature):

@@ -14,19 +14,20 @@ import pytest
 from dspy import lm15
 from PIL import Image
 
-from program.agent import AgenticIQA
-from program.ask import ask
-from program.backends import RoleSettings
-from program.images import IMAGES
+from program.agent.loop import AgenticIQA
+from program.common.backends import RoleSettings
+from program.common.settings import load_settings
+from program.images.store import IMAGES
+from program.lms.ask import ask
 from program.lms.build import build_lm
-from program.metering import metered
-from program.settings import load_settings
+from program.lms.metering import metered
 from signatures.summarizer import ClassifyQuality, ScoreQuality
 
 KEY, PROVIDERS_KEY = "planted-key-for-the-gateway", "planted-key-of-the-provider"
 SCORED = {
     "quality_probs": {"bad": 0, "poor": 0.2, "fair": 0.6, "good": 0.2, "excellent": 0}, "quality_reasoning": "Grain.",
 }  # fmt: skip
+CLASSIFIED = {"quality_level": "C", "quality_reasoning": "Grain."}
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,8 @@ def rate(picture):
     def put(lm, signature=ScoreQuality, config=None):
         inputs = {"image": IMAGES.add(picture(5)), "query": "How good is it?"}
         with metered() as usage:
-            answer = ask(dspy.Predict(signature), inputs, lm=lm, check=lambda p: p, example=SCORED, config=config)
+            example = SCORED if signature is ScoreQuality else CLASSIFIED
+            answer = ask(dspy.Predict(signature), inputs, lm=lm, check=lambda p: p, example=example, config=config)
         return answer, usage
 
     return put
@@ -223,15 +225,13 @@ def test_an_asynchronous_call_learns_the_same(loopback, loopback_module):
 
     async def twice():
         with dspy.context(lm=lm, adapter=dspy.JSONAdapter()):
-            answers = [await dspy.Predict("question -> answer").acall(question="?") for _ in range(2)]
-        await lm._async_engine_spec.aclose()
-        return answers
+            return [await dspy.Predict("question -> answer").acall(question="?") for _ in range(2)]
 
     # In a thread of its own: LiteLLM leaves an event loop in this one, which asyncio.run would drop unclosed.
     with ThreadPoolExecutor(1) as pool:
         assert all(p.answer is not None for p in pool.submit(asyncio.run, twice()).result())
     assert len(server.asked) == 3
-    assert list(lm.engine.refused) == ["response_format"]
+    assert list(lm.engine.service.refused) == ["response_format"]
 
 
 @pytest.mark.parametrize(("status", "message"), [(400, "image is too small"), (401, "no"), (404, "no such model")])

@@ -12,13 +12,13 @@ from rich.console import Console
 from data.manifest import Sample
 from program.evaluation import evaluate
 from program.evaluation.answers import expected_level
-from program.evaluation.baselines import Beside, with_baselines
+from program.evaluation.baselines import BaselineAnswers, with_baselines
+from program.evaluation.figures import summarize
 from program.evaluation.intervals import interval, paired_difference
-from program.evaluation.record import summarize
-from program.evaluation.rows import Row, Rows
-from program.evaluation.tables import baseline_tables, figures_table
-from program.fitted_fusion import FittedFusion
+from program.evaluation.report.tables import baseline_tables, figures_table
+from program.evaluation.rows import Row
 from program.fusion import ScoreFusion
+from program.fusion.fitted import FittedFusion
 
 PROBABILITIES = {"bad": 0.05, "poor": 0.15, "fair": 0.5, "good": 0.2, "excellent": 0.1}
 SCRIPT = {
@@ -118,15 +118,15 @@ def test_what_a_baseline_cannot_answer_is_counted_and_the_run_goes_on(scripted_i
 
 def test_a_failing_model_alone_is_no_answer(scripted_iqa, fake_runner, samples, monkeypatch):
     iqa = scripted_iqa(SCRIPT, fake_runner())
-    beside = Beside(iqa)
+    answers = BaselineAnswers(iqa)
     assessment = iqa(image=samples[3].image)
 
     def broken(**_):
         raise RuntimeError("down")
 
     monkeypatch.setattr(iqa.summarizer, "forward", broken)
-    assert "model only" not in beside(samples[3], assessment)[0]
-    assert beside(samples[3], None)[0]["PIQE"] == 2.6
+    assert "model only" not in answers(samples[3], assessment)[0]
+    assert answers(samples[3], None)[0]["PIQE"] == 2.6
 
 
 def _rows(n=60, seed=0):
@@ -201,18 +201,13 @@ def test_expected_level_is_the_mean_of_the_belief():
     assert expected_level(None) is None
 
 
-def test_rows_keep_order_and_content_in_a_fraction_of_the_memory():
-    rows = _rows(200)
-    kept = Rows()
-    for place in np.random.default_rng(0).permutation(200):
-        kept.put(rows[place], int(place))
-    assert list(kept) == rows
-    assert kept == rows
-    assert kept[-1] == rows[-1]
-    assert list(kept[3:6]) == rows[3:6]
-    with pytest.raises(IndexError):
-        kept[200]
-    assert kept != rows[:-1]
+def test_a_row_is_small_and_its_line_holds_no_defaults():
+    row = _rows(1)[0]
+    assert Row.model_validate_json(row.line()) == row
+    assert "question_type" not in row.line()
+    assert row.model_fields_set == set()  # they would be half of its memory
+    assert row.model_copy(update={"level": "A"}).level == "A"
+    assert row.level is None
 
 
 def test_every_row_is_told_apart_by_its_own_name():

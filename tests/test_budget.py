@@ -9,10 +9,10 @@ import pytest
 from dspy import lm15
 from dspy.utils.exceptions import LMError
 
-from program.ask import ask
-from program.budget import Budget, BudgetSpent, current_budget
-from program.errors import InputError
-from program.metering import metered
+from program.common.errors import InputError
+from program.lms.ask import ask
+from program.lms.budget import Budget, BudgetSpent, current_budget
+from program.lms.metering import metered
 
 
 class Question(dspy.Signature):
@@ -145,7 +145,7 @@ def test_several_answers_to_one_question_leave_nobody_waiting(put, scripted_lm, 
 
 
 def test_the_embedded_experts_calls_wait_for_no_price(tmp_path, picture):
-    from program.agent import AgenticIQA
+    from program.agent.loop import AgenticIQA
 
     with Budget(max_cost_usd=0.01) as budget:
         assert AgenticIQA()(image=picture()).status == "ok"

@@ -1,16 +1,17 @@
 """Disk caches stand in nobody's way: a folder that cannot be used is told once, and the work goes on without it."""
 
+import contextlib
 import logging
+import os
 import sqlite3
 
-import diskcache
 import dspy
 import numpy as np
 import pytest
 
 from program import AgenticIQA
-from program.cache import PlainCache, _tell_once, use_lm_cache
-from program.settings import load_settings
+from program.common.cache import PlainCache, _tell_once, use_lm_cache
+from program.common.settings import load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -46,35 +47,81 @@ def test_a_folder_that_cannot_be_made_keeps_nothing_and_is_told_once(blocked, ca
     assert "AGENTICIQA_CACHE_DIR" in told[0]
 
 
-def test_a_damaged_file_is_no_error(tmp_path, caplog):
+def test_a_damaged_file_is_begun_anew_and_told_once(tmp_path, caplog):
     (tmp_path / "cache.db").write_bytes(b"not a database at all" * 100)
+    (tmp_path / "cache.db-journal").write_bytes(b"of the same kind" * 100)
     cache = PlainCache(tmp_path)
     cache.set("key", 1)
-    assert cache.get("key") is None
+    assert cache.get("key") == PlainCache(tmp_path).get("key") == 1
+    assert len(caplog.records) == 1
     assert "not a database" in caplog.text
 
 
-@pytest.mark.parametrize("fault", [sqlite3.OperationalError("database or disk is full"), OSError(28, "No space left")])
-def test_a_disk_that_fills_up_meanwhile_is_no_error(tmp_path, caplog, monkeypatch, fault):
+def test_a_file_that_is_damaged_meanwhile_is_begun_anew(tmp_path, caplog):
     cache = PlainCache(tmp_path)
+    for number in range(200):
+        cache.set(str(number), "x" * 100)
+    content = (tmp_path / "cache.db").read_bytes()
+    (tmp_path / "cache.db").write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    assert cache.get("150") is None
+    cache.set("150", 2)
+    assert (cache.get("150"), len(cache)) == (2, 1)
+    assert len(caplog.records) == 1
 
-    def full(*_, **__):
-        raise fault
 
+def test_a_file_of_another_layout_is_replaced(tmp_path, caplog):
+    with contextlib.closing(sqlite3.connect(tmp_path / "cache.db")) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("CREATE TABLE entries (key, value)")
+    cache = PlainCache(tmp_path)
+    cache.set("key", 1)
+    assert cache.get("key") == 1
+    assert not caplog.records
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limit on file sizes there")
+def test_a_disk_that_fills_up_meanwhile_is_no_error(tmp_path, caplog):
+    import resource
+
+    cache = PlainCache(tmp_path)
     cache.set("before", 1)
-    monkeypatch.setattr(diskcache.Cache, "set", full)
-    cache.set("key", 2)
-    cache.set("other", 3)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "cache.db").stat().st_size, usual[1]))
+    try:
+        for key in ("key", "other"):
+            cache.set(key, os.urandom(50_000).hex())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert (cache.get("before"), cache.get("key")) == (1, None)
+    cache.set("after", 2)
+    assert cache.get("after") == 2
+    assert len(caplog.records) == 1
+
+
+def test_a_file_that_another_process_holds_is_waited_for_once(tmp_path, caplog, monkeypatch):
+    cache = PlainCache(tmp_path)
+    cache.set("key", 1)
+    monkeypatch.setattr("program.common.cache._PATIENCE_S", 0.05)
+    with contextlib.closing(sqlite3.connect(tmp_path / "cache.db", isolation_level=None)) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        assert [cache.get("key"), cache.get("key")] == [None, None]
+    assert PlainCache(tmp_path).get("key") == 1
     assert len(caplog.records) == 1
 
 
 def test_what_another_program_left_under_a_key_is_as_good_as_missing(tmp_path):
-    disk = diskcache.Cache(str(tmp_path), disk=diskcache.JSONDisk, disk_compress_level=1)
-    disk.set("key", 1)
-    with sqlite3.connect(tmp_path / "cache.db") as database:
-        database.execute("UPDATE Cache SET value = ?", (sqlite3.Binary(b"garbage"),))
-    assert PlainCache(tmp_path).get("key") is None
+    cache = PlainCache(tmp_path)
+    cache.set("key", 1)
+    with contextlib.closing(sqlite3.connect(tmp_path / "cache.db", isolation_level=None)) as database:
+        database.execute("UPDATE entries SET value = ?", (b"garbage",))
+    assert cache.get("key") is None
+
+
+def test_a_value_larger_than_the_limit_is_no_error(tmp_path):
+    cache = PlainCache(tmp_path, size_limit_mb=1)
+    cache.set("small", 1)
+    cache.set("large", os.urandom(2**20).hex())
+    assert (cache.get("small"), cache.get("large"), len(cache)) == (None, None, 0)
 
 
 def test_answers_are_kept_in_memory_where_the_folder_cannot_be_made(blocked, caplog):

@@ -1,7 +1,10 @@
 """`python -m data.check`: every kind of fault is found, and clean data is clean."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +13,10 @@ import pytest
 from PIL import Image
 
 from data import check
-from data.check_report import KINDS, SHOWN_PER_KIND
-from data.checking import check_manifest
+from data.checking import KINDS, SHOWN_PER_KIND, check_manifest
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared" / "data"
 
 
 @pytest.fixture
@@ -91,6 +94,21 @@ def test_each_fault_is_found(
     assert any(re.search(message, p.message) for p in found), report.problems
     assert set(report.counts) <= {kind, "leak", "repeated", "duplicate"}
     assert kind in KINDS
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_pipes_and_devices_keep_nobody_waiting(make: Callable[..., Path], tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.png"
+    os.mkfifo(pipe)
+    (tmp_path / "terminal.png").symlink_to("/dev/ptmx")
+    manifest = make(*CLEAN, row("pipe", reference="terminal.png"))
+    for path, code, named in ((manifest, 1, ["pipe.png", "terminal.png"]), (pipe, 2, ["pipe.png"])):
+        # In a process of its own: one that waits is ended after a while.
+        command = [sys.executable, "-m", "data.check", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, cwd=ROOT)
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if "not a plain file" in line]
+        assert (done.returncode, len(lines)) == (code, len(named)), done
+        assert all(name in line for name, line in zip(named, lines, strict=True))
 
 
 def test_equal_images_within_a_group_are_no_fault(make: Callable[..., Path], tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from data import check, prepare
-from program import assess, compile, evaluate, serve
+from program import AgenticIQA, assess, compile, evaluate, serve
+from program.agent.saving import save
 
 
 @pytest.fixture
@@ -116,6 +117,20 @@ def test_compile_saves_a_program_that_assess_and_evaluate_use(manifest, small, p
     assert assess.main([str(photo), "--program", str(out)]) == 0
 
 
+def test_every_command_refuses_an_altered_program_and_takes_it_by_force(manifest, photo, tmp_path, capsys, monkeypatch):
+    served = []
+    monkeypatch.setattr("program.service.running.serve", lambda program, *_: served.append(program))
+    file = save(AgenticIQA(), tmp_path / "program") / "program.json"
+    instructions = AgenticIQA().planner.plan.signature.instructions
+    file.write_text(file.read_text("utf-8").replace(json.dumps(instructions, ensure_ascii=False), '"Plan."'), "utf-8")
+    given = ["--program", str(file.parent)]
+    for command, words in ((assess, [str(photo)]), (evaluate, [str(manifest)]), (serve, ["--port", "0"])):
+        assert command.main([*words, *given]) == 2
+        assert str(file.parent) in one_line(capsys)
+    assert serve.main(["--port", "0", *given, "--force"]) == 0
+    assert served[0].planner.plan.signature.instructions == "Plan."
+
+
 def test_the_same_seed_gives_the_same_program(manifest, small, tmp_path, capsys) -> None:
     states = []
     for name in ("a", "b"):
@@ -160,7 +175,7 @@ def test_compile_refuses_before_it_starts_and_saves_nothing(tmp_path, capsys, ar
 
 
 def test_what_the_system_refuses_is_one_line_and_a_traceback_only_for_who_asks(capsys, tmp_path, caplog):
-    from program.cli import run_command
+    from program.common.cli import run_command
 
     def refused():
         raise PermissionError(13, "Permission denied", str(tmp_path / "there"))
@@ -174,7 +189,7 @@ def test_what_the_system_refuses_is_one_line_and_a_traceback_only_for_who_asks(c
 
 
 def test_what_was_judged_in_place_of_the_image_is_told(tmp_path, rng, capsys):
-    from program.bulk.rows import BatchRow
+    from program.batch.rows import BatchRow
 
     image, config, out = tmp_path / "a.png", tmp_path / "c.yaml", tmp_path / "out.jsonl"
     Image.fromarray(rng.integers(0, 256, (400, 400, 4), np.uint8)).save(image)
@@ -237,7 +252,7 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path):
     import sys
 
     script = (
-        "import sys, time\nfrom program.cli import run_command\n"
+        "import sys, time\nfrom program.common.cli import run_command\n"
         "def body():\n    for _ in range(300):\n        sys.stdout.write('x' * 10**6)\n        time.sleep(0.01)\n"
         "sys.exit(run_command(body))"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from program.settings import load_settings
+from program.common.settings import load_settings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

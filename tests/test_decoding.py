@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from program.decoding import decode, reduced_size, reduction
-from program.errors import ImageError
-from program.images import LARGE, ImageStore
+from program.common.errors import ImageError
+from program.images.decoding import decode, reduced_size, reduction
+from program.images.store import LARGE, ImageStore
 
 KINDS = ["PNG", "TIFF", "WEBP"]
 
@@ -185,6 +185,67 @@ def test_a_deep_pil_image_is_not_clipped():
     assert store.pixels(store.add(floats)).tolist() == np.full((9, 9, 3), 128).tolist()
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_pixels_that_are_no_numbers_are_refused(bad):
+    values = np.full((9, 9), 0.5, np.float32)
+    values[4, 5] = bad
+    image = Image.fromarray(values)
+    for source in (saved(image, "TIFF"), image):
+        with pytest.raises(ImageError, match="NaN or infinite"):
+            ImageStore().add(source)
+
+
+def test_white_of_a_float_image_is_that_of_the_whole_image(monkeypatch):
+    monkeypatch.setattr("program.images.decoding._STRIP_PIXELS", 32)
+    values = np.full((16, 16), 1.0, np.float32)
+    values[0, 0] = 2.0
+    data = saved(Image.fromarray(values), "TIFF")
+    assert set(decode(data, "f").pixels[8:].ravel()) == {128}
+    assert set(decode(data, "f", area=(0, 8, 16, 16)).pixels.ravel()) == {128}
+
+
+def bmp(width, height):
+    """The head of a BMP of such a size, and no more of it than 100 bytes."""
+    head = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, 100, 2835, 2835, 0, 0)
+    return b"BM" + struct.pack("<IHHI", 154, 0, 0, 54) + head + bytes(100)
+
+
+def test_a_row_that_is_too_long_for_the_decoder_is_the_images_error():
+    long = bytearray(png(np.zeros((1, 1, 3)), 2))
+    long[16:20] = struct.pack(">I", 49_000_000)
+    long[29:33] = struct.pack(">I", zlib.crc32(long[12:29]))
+    for data in (bmp(119_999_999, 1), bytes(long)):
+        with pytest.raises(ImageError, match=r"image 'long': .*scale it down"):
+            decode(data, "long")
+
+
+FAULTS = [MemoryError(), RecursionError("deep"), struct.error("short"), zlib.error("stream"), OverflowError("int"),
+          IndexError("list"), KeyError("key"), AttributeError("None"), RuntimeError("two\nlines")]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_whatever_a_decoder_raises_is_the_images_error(photo, monkeypatch, fault):
+    def broken(self):
+        raise fault
+
+    data, opened = saved(photo), Image.open(io.BytesIO(saved(photo)))
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", broken)
+    with pytest.raises(ImageError, match=r"^image 'x': .+") as caught:
+        decode(data, "x")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ImageError):
+        ImageStore().add(opened)
+
+
+def test_an_interrupt_is_no_fault_of_the_image(photo, monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        decode(saved(photo), "x")
+
+
 def swapped_profile():
     """An ICC profile whose red and green primaries are sRGB's green and red: conversion swaps the two channels."""
     data = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
@@ -287,13 +348,13 @@ def blocks(pixels, factor):
 
 @pytest.mark.parametrize("factor", [2, 3, 7])
 def test_a_large_image_is_averaged_in_blocks(photo, factor, monkeypatch):
-    import program.decoding
+    import program.images.decoding
 
     width, height = reduced_size(60, 40, factor)
     assert reduction(60, 40, width * height) == factor
     expected = blocks(photo.astype(float), factor)
     for strip in (2**22, 60 * factor, 1):
-        monkeypatch.setattr(program.decoding, "_STRIP_PIXELS", strip)
+        monkeypatch.setattr(program.images.decoding, "_STRIP_PIXELS", strip)
         found = decode(saved(photo), "big", at_most=width * height)
         assert found.pixels.shape == (height, width, 3)
         assert (found.width, found.height) == (60, 40)
@@ -326,12 +387,12 @@ def test_pillows_own_limit_neither_warns_nor_stays_changed(photo, monkeypatch):
 
 
 def test_a_box_of_a_large_image_is_cut_at_full_size(photo, monkeypatch):
-    import program.images
+    import program.images.store
 
     store = ImageStore()
     ref = store.add(saved(photo))
     small = store.cut(ref, (10, 5, 30, 25))
-    monkeypatch.setattr(program.images, "LARGE", 600)
+    monkeypatch.setattr(program.images.store, "LARGE", 600)
     for at_most in (None, 600):
         cut, used = store.cut(ref, (10, 5, 30, 25), at_most=at_most)
         assert np.array_equal(cut, small[0])
@@ -356,6 +417,6 @@ def test_bytes_over_the_limit_go_to_disk_and_come_back(rng):
     photos = [rng.integers(0, 256, (400, 400, 3), dtype=np.uint8) for _ in range(5)]
     data = [saved(p) for p in photos]
     refs = [store.add(d) for d in data]
-    assert sum(isinstance(s, bytes) for s in store._sources.values()) <= 2
+    assert sum(isinstance(entry.source, bytes) for entry in store._sources._entries.values()) <= 2
     assert [store.read(ref) for ref in refs] == data
     assert all(np.array_equal(store.pixels(ref), p) for ref, p in zip(refs, photos, strict=True))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from program import checks
+from program.agent import checks
+from program.agent.probe import COLOURS
 from program.doctor import main
-from program.lms.probe import COLOURS
 
 KEY = "sk-planted-for-the-doctor"
 
@@ -31,7 +31,7 @@ TORCH, STORE = checks._torch, checks._store
 def _light(monkeypatch):
     """Import no torch and open no MLflow store, which takes seconds each; tests about them put them back."""
     for part in ("torch", "store"):
-        monkeypatch.setattr(checks, f"_{part}", lambda *_, part=part: checks.Check.passed(part, "not looked at"))
+        monkeypatch.setattr(checks, f"_{part}", lambda *_, part=part: checks.Check(part, "ok", "not looked at"))
 
 
 def seeing(question):
@@ -166,7 +166,7 @@ def test_the_screen_shows_each_check_and_the_verdict(capsys):
 
 
 def test_a_cache_folder_that_cannot_be_made_is_told(tmp_path):
-    from program.checks import _cache
+    from program.agent.checks import _cache
 
     (tmp_path / "file").write_text("no folder")
     assert _cache(tmp_path / "file" / "cache").status == "failed"

@@ -15,11 +15,11 @@ from PIL import Image
 
 import program.evaluation
 from program import evaluate
-from program.agent import AgenticIQA
-from program.errors import InputError
+from program.agent.loop import AgenticIQA
+from program.common.errors import InputError
+from program.common.settings import load_settings
 from program.evaluation.evaluating import checkpoint_path, context_of, samples_of
 from program.evaluation.record import Dataset, EvaluationRecord
-from program.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 

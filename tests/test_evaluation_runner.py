@@ -20,13 +20,15 @@ import dspy
 import pytest
 from rich.console import Console
 
-from program.errors import InputError
-from program.evaluation.metrics import METRICS
-from program.evaluation.record import Dataset, EvaluationRecord, Row, compare, summarize
-from program.evaluation.report import comparison_table, scatter_plot, write_png
-from program.evaluation.runner import evaluate, run_sample
-from program.evaluation.tables import notes
-from program.query import DEFAULT_QUERY
+from program.agent.query import DEFAULT_QUERY
+from program.common.errors import InputError
+from program.evaluation.figures import compare, summarize
+from program.evaluation.metric_table import METRICS
+from program.evaluation.record import Dataset, EvaluationRecord
+from program.evaluation.report.comparison import comparison_table, scatter_plot
+from program.evaluation.report.tables import notes
+from program.evaluation.rows import Row
+from program.evaluation.runner import run_sample, run_samples
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -65,7 +67,7 @@ def _by_name(*, image, **_):
 
 
 def _run(program, samples, **more):
-    return evaluate(program, samples, progress=False, **more)
+    return run_samples(program, samples, progress=False, **more)
 
 
 def test_program_gets_the_sample_and_a_default_question():
@@ -295,11 +297,11 @@ def test_checkpoint_whose_samples_changed_is_refused(tmp_path):
 def test_damaged_checkpoint_is_named_by_line(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text("some notes\n", encoding="utf-8")
-    with pytest.raises(InputError, match="is not an evaluation's checkpoint"):
+    with pytest.raises(InputError, match="is no evaluation checkpoint"):
         _run(_by_name, _scoring(2), checkpoint=path, resume=True)
     _run(_by_name, _scoring(2), checkpoint=path)
     path.write_text(path.read_text(encoding="utf-8").replace('"id":"s1"', '"name":"s1"'), encoding="utf-8")
-    with pytest.raises(InputError, match=r"line [23]: not a sample's row"):
+    with pytest.raises(InputError, match=r"line [23]: damaged"):
         _run(_by_name, _scoring(2), checkpoint=path, resume=True)
 
 
@@ -309,7 +311,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts backg
 from pathlib import Path
 from types import SimpleNamespace
 sys.path.insert(0, {root!r})
-from program.evaluation.runner import evaluate
+from program.evaluation.runner import run_samples
 class S(SimpleNamespace):
     query = reference = options = answer = regions = distortion = group = None
     task = "scoring"
@@ -317,7 +319,7 @@ def program(*, image, **_):
     time.sleep(0.05)
     return SimpleNamespace(final_answer=3.0, quality_score=float(image) / 100 + 1, status="ok", error=None)
 samples = [S(id=str(i), image=Path(str(i)), quality=1 + i / 100) for i in range(200)]
-evaluate(program, samples, checkpoint=Path(sys.argv[1]), progress=False)
+run_samples(program, samples, checkpoint=Path(sys.argv[1]), progress=False)
 """
 
 
@@ -456,24 +458,25 @@ def test_scatter_plot_shows_both_programs(tmp_path):
     assert "n = 40 from 4 photographs" in panels[1].texts[0].get_text()
     assert [len(axis.collections[0].get_offsets()) for axis in panels] == [40, 40]
     assert {text.get_text() for text in plot.legends[0].get_texts()} == {"d0", "d1", "d2"}
-    path = write_png(plot, tmp_path / "made" / "scatter.png")
-    assert path.read_bytes().startswith(b"\x89PNG")
+    plot.savefig(tmp_path / "scatter.png")
+    assert (tmp_path / "scatter.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
     "rows", [[], _rows(n=1), [r.model_copy(update={"group": r.id, "distortion": None}) for r in _rows()]]
 )
 def test_scatter_plot_takes_few_or_uncoloured_rows(tmp_path, rows):
-    assert write_png(scatter_plot({"only": summarize(rows)}), tmp_path / "s.png").stat().st_size > 1000
+    scatter_plot({"only": summarize(rows)}).savefig(tmp_path / "s.png")
+    assert (tmp_path / "s.png").stat().st_size > 1000
 
 
 def test_progress_goes_to_stderr_only(capsys):
-    evaluate(_by_name, _scoring(12), progress=True, label="testing")
+    run_samples(_by_name, _scoring(12), progress=True, label="testing")
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "testing: 12/12" in captured.err
     assert "SRCC" in captured.err
-    evaluate(_by_name, _scoring(3), progress=False)
+    run_samples(_by_name, _scoring(3), progress=False)
     assert capsys.readouterr().err == ""
 
 

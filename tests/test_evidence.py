@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from program.evidence import (
+from program.agent.evidence import (
     contradiction,
     findings_json,
     findings_note,
@@ -13,7 +13,7 @@ from program.evidence import (
     tool_scores,
     used_evidence,
 )
-from program.state import ExecutorOutput, Finding, ToolLog
+from program.agent.state import ExecutorOutput, Finding, ToolLog
 
 ANALYSIS = {"Global": [Finding(type="Blurs", severity="moderate", explanation="Edges appear soft.")]}
 SCORES = {"Global": {"Blurs": ("TOPIQ_FR", 2.6)}}

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from program.executor import OVERALL
-from program.images import IMAGES
-from program.state import AssessmentState
+from program.agent.executor import OVERALL
+from program.agent.state import AssessmentState
+from program.images.store import IMAGES
 from signatures.schemas import Plan
 
 BLUR = {"region": "Global", "type": "Motion blur", "severity": "mild", "explanation": " Edges appear soft. "}
@@ -278,7 +278,7 @@ def test_a_box_below_a_tools_minimum_grows_and_the_log_says_so(execute, monkeypa
             return [4.0] * len(readings)
 
     runner = ToolRunner.__new__(ToolRunner)
-    monkeypatch.setattr("program.tools.runner.Calibration.load", lambda *_: Halves())
+    monkeypatch.setattr("program.tools.runner.open_calibration", lambda *_: Halves())
     monkeypatch.setattr("program.tools.runner.evaluate", lambda *_args, **_named: 30.0)
     runner.__init__(ToolRegistry.load(), device="cpu")
     minimum = runner.registry.get("PSNR").minimum_size_px

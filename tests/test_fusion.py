@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from program.fitted_fusion import FittedFusion
 from program.fusion import ScoreFusion, level_in_text
-from program.fusion_note import fusion_note
+from program.fusion.fitted import FittedFusion
+from program.fusion.note import fusion_note
 
 LEVELS = np.arange(1, 6)
 LOG_PROBABILITIES = {1: -3.2, 2: -0.5, 3: -0.1, 4: -2.1, 5: -4.5}
@@ -85,8 +85,8 @@ def test_tool_mean_stands_when_the_beliefs_share_no_level(caplog):
 @pytest.mark.spec("D5")
 @pytest.mark.spec("004/decision-4-fusion-parameter-configuration")
 def test_eta_is_a_setting_and_defaults_to_one():
-    from program.resources import Resources
-    from program.settings import load_settings
+    from program.agent.resources import Resources
+    from program.common.settings import load_settings
 
     assert ScoreFusion().eta == load_settings().fusion.eta == Resources(load_settings()).fusion.eta == 1.0
     assert Resources(load_settings(overrides={"fusion": {"eta": 2.5}})).fusion.eta == 2.5
@@ -200,8 +200,8 @@ def test_a_single_level_is_smoothed(answer, level):
 
 @pytest.mark.spec("D18")
 def test_what_was_left_out_is_not_there():
-    from program.errors import SettingsError
-    from program.settings import load_settings
+    from program.common.errors import SettingsError
+    from program.common.settings import load_settings
 
     with pytest.raises(SettingsError, match=r"unknown key 'assessment.use_numerical_scoring'"):
         load_settings(overrides={"assessment": {"use_numerical_scoring": True}})

@@ -6,7 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from program.gate import Gate, WireSettings, gate_for, single_flight, wired
+from program.common.pool import single_flight
+from program.common.settings import WireSettings
+from program.lms.gate import Gate, gate_for, wired
 
 
 def run(gate: Gate, calls: int, threads: int = 8, seconds: float = 0.0, tokens: int = 0) -> list[float]:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from program.errors import ImageError
-from program.images import HOST, IMAGES, ImageStore, crop, parse_url
+from program.common.errors import ImageError
+from program.images.crops import whole_pixels
+from program.images.store import HOST, IMAGES, ImageStore, parse_url
 
 
 def encoded(array: np.ndarray, kind: str, **options: object) -> bytes:
@@ -118,23 +119,25 @@ def test_references_are_checked() -> None:
         IMAGES.find(f"{HOST}{'0' * 64}.png")
 
 
-def test_crop_grows_to_the_minimum_and_stays_inside(photo) -> None:
-    cut, box = crop(photo, (10, 5, 20, 15))
+def test_a_box_grows_to_the_minimum_and_stays_inside(photo) -> None:
+    store = ImageStore()
+    ref = store.add(photo)
+    cut, box = store.cut(ref, (10, 5, 20, 15))
     assert np.array_equal(cut, photo[5:15, 10:20])
     assert box == (10, 5, 20, 15)
-    cut, box = crop(photo, (0, 0, 4, 4), minimum_px=16)
+    cut, box = store.cut(ref, (0, 0, 4, 4), minimum_px=16)
     assert cut.shape == (16, 16, 3)
-    assert box == (0, 0, 16, 16)
-    cut, box = crop(photo, (56, 36, 60, 40), minimum_px=16)
+    assert box == (0, 0, 16, 16) == whole_pixels((0.3, 0.0, 3.2, 4.0), 60, 40, minimum_px=16)
+    cut, box = store.cut(ref, (56, 36, 60, 40), minimum_px=16)
     assert box == (44, 24, 60, 40)
-    with pytest.raises(ImageError, match="outside the 60x40 image"):
-        crop(photo, (100, 0, 120, 10))
+    with pytest.raises(ImageError, match="60x40 image"):
+        whole_pixels((100, 0, 120, 10), 60, 40)
     with pytest.raises(ImageError, match="x0 < x1"):
-        crop(photo, (20, 0, 10, 10))
+        store.cut(ref, (20, 0, 10, 10))
 
 
 def test_borrowed_images_are_forgotten_and_others_stay(tmp_path, picture):
-    from program.images import ImageStore
+    from program.images.store import ImageStore
 
     store = ImageStore()
     path = tmp_path / "a.png"
@@ -152,7 +155,7 @@ def test_borrowed_images_are_forgotten_and_others_stay(tmp_path, picture):
     with store.borrowing():
         assert store.pixels(store.add(path)).shape == (32, 48, 3)
         held = store.add(path)
-    assert not store._seen
+    assert not store._files
     with store.borrowing():
         store.add(path)
         thread = threading.Thread(target=store.add, args=(path,))  # somebody keeps it meanwhile
@@ -164,9 +167,9 @@ def test_borrowed_images_are_forgotten_and_others_stay(tmp_path, picture):
 @pytest.mark.parametrize(("way", "seed"), [("evaluate", 300), ("batch", 310), ("bulk", 320)])
 def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_program, tmp_path, picture):
     from data.manifest import read_manifest
-    from program.bulk.inputs import gather
-    from program.bulk.running import Question, judge
-    from program.evaluation.runner import evaluate
+    from program.batch.inputs import gather
+    from program.batch.running import Question, judge
+    from program.evaluation.runner import run_samples
 
     steps = ("distortion_detection", "distortion_analysis", "tool_selection", "tool_execute")
     plan = {"query_type": "IQA", "query_scope": ["car"], **dict.fromkeys(steps, True)}
@@ -179,9 +182,9 @@ def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_progra
         lines.append({"id": str(number), "image": f"{number}.png", "mos": 3.0, **asked})
     manifest = tmp_path / "manifest.jsonl"
     manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    before = set(IMAGES._sources), len(IMAGES._refs), len(IMAGES._seen), len(IMAGES._held)
+    before = set(IMAGES._sources._entries), len(IMAGES._files), IMAGES._sources._room
     if way == "evaluate":
-        answered = evaluate(program, list(read_manifest(manifest)), progress=False).rows
+        answered = run_samples(program, list(read_manifest(manifest)), progress=False).rows
     elif way == "bulk":
         answered = judge(program, gather([str(manifest)]), Question(), progress=False)
     else:
@@ -190,8 +193,8 @@ def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_progra
     assert [row.status for row in answered] == ["ok"] * 4
     sent = {url for request in program.engine.requests for url in program.engine.images(request)}
     assert len(sent) == 8  # each image and its crop
-    assert (set(IMAGES._sources), len(IMAGES._refs), len(IMAGES._seen), len(IMAGES._held)) == before
-    assert not IMAGES._borrowers
+    assert (set(IMAGES._sources._entries), len(IMAGES._files), IMAGES._sources._room) == before
+    assert not any(entry.borrowers for entry in IMAGES._sources._entries.values())
 
 
 def test_two_files_of_the_same_bytes_keep_their_own_names(tmp_path, picture):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from program.errors import InputError
+from program.common.errors import InputError
 from program.evaluation import intervals
 from program.evaluation.intervals import Figure, interval, paired_difference, wilson
-from program.evaluation.metrics import METRICS
-from program.evaluation.resampling import bootstrap, make_resampler
+from program.evaluation.metric_table import METRICS
+from program.evaluation.resampling import bootstrap
 
 NUMERIC = ("srcc", "plcc", "krcc", "rmse", "mae")
 FURTHER = ("bias", "pairwise", "plcc_logistic4", "rmse_logistic5")
@@ -28,7 +28,7 @@ def test_counted_resamples_equal_repeated_samples(metric, tied):
         x, y = np.round(x), np.round(y)
     counts = np.random.default_rng(1).multinomial(25, np.full(25, 1 / 25), size=40).astype(float)
     expected = [METRICS[metric](np.repeat(x, row.astype(int)), np.repeat(y, row.astype(int))) for row in counts]
-    np.testing.assert_allclose(make_resampler(metric, x, y)(counts), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(METRICS[metric].resampler(x, y)(counts), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_counted_calibration_equals_repeated_answers():
@@ -36,7 +36,7 @@ def test_counted_calibration_equals_repeated_answers():
     right, confidence = rng.integers(0, 2, 25).astype(float), np.round(rng.random(25), 1)
     counts = rng.multinomial(25, np.full(25, 1 / 25), size=20)
     expected = [METRICS["calibration_error"](np.repeat(right, row), np.repeat(confidence, row)) for row in counts]
-    found = make_resampler("calibration_error", right, confidence)(counts.astype(float))
+    found = METRICS["calibration_error"].resampler(right, confidence)(counts.astype(float))
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
@@ -63,20 +63,20 @@ def test_pairwise_and_fitted_intervals_cover_the_truth():
 
 def test_counted_accuracy_equals_repeated_answers():
     counts = np.array([[3.0, 0.0, 1.0], [0.0, 4.0, 0.0]])
-    assert make_resampler("accuracy", ["A", "B", "C"], ["A", "A", "A"])(counts).tolist() == [0.75, 0.0]
+    assert METRICS["accuracy"].resampler(["A", "B", "C"], ["A", "A", "A"])(counts).tolist() == [0.75, 0.0]
 
 
 @pytest.mark.parametrize("metric", ["srcc", "plcc", "krcc"])
 def test_a_resample_of_one_value_has_no_correlation(metric):
     x, y = _scores(0, 4)
-    assert np.isnan(make_resampler(metric, x, y)(np.array([[0.0, 4.0, 0.0, 0.0]]))[0])
+    assert np.isnan(METRICS[metric].resampler(x, y)(np.array([[0.0, 4.0, 0.0, 0.0]]))[0])
 
 
 @pytest.mark.parametrize("resamples", [1, 1500, 2001])
 @pytest.mark.parametrize("size", [5, 3000])
 def test_bootstrap_draws_exactly_as_many_resamples_as_asked(resamples, size):
     x, y = _scores(0, size)
-    assert bootstrap([make_resampler("mae", x, y)], size, 0, resamples).shape == (1, resamples)
+    assert bootstrap([METRICS["mae"].resampler(x, y)], size, 0, resamples).shape == (1, resamples)
 
 
 def _normal_draws(n, rho, draws):
@@ -205,7 +205,7 @@ def test_large_sets_use_blocks_with_the_same_width():
     x, y = _scores(0, 2500)
     blocks = interval("krcc", x, y)
     assert "200 blocks of images" in blocks.method
-    whole = bootstrap([make_resampler("krcc", x, y)], 2500, 0, 400)[0]
+    whole = bootstrap([METRICS["krcc"].resampler(x, y)], 2500, 0, 400)[0]
     assert (blocks.high - blocks.low) / 2 == pytest.approx(1.96 * whole.std(), rel=0.25)
     many = interval("plcc", *_scores(1, 4000), [i // 2 for i in range(4000)])
     assert many.method == "jackknife over 200 blocks of photographs on Fisher's z"

@@ -1,12 +1,13 @@
 """A file of lines: whole after a kill, one writer at a time, and a full disk is told in one line."""
 
 import io
+import json
 import os
 
 import pytest
 
-from program.errors import InputError
-from program.linelog import LineLog
+from program.common.errors import InputError
+from program.common.linelog import LineLog, ResumeLog
 
 
 def test_lines_come_back_and_half_a_line_is_cut(tmp_path):
@@ -69,3 +70,48 @@ def test_a_write_that_takes_only_a_part_is_gone_on_with(tmp_path):
     log._file = Slow()
     log.append("a line of some length")
     assert log._file.getvalue() == b"a line of some length\n"
+
+
+def _resumed(path, **header):
+    with ResumeLog(path, {"journal": "test", **header}, mend="give another file") as log:
+        lines = log.read(json.loads)
+        log.append(json.dumps(len(lines)))
+    return lines
+
+
+def test_a_resumed_log_gives_back_what_the_same_work_wrote(tmp_path):
+    path = tmp_path / "log"
+    assert _resumed(path, context={"a": 1}) == []
+    with path.open("ab") as file:
+        file.write(b"[1, 2")  # as a kill leaves it
+    assert _resumed(path, context={"a": 1}) == [0]
+    assert _resumed(path, context={"a": 1}) == [0, 1]
+
+
+def test_a_log_of_other_work_is_refused_with_the_first_difference(tmp_path):
+    path = tmp_path / "log"
+    _resumed(path, context={"deep": {"a": 1, "b": [2]}})
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=r"another run \(context.deep.b: \[2\] there, None here\)"):
+        _resumed(path, context={"deep": {"a": 1}})
+    assert path.read_bytes() == before
+    _resumed(path, context={"deep": {"a": 1, "b": [2]}})  # and nobody holds the lock
+
+
+@pytest.mark.parametrize("content", [b"some notes\n", b"some notes", b"[1]\n", b'{"journal": "other"}\n'])
+def test_a_file_that_is_no_log_is_left_as_it_is(tmp_path, content):
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="is no test journal; give another file"):
+        _resumed(path)
+    assert path.read_bytes() == content
+
+
+def test_half_a_header_is_begun_again_and_a_damaged_line_named(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b'{"journal": "test", "cont')
+    assert _resumed(path) == []
+    with path.open("ab") as file:
+        file.write(b"{broken\n")
+    with pytest.raises(InputError, match="line 3: damaged"):
+        _resumed(path)

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from data.errors import DataError
 from data.loaders import load
+from program.common.errors import DataError
 
 
 def picture(path: Path) -> Path:
@@ -142,7 +142,7 @@ def test_a_workbook_without_the_headers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no row holds the headers Image Number, Average Subjective Grade"):
         list(load("bid", tmp_path))
     workbook(tmp_path / "DatabaseGrades.xlsx", ("Image Number", "Average Subjective Grade"), (1, "good"))
-    with pytest.raises(DataError, match="row 1 below the header: 'good' is no number"):
+    with pytest.raises(DataError, match="row 1 below the header: Average Subjective Grade 'good' is no number"):
         list(load("bid", tmp_path))
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.errors import DataError
 from data.loaders import load
 from data.manifest import read_manifest
 from data.prepare import main as prepare
 from data.preparing import read_record
+from program.common.errors import DataError
 
 datasets = pytest.importorskip("datasets", reason="the optional `datasets` package is not installed")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data.errors import DataError
 from data.loaders import load
 from data.readers_questions import question_type
+from program.common.errors import DataError
 
 
 def picture(path: Path) -> Path:
@@ -61,7 +61,7 @@ def test_qbench_test_has_no_answers(root: Path) -> None:
             "answer 'z' is none of",
         ),
         ('{"img_path": "a.png"}', "holds no list"),
-        ("[1]", "row 1: is not an object"),
+        ("[1]", "question 1: is not an object"),
         ("[", "is not JSON in UTF-8"),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_json_table_keeps_its_scale_and_regions(root: Path) -> None:
         ({"question": "?"}, "has no image but query; fill it in, or name its column with --columns image=NAME"),
         ({"image": "images/a.png", "mos": "good"}, "row 1: mos 'good' is no number"),
         ({"image": "images/a.png", "split": "spare"}, "split 'spare' is none of"),
-        ({"image": "images/a.png", "options": ["a"]}, "give at least two"),
+        ({"image": "images/a.png", "options": ["a"]}, '"options" is {"A": "a"}'),
         ({"image": "images/a.png", "options": ["a"] * 30}, "has 30 options; give at most 26"),
     ],
 )
@@ -165,7 +165,7 @@ def test_of_two_equal_choices_the_letter_decides(root: Path) -> None:
     [
         ("file,rating\nimages/a.png,3\n", {"image": "file", "mos": "score"},
          "row 1: has no column 'score'; it has file, rating"),
-        ("image,mos\nimages/a.png,3\n", {"moss": "mos"}, "--columns moss=mos: 'moss' is no field; did you mean 'mos'?"),
+        ("image,mos\nimages/a.png,3\n", {"moss": "mos"}, "--columns moss=mos: 'moss' is no field (did you mean 'mos'?"),
         ("image,MOS\nimages/a.png,3\n", {}, "row 1: column 'MOS' is no field; did you mean 'mos'? (--columns mos=MOS)"),
         ("image,score\nimages/a.png,3\nimages/b.png,\n", {"mos": "score"}, "row 2: column 'score' is blank; give the"),
         ("image,mos\nimages/a.png,3,4\n", {}, "line 2: has more cells than the header's 2"),
@@ -174,7 +174,7 @@ def test_of_two_equal_choices_the_letter_decides(root: Path) -> None:
          "row 1: column 'score' is 85, far outside 1..5; correct it, or give the scale with --mos-range LOW,HIGH"),
         ("image,mos\nimages/a.png,3\nimages/a.png,4\n", {}, "row 2: image 'a.png' has the score 4 and in row 1 3"),
         ("image;mos\nimages/a.png;3\n", {}, "its cells are separated by ';'; save it with commas between"),
-        ("image,mos\nimages/a.png,nan\n", {}, 'row 1: "mos" is NaN, not a finite number'),
+        ("image,mos\nimages/a.png,nan\n", {}, "row 1: mos 'nan' is no number"),
     ],
 )  # fmt: skip
 def test_a_table_that_would_lose_or_spoil_its_labels_is_refused(

@@ -10,9 +10,9 @@ from PIL import Image
 from scipy.io import savemat
 
 from data.catalogue import catalogue, entry_of
-from data.errors import DataError
 from data.loaders import READERS, load
 from data.readers_reference import KADID10K_DISTORTIONS, LIVE_FOLDERS, PIPAL_CLASSES, TID2013_DISTORTIONS
+from program.common.errors import DataError
 
 
 def picture(path: Path, shade: int = 128) -> Path:
@@ -225,7 +225,7 @@ def test_another_folder_is_refused_with_what_is_wanted(tmp_path: Path, name: str
     ("name", "file", "text", "message"),
     [
         ("tid2013", "mos_with_names.txt", "5.5 I01_99_1.bmp\n" * 3, r"line 1: '5.5 I01_99_1.bmp' is no score and name"),
-        ("tid2013", "mos_with_names.txt", "nan I01_01_1.bmp\n" * 3, "line 1: 'nan' is no number"),
+        ("tid2013", "mos_with_names.txt", "nan I01_01_1.bmp\n" * 3, "line 1: score 'nan' is no number"),
         ("tid2013", "mos_std.txt", "0.1\n", "has 1 lines for 3 scores"),
         ("kadid10k", "dmos.csv", "dist_img,ref_img,mos\n", "has no column 'dmos' but dist_img, ref_img, mos"),
         ("kadid10k", "dmos.csv", "dist_img,ref_img,dmos,var\nI01.png,I01.png,1,1\n", "line 2: 'I01.png' is no name"),
@@ -258,7 +258,7 @@ def test_live_refuses_other_matlab_files(tmp_path: Path) -> None:
 
 
 def test_unknown_names_get_the_nearest() -> None:
-    with pytest.raises(DataError, match=r"dataset 'kadid-10k': is not known; did you mean 'kadid10k'\?"):
+    with pytest.raises(DataError, match=r"dataset 'kadid-10k': is not known \(did you mean 'kadid10k'"):
         list(load("kadid-10k", "."))
-    with pytest.raises(DataError, match="known: tid2013, kadid10k"):
+    with pytest.raises(DataError, match=r"known: .*tid2013"):
         list(load("zzzzzz", "."))

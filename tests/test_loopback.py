@@ -13,9 +13,9 @@ import numpy as np
 import openai
 import pytest
 
-from program.agent import AgenticIQA
-from program.images import IMAGES
-from program.settings import load_settings
+from program.agent.loop import AgenticIQA
+from program.common.settings import load_settings
+from program.images.store import IMAGES
 from signatures.schemas import LevelProbabilities, Plan
 
 SCHEMA = {

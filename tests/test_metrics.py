@@ -1,26 +1,23 @@
 """Metrics against scipy and against the definitions written out."""
 
 import itertools
-from typing import get_args
 
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from program.errors import InputError
+from program.common.errors import InputError
 from program.evaluation import metrics
-from program.evaluation.details import details_of, nearest_level
+from program.evaluation.figures import details_of, nearest_level
 from program.evaluation.logistic import fit_logistic
+from program.evaluation.metric_table import METRICS
 from program.evaluation.metrics import (
-    METRICS,
-    MetricName,
     accuracy,
     bias,
     calibration_error,
     equal_mass_bins,
     krcc,
     mae,
-    mid_ranks,
     outliers,
     pairwise,
     plcc,
@@ -60,13 +57,6 @@ def test_krcc_equals_its_definition_over_pairs(n):
     above = sum(a * b for a, b in pairs)
     below = np.sqrt(sum(a != 0 for a, _ in pairs) * sum(b != 0 for _, b in pairs))
     assert krcc(x, y) == pytest.approx(above / below, rel=1e-10)
-
-
-@pytest.mark.parametrize("n", [1, 7, 70_000])
-def test_mid_ranks_equal_scipy_also_when_all_are_tied(n):
-    assert mid_ranks(np.zeros(n)).tolist() == [(n + 1) / 2] * n
-    values = np.random.default_rng(0).integers(0, 50, n).astype(float)
-    np.testing.assert_allclose(mid_ranks(values), stats.rankdata(values), rtol=1e-12)
 
 
 @pytest.mark.parametrize("metric", [srcc, plcc, krcc])
@@ -131,9 +121,18 @@ def test_order_of_samples_does_not_matter(metric):
 
 
 def test_every_metric_is_listed():
-    assert set(METRICS) == set(get_args(MetricName))
-    own = {name: function for name, function in METRICS.items() if "logistic" not in name}
+    own = {name: m.function for name, m in METRICS.items() if "logistic" not in name and name != "outlier_ratio"}
     assert all(getattr(metrics, name) is function for name, function in own.items())
+    others = {"Values", "equal_mass_bins", "outliers", "paired_arrays", "plcc_logistic", "rmse_logistic"}
+    assert set(own) == set(metrics.__all__) - others
+
+
+def test_every_title_points_towards_the_better_end():
+    arrows = {1: "↑", -1: "↓", 0: ""}
+    for metric in METRICS.values():
+        assert "".join(c for c in metric.title if c in "↑↓") == arrows[metric.direction]
+        assert metric.task in {"scoring", "mcq"}
+        assert not metric.headline or metric.needs in {"scores", "answers"}
 
 
 def _sigmoid(seed, n, noise=0.3):

@@ -8,6 +8,7 @@ import urllib.parse
 import pytest
 
 from program.evaluation.intervals import Figure
+from program.evaluation.report.publishing import log_figures
 from program.tracking import Tracker
 
 
@@ -24,7 +25,7 @@ def store(tmp_path_factory):
             run.log_params({"optimizer": name.split()[1]})
             figure = Figure(value=srcc, low=srcc - 0.05, high=srcc + 0.05, n=240, groups=2, method="m")
             ablation = {"baseline_normalised_fusion_srcc": figure, "baseline_printed_fusion_srcc": figure}
-            run.log_figures({"srcc": figure, **ablation})
+            log_figures(run, {"srcc": figure, **ablation})
             with run.nested("candidate 1") as child:
                 child.log_metrics({"search_score": srcc})
             run.log_file(report)

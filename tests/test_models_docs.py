@@ -13,9 +13,9 @@ import yaml
 from dspy import lm15
 from PIL import Image
 
-from program import checks
-from program.lms.probe import COLOURS
-from program.settings import load_settings
+from program.agent import checks
+from program.agent.probe import COLOURS
+from program.common.settings import load_settings
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "models.md").read_text("utf-8")
 BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
@@ -44,8 +44,8 @@ def server(loopback, tmp_path, monkeypatch, picture):
         lm15, "RouterConfig",
         lambda **k: real(**{"base_urls": {"openai-chat": running.base} if "providers" not in k else None, **k}),
     )  # fmt: skip
-    monkeypatch.setattr(checks, "_torch", lambda: checks.Check.passed("torch", "not looked at"))
-    monkeypatch.setattr(checks, "_store", lambda _: checks.Check.passed("MLflow store", "not looked at"))
+    monkeypatch.setattr(checks, "_torch", lambda: checks.Check("torch", "ok", "not looked at"))
+    monkeypatch.setattr(checks, "_store", lambda _: checks.Check("MLflow store", "ok", "not looked at"))
     for name in ("OPENAI_API_KEY", "LAB_API_KEY"):
         monkeypatch.setenv(name, "a-key-for-the-docs")
     monkeypatch.chdir(tmp_path)

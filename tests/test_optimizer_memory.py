@@ -8,15 +8,15 @@ import pytest
 from PIL import Image
 
 from data.manifest import read_manifest
-from optimizers import memory
+from optimizers import store
 from optimizers.compiling import Compiled, compile_program
 from optimizers.job import prepared
-from optimizers.memory import Memory, code_sha256
-from program.agent import AgenticIQA
-from program.lms.perceptual.engine import PerceptualEngine
-from program.saving import load, program_sha256
-from program.settings import load_settings
-from program.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog
+from optimizers.store import Store, code_sha256
+from program.agent.loop import AgenticIQA
+from program.agent.saving import load, program_sha256
+from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog
+from program.common.settings import load_settings
+from program.expert.engine import PerceptualEngine
 from program.tools.runner import ToolRunner
 
 SMALL = {
@@ -132,7 +132,7 @@ def test_changed_code_is_worked_out_anew(compiled, work, monkeypatch) -> None:
     del work[:]
     compiled(optimizer="none")
     assert work == []
-    monkeypatch.setattr(memory, "code_sha256", lambda: "another")
+    monkeypatch.setattr(store, "code_sha256", lambda: "another")
     compiled(optimizer="none")
     assert work
 
@@ -142,8 +142,8 @@ def test_the_hash_of_the_code_follows_every_file_that_counts(tmp_path, monkeypat
     (package / "raw").mkdir(parents=True)
     for name in ("a.py", "b.npz", "raw/c.json", "d.txt"):
         (package / name).write_text("1", "utf-8")
-    monkeypatch.setattr(memory, "_PACKAGES", ("package",))
-    monkeypatch.setattr(memory, "files", lambda name: tmp_path / name)
+    monkeypatch.setattr(store, "_PACKAGES", ("package",))
+    monkeypatch.setattr(store, "files", lambda name: tmp_path / name)
     hashed = code_sha256.__wrapped__
     before = hashed()
     for name, counts in (("a.py", True), ("b.npz", True), ("raw/c.json", False), ("d.txt", False)):
@@ -156,14 +156,14 @@ def test_no_cache_and_other_models_leave_nothing_behind(compiled, scripted_lm, t
     compiled(cache="off", settings={"tools": {"cache": False}}, optimizer="none")
     assert not (tmp_path / "off" / "compiles").exists()
     program = AgenticIQA(load_settings(), lm=scripted_lm([]))
-    Memory.of(program).put("what", value=1)
-    assert Memory.of(program).get("what") is None
+    Store.of(program).put("what", value=1)
+    assert Store.of(program).get("what") is None
     assert not (program.resources.settings.cache_dir / "compiles").exists()
 
 
 def test_what_failed_is_not_kept(blurred_manifest, tmp_path) -> None:
     sample = next(iter(read_manifest(blurred_manifest)))
-    kept = Memory(tmp_path / "memory")
+    stored = Store(tmp_path / "store")
 
     def state(**evidence: Any) -> AssessmentState:
         answer = SummarizerOutput(final_answer=3.1, quality_reasoning="Because.")
@@ -173,13 +173,14 @@ def test_what_failed_is_not_kept(blurred_manifest, tmp_path) -> None:
 
     lost = ToolLog(tool="PSNR", region="Global", distortion="Blurs", error="took too long")
     for failed in (state(tool_logs=[lost]), state(failed_steps=["analysis"])):
-        kept.keep_evidence(sample, failed, [], 3)
-        assert kept.evidence(sample) is None
+        stored.put_evidence(sample, failed, [])
+        assert stored.evidence(sample) is None
     whole = state(quality_scores={"Global": {"Blurs": ("PSNR", 0.1 + 0.2)}})
-    kept.keep_evidence(sample, whole, [("planner.plan", {"query": "x", "tool_names": ("a", "b")})], 3)
-    assert kept.evidence(sample) is None, "a tuple would come back as a list"
-    kept.keep_evidence(sample, whole, [("planner.plan", {"query": "x", "tool_names": ["a", "b"]})], 3)
-    assert kept.evidence(sample) == (whole, [("planner.plan", {"query": "x", "tool_names": ["a", "b"]})], 3)
+    stored.put_evidence(sample, whole, [("planner.plan", {"query": "x", "tool_names": ("a", "b")})])
+    assert stored.evidence(sample) is None, "a tuple would come back as a list"
+    questions = [("planner.plan", {"query": "x", "tool_names": ["a", "b"]})]
+    stored.put_evidence(sample, whole, questions)
+    assert stored.evidence(sample) == (whole, questions)
 
 
 def test_a_lost_image_is_told_where_it_is_opened(compiled, blurred_manifest) -> None:

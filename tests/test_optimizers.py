@@ -14,29 +14,30 @@ from mlflow import MlflowClient
 from PIL import Image
 from scipy import stats
 
-from data.errors import DataError
 from data.manifest import Sample, read_manifest
-from optimizers.bench import grouped
 from optimizers.compiling import compile_program
+from optimizers.demos import LabelledDemo, as_references, choose_demos
+from optimizers.examples import gather
 from optimizers.job import prepared
-from optimizers.lessons import Lesson, as_references, distortion_truth
+from optimizers.labels import distortion_truth
 from optimizers.objectives import Objective, distortion_agreement, scoring_agreement
-from optimizers.planning import call_plan
-from optimizers.publishing import log_compile
-from optimizers.recipes import check_data
-from optimizers.scoring import Outcome, set_score
-from optimizers.search import chosen_lessons
-from optimizers.taught import GatheredEvidence, Replayed, TaughtProgram, taught_predictors
-from optimizers.teaching import course_of
-from optimizers.tuning import fitted_curve
-from program.agent import AgenticIQA
-from program.errors import InputError
-from program.fitted_fusion import FittedFusion
+from optimizers.plan import call_plan
+from optimizers.recipes import recipe_named
+from optimizers.recipes.fusion import fitted_curve
+from optimizers.report import log_compile
+from optimizers.scores import Outcome, set_score
+from optimizers.search import grouped
+from optimizers.student import Replayed, Student, taught_predictors
+from program.agent.assessment import Assessment
+from program.agent.loop import AgenticIQA
+from program.agent.saving import load, program_sha256, save, schema_sha256
+from program.agent.state import AssessmentState, ExecutorOutput, Finding
+from program.common.errors import DataError, InputError
+from program.common.settings import RecipeSettings, load_settings
+from program.compile import main as compile_command
 from program.fusion import ScoreFusion
-from program.images import IMAGES
-from program.saving import load, program_sha256, save, schema_sha256
-from program.settings import RecipeSettings, load_settings
-from program.state import Assessment, AssessmentState, ExecutorOutput, Finding
+from program.fusion.fitted import FittedFusion
+from program.images.store import IMAGES
 from program.tracking import Tracker
 from signatures.schemas import Plan
 
@@ -123,17 +124,17 @@ def test_a_set_is_scored_by_correlation_and_accuracy_weighted_by_number(rng: np.
 
 
 @pytest.mark.parametrize("strategy", ["ends", "spread", "thirds", "random"])
-def test_sets_of_lessons_are_distinct_and_of_the_asked_size(strategy) -> None:
-    lessons = [Lesson("summarizer.score", str(i), str(i), i / 10, dspy.Example()) for i in range(80)]
-    chosen = chosen_lessons(lessons, 12, strategy, random.Random(1))
+def test_sets_of_demos_are_distinct_and_of_the_asked_size(strategy) -> None:
+    demos = [LabelledDemo("summarizer.score", str(i), str(i), i / 10, dspy.Example()) for i in range(80)]
+    chosen = choose_demos(demos, 12, strategy, random.Random(1))
     assert len(set(chosen)) == 12
-    values = sorted(lessons[i].value for i in chosen)
+    values = sorted(demos[i].value for i in chosen)
     if strategy == "ends":
         assert values[5] < 1.0
         assert values[6] > 6.9
     if strategy == "spread":
         assert all(b - a < 1.4 for a, b in itertools.pairwise(values))
-    assert chosen_lessons(lessons, 80, strategy, random.Random(1)) == tuple(range(80))
+    assert choose_demos(demos, 80, strategy, random.Random(1)) == tuple(range(80))
 
 
 def test_groups_hold_eight_samples_of_one_task() -> None:
@@ -144,23 +145,23 @@ def test_groups_hold_eight_samples_of_one_task() -> None:
     assert len({m.get("answer") is None for g in groups[:1] for m in g.members}) == 1
 
 
-def test_every_role_gets_lessons_from_what_it_was_really_asked(blurred_manifest) -> None:
+def test_every_role_gets_demos_from_what_it_was_really_asked(blurred_manifest) -> None:
     program = AgenticIQA(load_settings())
     samples = [s for s in read_manifest(blurred_manifest) if s.split == "train"][:12]
-    course = course_of(program, samples, workers=1)
-    lessons = course.lessons
-    assert set(lessons) >= {"planner.plan", "executor.diagnose", "executor.select_tools", "summarizer.score",
+    found = gather(program, samples, workers=1)
+    demos = found.demos
+    assert set(demos) >= {"planner.plan", "executor.diagnose", "executor.select_tools", "summarizer.score",
                             "summarizer.answer"}  # fmt: skip
-    assert len(lessons["planner.plan"]) == len({s.query or "" for s in samples})
+    assert len(demos["planner.plan"]) == len({s.query or "" for s in samples})
     for name, predictor in program.named_predictors():
-        for lesson in lessons.get(name, ()):
-            assert all(lesson.demo.get(field) is not None for field in predictor.signature.output_fields), name
-    score = {lesson.sample: lesson for lesson in lessons["summarizer.score"]}
+        for demo in demos.get(name, ()):
+            assert all(demo.demo.get(field) is not None for field in predictor.signature.output_fields), name
+    score = {demo.sample: demo for demo in demos["summarizer.score"]}
     for sample in samples:
         if sample.task == "scoring":
             stated = score[sample.id].demo.quality_probs.by_level()
             assert sum(level * p for level, p in stated.items()) == pytest.approx(sample.quality, abs=1e-4)
-    found = lessons["executor.diagnose"][0].demo.findings
+    found = demos["executor.diagnose"][0].demo.findings
     assert [f.type for f in found] == ["Blurs"] or found == []
 
 
@@ -169,12 +170,12 @@ def test_a_compile_asks_the_very_options_that_an_evaluation_asks(tmp_path, pictu
     options = {letter: f"option {n}" for n, letter in enumerate("ABCDEFGHIJ")} | {"B": "What?", "C": "A. Yes B. No"}
     sample = Sample(id="q", image=tmp_path / "a.png", query="Which one?", options=options, answer="J")
     program = service_program(script={"final_answer": {"final_answer": "J", "quality_reasoning": "Soft."}})
-    course = course_of(program, [sample], workers=1)
-    (lesson,) = course.lessons["summarizer.answer"]
-    assert lesson.demo.quality_reasoning == "People chose J. option 9."
+    found = gather(program, [sample], workers=1)
+    (demo,) = found.demos["summarizer.answer"]
+    assert demo.demo.quality_reasoning == "People chose J. option 9."
     planned = len(program.engine.asked("plan"))
-    student = TaughtProgram(program, ("summarizer.answer",), course.gathered)
-    for answer in (student(**course.examples[0].inputs()).assessment, Replayed(program, course.gathered).on(sample)):
+    student = Student(program, ("summarizer.answer",), found.gathered)
+    for answer in (student(**found.examples[0].inputs()).assessment, Replayed(program, found.gathered).on(sample)):
         assert (answer.final_answer, answer.status, answer.state.options) == ("J", "ok", options)
     assert len(program.engine.asked("plan")) == planned, "the evidence at hand was not found"
     assert all("B. What?\nC. A. Yes B. No\n" in program.engine.text(r) for r in program.engine.asked("final_answer"))
@@ -204,7 +205,7 @@ def test_optimizers_see_the_taught_predictors_and_no_other() -> None:
     program = AgenticIQA(load_settings())
     names = taught_predictors(program, ("executor", "summarizer"), ("scoring",))
     assert names == ("executor.diagnose", "executor.select_tools", "summarizer.score")
-    student = TaughtProgram(program, names, GatheredEvidence())
+    student = Student(program, names)
     assert [n for n, _ in student.named_predictors()] == list(names)
     before = student.digest()
     copy = student.deepcopy()
@@ -218,7 +219,7 @@ def test_a_program_with_hundreds_of_demos_is_known_by_its_digest() -> None:
     seen: list[str] = []
     program = AgenticIQA(load_settings())
     program.summarizer.score.demos = [dspy.Example(quality_reasoning=str(n)) for n in range(400)]
-    student = TaughtProgram(program, ("summarizer.score",), watch=lambda taught, digest: seen.append(taught.digest()))
+    student = Student(program, ("summarizer.score",), on_change=lambda taught, digest: seen.append(taught.digest()))
     assert [student.digest(), student.digest()] == [seen[0]] * 2
     assert len(seen) == 1
 
@@ -331,11 +332,38 @@ def test_a_photograph_in_two_splits_is_refused_before_anything_is_taught(blurred
     assert not (tmp_path / "out").exists()
 
 
+def test_images_that_are_gone_are_told_before_a_compile(blurred_manifest, tmp_path, capsys) -> None:
+    lines = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]
+    splits = {name: [line for line in lines if line["split"] == name] for name in ("train", "validation", "test")}
+    gone = {name: splits[name][0]["image"] for name in ("train", "test")}
+    for name in gone.values():
+        (tmp_path / name).unlink()
+    command = ["--data", str(blurred_manifest), "--optimizer", "labeled", "--out", str(tmp_path / "out"), "--dry-run"]
+    assert compile_command(command) == 0
+    told = capsys.readouterr().err.splitlines()
+    for split, shown in (("train", "training"), ("test", "test")):
+        count = len(splits[split])
+        lost = sum(line["image"] == gone[split] for line in splits[split])
+        (line,) = [line for line in told if f"{count - lost} of {count} {shown} samples usable" in line]
+        assert repr(str(tmp_path / gone[split])) in line
+    assert not any("validation samples usable" in line for line in told)
+
+    job = prepared(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
+    assert all(sample.image.name != gone["train"] for sample in job.splits["train"])
+    assert len(job.splits["test"]) == len(splits["test"])
+    assert len(job.notes) == 2
+
+    for line in splits["validation"]:
+        (tmp_path / line["image"]).unlink(missing_ok=True)
+    assert compile_command(command) == 2
+    assert "0 of " in capsys.readouterr().err
+
+
 def test_too_few_samples_are_refused_by_name_and_number() -> None:
     with pytest.raises(InputError, match=r"optimizer 'simba': 5 training sample\(s\); give at least 16"):
-        check_data("simba", RecipeSettings(minibatch=16), 5, 5)
+        recipe_named("simba").check_data(RecipeSettings(minibatch=16), 5, 5)
     with pytest.raises(InputError, match=r"optimizer 'fusion': 4 scored validation sample\(s\); give at least 10"):
-        check_data("fusion", RecipeSettings(), 40, 4)
+        recipe_named("fusion").check_data(RecipeSettings(), 40, 4)
 
 
 def test_optuna_is_asked_for_before_anything_is_spent(blurred_manifest, tmp_path, scripted_lm, monkeypatch) -> None:
@@ -392,7 +420,7 @@ def test_a_fitted_fusion_is_saved_with_the_program_and_covered_by_its_hashes(tmp
     document = json.loads((tmp_path / "p" / "program.json").read_text("utf-8"))
     for wrong in ({"eta": 1}, {**document["fusion"], "eta": -1}, [1, 2]):
         (tmp_path / "p" / "program.json").write_text(json.dumps({**document, "fusion": wrong}), "utf-8")
-        with pytest.raises(InputError, match="its fusion does not fit"):
+        with pytest.raises(InputError, match="fusion"):
             load(tmp_path / "p")
 
 

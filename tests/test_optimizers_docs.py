@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optimizers.recipes import OPTIMIZERS
-from program.compile import main
+from program.compile import OPTIMIZERS, main
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "optimizers.md").read_text("utf-8")
 BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -15,12 +16,13 @@ import dspy
 import pytest
 from mlflow import MlflowClient
 
-from optimizers.journal import Journal
-from optimizers.parallel import in_order
-from program.agent import AgenticIQA
+from optimizers.compile_log import CompileLog
+from optimizers.scores import Candidate
+from program.agent.loop import AgenticIQA
+from program.agent.saving import load, program_sha256
+from program.common.pool import in_order
+from program.common.settings import load_settings
 from program.compile import main
-from program.saving import load, program_sha256
-from program.settings import load_settings
 from program.tracking import Tracker
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,20 +128,27 @@ def test_going_on_holds_the_best_of_before_until_something_is_better(tmp_path) -
     def held() -> str:
         return json.loads((folder / "program.json").read_text("utf-8"))["record"]["chosen"]
 
-    Journal(folder, {"seed": "1"}, plain).scored("good", "d1", 0.8, taught("a"))
-    again = Journal(folder, {"seed": "1"}, plain, resume=True)
-    assert (held(), again.known) == ("good", {"d1": 0.8})
-    again.scored("worse", "d2", 0.5, taught("b"))
-    assert held() == "good"
-    again.scored("better", "d3", 0.9, taught("c"))
-    assert held() == "better"
-    again.finished(taught("d"), {"chosen": "chosen"}, {})
-    third = Journal(folder, {"seed": "1"}, plain, resume=True)
-    third.scored("best", "d4", 0.99, taught("e"))
-    assert held() == "chosen"
+    @contextmanager
+    def compile_log(**resume: bool) -> Iterator[CompileLog]:
+        with closing(CompileLog(folder, {"seed": "1"}, **resume)) as begun:
+            begun.begin(plain)
+            yield begun
+
+    with compile_log() as first:
+        first.scored(Candidate("good", taught("a"), 0.8, "d1"))
+    with compile_log(resume=True) as again:
+        assert (held(), again.scores) == ("good", {"d1": 0.8})
+        again.scored(Candidate("worse", taught("b"), 0.5, "d2"))
+        assert held() == "good"
+        again.scored(Candidate("better", taught("c"), 0.9, "d3"))
+        assert held() == "better"
+        again.finished(taught("d"), {"chosen": "chosen"}, {})
+    with compile_log(resume=True) as third:
+        third.scored(Candidate("best", taught("e"), 0.99, "d4"))
+        assert held() == "chosen"
     (folder / "program.json").write_text("{}", "utf-8")
-    Journal(folder, {"seed": "1"}, plain, resume=True)
-    assert held() == "uncompiled"
+    with compile_log(resume=True):
+        assert held() == "uncompiled"
 
 
 def params_of(run: str) -> dict[str, str]:

@@ -8,25 +8,25 @@ import pytest
 from PIL import Image
 
 from data.manifest import Sample
-from optimizers.bench import Candidate
+from optimizers.examples import ExampleSet, gather
 from optimizers.objectives import Objective
-from optimizers.scoring import Ledger
-from optimizers.search import DemoSearch
-from optimizers.taught import Replayed, TaughtProgram
-from optimizers.teaching import Course, course_of
-from optimizers.tuning import tuned
-from program.agent import AgenticIQA
-from program.images import IMAGES
-from program.settings import RecipeSettings
+from optimizers.recipes import recipe_named
+from optimizers.scores import Candidate, Scores
+from optimizers.search import Search
+from optimizers.store import Store
+from optimizers.student import Replayed, Student
+from program.agent.loop import AgenticIQA
+from program.common.settings import RecipeSettings
+from program.images.store import IMAGES
 
 
 @dataclass
 class Taught:
-    """A program on a scripted model, with samples of `per_group` images a photograph and their courses."""
+    """A program on a scripted model, with samples of `per_group` images a photograph and their examples."""
 
     program: AgenticIQA
     samples: dict[str, list[Sample]]
-    courses: dict[str, Course]
+    examples: dict[str, ExampleSet]
 
     def shown(self, program: AgenticIQA) -> set[str]:
         """Return the ids of the samples whose image is in a demo of a program."""
@@ -38,12 +38,18 @@ class Taught:
         return {s.group for members in self.samples.values() for s in members if s.id in ids}
 
     def candidate(self, *demos: str) -> Candidate:
-        """Return a candidate that is shown the lessons of these samples."""
+        """Return a candidate that is shown the demos of these samples."""
         program = self.program.deepcopy()
-        lessons = self.courses["train"].lessons["summarizer.score"]
-        program.summarizer.score.demos = [lesson.demo for lesson in lessons if lesson.sample in demos]
+        labelled = self.examples["train"].demos["summarizer.score"]
+        program.summarizer.score.demos = [each.demo for each in labelled if each.sample in demos]
         assert len(program.summarizer.score.demos) == len(demos)
         return Candidate("demos", program)
+
+    def search(self, base: Candidate, **settings: Any) -> Search:
+        """Return a search that starts at a candidate and teaches the score."""
+        scores, train, validation = Scores(Objective()), self.examples["train"], self.examples["validation"]
+        student = Student(base.program, ("summarizer.score",), train.gathered, scores.enter)
+        return Search(base, student, train, validation, [], scores, RecipeSettings(**settings), "rank", 0, 2, Store())
 
 
 @pytest.fixture
@@ -57,7 +63,9 @@ def taught(tmp_path: Path, service_program, picture):
             Image.fromarray(picture(number)).save(tmp_path / f"{number}.png")
             fields: dict[str, Any] = {"image": tmp_path / f"{number}.png", "mos": 1 + number % 4, "group": group}
             samples[split].append(Sample(id=f"s{number}", split=split, **fields))
-        return Taught(program, samples, {n: course_of(program, s, workers=1) for n, s in samples.items()})
+        examples = {n: gather(program, s, workers=1) for n, s in samples.items()}
+        examples["train"].gathered.update(examples["validation"].gathered)
+        return Taught(program, samples, examples)
 
     return make
 
@@ -65,15 +73,9 @@ def taught(tmp_path: Path, service_program, picture):
 @pytest.mark.parametrize("per_group", [1, 1.5, 4])
 def test_a_search_scores_no_candidate_on_what_its_demos_show(taught, per_group) -> None:
     known = taught(per_group)
-    train, ledger = known.courses["train"], Ledger(Objective())
-    train.gathered.join(known.courses["validation"].gathered)
-    student = TaughtProgram(known.program, ("summarizer.score",), train.gathered, watch=ledger.knows)
-    budget = RecipeSettings(demos=4, starts=3, steps=2, search_samples=100)
-    DemoSearch(
-        student, train, known.courses["validation"].examples, ledger, budget=budget, kind="rank", seed=0, workers=1,
-        known={},
-    ).run(lambda found: None)  # fmt: skip
-    scored = [candidate for candidate in ledger.candidates.values() if candidate.outcomes]
+    search = known.search(Candidate("uncompiled", known.program), demos=4, starts=3, steps=2, search_samples=100)
+    recipe_named("random-search").run(search)
+    scored = [trial for trial in search.scores.trials.values() if trial.outcomes]
     assert len(scored) > 2
     for candidate in scored:
         shown = known.shown(candidate.program)
@@ -86,8 +88,6 @@ def test_a_search_scores_no_candidate_on_what_its_demos_show(taught, per_group) 
 
 def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph(taught, monkeypatch) -> None:
     known, judged = taught(4), {}
-    gathered = known.courses["train"].gathered
-    gathered.join(known.courses["validation"].gathered)
     answer = Replayed.on
 
     def on(self, sample):
@@ -99,8 +99,8 @@ def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph
 
     def fit(*demos):
         judged.clear()
-        return tuned(known.candidate(*demos), lambda p: Replayed(p, gathered), known.samples["train"],
-                     known.samples["validation"], workers=2)  # fmt: skip
+        search = known.search(known.candidate(*demos))
+        return recipe_named("fusion").run(search), search.note
 
     found, note = fit(*demos)
     assert [c.name for c in found] == ["demos+map", "demos+fusion"]
@@ -116,7 +116,7 @@ def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph
     found, note = fit("s0", "s1")
     assert "fusion fitted on 32 samples" in note
     assert not {"s0", "s1", "s2", "s3"} & set(judged)
-    known.samples["train"] = known.samples["train"][:33]
+    known.examples["train"].samples = known.samples["train"][:33]
     found, note = fit("s0", "s1")
     assert (found, judged) == ([], {})
     assert note.startswith("fusion: 29 scored training samples can be judged by demos of other photographs; 30 are")

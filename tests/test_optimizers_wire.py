@@ -16,12 +16,12 @@ import pytest
 from PIL import Image
 
 from optimizers.metering import metered_lm
-from program.agent import AgenticIQA
-from program.budget import Budget
+from program.agent.loop import AgenticIQA
+from program.agent.saving import save
+from program.common.settings import load_settings
 from program.compile import main
-from program.saving import save
-from program.serving.rows import interface
-from program.settings import load_settings
+from program.lms.budget import Budget
+from program.service.columns import interface
 from program.tracking import Tracker
 from program.tracking.models import promote, register
 

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from program.planner import apply_rules, rule_plan
-from program.state import AssessmentState
+from program.agent.planner import apply_rules, rule_plan
+from program.agent.state import AssessmentState
 from program.tools.registry import ToolRegistry
 from signatures.schemas import Plan
 
@@ -34,7 +34,7 @@ def planned(scripted_iqa):
     def run(answers, state=None, **inputs):
         iqa = scripted_iqa([{"plan": a} if isinstance(a, dict) else a for a in answers])
         state = state or AssessmentState(query="Rate it.", image_path="x")
-        plan, repairs = iqa.planner(**{"state": state, "tool_names": ["VIF"], **inputs})
+        plan, repairs, state.plan_error = iqa.planner(**{"state": state, "tool_names": ["VIF"], **inputs})
         return plan, repairs, iqa.engine
 
     return run
@@ -141,10 +141,11 @@ def test_named_distortions_need_an_explicit_source():
 
 @pytest.mark.spec("000/9-error-handling-strategy")
 def test_an_unreadable_plan_is_replaced_by_the_general_one(planned, caplog):
-    plan, repairs, engine = planned(["no", "no", "no"])
+    unread = AssessmentState(query="q", image_path="x")
+    plan, _, engine = planned(["no", "no", "no"], unread)
     assert len(engine.requests) == 3
     assert plan == rule_plan([])
-    assert repairs[0].startswith("the model gave no usable plan")
+    assert unread.plan_error
     state = AssessmentState(query="q", image_path="x", regions={"car": (0, 0, 9, 9)})
     plan, _, engine = planned(["no", "no", ANSWER], state)
     assert plan.query_scope == ["Global"]

@@ -18,7 +18,6 @@ from PIL import Image
 
 from data import photographs, quickstart
 from data.distortions import DISTORTIONS, IDENTITIES, distort, generator_for
-from data.errors import DataError
 from data.kadid import LEVELS, level_mean, severity_of
 from data.manifest import Sample, manifest_sha256, read_manifest
 from data.photographs import PHOTOGRAPHS, load_photograph, photograph_bytes
@@ -26,7 +25,8 @@ from data.questions import Question, Version, make_questions
 from data.quickstart import DATASETS, FULL, QuickstartPlan, build_quickstart, resolve_dataset
 from data.splits import find_leaks
 from program import calibrate
-from program.settings import load_settings
+from program.common.errors import DataError
+from program.common.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = QuickstartPlan(
@@ -260,7 +260,7 @@ def test_progress_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_photograph_that_is_missing_names_package_and_mend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(photographs, "files", lambda package: tmp_path)
     with pytest.raises(
-        DataError, match=r"photograph 'china': datasets/images/china.jpg is missing in .*scikit-learn; re"
+        DataError, match=r"photograph 'china': datasets/images/china.jpg is missing in .*scikit-learn"
     ):
         photograph_bytes("china")
 
@@ -268,10 +268,10 @@ def test_a_photograph_that_is_missing_names_package_and_mend(monkeypatch: pytest
         raise ModuleNotFoundError(package)
 
     monkeypatch.setattr(photographs, "files", absent)
-    with pytest.raises(DataError, match="scikit-image is not installed; install it with: pip install scikit-image"):
+    with pytest.raises(DataError, match=r"scikit-image is not installed; .*: pip install .*scikit-image"):
         build_quickstart(tmp_path, progress=False, plan=TINY)
     monkeypatch.setattr(photographs, "photograph_bytes", lambda name: b"\x89PNG cut short")
-    with pytest.raises(DataError, match="photograph 'china': is damaged; reinstall it"):
+    with pytest.raises(DataError, match=r"photograph 'china': is damaged; .*scikit-learn"):
         load_photograph("china")
 
 
@@ -279,7 +279,7 @@ def test_a_photograph_that_is_missing_names_package_and_mend(monkeypatch: pytest
     ("plan", "message"),
     [
         (QuickstartPlan(photographs=("nobody",)), "photograph 'nobody': is not known; choose among astronaut"),
-        (QuickstartPlan(photographs=("chelsea",), distortions=("jpg",)), "distortion 'jpg': is not known; did"),
+        (QuickstartPlan(photographs=("chelsea",), distortions=("jpg",)), "distortion 'jpg': is not known"),
         (QuickstartPlan(photographs=("chelsea",), distortions=("jpeg",), levels=(7,)), "distortion level 7"),
     ],
 )  # fmt: skip

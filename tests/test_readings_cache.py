@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from program.cli import add_settings_flags, settings_from
-from program.images import IMAGES
-from program.settings import load_settings
-from program.tools.cache import Reading, ReadingKey, ReadingsCache
+from program.common.cache import PlainCache
+from program.common.cli import add_settings_flags, settings_from
+from program.common.settings import load_settings
+from program.images.store import IMAGES
+from program.tools.cache import ReadingKey, ReadingsCache
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
@@ -30,9 +31,14 @@ def key(number, **changes):
     return ReadingKey(**{**fields, **changes})
 
 
+def test_readings_of_earlier_versions_with_seconds_beside_the_value_are_read(tmp_path):
+    PlainCache(tmp_path, size_limit_mb=1).set(key(1).text(), [0.1, 2.5])
+    assert ReadingsCache(tmp_path).get(key(1)) == 0.1
+
+
 def test_the_key_tells_apart_how_it_was_measured(tmp_path):
     cache = ReadingsCache(tmp_path)
-    cache.put(key(1), Reading(0.5, 1.0))
+    cache.put(key(1), 0.5)
     for changes in ({"factor": 2}, {"device": "cuda"}, {"threads": 2}):
         assert cache.get(key(1, **changes)) is None
     assert len({key(1).text(), key(1, factor=2).text(), key(1, threads=12).text(), key(1, device="12").text()}) == 4
@@ -40,7 +46,7 @@ def test_the_key_tells_apart_how_it_was_measured(tmp_path):
 
 def test_other_reading_rules_are_other_readings(tmp_path, monkeypatch):
     cache = ReadingsCache(tmp_path)
-    cache.put(key(1), Reading(0.5, 1.0))
+    cache.put(key(1), 0.5)
     monkeypatch.setattr("program.tools.cache.READING_RULES", 999)
     assert cache.get(key(1)) is None
 
@@ -49,26 +55,26 @@ def test_floats_come_back_exactly(tmp_path, rng):
     cache = ReadingsCache(tmp_path)
     values = [*rng.standard_normal(50).tolist(), 1e-308, 0.1 + 0.2, -0.0]
     for i, value in enumerate(values):
-        cache.put(key(i), Reading(value, value))
-    assert [ReadingsCache(tmp_path).get(key(i)) for i in range(len(values))] == [Reading(v, v) for v in values]
+        cache.put(key(i), value)
+    assert [ReadingsCache(tmp_path).get(key(i)) for i in range(len(values))] == list(values)
 
 
 def test_the_size_is_bounded_and_the_oldest_go(tmp_path):
     cache = ReadingsCache(tmp_path, size_limit_mb=1)
     for i in range(6000):
-        cache.put(key(i), Reading(float(i), 0.0))
+        cache.put(key(i), float(i))
     entries, size_mb, limit_mb = cache.state
     assert limit_mb == 1
     assert size_mb < 1.2
     assert 500 < entries < 6000
-    assert cache.get(key(5999)) == Reading(5999.0, 0.0)
+    assert cache.get(key(5999)) == 5999.0
     assert cache.get(key(0)) is None
 
 
 _WORK = """
 import sys
 from pathlib import Path
-from program.tools.cache import Reading, ReadingKey, ReadingsCache
+from program.tools.cache import ReadingKey, ReadingsCache
 folder, me = Path(sys.argv[1]), int(sys.argv[2])
 cache, wrong, hits = ReadingsCache(folder), 0, 0
 for turn in range(3):
@@ -77,10 +83,10 @@ for turn in range(3):
         k = ReadingKey("vif", "1", None, f"{number:064x}", None, None)
         found = cache.get(k)
         if found is None:
-            cache.put(k, Reading(number / 7, 0.25))
+            cache.put(k, number / 7)
         else:
             hits += 1
-            wrong += found != Reading(number / 7, 0.25)
+            wrong += found != number / 7
 print(wrong, hits)
 """
 
@@ -99,7 +105,7 @@ def test_several_processes_share_one_cache(tmp_path):
     assert [wrong for wrong, _ in counts] == [0] * 4
     assert all(hits >= 300 for _, hits in counts)
     cache = ReadingsCache(tmp_path)
-    assert [cache.get(key(i)) for i in range(150)] == [Reading(i / 7, 0.25) for i in range(150)]
+    assert [cache.get(key(i)) for i in range(150)] == [i / 7 for i in range(150)]
     assert cache.state.entries == 150
 
 
@@ -127,7 +133,7 @@ def test_without_a_cache_nothing_is_read_or_kept(tmp_path, picture):
 
 def test_the_record_tells_what_came_from_the_cache(tmp_path):
     from data.manifest import Sample
-    from program.agent import AgenticIQA
+    from program.agent.loop import AgenticIQA
     from program.evaluation import evaluate
     from program.evaluation.record import EvaluationRecord
 
@@ -151,7 +157,7 @@ def test_the_record_tells_what_came_from_the_cache(tmp_path):
 
 @pytest.mark.parametrize("name", ["cache_mb", "threads", "timeout_s", "reduce_above_px"])
 def test_settings_that_cannot_be_are_refused(name):
-    from program.errors import SettingsError
+    from program.common.errors import SettingsError
 
     with pytest.raises(SettingsError, match=name):
         load_settings(overrides={"tools": {name: 0}})

@@ -12,7 +12,7 @@ from PIL import Image
 
 from data.manifest import read_manifest
 from program import AgenticIQA
-from program.saving import save
+from program.agent.saving import save
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text("utf-8")
 BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)]

@@ -6,11 +6,11 @@ import dspy
 import pytest
 from dspy.utils.callback import BaseCallback
 
-from program.ask import ask
-from program.budget import Budget
-from program.images import IMAGES
+from program.images.store import IMAGES
 from program.lms.adapter import KeptAdapter
-from program.metering import metered
+from program.lms.ask import ask
+from program.lms.budget import Budget
+from program.lms.metering import metered
 
 
 class Choose(dspy.Signature):

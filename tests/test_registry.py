@@ -19,11 +19,13 @@ from PIL import Image
 
 from optimizers.registering import register_compiled, verdict
 from program import AgenticIQA
-from program.errors import InputError
+from program.agent.saving import load, program_sha256, save
+from program.common.errors import InputError
+from program.common.settings import load_settings
+from program.evaluation.figures import summarize
 from program.evaluation.intervals import Figure
-from program.evaluation.record import EvaluationRecord, Row, summarize
-from program.saving import load, program_sha256, save
-from program.settings import load_settings
+from program.evaluation.record import EvaluationRecord
+from program.evaluation.rows import Row
 from program.tracking import Tracker
 from program.tracking.models import CHAMPION, check_name, fetch, find_champion
 
@@ -182,6 +184,21 @@ def test_a_registered_program_loads_by_alias_and_by_version(base, registered):
         load("models:/served", registered)
     with pytest.raises(InputError, match="does not exist"):
         load("models:/x@champion", load_settings(overrides={"mlruns_dir": str(base / "nowhere")}))
+
+
+def test_a_registered_program_that_was_altered_is_refused_wherever_it_is_loaded(registered):
+    from program.service.model import ServedProgram
+
+    file = fetch("models:/served@champion", registered) / "program.json"
+    text = file.read_text("utf-8")
+    try:
+        file.write_text(text.replace('"demos": []', '"demos": [{"query": "x"}]', 1), "utf-8")
+        with pytest.raises(InputError, match="altered"):
+            load("models:/served@champion", registered)
+        with pytest.raises(InputError, match="altered"):
+            ServedProgram().load_context(SimpleNamespace(artifacts={"program": str(file.parent)}))
+    finally:
+        file.write_text(text, "utf-8")
 
 
 def test_nothing_registered_is_a_pickle_or_holds_a_key(registered):

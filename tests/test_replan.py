@@ -2,8 +2,8 @@
 
 import pytest
 
-from program.replan import next_step, should_replan
-from program.state import AssessmentState, ExecutorOutput, Finding, SummarizerOutput, ToolLog
+from program.agent.replan import next_step, should_replan
+from program.agent.state import AssessmentState, ExecutorOutput, Finding, SummarizerOutput, ToolLog
 from signatures.schemas import Plan
 
 

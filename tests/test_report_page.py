@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 
 from data.manifest import Sample
-from program.errors import InputError
+from program.common.errors import InputError
 from program.evaluation.baselines import with_baselines
-from program.evaluation.charts import charts, plain, svg_url
-from program.evaluation.details import details_of
+from program.evaluation.figures import details_of, summarize
 from program.evaluation.misses import WORST, Misses, worst
-from program.evaluation.page import render, write_report
-from program.evaluation.record import Dataset, summarize
+from program.evaluation.record import Dataset
+from program.evaluation.report.charts import charts, plain, svg_url
+from program.evaluation.report.page import render, write_report
 from program.evaluation.rows import Notes, Row
 
 EVIL = '<script>alert("x")</script><img src=http://evil.example/x onerror=alert(1)>"\'{{7*7}}$\\frac'
@@ -175,7 +175,7 @@ def test_only_the_worst_misses_keep_their_reasons():
     rng = np.random.default_rng(0)
     rows = [_miss(i, e) for i, e in enumerate(rng.normal(0, 0.6, 500).tolist())]
     misses = Misses()
-    kept = [misses.judged(row) for row in rows]
+    kept = [misses.trimmed(row) for row in rows]
     expected = sorted(rows, key=lambda row: -abs(row.predicted - row.truth))[:WORST]
     found = worst(kept, "scoring")
     assert [row.id for row in found] == [row.id for row in expected]
@@ -189,7 +189,7 @@ def test_right_and_failed_answers_are_no_misses():
     right = Row(id="a", group="g", task="mcq", truth="A", predicted="A", status="ok", notes=Notes(reasoning="r"))
     failed = Row(id="b", group="g", task="scoring", truth=2.0, status="failed")
     misses = Misses()
-    assert [misses.judged(row).notes for row in (right, failed)] == [None, None]
+    assert [misses.trimmed(row).notes for row in (right, failed)] == [None, None]
     assert worst([right, failed], "mcq") == []
     wrong = [_miss(i, 0, "mcq") for i in range(40)]
     assert [r.id for r in worst(wrong, "mcq")] == [r.id for r in worst(wrong[::-1], "mcq")]

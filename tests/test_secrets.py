@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from program import assess, compile, evaluate
-from program.agent import AgenticIQA
-from program.errors import SettingsError
-from program.images import IMAGES
-from program.saving import save
-from program.settings import load_settings
+from program.agent.loop import AgenticIQA
+from program.agent.saving import save
+from program.common.errors import SettingsError
+from program.common.settings import load_settings
+from program.images.store import IMAGES
 from program.tracking.store import Tracker
 from program.tracking.traces import traced
 

@@ -9,10 +9,12 @@ import logging
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -25,17 +27,17 @@ import pytest
 from PIL import Image
 
 from program import serve
-from program.agent import AgenticIQA
-from program.errors import SettingsError
-from program.images import IMAGES
-from program.serving.guard import CONTENT_POLICY
-from program.serving.logs import JsonLines, set_up_logs, shortened
-from program.serving.rows import assess_rows
-from program.serving.rules import OPEN_ROUTES
-from program.serving.running import bound, token_of
-from program.serving.sources import shown_name
-from program.settings import load_settings
-from program.state import Assessment
+from program.agent.assessment import Assessment
+from program.agent.loop import AgenticIQA
+from program.common.errors import SettingsError
+from program.common.settings import load_settings
+from program.images.store import IMAGES
+from program.service.guard import CONTENT_POLICY
+from program.service.logs import JsonLines, set_up_logs, shortened
+from program.service.rows import assess_rows
+from program.service.rules import OPEN_ROUTES
+from program.service.running import bound, token_of
+from program.service.sources import shown_name
 
 TOKEN = "t0ken-of-more-than-sixteen"
 
@@ -104,6 +106,15 @@ def test_two_equal_options_are_refused(service_program, served, encoded):
     assert "give each a text of its own" in text
 
 
+def test_an_image_that_its_decoder_cannot_hold_is_the_clients(service_program, served):
+    size = b"IHDR" + struct.pack(">IIBBBBB", 49_000_000, 1, 16, 2, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+        for chunk in (size, b"IDAT" + zlib.compress(bytes(100)), b"IEND")
+    )
+    assert "'wide.png'" in error_of(post(served(service_program()), files={"image": ("wide.png", data)}), 422)
+
+
 def test_batch_keeps_order_and_places(service_program, served, encoded):
     url = served(service_program(serve={"max_batch": 4}))
     items = [{"image": base64.b64encode(d).decode(), "name": n} for n, d in
@@ -142,7 +153,8 @@ def test_health_version_metrics_and_schema(service_program, served, encoded):
     schema = get(url, "/openapi.json").json()
     assert {"/assess", "/assess/batch", "/health", "/version", "/metrics"} == set(schema["paths"])
     content = schema["paths"]["/assess"]["post"]["requestBody"]["content"]
-    assert "image_path" in content["application/json"]["schema"]["properties"]
+    sent = schema["components"]["schemas"][content["application/json"]["schema"]["$ref"].rpartition("/")[2]]
+    assert "image_path" in sent["properties"]
     assert "image" in content["multipart/form-data"]["schema"]["properties"]
 
 
@@ -165,13 +177,13 @@ def test_pages_fetch_nothing_from_elsewhere(service_program, served):
 def test_what_was_sent_is_forgotten(service_program, served, encoded):
     program = service_program()
     kept = IMAGES.add(encoded(50))
-    before = len(IMAGES._sources)
+    before = len(IMAGES._sources._entries)
     url = served(program)
     for seed in range(50, 56):
         data = {"regions": '{"sign": [0, 0, 20, 20]}'}
         assert post(url, data=data, files={"image": encoded(seed), "reference": encoded(9)}).status_code == 200
-    assert len(IMAGES._sources) == before
-    assert not IMAGES._borrowers
+    assert len(IMAGES._sources._entries) == before
+    assert not any(entry.borrowers for entry in IMAGES._sources._entries.values())
     assert IMAGES.read(kept) == encoded(50)
 
 
@@ -191,11 +203,15 @@ def test_two_clients_with_one_image_do_not_see_each_others_names(service_program
     [
         ({"files": {"image": b""}}, 422, "image 'upload'|image 'image'"),
         ({"files": {"image": ("photo.png", b"GIF89a")}}, 422, "image 'photo.png': "),
-        ({"files": {"picture": b"x"}}, 422, "field 'picture': unknown"),
-        ({"data": {"query": "x"}, "files": {"reference": b"x"}}, 422, "image: give a file"),
-        ({"files": [("image", b"x"), ("image", b"y")]}, 422, "give one file"),
-        ({"files": {"image": b"x"}, "data": {"regions": "{"}}, 422, "regions: not JSON"),
-        ({"files": {"image": b"x"}, "data": {"regions": "[" * 50_000}}, 422, "regions: not JSON"),
+        ({"files": {"image": (None, "photo.jpg")}}, 422, "image.*is text"),
+        ({"files": {"image": b"x"}, "data": {"query": "x" * 70_000}}, 400, "maximum size of 64KB"),
+        ({"files": {"image": b"x"}, "data": {"option": ["x"] * 65}}, 400, "Too many fields"),
+        ({"files": [("image", b"x")] * 4}, 400, "Too many files"),
+        ({"files": {"picture": b"x"}}, 422, "picture: Extra inputs"),
+        ({"data": {"query": "x"}, "files": {"reference": b"x"}}, 422, "image: Field required"),
+        ({"files": [("image", b"x"), ("image", b"y")]}, 422, "image: .*at most 1 item"),
+        ({"files": {"image": b"x"}, "data": {"regions": "{"}}, 422, "regions: Invalid JSON"),
+        ({"files": {"image": b"x"}, "data": {"regions": "[" * 50_000}}, 422, "regions: Invalid JSON"),
         ({"files": {"image": b"x"}, "data": {"query": "?" * 5000}}, 422, "query: is over 4000"),
         ({"json": {}}, 422, "give one of image, image_path and image_url"),
         ({"json": {"image": "AA", "image_url": "http://x"}}, 422, "give one of image"),
@@ -346,7 +362,7 @@ def test_a_request_under_way_is_not_cut_off_and_the_connection_serves_on(service
 
 
 def test_the_next_request_of_a_connection_may_not_drip_either(service_program, served, monkeypatch):
-    monkeypatch.setattr("program.serving.running._KEEP_ALIVE_S", 1)
+    monkeypatch.setattr("program.service.running._KEEP_ALIVE_S", 1)
     url = served(service_program(serve={"head_timeout_s": 0.3}))
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port)) as connection:
@@ -590,7 +606,7 @@ def test_the_services_log_holds_no_key_of_the_environment(name, monkeypatch):
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     stream = io.StringIO()
     set_up_logs(stream)
-    logging.getLogger("program.serving").error("refused: planted-0c44e9a2b8")
+    logging.getLogger("program.service").error("refused: planted-0c44e9a2b8")
     assert json.loads(stream.getvalue())["event"] == "refused: [secret]"
 
 

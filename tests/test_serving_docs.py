@@ -15,7 +15,7 @@ import yaml
 from PIL import Image
 
 from program import AgenticIQA
-from program.settings import load_settings
+from program.common.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "serving.md").read_text("utf-8")
@@ -62,7 +62,7 @@ def test_the_python_block_runs(folder, program, served, capsys, monkeypatch):
 
 
 def test_the_commands_run(folder, program, capsys, monkeypatch):
-    monkeypatch.setattr("program.bulk.command.AgenticIQA", lambda *_: program)
+    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: program)
     lines = [line for line in LINES if line.startswith("python -m program.assess")]
     assert len(lines) == 5
     for line in lines:
@@ -75,9 +75,9 @@ def test_serve_lines_are_understood(monkeypatch, capsys):
     lines = [shlex.split(line) for line in LINES if line.startswith("python -m program.serve")]
     assert len(lines) == 3
     started = []
-    monkeypatch.setattr("program.serving.running.serve", lambda *given: started.append(given))
-    monkeypatch.setattr("program.serving.running.bound", lambda host, port: (host, port))
-    monkeypatch.setattr("program.saving.load", lambda folder, settings: AgenticIQA(settings))
+    monkeypatch.setattr("program.service.running.serve", lambda *given: started.append(given))
+    monkeypatch.setattr("program.service.running.bound", lambda host, port: (host, port))
+    monkeypatch.setattr("program.agent.saving.load", lambda folder, settings, force: AgenticIQA(settings))
     serve = importlib.import_module("program.serve")
     monkeypatch.setenv("AGENTICIQA_SERVE_TOKEN", TOKEN)
     for words in lines:

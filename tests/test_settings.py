@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from program.errors import SettingsError
-from program.settings import load_settings
+from program.common.errors import SettingsError
+from program.common.settings import load_settings
 
 
 def test_precedence_is_defaults_file_environment_arguments(tmp_path, monkeypatch) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import DataError
 from data.manifest import Sample
 from data.splits import check_contents, check_leaks, find_leaks, group_of, plan_splits, with_splits
+from program.common.errors import DataError
 
 
 def sample(identity: str, group: str | None = None, split: str | None = None, mos: float | None = None) -> Sample:

@@ -8,11 +8,11 @@ import dspy
 import numpy as np
 import pytest
 
-from program.fitted_fusion import FittedFusion
+from program.agent.query import QueryType
+from program.agent.state import AssessmentState, ExecutorOutput, Finding, SummarizerOutput
 from program.fusion import ScoreFusion
-from program.images import IMAGES
-from program.query import QueryType
-from program.state import AssessmentState, ExecutorOutput, Finding, SummarizerOutput
+from program.fusion.fitted import FittedFusion
+from program.images.store import IMAGES
 from signatures.schemas import Plan
 
 RATE = "Rate the perceptual quality of this image."
@@ -401,7 +401,8 @@ def test_three_unreadable_answers_fail_without_an_invented_score(summarize, capl
     assert result.error
     assert result.level_probabilities is None
     assert result.quality_score == (pytest.approx(2.7) if evidence is EVIDENCE else None)
-    errors = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR and r.name == "program.summarizer"]
+    records = [r for r in caplog.records if r.name == "program.agent.summarizer"]
+    errors = [r.getMessage() for r in records if r.levelno == logging.ERROR]
     assert len(errors) == 1
     assert output + "3" in errors[0]
 
@@ -619,7 +620,8 @@ def test_a_region_without_evidence_asks_for_a_replan(summarize):
 def test_the_start_is_logged_with_mode_counts_and_images(summarize, caplog):
     caplog.set_level(logging.INFO, logger="program")
     summarize([SCORED], reference=True)
-    line = next(r.getMessage() for r in caplog.records if r.name == "program.summarizer" and r.levelno == logging.INFO)
+    records = [r for r in caplog.records if r.name == "program.agent.summarizer"]
+    line = next(r.getMessage() for r in records if r.levelno == logging.INFO)
     for part in ("scoring", "scoring phrase", "2 findings", "2 tool scores", "image pixels:", "reference pixels:"):
         assert part in line
 
@@ -629,7 +631,7 @@ def test_prompts_and_truncated_responses_are_logged_at_debug(summarize, caplog):
     caplog.set_level(logging.DEBUG, logger="program")
     long = "x" * 5000
     summarize(["?", {**SCORED, "quality_reasoning": long}])
-    debug = [r.getMessage() for r in caplog.records if r.levelno == logging.DEBUG and r.name == "program.ask"]
+    debug = [r.getMessage() for r in caplog.records if r.levelno == logging.DEBUG and r.name == "program.lms.ask"]
     prompts = [m for m in debug if m.startswith("prompt")]
     assert [RATE in p and "TOPIQ_FR" in p for p in prompts] == [True, True]
     assert ONLY_JSON in prompts[1]

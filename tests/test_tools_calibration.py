@@ -15,21 +15,17 @@ from sklearn.isotonic import IsotonicRegression
 
 from data.manifest import manifest_sha256
 from program import calibrate
-from program.errors import SettingsError, ToolError
-from program.tools.calibration import (
-    Calibration,
-    MonotoneMap,
-    Provenance,
-    Residual,
-    ToolCalibration,
-    apply_map,
-    least_variance,
-)
-from program.tools.fitting import Labelled, LabelledSet, Surveyed, fit_all
-from program.tools.paper import faults
+from program.common.errors import SettingsError, ToolError
+from program.tools.calibration import Calibration, Residual, ToolCalibration, least_variance
+from program.tools.fitting import fit_all
+from program.tools.maps import apply_map
+from program.tools.monotone import MonotoneMap
+from program.tools.paper import faults, open_calibration
 from program.tools.registry import ToolRegistry
 from program.tools.runner import Measurement
+from program.tools.stored import Provenance
 from program.tools.strengths import Strengths
+from program.tools.survey import Labelled, LabelledSet, Surveyed
 from signatures.schemas import DISTORTION_CATEGORIES
 
 WIDE = np.unique(np.concatenate([-np.logspace(6, -9, 400), [0.0], np.logspace(-9, 6, 400), np.linspace(-3, 100, 4000)]))
@@ -420,7 +416,7 @@ def test_what_a_tool_knows_of_real_photographs_bounds_what_it_is_believed():
 
 
 def test_the_papers_maps_are_its_equation_with_the_missing_one_and_clipped():
-    calibration = Calibration.load(Path("paper"))
+    calibration = open_calibration(Path("paper"))
     b1, b2, b3, b4, b5 = 21.73, 0.1147, 0.4721, 3.5654, 1.0094
     expected = b1 * (0.5 - 1 / (1 + np.exp(b2 * (0.6 - b3)))) + b4 * 0.6 + b5
     assert calibration.score("TOPIQ_FR", 0.6) == pytest.approx(expected)

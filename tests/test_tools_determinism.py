@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
 
-from program.images import IMAGES
+from program.images.store import IMAGES
 from program.tools import models
-from program.tools.models import Running, evaluate_batch, parameter_path
+from program.tools.models import Running, evaluate
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
+from program.tools.weights import parameter_path
 
 PARAMS = Path(__file__).resolve().parents[2] / "shared" / "data" / "params"
 REGISTRY = ToolRegistry.load()
@@ -37,13 +38,13 @@ def scenes():
 
 
 @pytest.mark.parametrize("spec", READY, ids=lambda spec: spec.name)
-def test_readings_are_the_same_and_hardly_move_with_batches_and_threads(spec, scenes, monkeypatch):
+def test_readings_are_the_same_and_hardly_move_with_threads(spec, scenes, monkeypatch):
     clean, *copies = scenes
     parameters = parameter_path(spec, PARAMS)
     pairs = [(p, clean if spec.mode == "FR" else None) for p in copies]
 
     def read(threads=1):
-        return [evaluate_batch(spec, parameters, Running("cpu", threads), [pair])[0] for pair in pairs]
+        return [evaluate(spec, parameters, Running("cpu", threads), *pair) for pair in pairs]
 
     first = read()
     assert np.isfinite(first).all()
@@ -53,8 +54,6 @@ def test_readings_are_the_same_and_hardly_move_with_batches_and_threads(spec, sc
     span = max(first) - min(first)
     assert span > 0
     assert np.abs(np.subtract(read(threads=2), first)).max() <= 1e-3 * span
-    together = evaluate_batch(spec, parameters, Running("cpu"), pairs)
-    assert np.abs(np.subtract(together, first)).max() <= 1e-3 * span
 
 
 def test_another_process_gives_the_same_values(scenes, tmp_path):
@@ -64,7 +63,7 @@ def test_another_process_gives_the_same_values(scenes, tmp_path):
 import sys
 from pathlib import Path
 import numpy as np
-from program.images import IMAGES
+from program.images.store import IMAGES
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 clean, noisy = (IMAGES.add(p) for p in np.load(sys.argv[1]))

@@ -12,10 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
-from program.errors import ToolError
-from program.images import IMAGES
-from program.settings import load_settings
-from program.tools import models
+from program.common.errors import ToolError
+from program.common.settings import load_settings
+from program.images.store import IMAGES
+from program.tools import loading, models
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
@@ -37,10 +37,10 @@ def scene(rng):
 def alone(monkeypatch):
     """No model and no failure of another test, and none left for the next."""
     monkeypatch.setattr(models, "_pools", {})
-    monkeypatch.setattr(models, "_failures", {})
+    monkeypatch.setattr(loading, "_failures", {})
     yield
     deadline = time.monotonic() + 20
-    while models.held_up() is not None and time.monotonic() < deadline:
+    while loading.held_up() is not None and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -105,7 +105,7 @@ def test_a_reference_of_another_size_is_refused_or_resampled_and_recorded(scene,
 
 def test_a_tool_that_hangs_is_recorded_and_left_out(alone, scene, monkeypatch):
     release = threading.Event()
-    monkeypatch.setattr(models, "_make", lambda *a, **k: lambda *inputs: release.wait(60) or torch.zeros(1))
+    monkeypatch.setattr(loading, "_make", lambda *a, **k: lambda *inputs: release.wait(60) or torch.zeros(1))
     runner = _runner(timeout_s=0.2)
     image, reference = (IMAGES.add(p) for p in scene)
     started = time.perf_counter()
@@ -122,14 +122,14 @@ def test_a_tool_that_hangs_is_recorded_and_left_out(alone, scene, monkeypatch):
 
 
 def test_a_hung_tool_does_not_block_the_other_tools_nor_its_own_queue(alone, scene, monkeypatch):
-    release, real = threading.Event(), models._make
+    release, real = threading.Event(), loading._make
 
     def make(spec, *rest, **options):
         if spec.name == "PIQE":
             return lambda *inputs: release.wait(60) or torch.zeros(1)
         return real(spec, *rest, **options)
 
-    monkeypatch.setattr(models, "_make", make)
+    monkeypatch.setattr(loading, "_make", make)
     image, reference = (IMAGES.add(p) for p in scene)
     runner = _runner(timeout_s=1.0)
     assert runner.measure("PSNR", image, reference).error is None  # loads the library outside the time limit
@@ -141,7 +141,7 @@ def test_a_hung_tool_does_not_block_the_other_tools_nor_its_own_queue(alone, sce
 
 
 def test_a_tool_whose_loading_hangs_is_left_out_and_output_still_comes_out(alone, scene, monkeypatch, capsys):
-    release, entered, real = threading.Event(), threading.Event(), models._import
+    release, entered, real = threading.Event(), threading.Event(), loading._import
 
     class Library:
         """pyiqa as far as loading goes: NIQE's weights lie on a disk that does not answer."""
@@ -153,7 +153,7 @@ def test_a_tool_whose_loading_hangs_is_left_out_and_output_still_comes_out(alone
                 release.wait(60)
             return lambda *inputs: torch.zeros(1)
 
-    monkeypatch.setattr(models, "_import", lambda library: Library if library == "pyiqa" else real(library))
+    monkeypatch.setattr(loading, "_import", lambda library: Library if library == "pyiqa" else real(library))
     image, reference = (IMAGES.add(p) for p in scene)
     runner = _runner(load_timeout_s=0.5)
     loaded = runner.measure("GMSD", image, reference)
@@ -179,7 +179,7 @@ def test_a_tool_whose_loading_hangs_is_left_out_and_output_still_comes_out(alone
 
 def test_a_library_that_hangs_when_it_is_imported_keeps_nobody_waiting(alone, scene, monkeypatch):
     release = threading.Event()
-    monkeypatch.setattr(models, "_import", lambda library: release.wait(60))
+    monkeypatch.setattr(loading, "_import", lambda library: release.wait(60))
     image, reference = (IMAGES.add(p) for p in scene)
     runner = _runner(load_timeout_s=0.3)
     started = time.perf_counter()
@@ -199,7 +199,7 @@ def test_two_threads_that_want_a_tool_whose_loading_hangs_wait_once(alone, scene
         calls.append(spec.name)
         release.wait(60)
 
-    monkeypatch.setattr(models, "_make", make)
+    monkeypatch.setattr(loading, "_make", make)
     image, reference = (IMAGES.add(p) for p in scene)
     runner = _runner(load_timeout_s=0.5)
     with ThreadPoolExecutor(4) as pool:
@@ -213,11 +213,11 @@ def test_a_hung_tool_does_not_keep_the_process():
     code = """
 import time
 import numpy as np
-from program.images import IMAGES
-from program.tools import models
+from program.images.store import IMAGES
+from program.tools import loading, models
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
-models._make = lambda *a, **k: lambda *inputs: time.sleep(3600)
+loading._make = lambda *a, **k: lambda *inputs: time.sleep(3600)
 image = IMAGES.add(np.zeros((64, 64, 3), np.uint8))
 print(ToolRunner(ToolRegistry.load(), device="cpu", timeout_s=0.3).measure("PIQE", image).error)
 """
@@ -236,8 +236,8 @@ def test_a_tool_that_writes_into_its_input_spoils_no_other_reading(alone, scene,
     image, reference = (IMAGES.add(p) for p in scene)
     right = _runner().measure("PSNR", image, reference).raw
     monkeypatch.setattr(models, "_pools", {})
-    real = models._make
-    monkeypatch.setattr(models, "_make", lambda spec, *a, **k: spoil if spec.name == "PIQE" else real(spec, *a, **k))
+    real = loading._make
+    monkeypatch.setattr(loading, "_make", lambda spec, *a, **k: spoil if spec.name == "PIQE" else real(spec, *a, **k))
     assert _runner().measure("PIQE", image).raw == 0
     assert _runner().measure("PSNR", image, reference).raw == right
 
@@ -298,7 +298,7 @@ def test_settings_reach_the_runner(tmp_path):
 
 
 def test_values_that_are_not_finite_name_the_tool(alone, scene, monkeypatch):
-    monkeypatch.setattr(models, "_make", lambda *a, **k: lambda *inputs: torch.tensor([float("inf")]))
+    monkeypatch.setattr(loading, "_make", lambda *a, **k: lambda *inputs: torch.tensor([float("inf")]))
     result = _runner().measure("PIQE", IMAGES.add(scene[0]))
     with pytest.raises(ToolError, match="'PIQE': returned inf"):
         raise ToolError(result.error)

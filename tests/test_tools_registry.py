@@ -9,7 +9,7 @@ import pytest
 import yaml
 from scipy.stats import spearmanr
 
-from program.errors import SettingsError, ToolError
+from program.common.errors import SettingsError, ToolError
 from program.tools.registry import ToolRegistry, ToolSpec, pyiqa_table
 from program.tools.strengths import Readings, Strengths, strength_of
 from signatures.schemas import DISTORTION_CATEGORIES

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from program.errors import ToolError
-from program.images import IMAGES
+from program.common.errors import ToolError
+from program.images.store import IMAGES
 from program.tools import __main__ as listing
-from program.tools import models
-from program.tools.cache import Reading, ReadingKey, ReadingsCache
+from program.tools import loading, models
+from program.tools.cache import ReadingKey, ReadingsCache
 from program.tools.calibration import Calibration
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ReadingCounts, ToolRunner
@@ -100,10 +100,10 @@ def test_the_cache_tells_apart_what_a_value_depends_on(tmp_path):
     cache = ReadingsCache(tmp_path)
     base = {"tool": "vif", "version": "1", "parameters": None, "image": "a", "reference": "b", "box": None}
     others = {"tool": "vsi", "version": "2", "parameters": "c", "image": "x", "reference": None, "box": (0, 0, 8, 8)}
-    cache.put(ReadingKey(**base), Reading(0.1, 1.0))
+    cache.put(ReadingKey(**base), 0.1)
     for field, value in others.items():
         assert cache.get(ReadingKey(**{**base, field: value})) is None
-    assert ReadingsCache(tmp_path).get(ReadingKey(**base)) == Reading(0.1, 1.0)
+    assert ReadingsCache(tmp_path).get(ReadingKey(**base)) == 0.1
 
 
 def test_a_new_calibration_needs_no_new_reading(tmp_path, pictures):
@@ -132,7 +132,7 @@ def test_a_cached_reading_imports_no_torch(tmp_path, pictures):
     code = f"""
 import json, sys
 from pathlib import Path
-from program.images import IMAGES
+from program.images.store import IMAGES
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 runner = ToolRunner(ToolRegistry.load(), cache_dir=Path({str(tmp_path / "cache")!r}))
@@ -159,8 +159,8 @@ def test_threads_get_the_values_of_one_thread(tmp_path, pictures):
 def test_no_more_models_are_made_than_cores_and_they_are_reused(tmp_path, pictures, monkeypatch):
     made = []
     monkeypatch.setattr(models, "_pools", {})
-    make = models._make
-    monkeypatch.setattr(models, "_make", lambda *a: made.append(a) or make(*a))
+    make = loading._make
+    monkeypatch.setattr(loading, "_make", lambda *a, **k: made.append(a) or make(*a, **k))
     runner = _runner(tmp_path, cache_dir=None)
     image, reference = _refs(pictures, "noisy", "reference")
     for _ in range(3):
@@ -175,10 +175,10 @@ def test_a_region_is_cut_out_and_grown_to_the_smallest_size(tmp_path, pictures):
     cut = [IMAGES.add(p.copy()) for p in pixels]
     result = runner.measure("GMSD", image, reference, box=(30, 20, 100, 84))
     assert result.raw == runner.measure("GMSD", *cut).raw
-    assert result.box_used == (30, 20, 100, 84)
-    grown = runner.measure("VIF", image, reference, box=(2, 2, 6, 6)).box_used
+    assert result.box == (30, 20, 100, 84)
+    grown = runner.measure("VIF", image, reference, box=(2, 2, 6, 6)).box
     assert grown[2] - grown[0] == grown[3] - grown[1] == REGISTRY.get("VIF").minimum_size_px
-    assert runner.measure("GMSD", image, reference, box=(-5, -5, 999, 999)).box_used is None
+    assert runner.measure("GMSD", image, reference, box=(-5, -5, 999, 999)).box is None
 
 
 def test_an_nr_tool_ignores_the_reference(tmp_path, pictures):
@@ -223,7 +223,7 @@ def test_values_that_are_not_numbers_are_errors_and_not_cached(tmp_path, picture
     import torch
 
     monkeypatch.setattr(models, "_pools", {})
-    monkeypatch.setattr(models, "_make", lambda *a: lambda *inputs: torch.tensor([float("nan")]))
+    monkeypatch.setattr(loading, "_make", lambda *a, **k: lambda *inputs: torch.tensor([float("nan")]))
     assert "returned nan" in runner.measure("GMSD", image, reference).error
     monkeypatch.setattr(models, "_pools", {})
     monkeypatch.undo()
@@ -236,7 +236,7 @@ def test_a_crashing_tool_is_a_line(tmp_path, pictures, monkeypatch):
         raise RuntimeError("size mismatch\n  at layer 3")
 
     monkeypatch.setattr(models, "_pools", {})
-    monkeypatch.setattr(models, "_make", lambda *a: crash)
+    monkeypatch.setattr(loading, "_make", lambda *a, **k: crash)
     result = _runner(tmp_path).measure("PIQE", *_refs(pictures, "noisy"))
     assert result.error == "tool 'PIQE': failed on 'noisy.png' (size mismatch at layer 3); use another tool"
 
@@ -273,7 +273,7 @@ def test_a_parameter_file_that_would_run_code_is_refused(tmp_path, pictures, mon
         def __reduce__(self):
             return (Path.touch, (tmp_path / "sprung",))
 
-    monkeypatch.setattr(models, "_failures", {})
+    monkeypatch.setattr(loading, "_failures", {})
     (tmp_path / PARAMETERS[1]).write_bytes(pickle.dumps(Trap()))
     runner = _runner(tmp_path, params_dir=tmp_path)
     result = runner.measure("BRISQUE", *_refs(pictures, "noisy"))
@@ -292,7 +292,7 @@ def test_a_broken_torchvision_is_explained(tmp_path, pictures, monkeypatch):
         return real(name, *more)
 
     monkeypatch.setattr(models, "_pools", {})
-    monkeypatch.setattr(models, "_failures", {})
+    monkeypatch.setattr(loading, "_failures", {})
     monkeypatch.setattr(importlib, "import_module", broken)
     runner = _runner(tmp_path)
     result = runner.measure("PIQE", *_refs(pictures, "noisy"))

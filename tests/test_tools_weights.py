@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from program.images import IMAGES
-from program.tools import models
+from program.images.store import IMAGES
+from program.tools import loading, models
 from program.tools.__main__ import main
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
@@ -21,7 +21,7 @@ def _fresh(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-    monkeypatch.setattr(models, "_failures", {})
+    monkeypatch.setattr(loading, "_failures", {})
     monkeypatch.setattr(models, "_pools", {})
 
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from program.agent import AgenticIQA
-from program.errors import ModelError, SettingsError
-from program.lms.build import build_lm, model_name
-from program.settings import RoleSettings, load_settings
+from program.agent.loop import AgenticIQA
+from program.agent.resources import lm_of
+from program.common.errors import ModelError, SettingsError
+from program.common.settings import RoleSettings, load_settings
+from program.lms.build import model_name
 
 KEY = "sk-planted-0123456789abcdef"
 
@@ -173,7 +174,7 @@ def test_two_servers_never_share_cached_answers(server, jpeg) -> None:
 )
 def test_unknown_models_are_refused_in_one_line(backend, message) -> None:
     with pytest.raises(ModelError, match=message):
-        build_lm(RoleSettings(backend=backend), cache_dir=None)
+        lm_of(RoleSettings(backend=backend), cache_dir=None)
 
 
 def test_an_api_base_must_be_a_url() -> None:

@@ -5,13 +5,15 @@ import io
 
 import numpy as np
 import pytest
+from cachetools import LRUCache
 from PIL import Image
 
-from program.backends import ImageLimits
-from program.errors import ImageError
-from program.images import IMAGES
+from program.common.backends import ImageLimits
+from program.common.errors import ImageError
+from program.images.store import IMAGES
 from program.lms import wire_images
-from program.lms.wire_images import encoded_image, limits_for, recording
+from program.lms.metering import metered
+from program.lms.wire_images import encoded_image, limits_for
 
 TAKES_ALL = ImageLimits(formats=("png", "jpeg", "webp", "gif", "bmp", "tiff"))
 STRICT = ImageLimits(formats=("png", "jpeg"))
@@ -121,28 +123,35 @@ def test_a_file_that_changed_is_not_sent(tmp_path, picture):
 
 
 def test_encoded_images_are_kept_within_their_bound(monkeypatch, rng):
-    kept = wire_images._Encodings(100_000)
-    monkeypatch.setattr(wire_images, "_ENCODINGS", kept)
+    cache = LRUCache(100_000, wire_images._ENCODINGS.getsizeof)
+    monkeypatch.setattr(wire_images, "_ENCODINGS", cache)
     refs = [IMAGES.add(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)) for _ in range(20)]
     for ref in refs:
         encoded_image(ref, STRICT)
-    assert 0 < sum(len(image.data) for image in kept._kept.values()) == kept._size <= 100_000
-    assert kept.get((refs[-1].sha256, STRICT)) is not None
-    assert kept.get((refs[0].sha256, STRICT)) is None
+    assert 0 < sum(len(image.data) for image in cache.values()) == cache.currsize <= 100_000
+    assert (refs[-1].sha256, STRICT) in cache
+    assert (refs[0].sha256, STRICT) not in cache
     first = encoded_image(refs[-1], STRICT)
     assert encoded_image(refs[-1], STRICT) is first
     assert encoded_image(refs[-1], ImageLimits(max_side_px=64)) is not first
 
 
+def test_an_image_larger_than_the_whole_cache_is_sent_all_the_same(monkeypatch, picture):
+    cache = LRUCache(10, wire_images._ENCODINGS.getsizeof)
+    monkeypatch.setattr(wire_images, "_ENCODINGS", cache)
+    ref = IMAGES.add(picture(33))
+    assert base64.b64decode(encoded_image(ref, STRICT).data) == IMAGES.read(ref)
+    assert not cache
+
+
 def test_each_image_is_recorded_once_for_each_way_it_was_sent(picture):
     refs = [IMAGES.add(picture(seed)) for seed in (31, 32)]
-    images, notes = [], []
-    with recording(images, notes):
+    with metered() as usage:
         for ref in (*refs, *refs):
             encoded_image(ref, STRICT)
-    assert [image.sha256 for image in images] == [ref.sha256 for ref in refs]
+    assert [image.sha256 for image in usage.wire_images] == [ref.sha256 for ref in refs]
     encoded_image(refs[0], STRICT)
-    assert len(images) == 2
+    assert len(usage.wire_images) == 2
 
 
 def test_limits_of_the_hosted_services():

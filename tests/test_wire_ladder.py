@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 
 from data.manifest import Sample
-from program.agent import AgenticIQA
-from program.batch import BatchInterrupted
-from program.budget import Budget, BudgetSpent
-from program.calling import breaks_off
-from program.errors import ImageError
-from program.evaluation.runner import evaluate
-from program.settings import load_settings
+from program.agent.loop import AgenticIQA
+from program.agent.many import BatchInterrupted
+from program.common.errors import ImageError
+from program.common.settings import load_settings
+from program.evaluation.runner import run_samples
+from program.lms.budget import Budget, BudgetSpent
+from program.lms.call import breaks_off
 
 KEY = "sk-planted-0123456789abcdef"
 TRANSPORT = ("rate_limit", "rate_limit_bare", "error_500", "error_503", "drop", "truncate")
@@ -182,6 +182,8 @@ def test_a_pause_longer_than_allowed_is_not_waited_for(loopback, iqa_on, picture
 
 
 def test_litellm_keeps_the_retry_after_of_its_host(loopback, iqa_on, picture):
+    import litellm  # noqa: F401 - its import alone takes longer than the pause
+
     server = loopback(faults=["rate_limit"], retry_after_s=0.4)
     begun = time.perf_counter()
     assert iqa_on(server, client="litellm", wire={"backoff_s": 0.001})(image=picture()).status == "ok"
@@ -301,9 +303,9 @@ def test_a_spent_budget_ends_an_evaluation_and_a_resumed_one_goes_on(loopback, i
         samples.append(Sample(id=str(seed), image=tmp_path / f"{seed}.png", mos=3.0))
     checkpoint = tmp_path / "run.jsonl"
     with pytest.raises(BudgetSpent, match=r"\d samples are finished and kept, resume"), Budget(max_calls=12):
-        evaluate(iqa, samples, workers=2, progress=False, checkpoint=checkpoint)
+        run_samples(iqa, samples, workers=2, progress=False, checkpoint=checkpoint)
     assert server.stats()["requests"] == 12
-    record = evaluate(iqa, samples, workers=2, progress=False, checkpoint=checkpoint, resume=True)
+    record = run_samples(iqa, samples, workers=2, progress=False, checkpoint=checkpoint, resume=True)
     assert record.failed == 0
     assert len(record.rows) == 10
     assert record.spent_by_stage["summarizer"].lm_calls == 10

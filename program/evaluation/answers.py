@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from program.evidence import tool_precisions, tool_scores, used_evidence
+from program.agent.evidence import tool_precisions, tool_scores, used_evidence
+from program.common.redaction import redact
 from program.fusion import ScoreFusion
-from program.redaction import redact
 
 __all__ = ("answer_fields", "expected_level", "one_line")
 
@@ -77,21 +77,21 @@ def _beliefs(program: Any, evidence: Any, probabilities: Mapping[int, float] | N
         return {}
     mean = math.fsum(scores) / len(scores) if scores else None
     eta = float(getattr(getattr(getattr(program, "resources", None), "fusion", None), "eta", 1.0))
-    found = {"tool_mean": _rounded(mean), "expected_level": _rounded(expected_level(probabilities))}
+    beliefs = {"tool_mean": _rounded(mean), "expected_level": _rounded(expected_level(probabilities))}
     if mean is not None and probabilities:
         fusion = ScoreFusion(eta)
-        found["fusion_normalised"] = _rounded(fusion.fuse_scores([mean], probabilities))
+        beliefs["fusion_normalised"] = _rounded(fusion.fuse_scores([mean], probabilities))
         # Written out: ScoreFusion would warn of nearly every sample that the printed formula leaves the scale.
         weights = fusion.compute_perceptual_weights([mean])
         printed = math.fsum(weights[c] * probabilities.get(c, 0.0) * c for c in weights)
-        found["fusion_printed"] = _rounded(min(5.0, max(1.0, printed)))
+        beliefs["fusion_printed"] = _rounded(min(5.0, max(1.0, printed)))
     precisions = tool_precisions(evidence)
     if scores and precisions is not None:
         reliable = ScoreFusion(eta, tool_weights="reliability")
-        found["tool_mean_reliable"] = _rounded(reliable.tool_mean(scores, precisions))
+        beliefs["tool_mean_reliable"] = _rounded(reliable.tool_mean(scores, precisions))
         if probabilities:
-            found["fusion_reliable"] = _rounded(reliable.fuse_scores(scores, probabilities, precisions))
-    return found
+            beliefs["fusion_reliable"] = _rounded(reliable.fuse_scores(scores, probabilities, precisions))
+    return beliefs
 
 
 def _rounded(value: Any) -> Any:
@@ -107,18 +107,18 @@ _SPENT = (
 def _usage(usage: Any) -> dict[str, Any]:
     if usage is None:
         return {}
-    known = usage if isinstance(usage, Mapping) else usage.model_dump()
-    tokens = [known[key] for key in ("input_tokens", "output_tokens") if known.get(key) is not None]
-    total = sum(tokens) if tokens else known.get("tokens")
-    spent = {name: float(known[name]) for name in _SPENT if known.get(name) is not None}
-    spent |= {f"seconds_{name}": round(float(s), 6) for name, s in (known.get("seconds") or {}).items()}
-    for name, costs in (known.get("stages") or {}).items():
-        booked = {"lm_calls": costs.get("lm_calls"), "cost_usd": costs.get("cost_usd")}
-        booked["tokens"] = costs.get("input_tokens", 0) + costs.get("output_tokens", 0)
-        spent |= {f"{key}_{name}": float(amount) for key, amount in booked.items() if amount is not None}
+    counts = usage if isinstance(usage, Mapping) else usage.model_dump()
+    tokens = [counts[key] for key in ("input_tokens", "output_tokens") if counts.get(key) is not None]
+    total = sum(tokens) if tokens else counts.get("tokens")
+    spent = {name: float(counts[name]) for name in _SPENT if counts.get(name) is not None}
+    spent |= {f"seconds_{name}": round(float(s), 6) for name, s in (counts.get("seconds") or {}).items()}
+    for name, costs in (counts.get("stages") or {}).items():
+        sums = {"lm_calls": costs.get("lm_calls"), "cost_usd": costs.get("cost_usd")}
+        sums["tokens"] = costs.get("input_tokens", 0) + costs.get("output_tokens", 0)
+        spent |= {f"{key}_{name}": float(amount) for key, amount in sums.items() if amount is not None}
     return {
-        "lm_calls": known.get("lm_calls"),
+        "lm_calls": counts.get("lm_calls"),
         "tokens": total,
-        "cost_usd": known.get("cost_usd"),
+        "cost_usd": counts.get("cost_usd"),
         "spent": spent or None,
     }

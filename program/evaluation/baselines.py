@@ -1,32 +1,30 @@
 """Simpler ways to answer the same samples: each tool alone, means, the model alone, and the two fusion formulas."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from program.agent import AgenticIQA
-from program.errors import InputError
-from program.evaluation.intervals import interval, paired_difference
-from program.evaluation.record import TASK_METRICS, Baseline, EvaluationRecord
+from data.manifest import Sample
+from program.agent.loop import AgenticIQA
+from program.agent.state import AssessmentState
+from program.common.errors import InputError
+from program.evaluation.figures import compare, figure_of
+from program.evaluation.record import Baseline, EvaluationRecord
 from program.evaluation.rows import Cost, Row
-from program.evaluation.runner import SampleLike
 from program.fusion import ScoreFusion
-from program.images import IMAGES
-from program.metering import metered
-from program.state import AssessmentState
+from program.images.store import IMAGES
+from program.lms.metering import metered
 
-__all__ = ("ALL_TOOLS", "MODEL_ONLY", "Beside", "with_baselines")
+__all__ = ("ALL_TOOLS", "MODEL_ONLY", "BaselineAnswers", "with_baselines")
 
 MODEL_ONLY = "model only"
 ALL_TOOLS = "all tools"
 ALL_RELIABLE = "all tools by reliability"
 _MEANS = {ALL_TOOLS, ALL_RELIABLE, MODEL_ONLY}
 
-Kind = Literal["tool", "tools", "model", "mean", "fusion"]
 
-
-class Beside:
+class BaselineAnswers:
     """Answers a sample without the agent, right after the agent did: every ready tool, and the model on its own.
 
     A full-reference tool runs where the sample has a reference. Tools over 0.3 s an image are left out. The tools'
@@ -41,7 +39,7 @@ class Beside:
         self._nr = tuple(spec.name for spec in runner.ready("NR"))
         self._fr = tuple(spec.name for spec in runner.ready("FR"))
 
-    def __call__(self, sample: SampleLike, assessment: Any) -> tuple[dict[str, float | str], Cost]:
+    def __call__(self, sample: Sample, assessment: Any) -> tuple[dict[str, float | str], Cost]:
         """Return the answers by baseline; one that failed is absent. Never raises."""
         answers: dict[str, float | str] = {}
         try:
@@ -93,81 +91,56 @@ def _all_tools(scores: Sequence[float], precisions: Sequence[float | None]) -> d
 
 @dataclass(frozen=True)
 class _Way:
-    """One row of the table: its key, what it is called, and how a row of the evaluation holds its answer."""
+    """One row of the table: its key, what it is called, and the row's field with its answer."""
 
     key: str
     label: str
-    kind: Kind
+    kind: Literal["tool", "tools", "model", "mean", "fusion"]
+    field: str = ""
+    """Empty for those that `BaselineAnswers` gave."""
 
     def answer(self, row: Row) -> float | str | None:
-        given = row.baselines or {}
+        """Return what this way answered, or None."""
         if self.key == "mean of tools and model":
             pair = (row.tool_mean, row.expected_level)
             return None if None in pair else math.fsum(v for v in pair if v is not None) / 2
-        if self.key in _FIELDS:
-            found: float | None = getattr(row, _FIELDS[self.key])
-            return found
-        return given.get(self.key)
+        answers: Mapping[str, float | str | None] = row.__dict__ if self.field else row.baselines or {}
+        return answers.get(self.field or self.key)
 
+    def row(self, row: Row) -> Row:
+        """Return the row as if the program had answered this; failed where either did not answer."""
+        answer = self.answer(row) if row.counts else None
+        if answer is None or isinstance(answer, str) != (row.task == "mcq"):
+            return row.model_copy(update={"status": "failed"})
+        return row.model_copy(update={"predicted": answer})
 
-_FIELDS = {
-    "tools used": "tool_mean", "model with evidence": "expected_level", "printed fusion": "fusion_printed",
-    "normalised fusion": "fusion_normalised", "tools used by reliability": "tool_mean_reliable",
-    "fusion by reliability": "fusion_reliable",
-}  # fmt: skip
 
 _FIXED = (
-    _Way("tools used", "mean of the tools the agent used", "tools"),
-    _Way("tools used by reliability", "the agent's tools, weighted by reliability", "tools"),
+    _Way("tools used", "mean of the tools the agent used", "tools", "tool_mean"),
+    _Way("tools used by reliability", "the agent's tools, weighted by reliability", "tools", "tool_mean_reliable"),
     _Way(ALL_TOOLS, "mean of all ready tools", "tools"),
     _Way(ALL_RELIABLE, "all ready tools, weighted by reliability", "tools"),
     _Way(MODEL_ONLY, "model only, no evidence", "model"),
-    _Way("model with evidence", "model's level with evidence", "model"),
+    _Way("model with evidence", "model's level with evidence", "model", "expected_level"),
     _Way("mean of tools and model", "plain mean, tools and model", "mean"),
-    _Way("printed fusion", "fusion as printed", "fusion"),
-    _Way("normalised fusion", "fusion normalised", "fusion"),
-    _Way("fusion by reliability", "fusion normalised, tools by reliability", "fusion"),
+    _Way("printed fusion", "fusion as printed", "fusion", "fusion_printed"),
+    _Way("normalised fusion", "fusion normalised", "fusion", "fusion_normalised"),
+    _Way("fusion by reliability", "fusion normalised, tools by reliability", "fusion", "fusion_reliable"),
 )
 
 
 def with_baselines(record: EvaluationRecord) -> EvaluationRecord:
     """Return the record with a table entry for every baseline its rows hold, in the table's order."""
-    columns: dict[str, list[tuple[str, str, Any, Any, Any]]] = {}
-    asked = {"scoring": 0, "mcq": 0}
-    tools: dict[str, None] = {}
-    for row in record.rows:
-        if row.task == "open":
-            continue
-        asked[row.task] += row.truth is not None
-        tools |= dict.fromkeys(key for key in row.baselines or {} if key not in _MEANS)
-        if not row.counts:
-            continue
-        for way in (*(_Way(name, f"{name} alone", "tool") for name in tools), *_FIXED):
-            answer = way.answer(row)
-            if answer is not None and isinstance(answer, str) == (row.task == "mcq"):
-                cells = columns.setdefault(f"{row.task} {way.key}", [])
-                cells.append((row.id, row.group, row.truth, row.predicted, answer))
-    found: dict[str, Baseline] = {}
-    for way in (*(_Way(name, f"{name} alone", "tool") for name in tools), *_FIXED):
-        entry = _entry(way, columns, asked, record.seed)
-        if entry is not None:
-            found[way.key] = entry
-    return record.model_copy(update={"baselines": found})
+    answered = [row for row in record.rows if row.task != "open"]
+    tools = dict.fromkeys(key for row in answered for key in row.baselines or {} if key not in _MEANS)
+    ways = (*(_Way(name, f"{name} alone", "tool") for name in tools), *_FIXED)
+    baselines = {way.key: entry for way in ways if (entry := _entry(way, answered, record.seed)) is not None}
+    return record.model_copy(update={"baselines": baselines})
 
 
-def _entry(way: _Way, columns: dict[str, list[Any]], asked: dict[str, int], seed: int) -> Baseline | None:
-    fields: dict[str, Any] = {"gain": {}}
-    for task, metrics in TASK_METRICS:
-        cells = sorted(columns.get(f"{task} {way.key}", ()), key=lambda c: c[0])
-        if not cells:
-            continue
-        _, groups, truth, program, answers = _transposed(cells)
-        for metric in metrics:
-            fields[metric] = interval(metric, truth, answers, groups, seed=seed).of(asked[task])
-            gain = paired_difference(metric, truth, answers, program, groups, seed=seed)
-            fields["gain"][metric] = gain.of(asked[task])
-    return Baseline(label=way.label, kind=way.kind, **fields) if fields["gain"] else None
-
-
-def _transposed(cells: Iterable[Sequence[Any]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*cells, strict=True)]
+def _entry(way: _Way, rows: Sequence[Row], seed: int) -> Baseline | None:
+    answers = [way.row(row) for row in rows]
+    gain = compare(answers, rows, seed=seed)
+    figures: dict[str, Any] = {name: figure_of(name, answers, seed=seed) for name in gain}
+    gain = {name: difference.of(figures[name].asked) for name, difference in gain.items()}
+    return Baseline(label=way.label, kind=way.kind, gain=gain, **figures) if gain else None

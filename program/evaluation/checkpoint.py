@@ -1,120 +1,64 @@
-"""A JSONL file that remembers every finished sample, so that a killed evaluation continues where it stopped."""
+"""A JSONL file of every finished sample, so that a killed evaluation continues where it stopped."""
 
-import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from pydantic import ValidationError
-
-from program.errors import InputError
+from program.common.errors import InputError
+from program.common.linelog import ResumeLog
 from program.evaluation.record import SCHEMA_VERSION, Dataset
 from program.evaluation.rows import Row
-from program.linelog import LineLog
 
-__all__ = ("Checkpoint",)
+__all__ = ("Checkpoint", "open_checkpoint")
 
 _MEND = "name another file with --checkpoint, or another cache folder (AGENTICIQA_CACHE_DIR)"
 
 
 class Checkpoint:
-    """Rows on disk: a header line that says whose they are, then one line per sample.
+    """Rows of an earlier run, and the log that takes those of this one; without a log it remembers nothing."""
 
-    Without a path it remembers nothing. One writer at a time. Without `resume` an existing file is kept
-    beside the new one as `<name>.previous`.
-    """
-
-    def __init__(
-        self, path: Path | None, dataset: Dataset, context: Mapping[str, Any], *, resume: bool = False
-    ) -> None:
-        self._path = path
-        self._header = {
-            "checkpoint": "evaluation",
-            "schema_version": SCHEMA_VERSION,
-            **dataset.model_dump(mode="json"),
-            "context": json.loads(json.dumps(dict(context))),
-        }
-        self._log: LineLog | None = None
-        self._resume = resume
-        self._done: dict[str, bytes] = {}
-        """Rows of an earlier run as they were written, by sample id."""
-
-    def __enter__(self) -> "Checkpoint":
-        if self._path is None:
-            return self
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            if not self._resume and self._path.exists():
-                os.replace(self._path, self._path.with_name(self._path.name + ".previous"))
-        except OSError as error:
-            fault = f"cannot be written ({error.strerror})"
-            raise InputError(f"checkpoint {str(self._path)!r}: {fault}; {_MEND}") from error
-        self._log = LineLog(self._path, mend=_MEND)
-        try:
-            self._read(self._log)
-        except BaseException:
-            self._log.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._log is not None:
-            self._log.close()
+    def __init__(self, log: ResumeLog | None = None) -> None:
+        self._log = log
+        earlier = log.read(Row.model_validate_json) if log is not None else []
+        self._rows = {row.id: row for row in earlier}
 
     def append(self, row: Row) -> None:
         """Write one finished sample; it survives a kill of the process from here on."""
         if self._log is not None:
-            self._log.append(row.line().decode("utf-8"))
+            self._log.append(row.line())
 
     def pop(self, sample_id: str) -> Row | None:
         """Return the row of a sample that an earlier run finished, once."""
-        line = self._done.pop(sample_id, None)
-        return None if line is None else Row.model_validate_json(line)
-
-    def _read(self, log: LineLog) -> None:
-        if log.empty:
-            log.append(json.dumps(self._header))
-            return
-        number = 0
-        for number, line in enumerate(log.lines(), 1):
-            if number == 1:
-                self._check_header(line)
-            else:
-                self._done[self._id(line, number)] = line
-        if not number:  # no whole line: not a file of ours
-            self._check_header(b"")
-
-    def _id(self, line: bytes, number: int) -> str:
-        try:
-            return Row.model_validate_json(line).id
-        except ValidationError:
-            raise InputError(
-                f"checkpoint {str(self._path)!r}, line {number}: not a sample's row; "
-                "remove that line, or start afresh without resuming"
-            ) from None
-
-    def _check_header(self, line: bytes) -> None:
-        try:
-            found = json.loads(line)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict) or found.get("checkpoint") != "evaluation":
-            raise InputError(f"checkpoint {str(self._path)!r} is not an evaluation's checkpoint; name another file")
-        mine, theirs = _flat(self._header), _flat(found)
-        for key in sorted({*mine, *theirs}):
-            if mine.get(key) != theirs.get(key):
-                raise InputError(
-                    f"checkpoint {str(self._path)!r} belongs to another run ({key}: {theirs.get(key)!r} there, "
-                    f"{mine.get(key)!r} here); name another file, or start afresh without resuming"
-                )
+        return self._rows.pop(sample_id, None)
 
 
-def _flat(header: Mapping[str, Any]) -> dict[str, Any]:
-    context = header.get("context") or {}
-    return {key: value for key, value in header.items() if key != "context"} | {
-        f"context.{key}": value for key, value in context.items()
+@contextmanager
+def open_checkpoint(
+    path: Path | None, dataset: Dataset, context: Mapping[str, Any], *, resume: bool
+) -> Iterator[Checkpoint]:
+    """Yield the checkpoint in a file, for one writer at a time; in no file where `path` is None.
+
+    Without `resume` an older file is kept beside the new one as `<name>.previous`, unless another run still writes it.
+    Raises InputError for a file that cannot be written, or that belongs to another run.
+    """
+    if path is None:
+        yield Checkpoint()
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"checkpoint {str(path)!r}: cannot be written ({error.strerror}); {_MEND}") from error
+    header = {
+        "checkpoint": "evaluation",
+        "schema_version": SCHEMA_VERSION,
+        **dataset.model_dump(mode="json"),
+        "context": dict(context),
     }
+    if not resume:
+        with ResumeLog(path, header, mend=_MEND) as log:  # moved only by who holds its lock
+            if not log.empty:
+                os.replace(path, path.with_name(f"{path.name}.previous"))
+    with ResumeLog(path, header, mend=_MEND) as log:
+        yield Checkpoint(log)

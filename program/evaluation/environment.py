@@ -30,7 +30,7 @@ class Environment(BaseModel):
 
 
 def environment() -> Environment:
-    """Return the current environment; asks git twice, about 10 ms."""
+    """Return the current environment; asks git, about 5 ms."""
     commit, dirty = _git()
     return Environment(
         python=platform.python_version(),
@@ -43,13 +43,13 @@ def environment() -> Environment:
 
 def package_versions() -> dict[str, str]:
     """Return the installed versions of the packages that can change a result."""
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _git() -> tuple[str | None, bool | None]:
@@ -59,15 +59,11 @@ def _git() -> tuple[str | None, bool | None]:
     if git is None or not (root / ".git").exists():
         return None, None
 
-    def ask(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(  # noqa: S603 - fixed arguments, no shell
-                [git, "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=False
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = ask("rev-parse", "HEAD")
-    changes = ask("status", "--porcelain", "--untracked-files=no")
-    return commit, None if commit is None or changes is None else bool(changes)
+    try:
+        command = [git, "-C", str(root), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+        status = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+    head = [line.removeprefix("# branch.oid ") for line in status if line.startswith("# branch.oid ")]
+    commit = head[0] if head and head[0] != "(initial)" else None
+    return commit, any(not line.startswith("#") for line in status) if commit else None

@@ -17,21 +17,20 @@ from pydantic import JsonValue
 from data.manifest import Sample, manifest_sha256, read_manifest
 from data.quickstart import DATASETS, resolve_dataset
 from data.splits import check_leaks
-from program.agent import AgenticIQA
-from program.cache import can_keep
-from program.errors import InputError
-from program.evaluation.baselines import Beside, with_baselines
-from program.evaluation.details import details_of
+from program.agent.loop import AgenticIQA
+from program.agent.saving import program_sha256
+from program.common.cache import can_keep
+from program.common.errors import InputError
+from program.common.settings import Settings
+from program.evaluation.baselines import BaselineAnswers, with_baselines
+from program.evaluation.figures import details_of
 from program.evaluation.record import SCHEMA_VERSION, Dataset, EvaluationRecord, Readings
-from program.evaluation.runner import SampleLike
-from program.evaluation.runner import evaluate as run
-from program.saving import program_sha256
-from program.settings import Settings
-from program.tools.calibration import PAPER
-from program.tools.models import file_sha256, library_version, parameter_path
+from program.evaluation.runner import run_samples
+from program.tools.paper import PAPER
 from program.tools.runner import ReadingCounts
+from program.tools.weights import file_sha256, library_version, parameter_path
 
-__all__ = ("SPLITS", "Samples", "checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
+__all__ = ("SPLITS", "ManifestSplit", "checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
-class Samples:
+class ManifestSplit:
     """One split of a manifest, read anew at each pass; no more than a line is held."""
 
     manifest: Path
@@ -55,7 +54,9 @@ class Samples:
         return (s for s in read_manifest(self.manifest) if self.split is None or s.split == self.split)
 
 
-def samples_of(data: str | Path, settings: Settings, split: str | None = "test", *, progress: bool = True) -> Samples:
+def samples_of(
+    data: str | Path, settings: Settings, split: str | None = "test", *, progress: bool = True
+) -> ManifestSplit:
     """Return a dataset's samples, after reading every line once: a fault is told before the first model call.
 
     `data` is a dataset's name or a manifest's path; `split` None takes all. Raises InputError for an empty split or one
@@ -64,7 +65,7 @@ def samples_of(data: str | Path, settings: Settings, split: str | None = "test",
     manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
     size = labelled = 0
 
-    def counted() -> Iterator[Sample]:
+    def samples() -> Iterator[Sample]:
         nonlocal size, labelled
         for sample in read_manifest(manifest):
             taken = split is None or sample.split == split
@@ -72,9 +73,9 @@ def samples_of(data: str | Path, settings: Settings, split: str | None = "test",
             yield sample
 
     if split is None:
-        deque(counted(), maxlen=0)
+        deque(samples(), maxlen=0)
     else:
-        check_leaks(counted())
+        check_leaks(samples())
     if not size:
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; choose another --split, or all")
     if not labelled:
@@ -83,12 +84,12 @@ def samples_of(data: str | Path, settings: Settings, split: str | None = "test",
             'give "mos", or "options" with an "answer"'
         )
     name = str(data) if str(data) in DATASETS else "/".join(manifest.resolve().parts[-2:])
-    return Samples(manifest, split, size, name)
+    return ManifestSplit(manifest, split, size, name)
 
 
 def evaluate(
     program: AgenticIQA | None = None,
-    data: str | Path | Iterable[SampleLike] = "quickstart",
+    data: str | Path | Iterable[Sample] = "quickstart",
     *,
     split: str | None = "test",
     baselines: bool = False,
@@ -110,16 +111,11 @@ def evaluate(
     settings = program.resources.settings
     if split is not None and split not in SPLITS:
         raise InputError(f"split {split!r}: unknown; give {', '.join(SPLITS)}, or None for all")
-    samples: Iterable[SampleLike]
-    if isinstance(data, str | Path):
-        samples = samples_of(data, settings, split, progress=progress)
-    else:
-        samples = data
-    if isinstance(samples, Samples):
+    samples = samples_of(data, settings, split, progress=progress) if isinstance(data, str | Path) else data
+    dataset = Dataset(name="samples")
+    if isinstance(samples, ManifestSplit):
         digest = manifest_sha256(samples.manifest)
         dataset = Dataset(name=samples.name, manifest_sha256=digest, split=samples.split)
-    else:
-        dataset = Dataset(name="samples")
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:
         checkpoint = checkpoint_path(settings, dataset, context)
@@ -132,10 +128,10 @@ def evaluate(
     # Neither prompts nor predictions may pile up: DSPy's history and trace would keep every one of them.
     workers = workers if workers is not None else settings.compile.workers
     with dspy.context(disable_history=True, trace=None):
-        record = run(
+        record = run_samples(
             program, samples, workers=workers, progress=progress, seed=settings.seed,
             checkpoint=checkpoint, resume=resume, dataset=dataset, context=context,
-            beside=Beside(program) if baselines else None,
+            others=BaselineAnswers(program) if baselines else None,
         )  # fmt: skip
     update = {"details": details_of(record.rows, seed=settings.seed), "readings": _readings(program, before)}
     record = record.model_copy(update=update)
@@ -145,23 +141,23 @@ def evaluate(
 def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, JsonValue]:
     """Return what an answer depends on besides the sample: a checkpoint of another context is not continued."""
     settings = program.resources.settings
-    shown = settings.model_dump(
+    values = settings.model_dump(
         mode="json",
         exclude={"cache_dir", "mlruns_dir", "programs_dir", "compile", "optimizers", "serve", "seed", "wire"},
     )
     shipped = {None: "calibration.json", PAPER: "paper_calibration.yaml"}
-    named = settings.tools.calibration and str(settings.tools.calibration)
-    calibration = Path(str(files("configs").joinpath(shipped[named])) if named in shipped else str(named))
-    changing = ("device", "threads", "reduce_above_px", "resize_reference")
-    shown["tools"] = settings.tools.model_dump(include=set(changing)) | {"calibration_sha256": file_sha256(calibration)}
+    name = settings.tools.calibration and str(settings.tools.calibration)
+    calibration = Path(str(files("configs").joinpath(shipped[name])) if name in shipped else str(name))
+    influences = {"device", "threads", "reduce_above_px", "resize_reference"}
+    values["tools"] = settings.tools.model_dump(include=influences) | {"calibration_sha256": file_sha256(calibration)}
     return {
         "program_sha256": program_sha256(program),
-        "settings_sha256": _digest(shown),
+        "settings_sha256": _digest(values),
         "models": {role: program.resources.lm(role).model for role in ("planner", "executor", "summarizer")},
         "scoring_mode": settings.assessment.scoring,
         "baselines": baselines,
         "tools": tool_versions(program),
-        "settings": shown,
+        "settings": values,
     }
 
 

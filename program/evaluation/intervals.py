@@ -14,16 +14,17 @@ that ignores the groups covered 90 %.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, field_validator
 from scipy import special
 
-from program.errors import InputError
-from program.evaluation.logistic import Parameters, fit_logistic
-from program.evaluation.metrics import CORRELATIONS, METRICS, MetricName, Values, paired_arrays
-from program.evaluation.resampling import bootstrap, make_resampler
+from program.common.errors import InputError
+from program.evaluation.metric_table import METRICS, Metric
+from program.evaluation.metrics import Values
+from program.evaluation.resampling import bootstrap
 
 __all__ = ("CONFIDENCE", "MIN_GROUPS", "Figure", "interval", "paired_difference", "wilson")
 
@@ -35,27 +36,8 @@ MIN_GROUPS = 8
 _MAX_BLOCKS = 200
 """More groups than this are merged (whole) into this many blocks before the jackknife: same width, less work."""
 
-_MAX_BOOTSTRAP = 20_000
-_MAX_BOOTSTRAP_PAIRS = 2_000
-"""Larger sets use the jackknife over blocks of samples: same width, far less work (tau needs every pair)."""
-
-_BOUNDS: dict[MetricName, tuple[float, float]] = {
-    "srcc": (-1, 1), "plcc": (-1, 1), "krcc": (-1, 1), "accuracy": (0, 1), "rmse": (0, np.inf), "mae": (0, np.inf),
-    "bias": (-np.inf, np.inf), "pairwise": (0, 1), "calibration_error": (0, 1),
-    "plcc_logistic4": (-1, 1), "plcc_logistic5": (-1, 1), "rmse_logistic4": (0, np.inf), "rmse_logistic5": (0, np.inf),
-}  # fmt: skip
-
-_PAIRS: frozenset[MetricName] = frozenset({"krcc", "pairwise"})
-_SLOW: frozenset[MetricName] = frozenset(
-    {"plcc_logistic4", "plcc_logistic5", "rmse_logistic4", "rmse_logistic5", "calibration_error"}
-)
-"""Computed resample by resample: 500 of them place an end within a tenth of the interval's width."""
-
 _SLOW_RESAMPLES = 500
-
-_LOGISTIC: dict[MetricName, Parameters] = {
-    "plcc_logistic4": 4, "rmse_logistic4": 4, "plcc_logistic5": 5, "rmse_logistic5": 5,
-}  # fmt: skip
+"""Of metrics computed resample by resample: so many place an end within a tenth of the interval's width."""
 
 _Array = NDArray[np.float64]
 
@@ -95,16 +77,29 @@ class Figure(BaseModel):
         """Whether the interval speaks of these photographs only, not of new ones."""
         return "descriptive" in self.method
 
-    def __str__(self) -> str:
-        if self.value is None:
-            return f"undefined (n={self.n})"
+    @property
+    def sign(self) -> Literal[1, 0, -1]:
+        """1 where the whole interval lies above 0, -1 where it lies below; 0 where it holds 0, or there is none."""
         if self.low is None or self.high is None:
-            return f"{self.value:.3f} (n={self.n})"
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+            return 0
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+    def value_text(self, sign: str = "") -> str:
+        """Return the value with three decimals, or "undefined"; with `sign` "+" a plus stands before it."""
+        return "undefined" if self.value is None else f"{self.value:{sign}.3f}"
+
+    def ends_text(self, digits: int = 3, sign: str = "") -> str:
+        """Return the interval in brackets; empty where there is none."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"[{self.low:{sign}.{digits}f}, {self.high:{sign}.{digits}f}]"
+
+    def __str__(self) -> str:
+        return f"{self.value_text()} {self.ends_text() or f'(n={self.n})'}"
 
 
 def interval(
-    metric: MetricName,
+    metric: str,
     truth: Values,
     predicted: Values,
     groups: Sequence[Hashable] | None = None,
@@ -114,39 +109,40 @@ def interval(
 ) -> Figure:
     """Return `metric` with its 95 % interval by the rule of this module's table.
 
-    `groups[i]` names the content of sample i (None: each its own). Raises InputError as the metrics do.
+    `metric` is its name in the table; `groups[i]` names the content of sample i (None: each its own). Raises InputError
+    as the metrics do.
     Source: Efron & Tibshirani 1993 (bootstrap, jackknife); Fisher 1921 (z); Wilson 1927.
 
     >>> figure = interval("accuracy", list("ABCD"), list("ABCA"))
     >>> figure.value, round(figure.low, 3), round(figure.high, 3), figure.method
     (0.75, 0.301, 0.954, 'Wilson score interval over images')
     """
-    value = METRICS[metric](truth, predicted)
-    plan = _plan(metric, groups, len(truth), seed)
+    entry = METRICS[metric]
+    value = entry(truth, predicted)
+    plan = _plan(entry, groups, len(truth), seed)
     if plan.size < 2 or np.isnan(value):
         return _bare(value, plan)
-    alike = metric == "accuracy" and value in (0.0, 1.0)
-    if metric == "accuracy" and (plan.resample or alike):
+    if entry.scale == "wilson" and (plan.resample or value in (0.0, 1.0)):
         # Resampling understates the spread of a share near 0 or 1 (0.97 of 30: covers 59 %, Wilson's 95 %).
         # Where answers share photographs and all are alike, a photograph counts as one answer.
         low, high = wilson(value, plan.size if plan.resample else plan.groups)
         method = f"Wilson score interval over {plan.unit if plan.resample else 'photographs'}{plan.note}"
     elif plan.resample:
-        drawn = bootstrap([make_resampler(metric, truth, predicted)], plan.size, seed, _draws(metric, resamples))
+        drawn = bootstrap([entry.resampler(truth, predicted)], plan.size, seed, _draws(entry, resamples))
         low, high = _percentiles(drawn[0])
         method = f"bootstrap over images{plan.note}"
     else:
-        fisher = metric in CORRELATIONS
+        fisher = entry.scale == "fisher"
         scale = " on Fisher's z" if fisher else ""
-        low, high = _jackknife(value, _leave_out(metric, truth, predicted, plan), fisher=fisher)
+        low, high = _jackknife(value, _leave_out(entry, truth, predicted, plan), fisher=fisher)
         method = f"jackknife over {plan.unit}{scale}{plan.note}"
-    method += _fit_note(metric, truth, predicted)
-    low, high = np.clip([low, high], *_BOUNDS[metric])
+    method += entry.note(truth, predicted) if entry.note else ""
+    low, high = np.clip([low, high], *entry.bounds)
     return Figure(value=value, low=float(low), high=float(high), n=plan.size, groups=plan.groups, method=method)
 
 
 def paired_difference(
-    metric: MetricName,
+    metric: str,
     truth: Values,
     before: Values,
     after: Values,
@@ -162,17 +158,18 @@ def paired_difference(
     >>> paired_difference("mae", [1, 2, 3, 4], [2, 3, 4, 5], [1, 2, 3, 4]).value
     -1.0
     """
-    value = METRICS[metric](truth, after) - METRICS[metric](truth, before)
-    plan = _plan(metric, groups, len(truth), seed)
+    entry = METRICS[metric]
+    value = entry(truth, after) - entry(truth, before)
+    plan = _plan(entry, groups, len(truth), seed)
     if plan.size < 2 or np.isnan(value):
         return _bare(value, plan)
     if plan.resample:
-        both = [make_resampler(metric, truth, predicted) for predicted in (before, after)]
-        drawn = bootstrap(both, plan.size, seed, _draws(metric, resamples))
+        both = [entry.resampler(truth, predicted) for predicted in (before, after)]
+        drawn = bootstrap(both, plan.size, seed, _draws(entry, resamples))
         low, high = _percentiles(drawn[1] - drawn[0])
         method = f"paired bootstrap over images{plan.note}"
     else:
-        with_after, with_before = (_leave_out(metric, truth, predicted, plan) for predicted in (after, before))
+        with_after, with_before = (_leave_out(entry, truth, predicted, plan) for predicted in (after, before))
         low, high = _jackknife(value, with_after - with_before, fisher=False)
         method = f"paired jackknife over {plan.unit}{plan.note}"
     return Figure(value=value, low=low, high=high, n=plan.size, groups=plan.groups, method=method)
@@ -204,7 +201,7 @@ class _Plan:
     blocks: NDArray[np.intp]
 
 
-def _plan(metric: MetricName, groups: Sequence[Hashable] | None, size: int, seed: int) -> _Plan:
+def _plan(metric: Metric, groups: Sequence[Hashable] | None, size: int, seed: int) -> _Plan:
     codes = _codes(groups, size)
     count = int(codes.max(initial=-1)) + 1
     note, unit, resample = "", "images", False
@@ -214,7 +211,7 @@ def _plan(metric: MetricName, groups: Sequence[Hashable] | None, size: int, seed
         if count < size:
             note = f" (descriptive: only {count} photograph{'s' if count != 1 else ''})"
         codes = np.arange(size)
-        resample = size <= (_MAX_BOOTSTRAP_PAIRS if metric in _PAIRS | _SLOW else _MAX_BOOTSTRAP)
+        resample = size <= metric.bootstrap_limit
     units = int(codes.max(initial=-1)) + 1
     if not resample and units > _MAX_BLOCKS:
         codes = (np.random.default_rng(seed).permutation(units) % _MAX_BLOCKS)[codes]
@@ -222,17 +219,8 @@ def _plan(metric: MetricName, groups: Sequence[Hashable] | None, size: int, seed
     return _Plan(size, count, resample, note, unit, codes)
 
 
-def _fit_note(metric: MetricName, truth: Values, predicted: Values) -> str:
-    parameters = _LOGISTIC.get(metric)
-    if parameters is None:
-        return ""
-    x, y = paired_arrays(metric, truth, predicted)
-    converged = fit_logistic(x, y, parameters).converged
-    return "" if converged else "; a line instead of the logistic, which did not converge"
-
-
-def _draws(metric: MetricName, resamples: int) -> int:
-    return min(resamples, _SLOW_RESAMPLES) if metric in _SLOW else resamples
+def _draws(metric: Metric, resamples: int) -> int:
+    return resamples if metric.closed_form is not None else min(resamples, _SLOW_RESAMPLES)
 
 
 def _codes(groups: Sequence[Hashable] | None, size: int) -> NDArray[np.intp]:
@@ -257,11 +245,11 @@ def _percentiles(values: _Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _leave_out(metric: MetricName, truth: Values, predicted: Values, plan: _Plan) -> _Array:
+def _leave_out(metric: Metric, truth: Values, predicted: Values, plan: _Plan) -> _Array:
     """Return the metric without each block in turn."""
     x, y = np.asarray(truth), np.asarray(predicted)
     kept = (plan.blocks != block for block in range(int(plan.blocks.max()) + 1))
-    return np.array([METRICS[metric](x[keep], y[keep]) for keep in kept])
+    return np.array([metric(x[keep], y[keep]) for keep in kept])
 
 
 def _jackknife(value: float, left_out: _Array, *, fisher: bool) -> tuple[float, float]:

@@ -4,47 +4,23 @@ Undefined is `nan`, never 0: a correlation of constant input, of fewer than two 
 Non-finite input is refused, since a failed sample has to be left out and counted, not averaged in.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from program.errors import InputError
-from program.evaluation.logistic import fit_logistic
+from program.common.errors import InputError
+from program.evaluation.logistic import Parameters, fit_logistic
 
 __all__ = (
-    "CORRELATIONS",
-    "METRICS",
-    "MetricName",
-    "Values",
-    "accuracy",
-    "bias",
-    "calibration_error",
-    "equal_mass_bins",
-    "krcc",
-    "mae",
-    "mid_ranks",
-    "outliers",
-    "paired_arrays",
-    "pairwise",
-    "plcc",
-    "rmse",
-    "srcc",
-)
-
-MetricName = Literal[
-    "srcc", "plcc", "krcc", "rmse", "mae", "accuracy", "bias", "pairwise", "calibration_error",
-    "plcc_logistic4", "rmse_logistic4", "plcc_logistic5", "rmse_logistic5",
-]  # fmt: skip
+    "Values", "accuracy", "bias", "calibration_error", "equal_mass_bins", "krcc", "mae", "outliers",
+    "paired_arrays", "pairwise", "plcc", "plcc_logistic", "rmse", "rmse_logistic", "srcc",
+)  # fmt: skip
 
 Values = Sequence[float] | Sequence[str] | NDArray[Any]
 """Numbers for the scoring metrics, answers for accuracy."""
-
-CORRELATIONS: frozenset[MetricName] = frozenset({"srcc", "plcc", "krcc", "plcc_logistic4", "plcc_logistic5"})
-"""The metrics on -1..1, for which intervals are built on Fisher's z."""
 
 
 def srcc(truth: ArrayLike, predicted: ArrayLike) -> float:
@@ -59,7 +35,7 @@ def srcc(truth: ArrayLike, predicted: ArrayLike) -> float:
     nan
     """
     x, y = paired_arrays("srcc", truth, predicted)
-    return _pearson(mid_ranks(x), mid_ranks(y))
+    return _pearson(stats.rankdata(x), stats.rankdata(y))
 
 
 def plcc(truth: ArrayLike, predicted: ArrayLike) -> float:
@@ -193,17 +169,14 @@ def calibration_error(right: ArrayLike, confidence: ArrayLike) -> float:
     return float(np.abs(np.bincount(bins, x - y)).sum() / x.size)
 
 
-METRICS: Mapping[MetricName, Callable[..., float]] = MappingProxyType(
-    {
-        "srcc": srcc, "plcc": plcc, "krcc": krcc, "rmse": rmse, "mae": mae, "accuracy": accuracy, "bias": bias,
-        "pairwise": pairwise, "calibration_error": calibration_error,
-        "plcc_logistic4": lambda truth, predicted: plcc(truth, _fitted(truth, predicted, 4)),
-        "rmse_logistic4": lambda truth, predicted: rmse(truth, _fitted(truth, predicted, 4)),
-        "plcc_logistic5": lambda truth, predicted: plcc(truth, _fitted(truth, predicted, 5)),
-        "rmse_logistic5": lambda truth, predicted: rmse(truth, _fitted(truth, predicted, 5)),
-    }
-)  # fmt: skip
-"""Every metric by name; each takes (truth, predicted)."""
+def plcc_logistic(truth: ArrayLike, predicted: ArrayLike, *, parameters: Parameters) -> float:
+    """Return PLCC after a logistic curve was fitted to these very samples; see logistic.py."""
+    return plcc(truth, _curve(truth, predicted, parameters))
+
+
+def rmse_logistic(truth: ArrayLike, predicted: ArrayLike, *, parameters: Parameters) -> float:
+    """Return RMSE after a logistic curve was fitted to these very samples; see logistic.py."""
+    return rmse(truth, _curve(truth, predicted, parameters))
 
 
 def equal_mass_bins(values: NDArray[np.float64], bins: int = 5) -> NDArray[np.intp]:
@@ -213,18 +186,8 @@ def equal_mass_bins(values: NDArray[np.float64], bins: int = 5) -> NDArray[np.in
     [1, 0, 0, 0]
     """
     # By mid-rank, so that the order of the samples decides nothing.
-    return np.minimum(np.ceil(mid_ranks(values) * bins / values.size - 1e-9).astype(np.intp), bins) - 1
-
-
-def mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ranks 1..n in float64, tied values sharing the mean of their ranks.
-
-    >>> mid_ranks(np.array([10.0, 30.0, 20.0, 30.0])).tolist()
-    [1.0, 3.5, 2.0, 3.5]
-    """
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts, dtype=np.float64)
-    return np.asarray((last - (counts - 1) / 2)[inverse], dtype=np.float64)
+    ceilings = np.ceil(np.asarray(stats.rankdata(values)) * bins / values.size - 1e-9)
+    return np.minimum(ceilings.astype(np.intp), bins) - 1
 
 
 def paired_arrays(name: str, truth: ArrayLike, predicted: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -270,6 +233,6 @@ def _tied_pairs(values: NDArray[np.float64]) -> float:
     return float(np.sum(counts * (counts - 1) / 2))
 
 
-def _fitted(truth: ArrayLike, predicted: ArrayLike, parameters: Literal[4, 5]) -> NDArray[np.float64]:
+def _curve(truth: ArrayLike, predicted: ArrayLike, parameters: Parameters) -> NDArray[np.float64]:
     x, y = paired_arrays(f"logistic{parameters}", truth, predicted)
     return fit_logistic(x, y, parameters)(y)

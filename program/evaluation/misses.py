@@ -18,7 +18,7 @@ class Misses:
         self._keep = keep
         self._heaps: dict[str, list[tuple[float, str]]] = {}
 
-    def judged(self, row: Row) -> Row:
+    def trimmed(self, row: Row) -> Row:
         """Return the row, without its notes unless it is among the worst of its task so far."""
         size = _size(row)
         if size is None:

@@ -1,18 +1,17 @@
 """Metrics of many weighted versions of the same samples at once.
 
-A bootstrap resample is a vector of counts over the samples, a left-out group a vector of zeros and ones.
-Each metric is a closed form in those counts, so nothing is sorted again per resample.
+A bootstrap resample is a vector of counts over the samples. Most metrics are a closed form in those counts, so nothing
+is sorted again per resample. The functions take truth and prediction and return the Resampler of one metric.
 """
 
 from collections.abc import Callable, Sequence
-from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from program.evaluation.metrics import METRICS, MetricName, Values, equal_mass_bins, paired_arrays
+from program.evaluation.metrics import Values, paired_arrays
 
-__all__ = ("Resampler", "bootstrap", "make_resampler")
+__all__ = ("Resampler", "bootstrap", "mean_of", "pearson", "right_order", "root_mean_square", "spearman", "tau")
 
 _Array = NDArray[np.float64]
 
@@ -20,48 +19,68 @@ Resampler = Callable[[_Array], _Array]
 """Takes B x n counts, returns the metric of each of the B resamples (nan where undefined)."""
 
 
-def make_resampler(metric: MetricName, truth: Values, predicted: Values) -> Resampler:
-    """Return the function that gives `metric` of the samples repeated `counts[b, i]` times, for every b.
+def spearman(truth: Values, predicted: Values) -> Resampler:
+    """Return the resampler of SRCC."""
+    ranks_x, ranks_y = map(_Ranks, paired_arrays("srcc", truth, predicted))
+    return lambda counts: _correlation(counts, ranks_x(counts), ranks_y(counts))
 
-    >>> counts = np.array([[1.0, 1.0, 1.0], [2.0, 1.0, 0.0]])
-    >>> make_resampler("mae", [1, 2, 3], [1, 3, 3])(counts).round(6).tolist()
-    [0.333333, 0.333333]
+
+def pearson(truth: Values, predicted: Values) -> Resampler:
+    """Return the resampler of PLCC."""
+    x, y = paired_arrays("plcc", truth, predicted)
+    centred_x, centred_y = (x - x.mean())[None, :], (y - y.mean())[None, :]
+    return lambda counts: _correlation(counts, centred_x, centred_y)
+
+
+def tau(truth: Values, predicted: Values) -> Resampler:
+    """Return the resampler of KRCC."""
+    pairs = _Pairs(*paired_arrays("krcc", truth, predicted))
+
+    def resampler(counts: _Array) -> _Array:
+        agreeing, untied_x, untied_y = pairs(counts)
+        return _divide(agreeing, np.sqrt(untied_x * untied_y))
+
+    return resampler
+
+
+def right_order(truth: Values, predicted: Values) -> Resampler:
+    """Return the resampler of the pairwise accuracy."""
+    pairs = _Pairs(*paired_arrays("pairwise", truth, predicted))
+
+    def resampler(counts: _Array) -> _Array:
+        agreeing, untied_x, _ = pairs(counts)
+        return (1 + _divide(agreeing, untied_x)) / 2
+
+    return resampler
+
+
+def mean_of(each: Callable[[Values, Values], ArrayLike]) -> Callable[[Values, Values], Resampler]:
+    """Return what makes the resampler of a metric that is a mean; `each` returns the samples' own numbers.
+
+    >>> share = mean_of(np.equal)(["A", "B", "B"], ["A", "A", "B"])
+    >>> share(np.array([[1.0, 1.0, 1.0], [0.0, 3.0, 1.0]])).round(6).tolist()
+    [0.666667, 0.25]
     """
-    if metric == "accuracy":
-        right = np.array([t == p for t, p in zip(truth, predicted, strict=True)], dtype=np.float64)
-        return lambda counts: _mean(counts, right)
-    x, y = paired_arrays(metric, truth, predicted)
-    match metric:
-        case "srcc":
-            ranks_x, ranks_y = _Ranks(x), _Ranks(y)
-            return lambda counts: _correlation(counts, ranks_x(counts), ranks_y(counts))
-        case "plcc":
-            centred_x, centred_y = (x - x.mean())[None, :], (y - y.mean())[None, :]
-            return lambda counts: _correlation(counts, centred_x, centred_y)
-        case "krcc":
-            return _Kendall(x, y)
-        case "rmse":
-            squares = (y - x) ** 2
-            return lambda counts: np.sqrt(_mean(counts, squares))
-        case "mae" | "bias":
-            errors = np.abs(y - x) if metric == "mae" else y - x
-            return lambda counts: _mean(counts, errors)
-        case "pairwise":
-            return _Kendall(x, y).right_order
-        case "calibration_error":
-            return lambda counts: _calibration_errors(counts, x, y)
-        case "plcc_logistic4" | "rmse_logistic4" | "plcc_logistic5" | "rmse_logistic5":
-            # A curve is fitted anew to every resample: no closed form.
-            return lambda counts: np.array([METRICS[metric](*_repeated(row, x, y)) for row in counts])
-    assert_never(metric)
+
+    def resampler(truth: Values, predicted: Values) -> Resampler:
+        values = np.asarray(each(truth, predicted), dtype=np.float64)
+        return lambda counts: np.asarray(counts @ values / counts.sum(axis=1), dtype=np.float64)
+
+    return resampler
+
+
+def root_mean_square(truth: Values, predicted: Values) -> Resampler:
+    """Return the resampler of RMSE."""
+    square = mean_of(lambda x, y: np.subtract(y, x) ** 2)(truth, predicted)
+    return lambda counts: np.sqrt(square(counts))
 
 
 def bootstrap(resamplers: Sequence[Resampler], size: int, seed: int, resamples: int) -> _Array:
     """Return each resampler's values over the same `resamples` random resamples of `size` samples, a row each.
 
-    >>> draws = bootstrap([make_resampler("mae", [1.0, 2.0], [2.0, 4.0])], 2, seed=0, resamples=1500)
+    >>> draws = bootstrap([mean_of(np.equal)([1, 2], [1, 4])], 2, seed=0, resamples=1500)
     >>> draws.shape, sorted(set(draws[0].tolist()))
-    ((1, 1500), [1.0, 1.5, 2.0])
+    ((1, 1500), [0.0, 0.5, 1.0])
     """
     rng = np.random.default_rng(seed)
     batch = max(1, min(resamples, 2_000_000 // size))  # keeps a batch's matrices near 16 MB each
@@ -97,46 +116,20 @@ class _Ranks:
         return np.asarray((level * (level - 1) / 2).sum(axis=1), dtype=np.float64)
 
 
-class _Kendall:
-    """Tau-b from the sign of every pair; needs n x n bytes of memory."""
+class _Pairs:
+    """Counts pairs of samples by whether both scores order them alike; needs n x n bytes of memory."""
 
     def __init__(self, x: _Array, y: _Array) -> None:
         self._ranks_x, self._ranks_y = _Ranks(x), _Ranks(y)
         signs = np.sign(x[:, None] - x[None, :]) * np.sign(y[:, None] - y[None, :])
         self._agree = signs.astype(np.float32)  # -1, 0, 1: sums stay exact far beyond any n that fits in memory
 
-    def __call__(self, counts: _Array) -> _Array:
-        agreeing, untied_x, untied_y = self._pairs(counts)
-        return _divide(agreeing, np.sqrt(untied_x * untied_y))
-
-    def right_order(self, counts: _Array) -> _Array:
-        """Return the pairwise accuracy of each resample."""
-        agreeing, untied_x, _ = self._pairs(counts)
-        return (1 + _divide(agreeing, untied_x)) / 2
-
-    def _pairs(self, counts: _Array) -> tuple[_Array, _Array, _Array]:
+    def __call__(self, counts: _Array) -> tuple[_Array, _Array, _Array]:
         """Return concordant minus discordant pairs, and the pairs untied in x and in y."""
         n = counts.sum(axis=1)
         pairs = n * (n - 1) / 2
         agreeing = np.einsum("bi,bi->b", counts.astype(np.float32) @ self._agree, counts) / 2
         return agreeing, pairs - self._ranks_x.ties(counts), pairs - self._ranks_y.ties(counts)
-
-
-def _repeated(counts: _Array, x: _Array, y: _Array) -> tuple[_Array, _Array]:
-    times = counts.astype(np.intp)
-    return np.repeat(x, times), np.repeat(y, times)
-
-
-def _calibration_errors(counts: _Array, right: _Array, confidence: _Array) -> _Array:
-    errors = []
-    for row in counts:
-        x, y = _repeated(row, right, confidence)
-        errors.append(np.abs(np.bincount(equal_mass_bins(y), x - y)).sum() / x.size)
-    return np.array(errors)
-
-
-def _mean(counts: _Array, values: _Array) -> _Array:
-    return np.asarray(counts @ values / counts.sum(axis=1), dtype=np.float64)
 
 
 def _correlation(counts: _Array, x: _Array, y: _Array) -> _Array:

@@ -1,16 +1,15 @@
-"""One small row per sample, and many of them in little memory."""
+"""One row per sample."""
 
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, JsonValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BaseModel, ConfigDict, JsonValue
 
-__all__ = ("Cost", "Notes", "Row", "Rows", "Task")
+__all__ = ("Cost", "Notes", "Row", "Task")
 
 Task = Literal["scoring", "mcq", "open"]
+
+
+_NO_FIELDS: set[str] = set()
 
 
 class _Frozen(BaseModel):
@@ -82,78 +81,15 @@ class Row(_Frozen):
     """One line, for a failed or degraded sample."""
     notes: Notes | None = None
 
+    def model_post_init(self, context: Any) -> None:
+        """Forget which fields were given, which nobody asks: that would be half of a row's 4.8 KB."""
+        object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
+
     @property
     def counts(self) -> bool:
         """Whether the row enters the figures: it has a truth and did not fail."""
         return self.status != "failed" and self.truth is not None
 
-    @property
-    def answer(self) -> float | str | None:
-        """The predicted score or letter, for a row that counts."""
-        return self.predicted if self.counts else None
-
-    def line(self) -> bytes:
+    def line(self) -> str:
         """Return the row as one line of JSON, without what is at its default."""
-        return self.__pydantic_serializer__.to_json(self, exclude_defaults=True)
-
-
-class Rows(Sequence[Row]):
-    """Rows in a fixed order, kept as JSON and read anew at each look: a fifth of the memory of objects."""
-
-    def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self._data = bytearray()
-        self._ends = array("q", [0])
-        self._places = array("q")
-        self._order: Any = None
-        for row in rows:
-            self.put(row)
-
-    def put(self, row: Row, place: int | None = None) -> None:
-        """Add a row at a place of the order (default: after all that were put)."""
-        self._data += row.line()
-        self._ends.append(len(self._data))
-        self._places.append(len(self._places) if place is None else place)
-        self._order = None
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> "Rows": ...
-
-    def __getitem__(self, index: int | slice) -> "Row | Rows":
-        if isinstance(index, slice):
-            return Rows(self[i] for i in range(*index.indices(len(self))))
-        if self._order is None:
-            self._order = np.argsort(np.frombuffer(self._places, dtype=np.int64), kind="stable")
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        put = int(self._order[index])
-        return Row.model_validate_json(bytes(self._data[self._ends[put] : self._ends[put + 1]]))
-
-    def __iter__(self) -> Iterator[Row]:
-        return (self[index] for index in range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence) or isinstance(other, str):
-            return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"Rows({len(self)})"
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        listed = core_schema.no_info_after_validator_function(cls, handler.generate_schema(tuple[Row, ...]))
-        dumped = core_schema.plain_serializer_function_ser_schema(_dumped, info_arg=True)
-        python = core_schema.union_schema([core_schema.is_instance_schema(cls), listed])
-        return core_schema.json_or_python_schema(listed, python, serialization=dumped)
-
-
-def _dumped(rows: Rows, info: Any) -> list[Mapping[str, Any]]:
-    return [row.model_dump(mode=info.mode) for row in rows]
+        return self.model_dump_json(exclude_defaults=True)

@@ -5,15 +5,15 @@ import json
 from typing import Any
 
 import dspy
-from dspy.adapters.json_adapter import JSONAdapter
-from dspy.adapters.utils import format_field_value
+
+from program.lms.dspy_private import FormatAdapter, chosen_format, format_field_value, strict_schema
 
 __all__ = ("KeptAdapter",)
 
 _PLAIN = dspy.JSONAdapter()
 
 
-class KeptAdapter(JSONAdapter):
+class KeptAdapter(FormatAdapter):
     """Answers come as JSON; formats and system messages are kept per signature."""
 
     def format_system_message(self, signature: Any) -> str:
@@ -30,12 +30,9 @@ class KeptAdapter(JSONAdapter):
             parts.append(_output_requirements(signature))
         return "\n\n".join([*parts, suffix]).strip()
 
-    def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
-        if "response_format" not in lm.supported_params:
-            return
-        form = _response_format(signature, schema=bool(lm.supports_response_schema))
-        if form is not None:
-            lm_kwargs["response_format"] = form
+    def response_format(self, signature: Any, *, schema: bool) -> Any:
+        """Return the format to ask for."""
+        return _response_format(signature, schema=schema)
 
 
 for _name in ("format", "parse"):
@@ -64,23 +61,11 @@ def _shown(field: Any, value: Any) -> str:
     return str(format_field_value(field, value))
 
 
-class _Capable:
-    def __init__(self, *, schema: bool) -> None:
-        self.supports_response_schema = schema
-        self.supported_params = frozenset({"response_format"})
-
-
 @functools.lru_cache(maxsize=256)
 def _response_format(signature: type[dspy.Signature], *, schema: bool) -> Any:
-    chosen: dict[str, Any] = {}
-    _PLAIN._prepare_response_format(_Capable(schema=schema), chosen, signature)
-    form = chosen.get("response_format")
-    return _strict(form) if isinstance(form, type) else form
-
-
-def _strict(model: type[Any]) -> dict[str, Any]:
-    """Return a model's strict JSON schema as it goes on the wire; DSPy derives it again for every call."""
-    from dspy.clients.legacy_requests import _strict_json_schema
-
-    schema = _strict_json_schema(model.model_json_schema())
-    return {"type": "json_schema", "json_schema": {"name": model.__name__, "schema": schema, "strict": True}}
+    """Return DSPy's format, a schema as it goes on the wire: DSPy derives that again for every call."""
+    form = chosen_format(signature, schema=schema)
+    if not isinstance(form, type):
+        return form
+    wire_schema = {"name": form.__name__, "schema": strict_schema(form), "strict": True}
+    return {"type": "json_schema", "json_schema": wire_schema}

@@ -1,33 +1,35 @@
-"""A language model per role, by name: the embedded expert, a hosted model, or any OpenAI-compatible server."""
+"""A language model per role, by name: a hosted model, or any OpenAI-compatible server."""
 
-import functools
 import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dspy
 from dspy import lm15
-from dspy.clients.engines import AsyncLM15Engine, LM15Engine
 from dspy.utils.exceptions import LMConfigurationError
 
-from program.backends import SERVER_PROVIDERS, BackendSettings, RoleSettings
-from program.cache import use_lm_cache
-from program.errors import ModelError
+from program.common.backends import SERVER_PROVIDERS, BackendSettings, RoleSettings
+from program.common.cache import use_lm_cache
+from program.common.errors import ModelError
 from program.lms.adapter import KeptAdapter
+from program.lms.dspy_private import LM15Engine
 from program.lms.reference_engine import AsyncReferenceEngine, ReferenceEngine, Service
 from program.lms.transport import ImageTransport
 from program.lms.wire_images import limits_for
 
-__all__ = ("SERVER_KEY", "adapter_for", "api_key_of", "build_lm", "is_embedded", "model_name", "resolves_references")
+__all__ = (
+    "EMBEDDED", "SERVER_KEY", "adapter_for", "api_key_of", "build_lm", "is_embedded", "model_name",
+    "resolves_references", "role_model",
+)  # fmt: skip
 
 SERVER_KEY = "AGENTICIQA_API_KEY"
 """Environment variable with the key for a server given by `api_base` (a provider's own key never goes there)."""
 EMBEDDED = "perceptual/expert"
+_JSON = KeptAdapter()
 
 
 def model_name(backend: str) -> str:
@@ -47,16 +49,8 @@ def model_name(backend: str) -> str:
 def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     """Return the LM a role's settings name. No connection is made; keys are read from the environment only."""
     entry = role.entry or BackendSettings()
-    name = _named(role)
+    name = role_model(role)
     options = {"temperature": role.temperature, "max_tokens": role.max_tokens}
-    if name.startswith(f"{EMBEDDED.partition('/')[0]}/"):
-        from program.lms.perceptual import MODEL, make_perceptual_lm
-
-        if name not in {EMBEDDED, MODEL}:
-            if name.partition("@")[0] != EMBEDDED:
-                raise ModelError(f"model {name!r}: unknown (did you mean {EMBEDDED!r}?)")
-            raise ModelError(f"model {name!r}: this version holds {MODEL!r}; use that name or plain {EMBEDDED!r}")
-        return make_perceptual_lm(cache_dir, **options)
     if cache_dir is not None:
         use_lm_cache(cache_dir / "lm-answers")
     api_base, key = entry.api_base or role.api_base, api_key_of(role)
@@ -68,15 +62,13 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
         _check_provider(role.backend, name)
         return dspy.LM(name, **_allowed(name, options), **({"api_key": key} if key else {}))
     service = Service(
-        _with_entry(connection.capabilities, entry), images, connection.wire_model, connection.priced_as, role.backend,
-        api_base,
-        {entry.key_env or SERVER_KEY: key} if key else {},
+        capabilities=_with_entry(connection.capabilities, entry), limits=images, wire_model=connection.wire_model,
+        priced_as=connection.priced_as, title=role.backend, address=api_base,
+        secrets={entry.key_env or SERVER_KEY: key} if key else {},
     )  # fmt: skip
+    engine = ReferenceEngine(LM15Engine(connection.config), service)
     return dspy.LM(
-        connection.lm_name,
-        engine=_engine(connection, service),
-        async_engine=AsyncReferenceEngine(AsyncLM15Engine(connection.config), service),
-        **_allowed(name, options),
+        connection.lm_name, engine=engine, async_engine=AsyncReferenceEngine(engine), **_allowed(name, options)
     )
 
 
@@ -87,26 +79,16 @@ def api_key_of(role: RoleSettings) -> str | None:
     return os.environ.get(variable) or None if variable else None
 
 
-@dataclass(frozen=True)
-class _Connection:
+class _Connection(NamedTuple):
     lm_name: str
     """What caches, histories and records call the model."""
-    wire_model: str | None
-    config: Any = field(repr=False)
+    config: Any
     capabilities: Mapping[str, Any]
-    server: str | None = None
-    """The address of a server of the plain protocol, to which nothing is signed over its body."""
+    wire_model: str | None = None
     priced_as: tuple[str, str] | None = None
 
 
-def _engine(connection: "_Connection", service: Service) -> ReferenceEngine:
-    if connection.server is None:
-        return ReferenceEngine(LM15Engine(connection.config), service)
-    transport = ImageTransport.to(connection.server)
-    return ReferenceEngine(LM15Engine(replace(connection.config, transport=transport)), service, transport)
-
-
-def _named(role: RoleSettings) -> str:
+def role_model(role: RoleSettings) -> str:
     """Return `provider/model` for a role, looking its backend up where it is an entry's name."""
     if role.entry is None:
         return model_name(role.backend)
@@ -122,26 +104,26 @@ def _at_address(name: str, api_base: str, key: str | None) -> _Connection:
     provider, _, model = name.partition("/")
     # DSPy's cache is keyed by the model string: the same name at two addresses must not share answers.
     digest = hashlib.sha256(api_base.encode()).hexdigest()[:8]
-    if provider in SERVER_PROVIDERS or not _is_hosted(name):
+    route = None if provider in SERVER_PROVIDERS else _route(name)
+    if route is None:
         definition = _server(f"server-{digest}", api_base)
-        config = lm15.RouterConfig(env={}, providers=(definition,), api_keys={definition.id: key} if key else {})
-        return _Connection(f"{definition.id}/{model}", None, config, _SERVER_CAPABILITIES, api_base)
-    capabilities = _declared_capabilities(name) or _SERVER_CAPABILITIES
-    door = LM15Engine(lm15.RouterConfig(env={})).resolve(name).provider
-    config = lm15.RouterConfig(env={}, base_urls={door: api_base}, api_keys={door: key or "none"})
-    return _Connection(f"{provider}-{digest}/{model}", name, config, capabilities)
+        keys = {definition.id: key} if key else {}
+        # Such a server takes no signature over the body, so images may join it as late as in the transport.
+        config = lm15.RouterConfig(env={}, providers=(definition,), api_keys=keys, transport=ImageTransport(api_base))
+        return _Connection(f"{definition.id}/{model}", config, _SERVER_CAPABILITIES)
+    keys = {route.provider: key or "none"}
+    config = lm15.RouterConfig(env={}, base_urls={route.provider: api_base}, api_keys=keys)
+    return _Connection(f"{provider}-{digest}/{model}", config, _declared_capabilities(name), wire_model=name)
 
 
 def _hosted(name: str, key: str | None) -> _Connection | None:
     """Connect to a hosted model by its provider's own key; None when only LiteLLM can reach it."""
-    prefix = name.partition("/")[0].upper()
-    capabilities = _declared_capabilities(name)
+    prefix, route = name.partition("/")[0].upper(), _route(name)
     # Where the environment names a gateway (OPENAI_BASE_URL), LiteLLM goes there; the key is not for the provider.
-    if capabilities is None or any(os.environ.get(f"{prefix}_{end}") for end in ("API_BASE", "BASE_URL")):
+    if route is None or any(os.environ.get(f"{prefix}_{end}") for end in ("API_BASE", "BASE_URL")):
         return None
-    route = LM15Engine(lm15.RouterConfig(env={})).resolve(name)
     config = lm15.RouterConfig(api_keys={route.provider: key} if key else None)
-    return _Connection(name, None, config, capabilities, priced_as=(route.provider, route.model))
+    return _Connection(name, config, _declared_capabilities(name), priced_as=(route.provider, route.model))
 
 
 def _check_provider(backend: str, name: str) -> None:
@@ -149,9 +131,9 @@ def _check_provider(backend: str, name: str) -> None:
     import litellm
 
     provider, _, model = name.partition("/")
-    known = {str(getattr(p, "value", p)) for p in litellm.provider_list}
-    if provider not in known:
-        close = get_close_matches(provider, {*known, "perceptual"}, n=1, cutoff=0.75)
+    providers = {str(getattr(p, "value", p)) for p in litellm.provider_list}
+    if provider not in providers:
+        close = get_close_matches(provider, {*providers, "perceptual"}, n=1, cutoff=0.75)
         hint = f"did you mean '{close[0]}/{model}'?" if close else "for a server of your own give --api-base"
         raise ModelError(f"model {backend!r}: there is no provider {provider!r}; {hint}")
 
@@ -198,18 +180,16 @@ def _server(provider: str, api_base: str) -> Any:
     )
 
 
-def _is_hosted(name: str) -> bool:
+def _route(name: str) -> Any | None:
+    """Return the provider and model that DSPy's own client reaches under a name; None when only LiteLLM can."""
     try:
-        LM15Engine(lm15.RouterConfig(env={})).resolve(name)
+        return LM15Engine(lm15.RouterConfig(env={})).resolve(name)
     except (lm15.UnknownModelError, lm15.UnsupportedFeatureError):
-        return False
-    return True
-
-
-def _declared_capabilities(name: str) -> dict[str, Any] | None:
-    """Return what DSPy knows of a hosted model, or None when only LiteLLM can reach it."""
-    if not _is_hosted(name):
         return None
+
+
+def _declared_capabilities(name: str) -> dict[str, Any]:
+    """Return what DSPy knows of a hosted model."""
     plain = dspy.LM(name)
     return {
         "supports_response_schema": plain.supports_response_schema,
@@ -224,18 +204,9 @@ def resolves_references(lm: dspy.BaseLM | None) -> bool:
     return bool(getattr(getattr(lm, "engine", None), "resolves_references", False))
 
 
-@functools.cache
-def _adapter(*, embedded: bool) -> dspy.Adapter:
-    if not embedded:
-        return KeptAdapter()
-    from program.lms.perceptual import CallAdapter
-
-    return CallAdapter()
-
-
 def adapter_for(lm: dspy.BaseLM | None) -> dspy.Adapter:
-    """Return the adapter an LM is asked through: JSON, with the structured call for the embedded expert."""
-    return _adapter(embedded=is_embedded(lm))
+    """Return the adapter an LM is asked through: its engine's own, else the one in DSPy's settings, else JSON."""
+    return getattr(getattr(lm, "engine", None), "adapter", None) or dspy.settings.adapter or _JSON
 
 
 def is_embedded(lm: dspy.BaseLM | None) -> bool:

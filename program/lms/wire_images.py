@@ -8,23 +8,22 @@ import base64
 import functools
 import io
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 
 import numpy as np
 import yaml
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from program.backends import ImageLimits
-from program.errors import ImageError
-from program.images import IMAGES, ImageRef
-from program.state import WireImage
+from program.common.backends import ImageLimits
+from program.common.errors import ImageError
+from program.images.store import IMAGES, ImageRef
+from program.lms.metering import note_image
+from program.lms.usage import WireImage
 
-__all__ = ("EncodedImage", "encoded_image", "limits_for", "note_refusal", "recording")
+__all__ = ("EncodedImage", "encoded_image", "limits_for")
 
 CACHE_MB = 24
 """Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
@@ -52,55 +51,14 @@ class EncodedImage:
         return f"data:{self.media_type};base64,{self.data}"
 
 
-class _Encodings:
-    """The images encoded last, bounded in bytes. Thread-safe."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._size = limit, 0
-        self._kept: OrderedDict[tuple[str, ImageLimits], EncodedImage] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[str, ImageLimits]) -> EncodedImage | None:
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def put(self, key: tuple[str, ImageLimits], image: EncodedImage) -> None:
-        with self._lock:
-            if key in self._kept or len(image.data) > self._limit:
-                return
-            self._kept[key] = image
-            self._size += len(image.data)
-            while self._size > self._limit:
-                self._size -= len(self._kept.popitem(last=False)[1].data)
-
-
-_ENCODINGS = _Encodings(CACHE_MB * 2**20)
-_SENT: ContextVar[tuple[list[WireImage], list[str]] | None] = ContextVar("agentic_iqa_wire", default=None)
-
-
-@contextmanager
-def recording(images: list[WireImage], notes: list[str]) -> Iterator[None]:
-    """Collect what goes over the wire inside: each image once, and each feature that a service refused."""
-    token = _SENT.set((images, notes))
-    try:
-        yield
-    finally:
-        _SENT.reset(token)
-
-
-def note_refusal(note: str) -> None:
-    """Record, once, that a service did not take something it was asked."""
-    sent = _SENT.get()
-    if sent is not None and note not in sent[1]:
-        sent[1].append(note)
+_ENCODINGS = LRUCache[tuple[str, ImageLimits], EncodedImage](CACHE_MB * 2**20, lambda image: len(image.data))
+_LOCK = threading.Lock()
 
 
 def limits_for(model: str) -> ImageLimits:
     """Return what images the service behind `provider/model` takes, by configs/model_backends.yaml."""
-    known = _shipped_limits()
-    return known.get(model.partition("/")[0], known["default"])
+    limits = _shipped_limits()
+    return limits.get(model.partition("/")[0], limits["default"])
 
 
 @functools.cache
@@ -114,14 +72,15 @@ def encoded_image(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
 
     Raises ImageError when its file went away or changed, or when no picture of it fits the limits.
     """
-    found = _ENCODINGS.get((ref.sha256, limits))
-    if found is None:
-        found = _encode(ref, limits)
-        _ENCODINGS.put((ref.sha256, limits), found)
-    sent = _SENT.get()
-    if sent is not None and all(known.sha256 != ref.sha256 or known.change != found.record.change for known in sent[0]):
-        sent[0].append(found.record.model_copy(update={"name": ref.name}))
-    return found
+    key = ref.sha256, limits
+    with _LOCK:
+        image = _ENCODINGS.get(key)
+    if image is None:
+        image = _encode(ref, limits)
+        with _LOCK, suppress(ValueError):  # larger than the whole cache
+            _ENCODINGS[key] = image
+    note_image(image.record.model_copy(update={"name": ref.name}))
+    return image
 
 
 def _encode(ref: ImageRef, limits: ImageLimits) -> EncodedImage:

@@ -5,8 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from data.arguments import Parser
-from program.cli import EXIT_FAILED_SAMPLES, add_settings_flags, run_command, settings_from
+from program.common.cli import EXIT_PROBLEMS, Parser, add_settings_flags, run_command, settings_from
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from program.errors import InputError
+    from program.common.errors import InputError
     from program.tools.listing import check, entries, table
     from program.tools.models import fetch
     from program.tools.registry import ToolRegistry
@@ -51,7 +50,7 @@ def _list(arguments: argparse.Namespace) -> int:
         Console().print(table(rows, checked=arguments.check))
     # Of all tools some are never ready; one that was named is wanted.
     failed = any(row.error or (arguments.names and not row.ready) for row in rows)
-    return EXIT_FAILED_SAMPLES if arguments.check and failed else 0
+    return EXIT_PROBLEMS if arguments.check and failed else 0
 
 
 if __name__ == "__main__":

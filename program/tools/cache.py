@@ -4,18 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from program.cache import PlainCache
-from program.decoding import READING_RULES
-from program.images import Box
+from program.common.cache import PlainCache
+from program.images.decoding import READING_RULES
+from program.images.store import Box
 
-__all__ = ("CacheState", "Reading", "ReadingKey", "ReadingsCache")
-
-
-class Reading(NamedTuple):
-    """A raw value in the tool's own unit, and the seconds it took when it was fresh."""
-
-    raw: float
-    seconds: float
+__all__ = ("CacheState", "ReadingKey", "ReadingsCache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +63,13 @@ class ReadingsCache:
             return None
         return CacheState(len(self._cache), round(self._cache.volume() / 2**20, 3), self._limit_mb)
 
-    def get(self, key: ReadingKey) -> Reading | None:
-        """Return a stored reading, or None."""
+    def get(self, key: ReadingKey) -> float | None:
+        """Return a stored raw value, or None."""
         stored = self._cache.get(key.text()) if self._cache is not None else None
-        return Reading(float(stored[0]), float(stored[1])) if stored is not None else None
+        return float(stored[0]) if stored is not None else None
 
-    def put(self, key: ReadingKey, reading: Reading) -> None:
-        """Store a reading; JSON keeps the float exactly."""
+    def put(self, key: ReadingKey, raw: float) -> None:
+        """Store a raw value; JSON keeps the float exactly."""
         if self._cache is not None:
-            self._cache.set(key.text(), [reading.raw, reading.seconds])
+            # A list, as earlier files hold the seconds beside the value.
+            self._cache.set(key.text(), [raw])

@@ -1,4 +1,4 @@
-"""Raw tool values as scores 1..5: monotone maps fitted on human scores, with where they come from.
+"""Raw tool values as scores 1..5: fitted maps by tool, with how sure they are and where they come from.
 
 A map is the regression of the human score on the raw value, so it also says how much a tool knows: a tool that
 tells little gets scores close to the mean, and a mean over tools is not dragged about by it.
@@ -7,158 +7,36 @@ tells little gets scores close to the mean, and a mean over tools is not dragged
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from numpy.typing import NDArray
+from pydantic import Field, FiniteFloat, model_validator
 
-from program.errors import SettingsError, ToolError
+from program.common.errors import ToolError
+from program.tools.maps import MapParameters, apply_map
+from program.tools.stored import Provenance, Stored, read_stored
 from signatures.schemas import DistortionCategory, category_of
 
 __all__ = (
-    "PAPER",
     "Calibration",
     "CategoryMap",
-    "MapParameters",
-    "MonotoneMap",
-    "Provenance",
     "Residual",
     "ToolCalibration",
-    "apply_map",
     "least_variance",
     "mixed",
-)  # fmt: skip
+)
 
-LOWEST, HIGHEST = 1.0, 5.0
-_FARTHEST = 1e6
-"""Standardised raw values are cut here, so that no finite raw value overflows."""
-RAMP_QUANTILE = 0.95
-"""Where the rise to the identity's 5 begins, among the readings of images that differ from their reference."""
-ISOTONIC_GAIN = 0.15
-"""The logistic is kept unless an isotonic fit's residual is smaller by this much (of 4, the scale's length): steps
-follow the levels of generated distortions, and tie what a tool tells apart."""
 CATEGORY_WEIGHT = 0.5
 """Weight of the map fitted on one distortion category against the tool's general map. The general one (0) shifts
 categories against each other, the category's own (1) rests on few kinds of distortion. Tool chosen by category,
 SRCC at 0, 0.5, 1: 0.838, 0.889, 0.904 with each quickstart train photograph left out in turn (the same distortions
 in both parts, so 1 is flattered)."""
-FEWEST = 8
-"""Fewer pairs than this fit nothing."""
 ASSUMED_CORRELATION = 0.8
 """Of the errors of two tools that were not fitted on the same images; measured ones are 0.3 to 0.8."""
-PAPER = "paper"
-"""In the place of a file: the maps that the paper prints."""
 LEAST_RMSE = 0.1
 """No tool is surer than this: people's own mean scores are not."""
-IDENTITY_SLACK = 1e-5
-"""A raw value this close to the identity's (times it, where that is above 1) is it: piq's HaarPSI is up to 6e-6 off."""
-
-
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MapParameters(_Stored):
-    """A fitted map in numbers; z = sign (raw - centre) / scale."""
-
-    kind: Literal["logistic", "isotonic"]
-    sign: Literal[-1, 1]
-    centre: FiniteFloat
-    scale: FiniteFloat = Field(gt=0)
-    logistic: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = None
-    """a, b, s, m, c of a + b / (1 + exp(-s (z - m))) + c z, with b, s, c >= 0."""
-    knots: tuple[tuple[FiniteFloat, FiniteFloat], ...] | None = None
-    """Isotonic: (z, score), linear between them."""
-    ramp: tuple[FiniteFloat, FiniteFloat] | None = None
-    """FR: the z where the rise to 5 begins and the z of the identity."""
-
-    @model_validator(mode="after")
-    def _monotone(self) -> "MapParameters":
-        if self.kind == "logistic" and (
-            self.logistic is None or min(self.logistic[1], self.logistic[2], self.logistic[4]) < 0
-        ):
-            raise ValueError("a logistic map needs its five numbers, with b, s and c not below 0")
-        if self.kind == "isotonic":
-            z, scores = np.asarray(self.knots or [], float).reshape(-1, 2).T
-            if len(z) < 2 or np.any(np.diff(z) <= 0) or np.any(np.diff(scores) < 0):
-                raise ValueError("an isotonic map needs two or more rising knots")
-        if self.ramp is not None and not self.ramp[0] < self.ramp[1]:
-            raise ValueError("the ramp must end above its start")
-        return self
-
-
-class MonotoneMap:
-    """A monotone map from a tool's raw value to a score 1..5, fitted by least squares.
-
-    The map is the 5-parameter logistic of VQEG (a logistic plus a line) with slopes bound to the tool's direction,
-    or an isotonic regression where that fits clearly better. Full reference: the identity maps to 5. The fit leaves
-    identities out; from the 95th percentile of the other readings a straight rise to 5 is laid over the map where it
-    is higher, so nine tenths of the range stay as fitted.
-
-    >>> raw = np.linspace(20, 45, 40)
-    >>> fitted = MonotoneMap(identity=80.0).fit(raw, 1 + 4 / (1 + np.exp(-(raw - 32) / 3)))
-    >>> np.round(fitted.predict([-1e6, 32, 80]), 2).tolist()
-    [1.0, 3.0, 5.0]
-    """
-
-    def __init__(self, *, higher_is_better: bool = True, identity: float | None = None) -> None:
-        self.higher_is_better = higher_is_better
-        self.identity = identity
-
-    def fit(self, raw: ArrayLike, human: ArrayLike) -> "MonotoneMap":
-        """Fit on raw values and human scores (1..5, higher is better), both of shape (n,).
-
-        Raises ValueError for fewer than 8 usable pairs, values that are not finite, or raw values all equal.
-        """
-        values, scores = np.asarray(raw, float), np.asarray(human, float)
-        if values.shape != scores.shape or values.ndim != 1 or not np.all(np.isfinite([values, scores])):
-            raise ValueError("calibration: raw values and human scores must be finite and of equal number")
-        if self.identity is not None:
-            differs = np.abs(values - self.identity) > IDENTITY_SLACK * max(1.0, abs(self.identity))
-            values, scores = values[differs], scores[differs]
-        if len(values) < FEWEST or np.ptp(values) == 0:
-            raise ValueError(f"calibration: {len(values)} usable readings, {FEWEST} that are not all equal are needed")
-        sign: Literal[-1, 1] = 1 if self.higher_is_better else -1
-        centre = float(np.median(values))
-        spread = float(np.subtract(*np.percentile(values, [84, 16]))) / 2
-        scale = spread or float(np.std(values))
-        z = sign * (values - centre) / scale
-        kind, numbers = _fit_either(z, scores)
-        ramp = None
-        if self.identity is not None:
-            end = sign * (self.identity - centre) / scale
-            start = min(float(np.quantile(z, RAMP_QUANTILE)), end - 1e-6)
-            ramp = (start, end)
-        self.parameters_ = MapParameters(kind=kind, sign=sign, centre=centre, scale=scale, ramp=ramp, **numbers)
-        self.n_ = len(values)
-        self.rmse_ = float(np.sqrt(np.mean((self.predict(values) - scores) ** 2)))
-        return self
-
-    def predict(self, raw: ArrayLike) -> NDArray[np.float64]:
-        """Return scores in 1..5 for finite raw values of any shape; rising in the tool's direction."""
-        return apply_map(self.parameters_, raw)
-
-
-def apply_map(parameters: MapParameters, raw: ArrayLike) -> NDArray[np.float64]:
-    """Return the scores of a stored map, in 1..5."""
-    # Cut before the division: a huge value over a small scale would overflow.
-    reach = _FARTHEST * parameters.scale
-    values = np.clip(np.asarray(raw, float), parameters.centre - reach, parameters.centre + reach)
-    z = parameters.sign * (values - parameters.centre) / parameters.scale
-    scores = _base(parameters, z)
-    if parameters.ramp is not None:
-        start, end = parameters.ramp
-        foot = float(np.clip(_base(parameters, np.asarray(start)), LOWEST, HIGHEST))
-        share = np.clip((z - start) / (end - start), 0, 1)
-        scores = np.where(share > 0, np.maximum(scores, foot + (HIGHEST - foot) * share), scores)
-        # The identity itself, whatever float32 made of it.
-        identity = parameters.centre + parameters.sign * end * parameters.scale
-        slack = IDENTITY_SLACK * max(1.0, abs(identity)) / parameters.scale
-        scores = np.where(z >= end - slack, HIGHEST, scores)
-    return np.clip(scores, LOWEST, HIGHEST)
 
 
 def least_variance(covariance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
@@ -188,66 +66,7 @@ def mixed(own: Any, general: Any) -> Any:
     return CATEGORY_WEIGHT * own + (1 - CATEGORY_WEIGHT) * general
 
 
-def _base(parameters: MapParameters, z: NDArray[np.float64]) -> NDArray[np.float64]:
-    if parameters.logistic is not None:
-        return _logistic(np.asarray(parameters.logistic), z)
-    knots = np.asarray(parameters.knots, float)
-    value: NDArray[np.float64] = np.interp(z, knots[:, 0], knots[:, 1])
-    return value
-
-
-def _logistic(theta: NDArray[np.float64], z: NDArray[np.float64]) -> NDArray[np.float64]:
-    a, b, s, m, c = theta
-    # tanh form of the logistic: finite for any argument.
-    value: NDArray[np.float64] = a + b * 0.5 * (1 + np.tanh(np.clip(s * (z - m), -700, 700) / 2)) + c * z
-    return value
-
-
-def _fit_either(
-    z: NDArray[np.float64], human: NDArray[np.float64]
-) -> tuple[Literal["logistic", "isotonic"], dict[str, Any]]:
-    theta = _fit_logistic(z, human)
-    knots = _fit_isotonic(z, human)
-    if knots is None and theta is None:
-        raise ValueError("calibration: the readings do not rise with the human scores in the tool's direction")
-    if knots is not None:
-        steps = np.interp(z, knots[:, 0], knots[:, 1])
-        step_error = _rms(steps - human)
-        if theta is None or _rms(np.clip(_logistic(theta, z), LOWEST, HIGHEST) - human) - step_error > ISOTONIC_GAIN:
-            return "isotonic", {"knots": tuple((float(x), float(y)) for x, y in knots)}
-    assert theta is not None  # noqa: S101 - told to the type checker; one of the two exists
-    return "logistic", {"logistic": tuple(float(v) for v in theta)}
-
-
-def _fit_logistic(z: NDArray[np.float64], human: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    from scipy.optimize import least_squares
-
-    low, high = np.percentile(human, [5, 95])
-    bounds = ([-50, 0, 0, -50, 0], [50, 50, 50, 50, 50])
-    best = None
-    for slope in (0.7, 3.0):
-        for middle in (-0.5, 0.5):
-            start = [low, max(high - low, 0.1), slope, middle, 0.01]
-            fit = least_squares(lambda t: _logistic(t, z) - human, start, bounds=bounds, max_nfev=400)
-            if fit.success and np.all(np.isfinite(fit.x)) and (best is None or fit.cost < best.cost):
-                best = fit
-    return None if best is None else np.asarray(best.x, float)
-
-
-def _fit_isotonic(z: NDArray[np.float64], human: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    from sklearn.isotonic import IsotonicRegression
-
-    fit = IsotonicRegression(y_min=LOWEST, y_max=HIGHEST, out_of_bounds="clip").fit(z, human)
-    knots = np.column_stack([fit.X_thresholds_, fit.y_thresholds_])
-    rising = np.concatenate([[True], np.diff(knots[:, 0]) > 0])
-    return knots[rising] if rising.sum() >= 2 else None
-
-
-def _rms(residual: NDArray[np.float64]) -> float:
-    return float(np.sqrt(np.mean(residual**2)))
-
-
-class Residual(_Stored):
+class Residual(Stored):
     """How far a tool's scores lie from people's on some images, and how far those lie from their own mean."""
 
     n: int = Field(ge=1)
@@ -273,7 +92,7 @@ class Residual(_Stored):
         return max(0.0, 1 / (variance + apart) - 1 / (self.spread**2 + apart)) if self.spread > 0 else 0.0
 
 
-class CategoryMap(_Stored):
+class CategoryMap(Stored):
     """A tool's map for images with one category of distortion."""
 
     map: MapParameters
@@ -281,7 +100,7 @@ class CategoryMap(_Stored):
     """Of the score for that category, where the tool's general map has its share."""
 
 
-class ToolCalibration(_Stored):
+class ToolCalibration(Stored):
     """One tool's maps and how well they fit."""
 
     sources: tuple[str, ...] = Field(min_length=1)
@@ -328,19 +147,6 @@ class ToolCalibration(_Stored):
         return self.by_category.get(known) if known else None
 
 
-class Provenance(_Stored):
-    """What maps were fitted on."""
-
-    dataset: str
-    manifest_sha256: str
-    split: str
-    samples: int = Field(ge=1)
-    groups: tuple[str, ...] = ()
-    """The photographs (content groups)."""
-    date: str
-    """Day of the fit, ISO 8601."""
-
-
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """The maps of tools by display name, and the data behind them by source name."""
@@ -351,29 +157,8 @@ class Calibration:
 
     @classmethod
     def load(cls, path: Path | None = None) -> "Calibration":
-        """Read a calibration file (the shipped one by default; `paper` is the paper's own).
-
-        Raises SettingsError naming the file and the key.
-        """
-        if path is not None and str(path) == PAPER:
-            from program.tools.paper import PaperCalibration
-
-            return PaperCalibration()
-        origin = str(path) if path else "configs/calibration.json"
-        try:
-            text = path.read_text("utf-8") if path else files("configs").joinpath("calibration.json").read_text("utf-8")
-            stored = _File.model_validate_json(text)
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(
-                f"calibration file {origin!r}: cannot be read ({error}); make it with `python -m program.calibrate`"
-            ) from error
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"])) or "the file"
-            fault = f"{key}: {' '.join(first['msg'].split()).lower()}"
-            raise SettingsError(
-                f"calibration file {origin!r}: {fault}; make it anew with `python -m program.calibrate`"
-            ) from error
+        """Read a calibration file (default: the shipped one). Raises SettingsError naming the file and the key."""
+        stored, origin = read_stored(_File, "calibration", path)
         return cls(stored.sources, stored.tools, origin)
 
     @classmethod
@@ -444,7 +229,7 @@ class Calibration:
         return replace(self, sources=sources, tools=merged)
 
 
-class _File(_Stored):
+class _File(Stored):
     schema_version: Literal[2] = 2
     sources: dict[str, Provenance]
     tools: dict[str, ToolCalibration]

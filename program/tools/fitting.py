@@ -1,123 +1,33 @@
 """Fitting the maps of tools, and measuring what each is good at, on images with human scores."""
 
-import datetime
 import itertools
-import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from program.errors import SettingsError, ToolError
-from program.tools.calibration import (
-    IDENTITY_SLACK,
-    Calibration,
-    CategoryMap,
-    MonotoneMap,
-    Provenance,
-    Residual,
-    ToolCalibration,
-    mixed,
-)
-from program.tools.models import file_sha256, library_version, parameter_path
+from program.common.errors import SettingsError, ToolError
+from program.common.files import write_whole
+from program.tools.calibration import Calibration, CategoryMap, Residual, ToolCalibration, mixed
+from program.tools.maps import is_identity
+from program.tools.monotone import MonotoneMap
 from program.tools.registry import ToolSpec
-from program.tools.runner import Measurement, ToolRunner
+from program.tools.stored import Provenance
 from program.tools.strengths import Readings, Strength, Strengths, strength_of
-from program.tools.survey import survey
-from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
+from program.tools.survey import Labelled, Surveyed
+from program.tools.weights import file_sha256, library_version, parameter_path
+from signatures.schemas import DISTORTION_CATEGORIES
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = (
-    "FitReport",
-    "Labelled",
-    "LabelledSet",
-    "Surveyed",
-    "fit_all",
-    "fit_tool",
-    "measure_all",
-    "strengths_all",
-    "write_text",
-)
+__all__ = ("FitReport", "fit_all", "fit_tool", "strengths_all", "write_text")
 
 FEWEST_OF_A_CATEGORY = 25
 """Fewer images of a distortion category get no map of their own."""
-
-
-class Labelled(NamedTuple):
-    """An image with its human score on 1..5."""
-
-    image: Path
-    reference: Path | None
-    human: float
-    group: str | None = None
-    category: DistortionCategory | None = None
-    """Of a known distortion; None also for kinds outside the seven."""
-    authentic: bool = False
-    """A photograph as it was taken: nobody knows what is wrong with it."""
-    label_sd: float = 0.0
-    """Where `human` is a mean over other images: how far one image lies from it (standard deviation)."""
-
-
-class LabelledSet(NamedTuple):
-    """Labelled images of one dataset and split."""
-
-    name: str
-    manifest_sha256: str
-    split: str
-    samples: Sequence[Labelled]
-
-    @property
-    def source(self) -> str:
-        """How the files call it."""
-        return f"{self.name} ({self.split})"
-
-    def provenance(self) -> Provenance:
-        """Return what is told of it beside the figures."""
-        return Provenance(
-            dataset=self.name,
-            manifest_sha256=self.manifest_sha256,
-            split=self.split,
-            samples=len(self.samples),
-            groups=tuple(sorted({s.group for s in self.samples if s.group is not None}))[:50],
-            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Surveyed:
-    """Readings of tools on datasets: one mapping by tool name per sample."""
-
-    datasets: Sequence[LabelledSet]
-    measured: Sequence[Sequence[Mapping[str, Measurement]]]
-    specs: Sequence[ToolSpec]
-    skipped: Mapping[str, str]
-    """Tools that cannot run here, and why."""
-
-    def readings(self, spec: ToolSpec) -> list[tuple[LabelledSet, Labelled, Measurement]]:
-        """Return a tool's readings, those on data it was trained on left out."""
-        return [
-            (data, sample, by_tool[spec.name])
-            for data, rows in zip(self.datasets, self.measured, strict=True)
-            if data.name.casefold() not in {name.casefold() for name in spec.trained_on}
-            for sample, by_tool in zip(data.samples, rows, strict=True)
-            if spec.name in by_tool
-        ]
-
-    def problems(self) -> tuple[str, ...]:
-        """Return the failed measurements, one line per tool with the first of them."""
-        lines = []
-        for spec in self.specs:
-            found = self.readings(spec)
-            failed = [m.error for _, _, m in found if m.raw is None]
-            if failed:
-                lines.append(f"{spec.name}: {len(failed)} of {len(found)} failed, the first: {failed[0]}")
-        return tuple(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +108,7 @@ def fit_tool(
 
     def residual(keep: NDArray[np.bool_], predicted: NDArray[np.float64]) -> Residual:
         # Identities are left out, as in the fit: the map gives them 5 whatever people said.
-        differs = keep & ~_same(values, spec.identity)
+        differs = keep & ~is_identity(values, spec.identity)
         apart = [sample.label_sd**2 for (_, sample), wanted in zip(readings, differs, strict=True) if wanted]
         return Residual(
             n=int(differs.sum()),
@@ -234,26 +144,6 @@ def fit_tool(
     )
 
 
-def measure_all(
-    runner: ToolRunner,
-    datasets: Sequence[LabelledSet],
-    *,
-    names: Sequence[str] | None = None,
-    on_image: Callable[[], None] = lambda: None,
-) -> Surveyed:
-    """Run the ready tools (or the named ones) over labelled images. Expensive tools run only when named.
-
-    Raises ToolError for an unknown name.
-    """
-    missing = runner.unavailable()
-    wanted = [runner.registry.get(n) for n in names] if names else _affordable(runner.registry.specs())
-    usable = [spec for spec in wanted if spec.name not in missing]
-    measured = [
-        survey(runner, usable, [(s.image, s.reference) for s in data.samples], on_image=on_image) for data in datasets
-    ]
-    return Surveyed(datasets, measured, usable, {s.name: missing[s.name] for s in wanted if s.name in missing})
-
-
 def fit_all(surveyed: Surveyed, *, params_dir: Path | None = None) -> FitReport:
     """Fit each surveyed tool's maps."""
     skipped, tools = dict(surveyed.skipped), {}
@@ -282,7 +172,7 @@ def _with_correlations(tools: Mapping[str, ToolCalibration], surveyed: Surveyed)
     for spec in surveyed.specs:
         if spec.name in tools:
             for _, sample, m in surveyed.readings(spec):
-                if m.raw is not None and not _same(m.raw, spec.identity):
+                if m.raw is not None and not is_identity(m.raw, spec.identity):
                     errors[spec.name][id(sample)] = tools[spec.name].score(m.raw) - sample.human
     found: dict[str, dict[str, float]] = {name: {} for name in tools}
     for one, other in itertools.combinations(tools, 2):
@@ -315,26 +205,12 @@ def write_text(path: Path, text: str) -> None:
     """Write a whole file or none. Raises SettingsError when it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", encoding="utf-8", delete=False) as part:
-            part.write(text)
-        Path(part.name).chmod(0o644)
-        os.replace(part.name, path)
+        write_whole(path, text)
     except OSError as error:
         raise SettingsError(
             f"file {str(path)!r}: cannot be written ({error.strerror}); choose another --out"
         ) from error
 
 
-def _same(values: ArrayLike, identity: float | None) -> NDArray[np.bool_]:
-    """Return which raw values are those of an image equal to its reference."""
-    if identity is None:
-        return np.zeros(np.shape(values), bool)
-    return np.asarray(np.abs(np.subtract(values, identity)) <= IDENTITY_SLACK * max(1.0, abs(identity)))
-
-
 def _library(spec: ToolSpec) -> str:
     return f"{spec.library} {library_version(spec.library) or 'unknown'}"
-
-
-def _affordable(specs: Sequence[ToolSpec]) -> list[ToolSpec]:
-    return [spec for spec in specs if spec.cost != "expensive"]

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from pydantic import BaseModel, ConfigDict
 
-from program.images import IMAGES, ImageRef
+from program.images.store import IMAGES, ImageRef
 from program.tools.registry import Cost, Library, Mode, Needs, ToolSpec
 from program.tools.runner import ToolRunner
 

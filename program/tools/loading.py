@@ -1,29 +1,40 @@
-"""How a library's metric is built: from files that are here, running no code that hides in them, or with a download."""
+"""Loading a tool: its library imported on first use, its metric built, one at a time, failures remembered."""
 
-import io
-import shutil
+import importlib
+import logging
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stdout
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from program.errors import ToolError
-from program.tools.registry import ToolSpec
-from program.tools.weights import HUGGING_FACE, needed_files
-from program.variables import variable
+from program.common.errors import ToolError
+from program.tools.building import building
+from program.tools.registry import Library, ToolSpec
 
-__all__ = ("building", "give_up", "held_up", "turn")
+__all__ = ("failure_of", "give_up", "held_up", "left_out", "load", "quiet")
 
-_SAFE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""torch's own switch. pyiqa 0.1.16 opens its weights with weights_only=False, which runs whatever a pickle holds; under
-this switch `torch.load` refuses anything but plain tensors, whoever calls it and however."""
+logger = logging.getLogger(__name__)
 
+_failures: dict[str, str] = {}
+"""Why a library, or a tool by its key, is left out for the rest of the process."""
 _lock = threading.RLock()
 _WAIT_S = 0.1
+
+
+def failure_of(spec: ToolSpec) -> str | None:
+    """Return why this tool, or its library, failed before in this process."""
+    return _failures.get(spec.library) or _failures.get(spec.key)
+
+
+def left_out(spec: ToolSpec, reason: str, mend: str = "") -> ToolError:
+    """Leave a tool out for the rest of the process; returns the error that says why."""
+    _failures[spec.key] = reason
+    return ToolError(f"tool {spec.name!r}: {reason}{mend}")
 
 
 @dataclass
@@ -55,7 +66,7 @@ def held_up() -> str | None:
 
 
 @contextmanager
-def turn(spec: ToolSpec) -> Iterator[None]:
+def _turn(spec: ToolSpec) -> Iterator[None]:
     """Load one tool, and its library, at a time. Raises ToolError while another's loading hangs."""
     while not _lock.acquire(timeout=_WAIT_S):
         if (reason := held_up()) is not None:
@@ -69,68 +80,102 @@ def turn(spec: ToolSpec) -> Iterator[None]:
         _lock.release()
 
 
-@contextmanager
-def building(spec: ToolSpec, parameters: Path | None, *, fetch: bool) -> Iterator[None]:
-    """Hold the conditions under which a tool may be built, in its turn.
+def load(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool = False) -> Any:
+    """Return a new model object of a tool, in its turn; with `fetch`, what it lacks is downloaded to pyiqa's folder.
 
-    `torch.load` reads plain tensors only. Files beside `parameters` are shown to pyiqa as if it had downloaded them.
-    Unless `fetch`, a download is a ToolError that names the file.
+    Raises ToolError when that fails, or failed before.
     """
-    with ExitStack() as stack:
-        # pyiqa prints what it loads; standard output belongs to the commands.
-        stack.enter_context(redirect_stdout(sys.stderr if fetch else io.StringIO()))
-        stack.enter_context(variable(_SAFE, "1"))
-        if not fetch:
-            stack.enter_context(_refused_downloads(spec.name))
-            found = needed_files(spec, [parameters.parent] if parameters is not None else [])
-            files = {place: path for place, path in found.items() if path and not place.startswith(HUGGING_FACE)}
-            if spec.needs == "weights" and files:
-                stack.enter_context(_hub_of(files))
-        yield
+    if fetch:
+        _failures.pop(spec.key, None)
+    with _turn(spec):
+        return _make(spec, parameters, device, fetch=fetch)
 
 
-@contextmanager
-def _refused_downloads(name: str) -> Iterator[None]:
-    """Turn a download by torch, pyiqa or Hugging Face into a ToolError that names the file."""
-    import huggingface_hub.constants
-    import torch.hub
-    from pyiqa.utils import download_util
+def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool = False) -> Any:
+    library = _import(spec.library)
+    if spec.library == "piq":
+        return partial(getattr(library, spec.function), **spec.options)
+    try:
+        import torch
 
-    def refuse(url: str, *_: Any, **__: Any) -> None:
-        file = url.split("?")[0].rsplit("/", 1)[-1]
-        raise ToolError(
-            f"weights {file!r} are not here; with a network `python -m program.tools --fetch {name}`, without put the "
-            "file into tools.params_dir (AGENTICIQA_PARAMS_DIR)"
+        options: dict[str, Any] = dict(spec.options)
+        if parameters is not None and spec.needs == "parameters":
+            _check_parameters(parameters)
+            options["pretrained_model_path"] = str(parameters)
+        with building(spec, parameters, fetch=fetch), quiet():
+            # Our tensors are in range; looking for their extremes takes longer than the fastest tools.
+            return library.create_metric(spec.function, device=torch.device(device), check_input_range=False, **options)
+    except Exception as error:  # Border: whatever a third-party metric raises becomes one line.
+        reason = f"cannot be loaded ({_one_line(error)[:300]})"
+        logger.warning("tool %s: %s; it is left out from here on", spec.name, reason)
+        mend = "; connect to the network, or get its files elsewhere and name their folder in AGENTICIQA_PARAMS_DIR"
+        raise left_out(spec, reason, mend if fetch else "") from error
+
+
+def _import(library: Library) -> Any:
+    if library in _failures:
+        raise ToolError(f"{library} {_failures[library]}")
+    try:
+        with quiet():
+            module = importlib.import_module(library)
+    except Exception as error:  # Border: a torch and torchvision that do not match raise RuntimeError here.
+        _failures[library] = reason = _import_reason(library, error)
+        raise ToolError(f"{library} {reason}") from error
+    logging.getLogger(library).setLevel(logging.WARNING)
+    return module
+
+
+def _import_reason(library: Library, error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name == library:
+        return f"is not installed; install it with `pip install {library}`"
+    text = _one_line(error)
+    if "torchvision::" in text:
+        return (
+            f"cannot be imported: torch and torchvision are of different builds ({text}); reinstall both in one command"
         )
+    return f"cannot be imported ({text}); reinstall it"
 
-    with ExitStack() as stack:
-        for module, attribute, value in (
-            (torch.hub, "download_url_to_file", refuse),
-            (download_util, "download_url_to_file", refuse),
-            (huggingface_hub.constants, "HF_HUB_OFFLINE", True),
-        ):
-            stack.callback(setattr, module, attribute, getattr(module, attribute))
-            setattr(module, attribute, value)
-        yield
+
+def _check_parameters(path: Path) -> None:
+    """Open a parameter file without running code from it, before pyiqa does. Raises ToolError."""
+    import scipy.io
+    import torch
+
+    try:
+        if path.suffix == ".mat":
+            scipy.io.loadmat(str(path))
+        else:
+            torch.load(str(path), weights_only=True, map_location="cpu")
+    except Exception as error:  # Border: a damaged file raises anything.
+        raise ToolError(
+            f"parameter file {str(path)!r}: not plain numbers or damaged ({_one_line(error)[:80]}); get the original"
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+_quiet_lock = threading.Lock()
+_quiet_users = 0
+_quiet_saved: "warnings.catch_warnings[None] | None" = None
 
 
 @contextmanager
-def _hub_of(files: Mapping[str, Path]) -> Iterator[None]:
-    """Stand a folder of links to these files in for torch's hub folder, by their places below it."""
-    import torch.hub
-    from pyiqa.utils import download_util
-
-    with tempfile.TemporaryDirectory(prefix="agentic-iqa-hub-") as folder, ExitStack() as stack:
-        for place, path in files.items():
-            target = Path(folder, place)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                target.symlink_to(path.resolve())
-            except OSError:  # Windows without the privilege.
-                shutil.copyfile(path, target)
-        stack.callback(torch.hub.set_dir, torch.hub.get_dir())
-        torch.hub.set_dir(folder)
-        # pyiqa reads torch's hub folder once, when it is imported.
-        stack.callback(setattr, download_util, "DEFAULT_CACHE_DIR", download_util.DEFAULT_CACHE_DIR)
-        download_util.DEFAULT_CACHE_DIR = str(Path(folder, "pyiqa"))
+def quiet() -> Iterator[None]:
+    """Silence a library's warnings, for many threads at once: the last one out restores the filters."""
+    global _quiet_users, _quiet_saved
+    with _quiet_lock:
+        if _quiet_users == 0:
+            _quiet_saved = warnings.catch_warnings()
+            _quiet_saved.__enter__()
+            warnings.simplefilter("ignore")
+        _quiet_users += 1
+    try:
         yield
+    finally:
+        with _quiet_lock:
+            _quiet_users -= 1
+            if _quiet_users == 0 and _quiet_saved is not None:
+                _quiet_saved.__exit__(None, None, None)
+                _quiet_saved = None

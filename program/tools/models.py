@@ -1,82 +1,80 @@
-"""pyiqa behind one door: imported on first use, guarded, silenced, its model objects made once and lent out."""
+"""pyiqa behind one door: tools run within their time, on model objects that are made once and lent out."""
 
-import importlib
-import logging
 import math
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from program.errors import ToolError
+from program.common.errors import ToolError
 from program.tools.deadline import Overdue, within
-from program.tools.loading import building, give_up, held_up, turn
-from program.tools.pool import Pool
-from program.tools.registry import Library, ToolSpec
+from program.tools.loading import failure_of, give_up, held_up, left_out, load, quiet
+from program.tools.registry import ToolSpec
 from program.tools.tensors import TensorCache
-from program.tools.weights import file_sha256, main_file
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = (
-    "Device",
-    "Running",
-    "evaluate",
-    "evaluate_batch",
-    "fetch",
-    "file_sha256",
-    "library_version",
-    "load_failure",
-    "parameter_path",
-    "pyiqa_version",
-    "resolved_device",
-)
-
-logger = logging.getLogger(__name__)
+__all__ = ("Device", "Running", "evaluate", "fetch", "load_failure", "resolved_device")
 
 Device = Literal["auto", "cpu", "cuda"]
 
 TENSORS = TensorCache()
 
 
-@cache
-def library_version(library: Library) -> str | None:
-    """Return the installed version of a library of tools without importing it, or None."""
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return None
+@dataclass
+class _Pool:
+    """The model objects of one tool on one device, each lent to one thread at a time.
 
+    pyiqa's PIQE keeps its result on itself, so two threads in one object would swap their scores.
+    """
 
-def pyiqa_version() -> str | None:
-    """Return the installed pyiqa's version without importing it, or None."""
-    return library_version("pyiqa")
+    make: Callable[[], Any]
+    limit: int
+    free: list[Any] = field(default_factory=list)
+    made: int = 0
+    changed: threading.Condition = field(default_factory=threading.Condition)
 
+    @contextmanager
+    def borrow(self) -> Iterator[Any]:
+        """Lend a model object, made where none is free; raises what making it or the work inside raises."""
+        model, usable = self._take(), True
+        try:
+            yield model
+        except Overdue:
+            usable = False  # the work that was left behind still uses it: never lent again
+            raise
+        finally:
+            with self.changed:
+                if usable:
+                    self.free.append(model)
+                else:
+                    self.made -= 1
+                self.changed.notify_all()
 
-def parameter_path(spec: ToolSpec, params_dir: Path | None) -> Path | None:
-    """Return the file that decides the tool's values, found in `params_dir` or where pyiqa keeps its own, or None."""
-    return main_file(spec, params_dir)
+    def _take(self) -> Any:
+        with self.changed:
+            while not self.free and self.made >= self.limit:
+                self.changed.wait()
+            if self.free:
+                return self.free.pop()
+            # Made under the lock: two threads must not import or build at once.
+            model = self.make()
+            self.made += 1
+            return model
 
 
 _lock = threading.RLock()
-_pools: dict[tuple[str, str, str], Pool] = {}
-_failures: dict[str, str] = {}
+_pools: dict[tuple[str, str, str], _Pool] = {}
 
 
 def load_failure(spec: ToolSpec) -> str | None:
     """Return why this tool cannot be loaded in this process: it was tried and failed, or another's loading hangs."""
-    known = _failures.get(spec.library) or _failures.get(spec.key)
-    return known or (None if _is_loaded(spec) else held_up())
+    return failure_of(spec) or (None if _is_loaded(spec) else held_up())
 
 
 def _is_loaded(spec: ToolSpec) -> bool:
@@ -108,7 +106,17 @@ def evaluate(
     Same value as pyiqa's own metric on the files with the same number of torch threads. Thread-safe.
     Raises ToolError when the tool cannot be loaded, returns no finite number or takes too long.
     """
-    raw = evaluate_batch(spec, parameters, running, [(image, reference)])[0]
+    device = _resolve(running.device)
+    images = [pixels for pixels in (image, reference) if pixels is not None]
+    try:
+        with _pool(spec, parameters, device, running.load_timeout_s).borrow() as model, quiet():
+            if (reason := load_failure(spec)) is not None:
+                raise ToolError(f"tool {spec.name!r}: {reason}")
+            raw = within(running.timeout_s, lambda: _value(model, running.threads, device, images))
+    except Overdue as error:
+        size = f"{image.shape[1]}x{image.shape[0]}"
+        why = f"did not finish within {running.timeout_s:g} s on {size} pixels and is left out from here on"
+        raise left_out(spec, f"{why} (tools.timeout_s)") from error
     if not math.isfinite(raw):
         raise ToolError(
             f"tool {spec.name!r}: returned {raw} here (a flat image leaves it nothing to measure); use another tool"
@@ -116,51 +124,16 @@ def evaluate(
     return raw
 
 
-def evaluate_batch(
-    spec: ToolSpec,
-    parameters: Path | None,
-    running: Running,
-    pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.uint8] | None]],
-) -> list[float]:
-    """Run the tool on images (each with its reference or None) of one size at once; values in their order.
-
-    Raises ToolError as `evaluate` does, but returns what is not finite.
-    """
-    device = _resolve(running.device)
-    try:
-        with _pool(spec, parameters, device, running.load_timeout_s).borrow() as model, _quiet():
-            if (reason := load_failure(spec)) is not None:
-                raise ToolError(f"tool {spec.name!r}: {reason}")
-            # piq's SR-SIM scales an image's saliency by the largest of the batch.
-            parts = [pairs] if spec.library == "pyiqa" else [[pair] for pair in pairs]
-            return within(
-                running.timeout_s, lambda: [v for part in parts for v in _values(model, running.threads, device, part)]
-            )
-    except Overdue as error:
-        height, width = pairs[0][0].shape[:2]
-        _failures[spec.key] = reason = (
-            f"did not finish within {running.timeout_s:g} s on {width}x{height} pixels and is left out from here on "
-            "(tools.timeout_s)"
-        )
-        raise ToolError(f"tool {spec.name!r}: {reason}") from error
-
-
-def _values(
-    model: Callable[..., Any],
-    threads: int,
-    device: str,
-    pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.uint8] | None]],
-) -> list[float]:
+def _value(model: Callable[..., Any], threads: int, device: str, images: Sequence[NDArray[np.uint8]]) -> float:
     import torch
 
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
-    columns = [[p for p in column if p is not None] for column in zip(*pairs, strict=True)]
-    lent = [[TENSORS.get(pixels, device) for pixels in column] for column in columns if column]
-    raw = model(*(tensors[0] if len(tensors) == 1 else torch.cat(tensors) for tensors in lent))
-    for tensor in (t for tensors in lent for t in tensors):
+    tensors = [TENSORS.get(pixels, device) for pixels in images]
+    raw = model(*tensors)
+    for tensor in tensors:
         TENSORS.check(tensor)
-    return [float(value) for value in raw.reshape(-1).tolist()]
+    return float(raw.reshape(-1)[0])
 
 
 @cache
@@ -183,12 +156,12 @@ def _resolve(device: Device) -> str:
     return "cpu"
 
 
-def _pool(spec: ToolSpec, parameters: Path | None, device: str, load_timeout_s: float) -> Pool:
+def _pool(spec: ToolSpec, parameters: Path | None, device: str, load_timeout_s: float) -> _Pool:
     key = (spec.key, str(parameters or ""), device)
     with _lock:
         if key not in _pools:
             limit = 1 if device == "cuda" else os.cpu_count() or 1
-            _pools[key] = Pool(lambda: _made_within(load_timeout_s, spec, parameters, device), limit)
+            _pools[key] = _Pool(lambda: _made_within(load_timeout_s, spec, parameters, device), limit)
         return _pools[key]
 
 
@@ -196,118 +169,13 @@ def _made_within(seconds: float, spec: ToolSpec, parameters: Path | None, device
     if (reason := load_failure(spec)) is not None:
         raise ToolError(f"tool {spec.name!r}: {reason}")
     try:
-        return within(seconds, lambda: _made(spec, parameters, device))
+        return within(seconds, lambda: load(spec, parameters, device))
     except Overdue as error:
         give_up(spec)
-        _failures[spec.key] = reason = (
-            f"did not load within {seconds:g} s and is left out from here on (tools.load_timeout_s)"
-        )
-        raise ToolError(f"tool {spec.name!r}: {reason}") from error
-
-
-def _made(spec: ToolSpec, parameters: Path | None, device: str) -> Any:
-    with turn(spec):
-        return _make(spec, parameters, device)
+        why = f"did not load within {seconds:g} s and is left out from here on (tools.load_timeout_s)"
+        raise left_out(spec, why) from error
 
 
 def fetch(spec: ToolSpec, device: Device = "cpu") -> None:
     """Load a tool, downloading what it lacks to where pyiqa keeps it. Raises ToolError when that fails."""
-    _failures.pop(spec.key, None)
-    with turn(spec):
-        _make(spec, None, _resolve(device), fetch=True)
-
-
-def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool = False) -> Any:
-    library = _import(spec.library)
-    if spec.library == "piq":
-        return partial(getattr(library, spec.function), **spec.options)
-    try:
-        options: dict[str, Any] = dict(spec.options)
-        if parameters is not None and spec.needs == "parameters":
-            _check_parameters(parameters)
-            options["pretrained_model_path"] = str(parameters)
-        with building(spec, parameters, fetch=fetch), _quiet():
-            # Our tensors are in range; looking for their extremes takes longer than the fastest tools.
-            return library.create_metric(
-                spec.function, device=_torch_device(device), check_input_range=False, **options
-            )
-    except Exception as error:  # Border: whatever a third-party metric raises becomes one line.
-        _failures[spec.key] = reason = f"cannot be loaded ({_one_line(error)[:300]})"
-        logger.warning("tool %s: %s; it is left out from here on", spec.name, reason)
-        mend = "; connect to the network, or get its files elsewhere and name their folder in AGENTICIQA_PARAMS_DIR"
-        raise ToolError(f"tool {spec.name!r}: {reason}{mend if fetch else ''}") from error
-
-
-def _torch_device(device: str) -> "torch.device":
-    import torch
-
-    return torch.device(device)
-
-
-def _import(library: Library) -> Any:
-    if library in _failures:
-        raise ToolError(f"{library} {_failures[library]}")
-    try:
-        with _quiet():
-            module = importlib.import_module(library)
-    except Exception as error:  # Border: a torch and torchvision that do not match raise RuntimeError here.
-        _failures[library] = reason = _import_reason(library, error)
-        raise ToolError(f"{library} {reason}") from error
-    logging.getLogger(library).setLevel(logging.WARNING)
-    return module
-
-
-def _import_reason(library: Library, error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name == library:
-        return f"is not installed; install it with `pip install {library}`"
-    text = _one_line(error)
-    if "torchvision::" in text:
-        return (
-            f"cannot be imported: torch and torchvision are of different builds ({text}); reinstall both in one command"
-        )
-    return f"cannot be imported ({text}); reinstall it"
-
-
-def _check_parameters(path: Path) -> None:
-    """Open a parameter file without running code from it, before pyiqa does. Raises ToolError."""
-    import scipy.io
-    import torch
-
-    try:
-        if path.suffix == ".mat":
-            scipy.io.loadmat(str(path))
-        else:
-            torch.load(str(path), weights_only=True, map_location="cpu")
-    except Exception as error:  # Border: a damaged file raises anything.
-        raise ToolError(
-            f"parameter file {str(path)!r}: not plain numbers or damaged ({_one_line(error)[:80]}); get the original"
-        ) from error
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-_quiet_lock = threading.Lock()
-_quiet_users = 0
-_quiet_saved: "warnings.catch_warnings[None] | None" = None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence a library's warnings, for many threads at once: the last one out restores the filters."""
-    global _quiet_users, _quiet_saved
-    with _quiet_lock:
-        if _quiet_users == 0:
-            _quiet_saved = warnings.catch_warnings()
-            _quiet_saved.__enter__()
-            warnings.simplefilter("ignore")
-        _quiet_users += 1
-    try:
-        yield
-    finally:
-        with _quiet_lock:
-            _quiet_users -= 1
-            if _quiet_users == 0 and _quiet_saved is not None:
-                _quiet_saved.__exit__(None, None, None)
-                _quiet_saved = None
+    load(spec, None, _resolve(device), fetch=True)

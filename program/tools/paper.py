@@ -4,19 +4,23 @@ import math
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import yaml
 
-from program.errors import ToolError
-from program.tools.calibration import HIGHEST, LOWEST, Calibration
+from program.common.errors import ToolError
+from program.tools.calibration import Calibration
+from program.tools.maps import HIGHEST, LOWEST
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ("PaperCalibration", "PrintedMap", "faults", "printed_maps", "report_table")
+__all__ = ("PAPER", "PaperCalibration", "PrintedMap", "faults", "open_calibration", "printed_maps", "report_table")
 
+PAPER = "paper"
+"""In the place of a file: the maps that the paper prints."""
 _NEAR = 0.05
 """A map that ends this close to 1 or 5 counts as reaching it."""
 
@@ -70,6 +74,11 @@ class PaperCalibration(Calibration):
         if not math.isfinite(raw):
             raise ToolError(f"tool {tool_name!r}: raw value {raw} cannot be scored; use another tool")
         return min(HIGHEST, max(LOWEST, row.unclipped(raw)))
+
+
+def open_calibration(path: Path | None) -> Calibration:
+    """Return the calibration that the settings name: a file, `paper`, or None for the shipped one."""
+    return PaperCalibration() if str(path) == PAPER else Calibration.load(path)
 
 
 def faults() -> dict[str, dict[str, Any]]:

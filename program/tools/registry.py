@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from program.errors import SettingsError, ToolError, did_you_mean
+from program.common.errors import SettingsError, ToolError, did_you_mean
 from program.tools.strengths import Strength, Strengths
 from signatures.schemas import DistortionCategory, category_of
 

@@ -8,28 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from program.decoding import reduced_size, reduction
-from program.errors import InputError, ToolError
-from program.gate import single_flight
-from program.images import IMAGES, LARGE, Box, ImageRef, crop
-from program.settings import Settings
-from program.tools.cache import CacheState, Reading, ReadingKey, ReadingsCache
+from program.common.errors import InputError, ToolError
+from program.common.pool import single_flight
+from program.common.settings import Settings
+from program.images.store import LARGE, Box, ImageRef
+from program.tools.cache import CacheState, ReadingKey, ReadingsCache
 from program.tools.calibration import Calibration
-from program.tools.models import (
-    Device,
-    Running,
-    evaluate,
-    file_sha256,
-    library_version,
-    load_failure,
-    parameter_path,
-    resolved_device,
-)
+from program.tools.models import Device, Running, evaluate, load_failure, resolved_device
+from program.tools.paper import open_calibration
 from program.tools.registry import Mode, ToolRegistry, ToolSpec
-from program.tools.weights import what_is_missing
+from program.tools.target import Target, target_of
+from program.tools.weights import file_sha256, library_version, parameter_path, what_is_missing
 
 __all__ = ("LOAD_TIMEOUT_S", "TIMEOUT_S", "Measurement", "ReadingCounts", "ToolRunner")
 
@@ -54,27 +43,10 @@ class Measurement:
     """What this call took; next to nothing when cached."""
     cached: bool = False
     error: str | None = None
-    box_used: Box | None = None
+    box: Box | None = None
     """The pixels measured (the box asked for, grown to the tool's minimum size), or None for the whole image."""
     note: str | None = None
     """What was measured, where it is not the image as it is: averaged down, or against a resampled reference."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """What is measured: an image (and reference), which part of it, and how much averaged down."""
-
-    image: ImageRef
-    reference: ImageRef | None
-    box: Box | None
-    factor: int
-    at_most: int
-    note: str | None
-
-    def pixels(self, ref: ImageRef) -> NDArray[np.uint8]:
-        if self.box is None:
-            return IMAGES.pixels(ref, at_most=self.at_most)
-        return IMAGES.cut(ref, self.box, at_most=self.at_most)[0]
 
 
 class ReadingCounts(NamedTuple):
@@ -110,7 +82,7 @@ class ToolRunner:
         same names (see `ToolSettings`). Raises SettingsError for a malformed calibration.
         """
         self.registry = registry
-        self.calibration = calibration if isinstance(calibration, Calibration) else Calibration.load(calibration)
+        self.calibration = calibration if isinstance(calibration, Calibration) else open_calibration(calibration)
         self.params_dir = params_dir
         self._running = Running(device, threads, timeout_s, load_timeout_s)
         self._reduce_above_px, self._resize_reference = reduce_above_px, resize_reference
@@ -121,20 +93,9 @@ class ToolRunner:
     @classmethod
     def of(cls, settings: Settings, registry: ToolRegistry | None = None) -> "ToolRunner":
         """Return the runner that the settings ask for."""
-        tools = settings.tools
-        return cls(
-            registry or ToolRegistry.load(),
-            params_dir=tools.params_dir,
-            device=tools.device,
-            cache_dir=settings.cache_dir if tools.cache else None,
-            calibration=tools.calibration,
-            cache_mb=tools.cache_mb,
-            threads=tools.threads,
-            timeout_s=tools.timeout_s,
-            load_timeout_s=tools.load_timeout_s,
-            reduce_above_px=tools.reduce_above_px,
-            resize_reference=tools.resize_reference,
-        )
+        tools = dict(settings.tools)
+        cache_dir = settings.cache_dir if tools.pop("cache") else None
+        return cls(registry or ToolRegistry.load(), cache_dir=cache_dir, **tools)
 
     @property
     def cache_state(self) -> CacheState | None:
@@ -203,7 +164,9 @@ class ToolRunner:
         return replace(result, seconds=time.perf_counter() - started)
 
     def _read(self, spec: ToolSpec, image: ImageRef, reference: ImageRef | None, box: Box | None) -> Measurement:
-        target = self._target(spec, image, reference if spec.mode == "FR" else None, box)
+        target = target_of(
+            spec, image, reference, box, reduce_above_px=self._reduce_above_px, resize_reference=self._resize_reference
+        )
         reason = self.why_not(spec)
         if reason is not None:
             raise ToolError(f"tool {spec.name!r}: {reason}")
@@ -219,84 +182,26 @@ class ToolRunner:
             device=resolved_device(self._running.device),
             threads=self._running.threads,
         )
-        reading = self._cache.get(key)
-        cached = reading is not None
-        if reading is None:
+        raw, cached = self._cache.get(key), True
+        if raw is None:
             # Two threads that judge one image (a score and a question of it) must not both measure it.
             with single_flight(key):
-                reading = self._cache.get(key)
-                cached = reading is not None
-                if reading is None:
-                    reading = self._evaluate(spec, parameters, target)
-                    self._cache.put(key, reading)
-        return Measurement(tool=spec.name, raw=reading.raw, cached=cached, box_used=target.box, note=target.note)
+                raw = self._cache.get(key)
+                if raw is None:
+                    raw, cached = self._evaluate(spec, parameters, target), False
+                    self._cache.put(key, raw)
+        return Measurement(tool=spec.name, raw=raw, cached=cached, box=target.box, note=target.note)
 
-    def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: _Target) -> Reading:
-        pixels = target.pixels(target.image)
-        other = target.pixels(target.reference) if target.reference is not None else None
-        started = time.perf_counter()
-        raw = evaluate(spec, parameters, self._running, pixels, other)
-        return Reading(raw, time.perf_counter() - started)
-
-    def _target(self, spec: ToolSpec, image: ImageRef, reference: ImageRef | None, box: Box | None) -> _Target:
-        """Return what to measure. Raises ToolError where the pair or the image's size does not suit the tool."""
-        notes = []
-        if reference is not None and self._resize_reference:
-            given, reference = reference, IMAGES.resized(reference, image.width, image.height)
-            if reference is not given:
-                sizes = f"from {given.width}x{given.height} to {image.width}x{image.height}"
-                notes.append(f"reference {given.name!r} resampled {sizes}")
-        _check_pair(spec, image, reference)
-        used = _grown(spec, image, box)
-        width, height = (int(used[2] - used[0]), int(used[3] - used[1])) if used else (image.width, image.height)
-        factor = reduction(width, height, self._reduce_above_px)
-        if factor > 1:
-            size = reduced_size(width, height, factor)
-            if min(size) < spec.minimum_size_px:
-                raise ToolError(
-                    f"tool {spec.name!r}: {image.name!r} is measured at {size[0]}x{size[1]}, it needs at least "
-                    f"{spec.minimum_size_px} pixels a side; raise tools.reduce_above_px or use another tool"
-                )
-            notes.append(f"measured at {size[0]}x{size[1]}, each pixel the mean of {factor}x{factor}")
-        return _Target(image, reference, used, factor, self._reduce_above_px, "; ".join(notes) or None)
+    def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: Target) -> float:
+        image = target.pixels(target.image)
+        reference = target.pixels(target.reference) if target.reference is not None else None
+        return evaluate(spec, parameters, self._running, image, reference)
 
     def why_not(self, spec: ToolSpec) -> str | None:
         """Return why a tool cannot run here and what to do about it, or None when it can. Imports no torch."""
-        if library_version(spec.library) is None:
-            return f"{spec.library} is not installed; install it with `pip install {spec.library}`"
-        missing = what_is_missing(spec, self.params_dir)
-        if missing is not None:
-            return missing
-        return load_failure(spec)
+        return what_is_missing(spec, self.params_dir) or load_failure(spec)
 
     def _count(self, result: Measurement) -> None:
         field = "failed" if result.raw is None else "cached" if result.cached else "fresh"
         with self._lock:
             self._counts = self._counts._replace(**{field: getattr(self._counts, field) + 1})
-
-
-def _check_pair(spec: ToolSpec, image: ImageRef, reference: ImageRef | None) -> None:
-    if spec.mode == "NR":
-        return
-    if reference is None:
-        raise ToolError(f"tool {spec.name!r}: needs a reference image; give one or use a no-reference tool")
-    if (image.width, image.height) != (reference.width, reference.height):
-        raise ToolError(
-            f"reference {reference.name!r}: is {reference.width}x{reference.height}, image {image.name!r} is "
-            f"{image.width}x{image.height}; give a reference of the same size, or set tools.resize_reference"
-        )
-
-
-def _grown(spec: ToolSpec, image: ImageRef, box: Box | None) -> Box | None:
-    """Return the box to measure; None for the whole image. Raises when the image is smaller than the tool's minimum."""
-    if min(image.width, image.height) < spec.minimum_size_px:
-        raise ToolError(
-            f"tool {spec.name!r}: image {image.name!r} is {image.width}x{image.height}, it needs at least "
-            f"{spec.minimum_size_px} pixels a side; use a larger image or another tool"
-        )
-    if box is None:
-        return None
-    # A view of one pixel: the size decides, so nothing is decoded for a cached reading.
-    shape = np.broadcast_to(np.zeros(1, np.uint8), (image.height, image.width, 3))
-    used = crop(shape, box, minimum_px=spec.minimum_size_px)[1]
-    return None if used == (0, 0, image.width, image.height) else used

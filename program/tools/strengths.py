@@ -1,15 +1,13 @@
 """Measured strengths of the tools: |SRCC| with human scores, by distortion category, and on which data."""
 
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from program.errors import SettingsError
-from program.tools.calibration import Provenance
+from program.tools.stored import Provenance, Stored, read_stored
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
 if TYPE_CHECKING:
@@ -23,18 +21,14 @@ FEWEST = 8
 Agreement: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MeasuredStrength(_Stored):
+class MeasuredStrength(Stored):
     """|SRCC| over datasets (the mean where several have the category) and the images it rests on."""
 
     srcc: Agreement
     n: int = Field(ge=FEWEST)
 
 
-class Strength(_Stored):
+class Strength(Stored):
     """What one tool was measured to be good at."""
 
     library: str
@@ -46,7 +40,7 @@ class Strength(_Stored):
     by_category: dict[DistortionCategory, MeasuredStrength] = Field(default_factory=dict)
 
 
-class Strengths(_Stored):
+class Strengths(Stored):
     """A strengths file."""
 
     schema_version: Literal[1] = 1
@@ -56,19 +50,7 @@ class Strengths(_Stored):
     @classmethod
     def load(cls, path: Path | None = None) -> "Strengths":
         """Read a strengths file (the shipped one by default). Raises SettingsError naming the file and the key."""
-        origin = str(path) if path else "configs/strengths.json"
-        mend = "make it anew with `python -m program.calibrate DATA --strengths`"
-        try:
-            text = path.read_text("utf-8") if path else files("configs").joinpath("strengths.json").read_text("utf-8")
-            return cls.model_validate_json(text)
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"strengths file {origin!r}: cannot be read ({error}); {mend}") from error
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"])) or "the file"
-            raise SettingsError(
-                f"strengths file {origin!r}: {key}: {' '.join(first['msg'].split()).lower()}; {mend}"
-            ) from error
+        return read_stored(cls, "strengths", path)[0]
 
     def table(self, path: Path) -> "Table":
         """Return the figures as a table."""

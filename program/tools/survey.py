@@ -1,19 +1,115 @@
-"""Many images through many tools."""
+"""Many images through many tools, with what people said of the images."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from program.errors import ImageError
-from program.images import IMAGES
+from program.common.errors import ImageError
+from program.common.pool import in_order
+from program.images.store import IMAGES
 from program.tools.registry import ToolSpec
 from program.tools.runner import Measurement, ToolRunner
+from program.tools.stored import Provenance
+from signatures.schemas import DistortionCategory
 
-__all__ = ("Pair", "survey")
+__all__ = ("Labelled", "LabelledSet", "Pair", "Surveyed", "measure_all", "survey")
 
 Pair: TypeAlias = tuple[Path, Path | None]
 """An image and its reference, if it has one."""
+
+
+class Labelled(NamedTuple):
+    """An image with its human score on 1..5."""
+
+    image: Path
+    reference: Path | None
+    human: float
+    group: str | None = None
+    category: DistortionCategory | None = None
+    """Of a known distortion; None also for kinds outside the seven."""
+    authentic: bool = False
+    """A photograph as it was taken: nobody knows what is wrong with it."""
+    label_sd: float = 0.0
+    """Where `human` is a mean over other images: how far one image lies from it (standard deviation)."""
+
+
+class LabelledSet(NamedTuple):
+    """Labelled images of one dataset and split."""
+
+    name: str
+    manifest_sha256: str
+    split: str
+    samples: Sequence[Labelled]
+
+    @property
+    def source(self) -> str:
+        """How the files call it."""
+        return f"{self.name} ({self.split})"
+
+    def provenance(self) -> Provenance:
+        """Return what is told of it beside the figures."""
+        return Provenance(
+            dataset=self.name,
+            manifest_sha256=self.manifest_sha256,
+            split=self.split,
+            samples=len(self.samples),
+            groups=tuple(sorted({s.group for s in self.samples if s.group is not None}))[:50],
+            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """Readings of tools on datasets: one mapping by tool name per sample."""
+
+    datasets: Sequence[LabelledSet]
+    measured: Sequence[Sequence[Mapping[str, Measurement]]]
+    specs: Sequence[ToolSpec]
+    skipped: Mapping[str, str]
+    """Tools that cannot run here, and why."""
+
+    def readings(self, spec: ToolSpec) -> list[tuple[LabelledSet, Labelled, Measurement]]:
+        """Return a tool's readings, those on data it was trained on left out."""
+        return [
+            (data, sample, by_tool[spec.name])
+            for data, rows in zip(self.datasets, self.measured, strict=True)
+            if data.name.casefold() not in {name.casefold() for name in spec.trained_on}
+            for sample, by_tool in zip(data.samples, rows, strict=True)
+            if spec.name in by_tool
+        ]
+
+    def problems(self) -> tuple[str, ...]:
+        """Return the failed measurements, one line per tool with the first of them."""
+        lines = []
+        for spec in self.specs:
+            found = self.readings(spec)
+            failed = [m.error for _, _, m in found if m.raw is None]
+            if failed:
+                lines.append(f"{spec.name}: {len(failed)} of {len(found)} failed, the first: {failed[0]}")
+        return tuple(lines)
+
+
+def measure_all(
+    runner: ToolRunner,
+    datasets: Sequence[LabelledSet],
+    *,
+    names: Sequence[str] | None = None,
+    on_image: Callable[[], None] = lambda: None,
+) -> Surveyed:
+    """Run the ready tools (or the named ones) over labelled images. Expensive tools run only when named.
+
+    Raises ToolError for an unknown name.
+    """
+    missing = runner.unavailable()
+    affordable = [spec for spec in runner.registry.specs() if spec.cost != "expensive"]
+    wanted = [runner.registry.get(name) for name in names] if names else affordable
+    usable = [spec for spec in wanted if spec.name not in missing]
+    measured = [
+        survey(runner, usable, [(s.image, s.reference) for s in data.samples], on_image=on_image) for data in datasets
+    ]
+    return Surveyed(datasets, measured, usable, {s.name: missing[s.name] for s in wanted if s.name in missing})
 
 
 def survey(
@@ -41,5 +137,4 @@ def survey(
         finally:
             on_image()
 
-    with ThreadPoolExecutor(workers) as executor:
-        return list(executor.map(measure, pairs))
+    return in_order(measure, pairs, workers=workers)

@@ -1,17 +1,36 @@
-"""Files that tools need: which, where they lie here, and what to do where one is missing. Imports no torch."""
+"""Packages and files that tools need: where they lie here, and the mend where one is missing. Imports no torch."""
 
 import hashlib
 import importlib.util
 import os
 from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from program.tools.registry import ToolSpec
+from program.tools.registry import Library, ToolSpec
 
-__all__ = ("HUGGING_FACE", "file_sha256", "hub_folder", "main_file", "needed_files", "what_is_missing")
+__all__ = (
+    "HUGGING_FACE",
+    "file_sha256",
+    "hub_folder",
+    "library_version",
+    "needed_files",
+    "parameter_path",
+    "what_is_missing",
+)
 
 HUGGING_FACE = "hf:"
 """Begins the name of a Hugging Face repository among a tool's weights; the others lie below torch's hub folder."""
+
+
+@cache
+def library_version(library: Library) -> str | None:
+    """Return the installed version of a library of tools without importing it, or None."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
 
 
 def hub_folder() -> Path:
@@ -30,7 +49,7 @@ def needed_files(spec: ToolSpec, folders: Sequence[Path]) -> dict[str, Path | No
     return {place: _found(place, folders) for place in places}
 
 
-def main_file(spec: ToolSpec, params_dir: Path | None) -> Path | None:
+def parameter_path(spec: ToolSpec, params_dir: Path | None) -> Path | None:
     """Return the file that decides a tool's values: its parameter file or first weights; None where there is none."""
     found = needed_files(spec, [params_dir] if params_dir else [])
     return next((path for path in found.values() if path is not None and path.is_file()), None)
@@ -38,6 +57,8 @@ def main_file(spec: ToolSpec, params_dir: Path | None) -> Path | None:
 
 def what_is_missing(spec: ToolSpec, params_dir: Path | None) -> str | None:
     """Return which package or file a tool lacks here and the mend, in one line; None when it lacks nothing."""
+    if library_version(spec.library) is None:
+        return f"{spec.library} is not installed; install it with `pip install {spec.library}`"
     for module, requirement in spec.packages.items():
         if importlib.util.find_spec(module) is None:
             return f"needs the Python package {module!r}; install it with `pip install '{requirement}'`"

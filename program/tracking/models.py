@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from program.errors import InputError
+from program.common.errors import InputError
+from program.tracking.runs import reason
+from program.tracking.store import open_client, short_hash
 
 if TYPE_CHECKING:
     import pandas as pd
     from mlflow.entities.model_registry import RegisteredModel
     from mlflow.models import ModelSignature
 
-    from program.settings import Settings
+    from program.common.settings import Settings
     from program.tracking.runs import RunHandle
     from program.tracking.store import Tracker
 
@@ -66,11 +68,14 @@ def register(
     """Log a compiled program's folder as a served model of a run, and return its new version under a name.
 
     The model is this project's code with the folder as artifact: MLflow pickles nothing, and language models are
-    attached where it is loaded, from the settings and the environment there.
+    attached where it is loaded, from the settings and the environment there. Raises InputError for a name that cannot
+    be registered, and for a run that is not whole.
     """
     import mlflow
 
     check_name(name)
+    if run.run_id is None:
+        raise InputError(f"model {name!r}: the run it comes from is not whole")
     mlflow.set_tracking_uri(tracker.tracking_uri)
     mlflow.set_experiment(experiment_id=tracker.experiment_id)
     # It tells every step of checking the example.
@@ -85,10 +90,12 @@ def register(
             input_example=interface.example,
             pip_requirements=_requirements(),
         )
-    found = tracker.client.create_model_version(
-        _registered(tracker, name), logged.model_uri, run_id=run.run_id, tags=dict(tags), model_id=logged.model_id
+    if _registered(tracker, name) is None:
+        tracker.client.create_registered_model(name, description="AgenticIQA: judges the quality of an image.")
+    version = tracker.client.create_model_version(
+        name, logged.model_uri, run_id=run.run_id, tags=dict(tags), model_id=logged.model_id
     )
-    return Version(name, int(found.version))
+    return Version(name, int(version.version))
 
 
 def find_champion(tracker: "Tracker", name: str) -> Version | None:
@@ -96,7 +103,7 @@ def find_champion(tracker: "Tracker", name: str) -> Version | None:
 
     Raises InputError where the store does not say: a version must not lead because the champion could not be found.
     """
-    model = _found(tracker, name)
+    model = _registered(tracker, name)
     number = model.aliases.get(CHAMPION) if model is not None else None
     return Version(name, int(number)) if number is not None else None
 
@@ -113,8 +120,6 @@ def fetch(uri: str, settings: "Settings") -> Path:
     """
     from mlflow.exceptions import MlflowException
 
-    from program.tracking.store import open_client
-
     # A command line's Path has lost what it took for a doubled slash.
     match = _URI.fullmatch(uri)
     if match is None:
@@ -122,48 +127,38 @@ def fetch(uri: str, settings: "Settings") -> Path:
     name, alias, number = match["name"], match["alias"], match["version"]
     client, store = open_client(settings.mlruns_dir)
     try:
-        found = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, number)
+        version = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, number)
     except MlflowException as error:
-        reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f"program {uri!r}: not in the MLflow store {store!r} ({reason}); "
+            f"program {uri!r}: not in the MLflow store {store!r} ({reason(error)}); "
             "register one with `python -m program.compile --register NAME`"
         ) from error
-    return _copied(found, store, settings.cache_dir / "models")
+    return _copy(version, store, settings.cache_dir / "models")
 
 
-def _copied(found: Any, store: str, cache: Path) -> Path:
+def _copy(version: Any, store: str, cache: Path) -> Path:
     import mlflow
 
-    from program.tracking.store import short_hash
-
     # A name and number mean something else in another store: the creation time tells them apart.
-    kept = cache / f"{found.name}-{found.version}-{short_hash(f'{store} {found.creation_timestamp}')}"
-    if not (kept / "program.json").is_file():
+    copy = cache / f"{version.name}-{version.version}-{short_hash(f'{store} {version.creation_timestamp}')}"
+    if not (copy / "program.json").is_file():
         cache.mkdir(parents=True, exist_ok=True)
         mlflow.set_tracking_uri(store)
         with tempfile.TemporaryDirectory(dir=cache) as partial:
-            source = f"{SCHEME}{found.name}/{found.version}"
+            source = f"{SCHEME}{version.name}/{version.version}"
             try:
                 model = Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=partial))
                 (folder,) = [path.parent for path in model.glob("artifacts/*/program.json")]
             except (OSError, ValueError, mlflow.exceptions.MlflowException) as error:
-                reason = " ".join(str(error).split())[:200]
                 raise InputError(
-                    f"program {source!r}: its files cannot be read ({reason}); register it again"
+                    f"program {source!r}: its files cannot be read ({reason(error)}); register it again"
                 ) from error
-            shutil.rmtree(kept, ignore_errors=True)
-            folder.rename(kept)
-    return kept
+            shutil.rmtree(copy, ignore_errors=True)
+            folder.rename(copy)
+    return copy
 
 
-def _registered(tracker: "Tracker", name: str) -> str:
-    if _found(tracker, name) is None:
-        tracker.client.create_registered_model(name, description="AgenticIQA: judges the quality of an image.")
-    return name
-
-
-def _found(tracker: "Tracker", name: str) -> "RegisteredModel | None":
+def _registered(tracker: "Tracker", name: str) -> "RegisteredModel | None":
     from mlflow.exceptions import MlflowException
 
     try:
@@ -171,26 +166,14 @@ def _found(tracker: "Tracker", name: str) -> "RegisteredModel | None":
     except MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return None
-        reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f"model {name!r}: the MLflow store does not say whether it is there ({reason}); "
+            f"model {name!r}: the MLflow store does not say whether it is there ({reason(error)}); "
             "once it does, run the same command with --resume"
         ) from error
 
 
 def _requirements() -> list[str]:
     """Return what this project needs, at the versions installed here."""
-    pinned = []
-    for line in _declared():
-        name = re.split(r"[\s<>=!~;\[]", line, maxsplit=1)[0]
-        try:
-            pinned.append(f"{name}=={importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            pinned.append(line)
-    return pinned
-
-
-def _declared() -> list[str]:
     try:
         lines = importlib.metadata.requires("agentic-iqa") or []
     except importlib.metadata.PackageNotFoundError:
@@ -198,4 +181,13 @@ def _declared() -> list[str]:
 
         project = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))["project"]
         lines = [*project["dependencies"], *project["optional-dependencies"].get("serve", [])]
-    return [line for line in lines if "extra ==" not in line or "extra == 'serve'" in line.replace('"', "'")]
+    pins = []
+    for line in lines:
+        if "extra ==" in line and "extra == 'serve'" not in line.replace('"', "'"):
+            continue
+        name = re.split(r"[\s<>=!~;\[]", line, maxsplit=1)[0]
+        try:
+            pins.append(f"{name}=={importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            pins.append(line)
+    return pins

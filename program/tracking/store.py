@@ -1,26 +1,29 @@
-"""The MLflow store that runs are written into: a server or the local sqlite file, and the one instead of the other."""
+"""The MLflow store that runs are written into: a server, or the local sqlite file."""
 
 import contextlib
 import hashlib
 import logging
 import os
 import platform
-import re
 import shlex
 import signal
+import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from program.errors import InputError
-from program.tracking.runs import RunHandle
+from program.common.errors import InputError
+from program.common.redaction import redact
+from program.tracking.database import client_of, database_file, is_made, make_database
+from program.tracking.runs import RunHandle, reason
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 __all__ = ("Tracker", "experiment_name", "open_client", "short_hash")
 
+_ANOTHER = "set MLFLOW_TRACKING_URI or the mlruns folder"
 _PROCESS_TAG = "agentic_iqa.process"
 
 logger = logging.getLogger(__name__)
@@ -42,68 +45,46 @@ def experiment_name(data: str) -> str:
 def open_client(mlruns_dir: Path) -> "tuple[MlflowClient, str]":
     """Return a client of the store that exists, and its address; nothing is created. InputError where there is none."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or _own_store(mlruns_dir.resolve())
-    if uri.startswith("sqlite:") and not Path(uri.removeprefix("sqlite:///")).is_file():
-        raise InputError(f"MLflow store {uri!r}: does not exist; set MLFLOW_TRACKING_URI or the mlruns folder")
-    return _quiet_client(uri), uri
+    try:
+        there = not uri.startswith("sqlite:") or is_made(database_file(uri))
+    except sqlite3.Error as error:
+        raise InputError(f"MLflow store {uri!r}: cannot be read ({error}); {_ANOTHER}") from error
+    if not there:
+        raise InputError(f"MLflow store {uri!r}: does not exist; {_ANOTHER}")
+    return client_of(uri), uri
 
 
 class Tracker:
     """An MLflow experiment to write runs into.
 
     The store is `tracking_uri`, else the environment's MLFLOW_TRACKING_URI, else sqlite inside `mlruns_dir`.
-    A server that does not answer, at the start or later, is said once, and the runs go to the local store instead.
-    Raises InputError where the local store cannot be opened.
+    Raises InputError where that cannot be opened; one that breaks later costs its run (see RunHandle), and no error.
     """
 
     def __init__(self, mlruns_dir: Path, experiment: str, tracking_uri: str | None = None) -> None:
         self._folder = mlruns_dir.resolve()
         self.tracking_uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or _own_store(self._folder)
         self.experiment = experiment
+        self.remote = not self.tracking_uri.startswith("sqlite:")
+        """Whether the store is a server."""
         try:
-            self._open()
-        except Exception as error:  # border: MLflow, SQLAlchemy and the network each raise their own kinds
             if not self.remote:
-                raise InputError(
-                    f"MLflow store {self.tracking_uri!r} cannot be opened ({_reason(error)}); "
-                    "set MLFLOW_TRACKING_URI or the mlruns folder to another one"
-                ) from error
-            self.fall_back(error)
-
-    @property
-    def remote(self) -> bool:
-        """Whether the store in use is a server."""
-        return not self.tracking_uri.startswith("sqlite:")
-
-    @property
-    def client(self) -> "MlflowClient":
-        """MLflow's client of the store in use."""
-        return self._client
-
-    @property
-    def experiment_id(self) -> str:
-        """The experiment's id in the store in use."""
-        return self._experiment_id
-
-    def fall_back(self, error: Exception) -> None:
-        """Use the local store from now on, and say so; raises InputError where that cannot be opened either."""
-        server, self.tracking_uri = self.tracking_uri, _own_store(self._folder)
-        logger.warning(
-            "MLflow server %r does not answer (%s); the run is kept in the local store: %s",
-            server, _reason(error), self.ui_hint,
-        )  # fmt: skip
-        try:
-            self._open()
-        except Exception as second:  # border: as above
+                self._folder.mkdir(parents=True, exist_ok=True)
+                make_database(database_file(self.tracking_uri), self._folder / "artifacts")
+            self.client = client_of(self.tracking_uri)
+            self.experiment_id = self._open_experiment()
+            self._fail_abandoned_runs()
+        except Exception as error:  # border: MLflow, SQLAlchemy and the network each raise their own kinds
+            mend = "start that server, or unset MLFLOW_TRACKING_URI" if self.remote else f"{_ANOTHER} to another one"
             raise InputError(
-                f"MLflow store {self.tracking_uri!r} cannot be opened ({_reason(second)}), nor the server {server!r}; "
-                "start that server, or set the mlruns folder to another one"
-            ) from second
+                f"MLflow store {redact(self.tracking_uri)!r} cannot be opened ({reason(error)}); {mend}"
+            ) from error
 
     def create_run(self, name: str, tags: Mapping[str, str]) -> str:
         """Create a run and return its id."""
-        shown = {"mlflow.source.name": "agentic-iqa", "mlflow.source.type": "LOCAL"}
-        own = {**shown, **tags, _PROCESS_TAG: _process_name(os.getpid())}
-        return str(self._client.create_run(self._experiment_id, run_name=name, tags=own).info.run_id)
+        source = {"mlflow.source.name": "agentic-iqa", "mlflow.source.type": "LOCAL"}
+        all_tags = {**source, **tags, _PROCESS_TAG: _process_name(os.getpid())}
+        return str(self.client.create_run(self.experiment_id, run_name=name, tags=all_tags).info.run_id)
 
     @property
     def ui_hint(self) -> str:
@@ -121,15 +102,18 @@ class Tracker:
     def runs_url(self) -> str:
         """The page with the table of runs, once the UI is up; MLflow's front page shows chat traces instead."""
         server = self.tracking_uri.rstrip("/") if self.tracking_uri.startswith("http") else "http://127.0.0.1:5000"
-        return f"{server}/#/experiments/{self._experiment_id}/runs"
+        return f"{server}/#/experiments/{self.experiment_id}/runs"
 
     @contextlib.contextmanager
-    def run(self, name: str, tags: Mapping[str, str] | None = None) -> Iterator[RunHandle]:
+    def run(
+        self, name: str, tags: Mapping[str, str] | None = None, *, result: str = "the result is printed"
+    ) -> Iterator[RunHandle]:
         """Yield a handle on a new run; it ends FINISHED, or FAILED when the block is left by any exception.
 
-        SIGTERM counts as one. A run whose process was killed outright is marked FAILED by the next Tracker.
+        SIGTERM counts as one. A run whose process was killed outright is marked FAILED by the next Tracker. Where the
+        store breaks, a warning says with `result` where to find what the run is about.
         """
-        handle = RunHandle(self, name, tags or {})
+        handle = RunHandle(self, name, tags or {}, result)
         status = "FAILED"
         try:
             with _sigterm_as_exit():
@@ -138,62 +122,34 @@ class Tracker:
         finally:
             handle.terminate(status)
 
-    def _open(self) -> None:
-        if not self.remote:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        self._client = _quiet_client(self.tracking_uri)
-        self._experiment_id = self._open_experiment()
-        self._fail_abandoned_runs()
-
     def _open_experiment(self) -> str:
-        found = self._client.get_experiment_by_name(self.experiment)
-        if found is not None:
-            if found.lifecycle_stage == "deleted":
-                self._client.restore_experiment(found.experiment_id)
-            return str(found.experiment_id)
-        # Without a location of its own MLflow would write artifacts into the current folder.
-        location = (self._folder / "artifacts").as_uri() if not self.remote else None
-        try:
-            return str(self._client.create_experiment(self.experiment, artifact_location=location))
-        except Exception:
-            found = self._client.get_experiment_by_name(self.experiment)  # another process was faster
-            if found is None:
-                raise
-            return str(found.experiment_id)
+        experiment = self.client.get_experiment_by_name(self.experiment)
+        if experiment is None:
+            # Without a location of its own MLflow would write artifacts into the current folder.
+            location = (self._folder / "artifacts").as_uri() if not self.remote else None
+            try:
+                return str(self.client.create_experiment(self.experiment, artifact_location=location))
+            except Exception:
+                experiment = self.client.get_experiment_by_name(self.experiment)  # another process was faster
+                if experiment is None:
+                    raise
+        if experiment.lifecycle_stage == "deleted":
+            self.client.restore_experiment(experiment.experiment_id)
+        return str(experiment.experiment_id)
 
     def _fail_abandoned_runs(self) -> None:
         if self.remote or os.name == "nt":  # pids mean nothing elsewhere; os.kill(pid, 0) kills on Windows
             return
-        for run in self._client.search_runs([self._experiment_id], "attributes.status = 'RUNNING'"):
+        for run in self.client.search_runs([self.experiment_id], "attributes.status = 'RUNNING'"):
             process = run.data.tags.get(_PROCESS_TAG, "")
-            machine, _, rest = process.partition(":")
-            pid = rest.partition(":")[0]
+            machine, pid, _ = f"{process}::".split(":", maxsplit=2)
             if machine == _machine() and pid.isdigit() and _process_name(int(pid)) != process:
                 logger.warning("run %s was killed before it ended; marked as FAILED", run.info.run_name)
-                self._client.set_terminated(run.info.run_id, "FAILED")
+                self.client.set_terminated(run.info.run_id, "FAILED")
 
 
 def _own_store(folder: Path) -> str:
     return f"sqlite:///{(folder / 'mlflow.db').as_posix()}"
-
-
-def _quiet_client(tracking_uri: str) -> "MlflowClient":
-    """Return a client, without telemetry, long waits for dead servers or a first-time flood of messages."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    from mlflow import MlflowClient  # importing configures MLflow's loggers, so they are hushed after it
-
-    for noisy in ("alembic", "mlflow.store.db.utils"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    return MlflowClient(tracking_uri=tracking_uri)
-
-
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    # Of urllib3's account of its retries only what the system said is of use.
-    said = re.search(r"Max retries exceeded.*\[Errno -?\d+\] ([\w ]+)", text)
-    return said[1] if said else text[:200]
 
 
 @contextlib.contextmanager

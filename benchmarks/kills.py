@@ -1,0 +1,196 @@
+"""First runs that are stopped at any moment, and what the next run makes of it: `python -m benchmarks.kills DIR`.
+
+Each sequence begins in empty folders (cache, MLflow store, program), stops the first run at a moment drawn uniformly
+over the time an uninterrupted one takes, by SIGKILL or by Ctrl-C to its whole process group, and runs it again, with
+--resume where there is something to resume. The next run must end with exit code 0 and the figures of the
+uninterrupted one. Commands: evaluate and compile on a small manifest, and the making of a part of the quickstart data.
+
+DIR keeps a line for each sequence, so that a stopped benchmark goes on; another DIR begins anew.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from data.manifest import Sample, read_manifest, write_manifest
+from data.photographs import PHOTOGRAPHS
+from data.quickstart import QuickstartPlan, build_quickstart
+
+ROOT = Path(__file__).resolve().parents[1]
+SETTINGS = """
+compile: {train_scoring: 10, train_mcq: 4, validation_scoring: 10, validation_mcq: 4, rerank: 1}
+optimizers: {embedded: {random-search: {demos: 4, starts: 2, steps: 1, search_samples: 10}}}
+"""
+PLAN = QuickstartPlan(
+    photographs=tuple(
+        name for split in ("train", "validation", "test")
+        for name in islice((name for name, photograph in PHOTOGRAPHS.items() if photograph.split == split), 2)
+    ), levels=(1, 3, 5),
+)  # fmt: skip
+LIMIT_S = 600
+FIGURES = ("srcc", "plcc", "krcc", "rmse", "accuracy")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what is missing of the benchmark; exit code 1 where a next run failed or gave other figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kills", description=str(__doc__).split("\n")[0])
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="SIGKILLs for each command")
+    parser.add_argument("--interrupts", type=int, default=10, metavar="N", help="Ctrl-Cs for each command")
+    parser.add_argument("--commands", default="evaluate,compile,quickstart", metavar="NAMES")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args(argv)
+    # In the background of a shell Ctrl-C is ignored, and children would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    folder = arguments.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "settings.yaml").write_text(SETTINGS, "utf-8")
+    write_manifest(folder / "manifest.jsonl", _few(build_quickstart(folder / "made", plan=PLAN, progress=False)))
+    log = folder / "sequences.jsonl"
+    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.is_file() else []
+    for command in arguments.commands.split(","):
+        past = {(line["signal"], line["number"]): line for line in lines if line["command"] == command}
+        usual = past.get(("", 0)) or _noted(log, lines, _usual(command, folder))
+        for name, count in (("SIGKILL", arguments.kills), ("SIGINT", arguments.interrupts)):
+            for number in range(count):
+                if (name, number) not in past:
+                    generator = random.Random(f"{arguments.seed} {command} {name} {number}")
+                    moment = generator.uniform(0, usual["seconds"])
+                    line = _sequence(command, name, moment, folder, usual["figures"])
+                    _noted(log, lines, {"command": command, "signal": name, "number": number, **line})
+    return _report(lines)
+
+
+def _few(manifest: Path) -> Iterator[Sample]:
+    """Yield the first scoring samples and questions of each split."""
+    wanted = Counter({(split, task): count for split in ("train", "validation", "test")
+                      for task, count in (("scoring", 10), ("mcq", 4))})  # fmt: skip
+    for sample in read_manifest(manifest):
+        wanted[sample.split, sample.task] -= 1
+        if wanted[sample.split, sample.task] >= 0:
+            yield sample
+
+
+def _words(command: str, folder: Path, run: Path) -> list[str]:
+    python = [sys.executable, "-m"]
+    if command == "quickstart":
+        code = (
+            "from pathlib import Path; from benchmarks.kills import PLAN, build_quickstart; "
+            f"build_quickstart(Path({str(run / 'cache')!r}), plan=PLAN)"
+        )
+        return [sys.executable, "-c", code]
+    shared = ["--config", str(folder / "settings.yaml"), "--json"]
+    if command == "evaluate":
+        resume = ["--resume"] if any((run / "cache").glob("evaluations/*")) else []
+        return [*python, "program.evaluate", str(folder / "manifest.jsonl"), *shared, *resume]
+    resume = ["--resume"] if (run / "program" / "run.json").is_file() else []
+    out = ["--data", str(folder / "manifest.jsonl"), "--out", str(run / "program")]
+    return [*python, "program.compile", *out, *shared, *resume]
+
+
+@contextlib.contextmanager
+def _started(command: str, folder: Path, run: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command in a process group of its own; its output lies in `run`."""
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "AGENTICIQA_CACHE_DIR": str(run / "cache"),
+        "AGENTICIQA_MLRUNS_DIR": str(run / "mlruns"), "DSPY_CACHEDIR": str(run / "dspy"),
+    }  # fmt: skip
+    with (run / "output").open("wb") as output, (run / "errors").open("wb") as errors:
+        process = subprocess.Popen(_words(command, folder, run), cwd=ROOT, env=environment, stdout=output,
+                                   stderr=errors, start_new_session=True)  # fmt: skip
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _whole(command: str, folder: Path, run: Path) -> tuple[int, dict[str, Any] | None]:
+    """Run a command to its end; return its exit code and what it found."""
+    with _started(command, folder, run) as process:
+        code = process.wait(LIMIT_S)
+    return code, _figures(command, run) if code == 0 else None
+
+
+def _figures(command: str, run: Path) -> dict[str, Any]:
+    if command == "quickstart":
+        (made,) = (run / "cache").glob("quickstart-*")
+        files = sorted(path for path in made.rglob("*") if path.is_file())
+        return {str(path.relative_to(made)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    found = json.loads((run / "output").read_text("utf-8"))
+    records = {"": found} if command == "evaluate" else {name: found[name] for name in ("uncompiled", "compiled")}
+    return {f"{name} {figure}".strip(): record[figure] for name, record in records.items() for figure in FIGURES}
+
+
+@contextlib.contextmanager
+def _fresh(folder: Path) -> Iterator[Path]:
+    run = folder / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    run.mkdir()
+    yield run
+
+
+def _usual(command: str, folder: Path) -> dict[str, Any]:
+    with _fresh(folder) as run:
+        started = time.perf_counter()
+        code, figures = _whole(command, folder, run)
+        if figures is None:
+            raise SystemExit(f"{command}: exit code {code} uninterrupted; see {run / 'errors'}")
+        seconds = time.perf_counter() - started
+    return {"command": command, "signal": "", "number": 0, "seconds": seconds, "figures": figures, "fault": None}
+
+
+def _sequence(command: str, name: str, moment: float, folder: Path, usual: dict[str, Any]) -> dict[str, Any]:
+    with _fresh(folder) as run:
+        with _started(command, folder, run) as process:
+            stopped = None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                stopped = process.wait(moment)
+            if stopped is None:
+                os.killpg(process.pid, signal.Signals[name])
+                stopped = process.wait(60)
+        code, figures = _whole(command, folder, run)
+        fault = None
+        if figures is None:
+            fault = f"exit code {code}: {(run / 'errors').read_text('utf-8', 'replace').strip()[-300:]}"
+        elif figures != usual:
+            fault = f"other figures: {[key for key in usual if usual[key] != figures.get(key)]}"
+    return {"moment": round(moment, 3), "stopped": stopped, "fault": fault}
+
+
+def _noted(log: Path, lines: list[dict[str, Any]], line: dict[str, Any]) -> dict[str, Any]:
+    lines.append(line)
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    return line
+
+
+def _report(lines: list[dict[str, Any]]) -> int:
+    stops = [line for line in lines if line["signal"]]
+    print(f"{'command':12}{'stopped by':12}{'runs':>6}{'ended before':>14}{'next run well':>15}")
+    for command, name in dict.fromkeys((line["command"], line["signal"]) for line in stops):
+        group = [line for line in stops if (line["command"], line["signal"]) == (command, name)]
+        early, well = sum(line["stopped"] == 0 for line in group), sum(line["fault"] is None for line in group)
+        print(f"{command:12}{name:12}{len(group):6}{early:14}{well:15}")
+    faults = [line for line in stops if line["fault"]]
+    for line in faults:
+        print(f"{line['command']} {line['signal']} at {line['moment']} s: {line['fault']}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The log of a compile and its best candidate so far: whatever ends the process, both are in the program's folder.
+
+`run.json` says what is being compiled, `candidates.jsonl` gets a line as each candidate is scored, `program.json` and
+`images/` are the best one so far. A resumed compile reads the scores of the candidates it meets again from the log;
+answers of paid models come from the LM cache. No state of an optimizer is stored, so none is loaded.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from optimizers.scores import Candidate
+from program.agent.loop import AgenticIQA
+from program.agent.saving import save
+from program.common.errors import InputError
+from program.common.files import write_whole
+from program.common.linelog import LineLog
+
+__all__ = ("CompileLog", "folder_lock", "run_key")
+
+_LOGS = ("run.json", "candidates.jsonl")
+"""Files of a program's folder that outlive its replacement by a better candidate."""
+_MEND = "give another --out"
+_UNSCORED = float("-inf")
+
+
+def run_key(parts: Mapping[str, Any]) -> dict[str, str]:
+    """Return a short hash of each part that a compile's candidates depend on (data, program, objective, seed, ...)."""
+    return {name: hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+            for name, value in parts.items()}  # fmt: skip
+
+
+def folder_lock(folder: Path) -> LineLog:
+    """Return the lock on a program's folder, to be removed in the end; InputError where another compile has it.
+
+    It lies beside the folder, which every better candidate replaces.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return LineLog(folder.with_name(f".{folder.name}.lock"), mend=_MEND, name=f"folder {str(folder)!r}")
+
+
+class CompileLog:
+    """Writes the log of one compile into its folder, which no other compile writes until `close`.
+
+    Thread-safe where the caller calls from one thread at a time.
+    """
+
+    def __init__(self, folder: Path, key: Mapping[str, str], *, resume: bool = False) -> None:
+        """Lock the folder, and read what is there where the same compile goes on; nothing is written before `begin`.
+
+        Raises InputError where another compile writes it, where there is nothing to resume, or where that was begun on
+        something else.
+        """
+        self.folder, self._key, self._resume = folder, dict(key), resume
+        self.scores: dict[str, float] = {}
+        """Search scores by candidate digest, of the compile that is resumed."""
+        self.curve: list[tuple[str, float, float]] = []
+        """Candidate, its score and the best score so far, in the order they were scored."""
+        self._lm = dspy.settings.lm
+        """What plays every role, if anything: an optimizer scores its candidates with another model set there."""
+        self._started = time.perf_counter()
+        self._saved_score = _UNSCORED
+        """Search score of the program in the folder; a finished compile's, which nothing beats, is infinite."""
+        self._lock = folder_lock(folder)
+        try:
+            if resume:
+                self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, program: AgenticIQA) -> None:
+        """Save the uncompiled program, which the folder holds until something is better.
+
+        Where a compile goes on, the folder holds the best candidate of before until then.
+        """
+        if self._saved_score == _UNSCORED:
+            record = {"chosen": "uncompiled", "finished": False}
+            save(
+                program, self.folder, record=record, keep=_LOGS if self._resume else (), files=self._run(finished=False)
+            )
+        else:
+            write_whole(self.folder / "run.json", self._run(finished=False)["run.json"])
+
+    def close(self) -> None:
+        """Let another compile have the folder."""
+        self._lock.remove()
+
+    def scored(self, candidate: Candidate) -> None:
+        """Log a candidate with its search score (higher is better); the best so far becomes the folder's program."""
+        score, program = float(candidate.search_score or 0.0), candidate.program
+        best = max((b for _, _, b in self.curve), default=_UNSCORED)
+        self.curve.append((candidate.name, score, max(best, score)))
+        if score > max(best, self._saved_score):
+            record = {"chosen": candidate.name, "search_score": score, "finished": False}
+            with dspy.context(lm=self._lm):
+                save(program, self.folder, record=record, keep=_LOGS)
+        # After the program, so that whatever ends the process in between, the folder holds the best that was logged.
+        demos = {name: len(p.demos) for name, p in program.named_predictors() if p.demos}
+        self.note("candidate", name=candidate.name, digest=candidate.digest, score=round(score, 6), best=score > best,
+                  demos=demos)  # fmt: skip
+
+    def note(self, event: str, **facts: Any) -> None:
+        """Append one line to candidates.jsonl."""
+        line = {"event": event, "seconds": round(time.perf_counter() - self._started, 2), **facts}
+        with closing(self._lines()) as log:
+            log.append(json.dumps(line, ensure_ascii=False))
+
+    def finished(self, program: AgenticIQA, record: Mapping[str, Any], files: Mapping[str, str] | None = None) -> None:
+        """Save the chosen program with its record and further files, and mark the compile as done."""
+        files = {**(files or {}), **self._run(finished=True)}
+        save(program, self.folder, record={**record, "finished": True}, keep=_LOGS, files=files)
+
+    def _lines(self) -> LineLog:
+        return LineLog(self.folder / "candidates.jsonl", mend=_MEND)
+
+    def _run(self, *, finished: bool) -> dict[str, str]:
+        return {"run.json": json.dumps({"key": self._key, "finished": finished}, indent=1) + "\n"}
+
+    def _read(self) -> None:
+        name = repr(str(self.folder))
+        try:
+            begun = dict(json.loads((self.folder / "run.json").read_text("utf-8"))["key"])
+        except FileNotFoundError:
+            raise InputError(f"folder {name}: no compile was begun there; start it without --resume") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"folder {name}: its log cannot be read ({error}); start without --resume") from error
+        changed = [part for part in {**begun, **self._key} if begun.get(part) != self._key.get(part)]
+        if changed:
+            raise InputError(
+                f"folder {name}: that compile had another {', '.join(changed)}; "
+                "start without --resume, or undo the change"
+            )
+        with closing(self._lines()) as log:
+            for line in log.lines():
+                with suppress(ValueError):  # half a line that an earlier version wrote on behind
+                    entry = json.loads(line)
+                    if entry.get("event") == "candidate":
+                        self.scores[entry["digest"]] = float(entry["score"])
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # it is written anew
+            record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
+            self._saved_score = float("inf") if record.get("finished") else float(record.get("search_score", "-inf"))

@@ -1,0 +1,145 @@
+"""Samples as an optimizer's examples, and one pass of the program over them for its questions and evidence."""
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import dspy
+
+from data.manifest import Sample
+from data.splits import group_of
+from optimizers.demos import LabelledDemo
+from optimizers.labels import distortion_truth, labelled_demos, plan_by_rule
+from optimizers.store import Questions, Store
+from optimizers.student import Gathered, inputs_key
+from program.agent.loop import DEFAULT_QUERY, AgenticIQA
+from program.agent.state import AssessmentState
+from program.common.errors import InputError
+from program.common.pool import in_order
+from program.images.store import IMAGES
+from program.lms.budget import BudgetSpent
+
+__all__ = ("ExampleSet", "choose_samples", "gather", "to_example")
+
+logger = logging.getLogger(__name__)
+
+PROGRAM_INPUTS = ("image", "query", "reference", "options", "regions")
+
+
+@dataclass
+class ExampleSet:
+    """What one pass over samples gave."""
+
+    samples: Sequence[Sample] = ()
+    examples: list[dspy.Example] = field(default_factory=list)
+    """The program's inputs with everything known of the sample."""
+    demos: dict[str, list[LabelledDemo]] = field(default_factory=dict)
+    """By predictor: a question it was asked and the answer people, rules or measured strengths give."""
+    gathered: Gathered = field(default_factory=dict)
+    runs: int = 0
+    """Program runs that this took."""
+
+    @property
+    def shares_content(self) -> bool:
+        """Whether many samples show the same photograph: then one says too much of another to be scored on it."""
+        groups = {example.group for example in self.examples}
+        return 2 * len(groups) <= len(self.examples)
+
+
+def choose_samples(samples: Iterable[Sample], *, scoring: int, mcq: int, seed: int) -> list[Sample]:
+    """Return at most so many scoring and multiple-choice samples, spread evenly over the distortions, seeded."""
+    chosen: list[Sample] = []
+    pool = sorted(samples, key=lambda s: s.id)
+    for task, count in (("scoring", scoring), ("mcq", mcq)):
+        of_task = [sample for sample in pool if sample.task == task]
+        random.Random(f"{seed}/{task}").shuffle(of_task)
+        turn: dict[str, int] = {}
+        ranked = []
+        for place, sample in enumerate(of_task):
+            kind = sample.distortion or ""
+            turn[kind] = turn.get(kind, 0) + 1
+            ranked.append((turn[kind], place))
+        chosen += [of_task[place] for _, place in sorted(ranked)[:count]]
+    return chosen
+
+
+def to_example(sample: Sample) -> dspy.Example:
+    """Return a sample as an optimizer's example: the program's inputs and what is known, images as references."""
+    fields: dict[str, Any] = {
+        "id": sample.id,
+        "group": group_of(sample),
+        "image": dspy.Image(IMAGES.add(sample.image).url),
+        "query": sample.query or DEFAULT_QUERY,
+    }
+    if sample.reference is not None:
+        fields["reference"] = dspy.Image(IMAGES.add(sample.reference).url)
+    if sample.options:
+        fields["options"] = sample.options
+        fields["answer"] = sample.answer
+    else:
+        fields["quality"] = sample.quality
+        if sample.mos_std is not None:
+            low, high = sample.mos_range
+            fields["quality_std"] = 4 * sample.mos_std / (high - low)
+    if sample.regions:
+        fields["regions"] = sample.regions
+    truth = distortion_truth(sample)
+    if truth is not None:
+        fields["distortion_truth"] = truth
+    return dspy.Example(**fields).with_inputs(*(name for name in PROGRAM_INPUTS if name in fields))
+
+
+def gather(
+    program: AgenticIQA, samples: Sequence[Sample], *, workers: int, advance: Callable[[], None] = lambda: None,
+    store: Store | None = None,
+) -> ExampleSet:  # fmt: skip
+    """Run the program once over the samples and return what it was asked, with the right answers.
+
+    What is in the store is not run again. A sample that cannot be assessed is left out with a warning. Raises
+    InputError when none is left.
+    """
+    names = {id(predictor): name for name, predictor in program.named_predictors()}
+    store = store or Store()
+    example_set = ExampleSet(samples)
+
+    def run(sample: Sample) -> tuple[dspy.Example, AssessmentState, Questions, bool] | None:
+        try:
+            example = to_example(sample)
+            stored = store.evidence(sample)
+            if stored is not None:
+                return example, *stored, False
+            # Each thread gets a trace of its own: what was really asked, role by role.
+            with dspy.context(trace=[]):
+                result = program(**example.inputs())
+                questions = [(names[id(p)], dict(inputs)) for p, inputs, _ in dspy.settings.trace if id(p) in names]
+        except BudgetSpent:
+            raise
+        except InputError as error:
+            logger.warning("sample %r left out of teaching: %s", sample.id, error)
+            return None
+        finally:
+            advance()
+        store.put_evidence(sample, result.state, questions)
+        return example, result.state, questions, True
+
+    for sample, of_sample in zip(samples, in_order(run, samples, workers=workers), strict=True):
+        if of_sample is None:
+            example_set.runs += 1
+            continue
+        example, state, questions, is_new = of_sample
+        example_set.runs += is_new
+        example_set.gathered[inputs_key(example.inputs())] = state
+        for demo in labelled_demos(sample, example, questions, program.resources):
+            example_set.demos.setdefault(demo.predictor, []).append(demo)
+        rule = plan_by_rule(questions, program.resources)
+        example_set.examples.append(
+            example.copy(**({"plan_by_rule": rule} if rule else {})).with_inputs(*example.inputs())
+        )
+    if not example_set.examples:
+        raise InputError("training samples: none could be assessed; run python -m data.check on the manifest")
+    for name, demos in example_set.demos.items():
+        # One demo of each question: a plan asked for four hundred images is asked once.
+        example_set.demos[name] = list({demo.key: demo for demo in reversed(demos)}.values())[::-1]
+    return example_set

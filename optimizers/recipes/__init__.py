@@ -1,0 +1,115 @@
+"""Optimizers, one file each: what it needs, the most it may ask, and how it runs.
+
+A new one is a file `optimizers/recipes/my_own.py` that holds a `RECIPE`; `--optimizer my-own` then runs it, on a budget
+under its name in configs/optimizers.yaml.
+"""
+
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Literal
+
+from optimizers.scores import Candidate
+from optimizers.search import Search
+from program.common.errors import InputError, did_you_mean
+from program.common.settings import RecipeSettings
+
+__all__ = ("Bound", "Recipe", "Sizes", "recipe_named", "recipe_names")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Samples of train and validation that a compile draws, and predictors that it teaches."""
+
+    train: int
+    validation: int
+    predictors: int
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The most that a recipe can need: program runs, reflection calls and candidates.
+
+    A reflection call counts twice, as a reply that cannot be read is asked for once more.
+    """
+
+    runs: int
+    reflections: int = 0
+    candidates: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One optimizer."""
+
+    name: str
+    run: Callable[[Search], list[Candidate]]
+    """Proposes candidates, best first; the search's student is not changed."""
+    bound: Callable[[RecipeSettings, Sizes], Bound]
+    """What the printed plan says: calls have to stay below it."""
+    reflects: bool = False
+    """Asks a language model for instructions; then `Search.reflection` is one, and `Search.scored` has examples."""
+    teaches: Literal["demos", "instructions", "fusion"] = "demos"
+    """What it changes before all. The embedded expert reads no instructions."""
+    takes_teacher: bool = False
+    """Can take demos from a teacher's answers."""
+    package: str | None = None
+    """A package beyond the project's own that it needs."""
+    scored_on: Literal["train", "validation"] = "validation"
+    """Which examples give its candidates their search score."""
+    runs_whole_program: bool = False
+    """Whether the Planner and the Executor are run again, too."""
+    least: Callable[[RecipeSettings], int] = lambda budget: 2
+    """Training samples that it needs; scoring ones for a fusion."""
+    least_validation: int = 0
+    """Scoring samples of validation that it needs."""
+    gains_clearly: bool = False
+    """Whether it has to gain more than a step on validation (see selection.py)."""
+
+    def check(self, *, embedded: bool, reflection: Callable[[], object | None], teacher: bool) -> None:
+        """Raise InputError where it lacks what it needs on this machine; `reflection` gives the model that writes."""
+        if self.teaches == "instructions" and embedded:
+            raise InputError(
+                f"optimizer {self.name!r}: rewrites instructions, which the embedded expert does not read; "
+                "use random-search, or give a language model with --lm"
+            )
+        if self.reflects and reflection() is None:
+            raise InputError(
+                f"optimizer {self.name!r}: needs a language model that writes instructions; "
+                "give --reflection-lm PROVIDER/MODEL"
+            )
+        if self.package is not None and find_spec(self.package) is None:
+            raise InputError(
+                f"optimizer {self.name!r}: needs the package {self.package}; install it with pip install {self.package}"
+            )
+        if teacher and not self.takes_teacher and self.teaches != "fusion":
+            able = ", ".join(name for name in recipe_names() if recipe_named(name).takes_teacher)
+            raise InputError(f"--teacher-lm: optimizer {self.name!r} takes no demos from a teacher; use {able}")
+
+    def check_data(self, budget: RecipeSettings, train: int, validation: int) -> None:
+        """Raise InputError where it would find too few samples."""
+        least = self.least(budget)
+        if train < least:
+            raise InputError(
+                f"optimizer {self.name!r}: {train} training sample(s); give at least {least} in the split 'train'"
+            )
+        if validation < self.least_validation:
+            raise InputError(
+                f"optimizer {self.name!r}: {validation} scored validation sample(s); "
+                f"give at least {self.least_validation}"
+            )
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Return the names of all recipes, in alphabetical order."""
+    return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))
+
+
+def recipe_named(name: str) -> Recipe:
+    """Return a recipe; InputError for an unknown name."""
+    if name not in recipe_names():
+        raise InputError(f"optimizer {name!r}: unknown{did_you_mean(name, recipe_names())}")
+    recipe: Recipe = import_module(f"{__name__}.{name.replace('-', '_')}").RECIPE
+    return recipe

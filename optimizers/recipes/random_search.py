@@ -1,0 +1,92 @@
+"""Search over sets of demos: varied starts, then the best one changed a little, and a little less each time.
+
+Scored on the training samples whose photograph no demo of the candidate shows, so the validation samples stay fresh for
+choosing. Where most samples share their photographs, too few would be left, and the validation samples score instead.
+"""
+
+import random
+
+from optimizers.demos import STRATEGIES, Places, choose_demos, demo_count, image_url, with_demos
+from optimizers.recipes import Bound, Recipe, Sizes
+from optimizers.scores import Candidate
+from optimizers.search import Search
+from optimizers.student import Student
+from program.common.settings import RecipeSettings
+
+
+class _DemoSearch:
+    """One seeded search; `run` returns every distinct candidate, best first."""
+
+    def __init__(self, search: Search) -> None:
+        self._search, train, budget = search, search.train, search.budget
+        self._demos = {name: train.demos[name] for name in search.student.names if train.demos.get(name)}
+        self._counts = {name: demo_count(name, demos, budget) for name, demos in self._demos.items()}
+        self._rng = random.Random(search.seed)
+        self._groups = {example.image.url: example.group for example in train.examples}
+        fresh = not train.shares_content and len(train.examples) >= 2 * max(self._counts.values(), default=0) + 10
+        pool = list(train.examples if fresh else search.validation.examples)
+        self._rng.shuffle(pool)
+        self._pool = pool[: budget.search_samples]
+        self._tried: dict[str, tuple[Candidate, float, Places]] = {}
+        """By digest: a candidate, its score, and its demos where they were chosen here."""
+
+    def run(self) -> list[Candidate]:
+        """Return the candidates, a bootstrapped one among them if the budget has demos for it."""
+        search, budget = self._search, self._search.budget
+        if budget.bootstrapped:
+            # Only a recipe with such a budget loads DSPy's optimizer.
+            from optimizers.recipes.bootstrap import bootstrapped
+
+            program = bootstrapped(search).program
+            self._try("given/0", {}, Student(program, search.student.names, search.student.gathered))
+        for number in range(budget.starts):
+            strategy = STRATEGIES[number % len(STRATEGIES)]
+            counts = self._counts
+            places = {n: choose_demos(ds, counts[n], strategy, self._rng) for n, ds in self._demos.items()}
+            self._try(f"{strategy}/{number}", places)
+        for step in range(budget.steps):
+            chosen = [(score, places) for _, score, places in self._tried.values() if places]
+            if not chosen:
+                break
+            best = max(chosen, key=lambda pair: pair[0])[1]
+            self._try(f"changed/{step}", self._changed(best, step))
+        return [candidate for candidate, _, _ in sorted(self._tried.values(), key=lambda tried: -tried[1])]
+
+    def _try(self, name: str, places: Places, student: Student | None = None) -> None:
+        student = student or with_demos(self._search.student, self._demos, places)
+        digest = student.digest()
+        if digest not in self._tried:
+            score = self._score(student)
+            candidate = Candidate.of(f"random-search/{name}", student, score)
+            self._tried[digest] = candidate, score, places
+            self._search.log(candidate)
+
+    def _changed(self, places: Places, step: int) -> Places:
+        """Return a set with some demos of one predictor exchanged: a quarter of them at first, one in the end."""
+        movable = [n for n, demos in self._demos.items() if 0 < len(places[n]) < len(demos)]
+        if not movable:
+            return places
+        name = self._rng.choice(movable)
+        same, spare = list(places[name]), [i for i in range(len(self._demos[name])) if i not in places[name]]
+        left = 1 - step / max(1, self._search.budget.steps)
+        count = min(max(1, round(len(same) / 4 * left)), len(spare))
+        for place, other in zip(self._rng.sample(range(len(same)), count), self._rng.sample(spare, count), strict=True):
+            same[place] = other
+        return {**places, name: tuple(same)}
+
+    def _score(self, student: Student) -> float:
+        search = self._search
+        urls = {image_url(demo) for _, predictor in student.named_parameters() for demo in predictor.demos}
+        photographs = {group for url, group in self._groups.items() if url in urls}
+        examples = [example for example in self._pool if example.group not in photographs]
+        return search.scores.of_set(student, examples, kind=search.kind, workers=search.workers)
+
+
+def _bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
+    tried = budget.starts + budget.steps
+    given = sizes.train if budget.bootstrapped else 0
+    scored = min(budget.search_samples, max(sizes.train, sizes.validation))
+    return Bound(given + (tried + bool(given)) * scored, candidates=tried + 1)
+
+
+RECIPE = Recipe(name="random-search", run=lambda search: _DemoSearch(search).run(), bound=_bound, takes_teacher=True)

@@ -1,0 +1,199 @@
+"""What a compile ended with, and where that goes: JSON, the terminal, a page, MLflow (a nested run per candidate)."""
+
+import difflib
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+
+from optimizers.selection import Verdict
+from program.agent.loop import AgenticIQA
+from program.evaluation.intervals import Figure
+from program.evaluation.record import Baseline, EvaluationRecord
+from program.evaluation.report.comparison import comparison_table, scatter_plot
+from program.evaluation.report.publishing import log_figures, log_origin, record_costs, record_figures
+from program.images.store import parse_url
+from program.tracking import RunHandle
+
+__all__ = ("Compiled", "difference_markdown", "log_compile", "show", "spread")
+
+_SHOWN_CHARS = 300
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compile ended with; `chosen` is "uncompiled" where no candidate was better on validation."""
+
+    folder: Path
+    chosen: str
+    seed: int
+    uncompiled: EvaluationRecord
+    compiled: EvaluationRecord
+    differences: dict[str, Figure]
+    baseline: Baseline | None
+    """The best single tool or model on the test samples; the choice favours it."""
+    verdict: Verdict
+    validation: dict[str, dict[str, Any]]
+    """Every ranked program: its validation figures and score, best first."""
+    curve: list[tuple[str, float, float]]
+    """Candidate, its search score and the best so far, in order."""
+    notes: list[str]
+    difference: str
+    """What changed against the uncompiled program, as Markdown."""
+    seconds: dict[str, float]
+    runs: int
+    """Program runs of the search."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return what `--json` prints: figures as {"value", "low", "high", "n", ...}, without per-sample rows."""
+        return {
+            "program": str(self.folder),
+            "chosen": self.chosen,
+            "seed": self.seed,
+            "uncompiled": self.uncompiled.summary(),
+            "compiled": self.compiled.summary(),
+            "difference": {name: figure.model_dump(mode="json") for name, figure in self.differences.items()},
+            "baseline": self.baseline.model_dump(mode="json") if self.baseline else None,
+            "verdict": self.verdict.text,
+            "helped": self.verdict.helped,
+            "validation": self.validation,
+            "notes": self.notes,
+            "seconds": self.seconds,
+            "runs": self.runs,
+        }
+
+    def sections(self) -> dict[str, str]:
+        """Return what the page says of the compile, by heading."""
+        before, gained = self.uncompiled.figures, self.differences
+        lines = [f"{name}: {before[name]} -> {self.compiled.figures[name]}, gain {gained[name]}" for name in gained]
+        best = self.baseline
+        if best is not None:
+            lines.append(f"best single tool or model: {best.label}, {best.srcc or best.accuracy}")
+        ranked = [f"{v['score']:.4f}  {name}" for name, v in self.validation.items()]
+        return {
+            "What compiling gained": "\n".join([self.verdict.text, *lines, *self.notes]),
+            "Candidates on validation": "\n".join(ranked),
+            "What compiling changed": self.difference,
+        }
+
+
+def spread(results: Sequence[Compiled]) -> dict[str, Any]:
+    """Return each seed's choice and test gain, with mean, standard deviation and range of the gains by metric."""
+    gains: dict[str, list[float]] = {}
+    for result in results:
+        for name, figure in result.differences.items():
+            if figure.value is not None:
+                gains.setdefault(str(name), []).append(figure.value)
+    return {
+        "seeds": [
+            {"seed": r.seed, "chosen": r.chosen, "program": str(r.folder),
+             "gain": {str(n): f.model_dump(mode="json") for n, f in r.differences.items()}}
+            for r in results
+        ],
+        "gains": {
+            name: {
+                "mean": statistics.fmean(values), "std": statistics.stdev(values) if len(values) > 1 else None,
+                "low": min(values), "high": max(values), "n": len(values),
+            }
+            for name, values in gains.items()
+        },
+    }  # fmt: skip
+
+
+def show(console: Console, result: Compiled, results: Sequence[Compiled], out: Path) -> None:
+    """Print the table, the verdict, the best simpler way, the spread over seeds, and where the program is."""
+    console.print(comparison_table(result.uncompiled, result.compiled, result.differences))
+    lines, baseline = [result.verdict.text], result.baseline
+    if baseline is not None:
+        figure, name = (baseline.srcc, "SRCC") if baseline.srcc is not None else (baseline.accuracy, "accuracy")
+        lines.append(f"Best single tool or model on these samples: {baseline.label}, {name} {figure}.")
+    lines += [f"{note[:1].upper()}{note[1:]}." for note in result.notes]
+    if len(results) > 1:
+        gains = [f"{k.upper()} {v['mean']:+.3f} (sd {v['std']:.3f}, {v['low']:+.3f} to {v['high']:+.3f})"
+                 for k, v in spread(results)["gains"].items() if k in {"srcc", "plcc", "accuracy"}]  # fmt: skip
+        lines.append(f"Gain on test over {len(results)} seeds: {'; '.join(gains)}.")
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+    console.print(f"compiled program  {out}  ({result.chosen})", highlight=False)
+    console.print(f"what changed      {out / 'diff.md'}", highlight=False)
+
+
+def log_compile(run: RunHandle, result: Compiled, results: Sequence[Compiled]) -> None:
+    """Log figures, the best-so-far curve, a nested run per candidate, the program and what changed."""
+    log_origin(run, result.compiled, "test")
+    before = {f"uncompiled_{name}": figure for name, figure in result.uncompiled.figures.items()}
+    before |= {name: f for name, f in record_figures(result.uncompiled).items() if name.startswith("baseline_")}
+    gains = {f"gain_{name}": figure for name, figure in result.differences.items()}
+    log_figures(run, {**before, **gains, **record_figures(result.compiled)})
+    run.log_metrics(record_costs(result.compiled))
+    for step, (candidate, score, best) in enumerate(result.curve):
+        run.log_metrics({"search_score": score, "search_best_so_far": best}, step=step)
+        with run.nested(candidate, {"phase": "search"}) as child:
+            child.log_metrics({"search_score": score})
+    for candidate, values in result.validation.items():
+        with run.nested(f"validation: {candidate}", {"phase": "validation"}) as child:
+            child.log_metrics({f"validation_{key}": value for key, value in values.items()})
+    run.log_metrics({f"seconds_{phase.replace(' ', '_')}": value for phase, value in result.seconds.items()})
+    if len(results) > 1:
+        for metric, over_seeds in spread(results)["gains"].items():
+            run.log_metrics({f"seeds_gain_{metric}_{key}": value for key, value in over_seeds.items()})
+    run.log_table([row.model_dump(mode="json") for row in result.compiled.rows], "samples")
+    run.log_table([row.model_dump(mode="json") for row in result.uncompiled.rows], "samples_uncompiled")
+    run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": result.compiled}), "scatter")
+    run.log_json(result.summary(), "result")
+    run.log_folder(result.folder, "program")
+    context = result.compiled.context
+    run.log_params({
+        "tool_versions": context["tools"], "program_sha256": context["program_sha256"], "chosen_seed": result.seed
+    })  # fmt: skip
+    run.set_tags({"chosen": result.chosen, "verdict": result.verdict.text})
+
+
+def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
+    """Return the changes from one program to another as Markdown; one line where there are none."""
+    old = dict(before.named_predictors())
+    parts = []
+    for name, predictor in after.named_predictors():
+        changed = _instructions(old[name].signature.instructions, predictor.signature.instructions)
+        demos = [_demo(number, demo) for number, demo in enumerate(predictor.demos, 1)]
+        if changed or demos:
+            counted = [f"{len(demos)} demo(s):", "", *demos, ""] if demos else []
+            parts.append("\n".join([f"## {name}", "", *changed, *counted]))
+    fitted = after.summarizer.fitted
+    if fitted is not None and before.summarizer.fitted is None:
+        knots = ", ".join(f"{x:g} -> {y:.2f}" for x, y in fitted.curve[:: max(1, len(fitted.curve) // 4)])
+        parts.append(
+            f"## fusion\n\n- eta: {before.resources.fusion.eta:g} -> {fitted.eta:g}\n"
+            f"- model weight: 1 -> {fitted.model_weight:g}\n- map: {knots or 'none'}"
+        )
+    body = "\n\n".join(parts) if parts else "Nothing changed: the compiled program is the uncompiled one."
+    return f"# Compiled against uncompiled\n\n{body}\n"
+
+
+def _instructions(before: str, after: str) -> list[str]:
+    if before == after:
+        return []
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), "uncompiled", "compiled", lineterm=""))
+    return ["```diff", *lines, "```", ""]
+
+
+def _demo(number: int, demo: Mapping[str, Any]) -> str:
+    fields = []
+    for name, value in dict(demo).items():
+        if name not in {"augmented", "tools", "tool_names"}:
+            url = getattr(value, "url", None)
+            text = parse_url(url)[0][:12] if isinstance(url, str) else _text(value)
+            fields.append(f"{name}: {text[:_SHOWN_CHARS]}")
+    return f"{number}. " + "; ".join(fields)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", exclude_defaults=True)
+    if isinstance(value, list):
+        value = [v.model_dump(mode="json", exclude_defaults=True) if isinstance(v, BaseModel) else v for v in value]
+    return " ".join(str(value).split())

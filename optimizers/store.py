@@ -1,0 +1,175 @@
+"""What earlier compiles worked out, on disk: a repeat measures nothing again and asks nothing twice.
+
+Only where the embedded expert plays every role. Its answers depend on nothing but what the keys hold: the project's own
+code and fitted arrays, the libraries that compute, the settings, the tools with their parameters, the program, and each
+sample with the content of its images. Models reached over the network have a cache of their answers instead. Nothing
+that failed is stored, as a repeat may succeed.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from data.manifest import Sample
+from optimizers.student import ROLES
+from program.agent.loop import AgenticIQA
+from program.agent.state import AssessmentState
+from program.common.cache import PlainCache
+from program.evaluation.evaluating import context_of
+from program.evaluation.rows import Row
+from program.lms.build import is_embedded
+
+__all__ = ("Questions", "Store", "code_sha256")
+
+Questions = list[tuple[str, dict[str, Any]]]
+"""What a run of the program asked: predictor and inputs, in order."""
+
+_PACKAGES = ("program", "signatures", "optimizers", "data", "configs")
+_COUNTING = {".csv", ".json", ".npz", ".py", ".yaml"}
+_LIBRARIES = ("dspy-ai", "numpy", "piq", "pillow", "pydantic", "pyiqa", "scikit-image", "scikit-learn",
+              "scipy", "torch", "torchvision")  # fmt: skip
+_IMAGE = "__image__"
+
+
+class Store:
+    """Evidence, rows and scores by everything they depend on. Thread-safe; holds nothing without a folder.
+
+    Floats come back bit for bit: they are stored as JSON, which holds the shortest digits that give the same number.
+    """
+
+    def __init__(self, folder: Path | None = None, base: Any = None) -> None:
+        """Store results in `folder`; `base` is whatever all of them depend on."""
+        self._cache = PlainCache(folder) if folder is not None else None
+        self._base = _digest([code_sha256(), base]) if folder is not None else ""
+        self._samples: dict[str, dict[str, Any]] = {}
+
+    @classmethod
+    def of(cls, program: AgenticIQA) -> "Store":
+        """Return the store of compiles that start at this program; an empty one for models other than the expert."""
+        settings = program.resources.settings
+        if not settings.tools.cache or not all(is_embedded(program.resources.lm(role)) for role in ROLES):
+            return cls()
+        return cls(settings.cache_dir / "compiles", context_of(program))
+
+    def get(self, *parts: Any) -> Any:
+        """Return the JSON value stored under parts (samples, examples, JSON), or None."""
+        return None if self._cache is None else self._cache.get(self._key(parts))
+
+    def put(self, *parts: Any, value: Any) -> None:
+        """Store a JSON value under parts."""
+        if self._cache is not None:
+            self._cache.set(self._key(parts), value)
+
+    def evidence(self, sample: Sample) -> tuple[AssessmentState, Questions] | None:
+        """Return what the uncompiled program ended with on a sample, and what it asked; or None."""
+        stored = self.get("evidence", sample)
+        if stored is None:
+            return None
+        questions = [(name, {k: _restored(v) for k, v in inputs.items()}) for name, inputs in stored["questions"]]
+        return AssessmentState.model_validate_json(stored["state"]), questions
+
+    def put_evidence(self, sample: Sample, state: AssessmentState, questions: Questions) -> None:
+        """Store a run of the uncompiled program, unless a tool or a step failed in it."""
+        evidence, result = state.executor_evidence, state.summarizer_result
+        if self._cache is None or evidence is None or result is None or result.status != "ok":
+            return
+        if evidence.failed_steps or any(log.error for log in evidence.tool_logs):
+            return
+        text = state.model_dump_json(exclude_unset=True)
+        plain = [[name, {field: _plain(value) for field, value in inputs.items()}] for name, inputs in questions]
+        if AssessmentState.model_validate_json(text) == state and _survives(plain):
+            self.put("evidence", sample, value={"state": text, "questions": plain})
+
+    def rows(self, what: Sequence[Any], samples: Sequence[Sample]) -> tuple[list[Row], float] | None:
+        """Return the rows of an evaluation of `what`, and the seconds it took; or None."""
+        stored = self.get("rows", what, samples)
+        if stored is None:
+            return None
+        return [Row.model_validate_json(line) for line in stored["rows"]], float(stored["seconds"])
+
+    def put_rows(self, what: Sequence[Any], samples: Sequence[Sample], rows: Iterable[Row], seconds: float) -> None:
+        """Store an evaluation's rows, unless a sample or a tool failed in it."""
+        lines = []
+        for row in rows if self._cache is not None else ():
+            if row.status != "ok" or (row.spent or {}).get("tool_failures"):
+                return
+            lines.append(row.line())
+        self.put("rows", what, samples, value={"rows": lines, "seconds": seconds})
+
+    def _key(self, parts: Sequence[Any]) -> str:
+        return _digest([self._base, *(self._as_json(part) for part in parts)])
+
+    def _as_json(self, part: Any) -> Any:
+        if isinstance(part, Sample):
+            return self._contents(part)
+        if isinstance(part, dspy.Example):
+            return {name: getattr(value, "url", value) for name, value in part.items()}
+        if isinstance(part, list | tuple):
+            return [self._as_json(item) for item in part]
+        return part
+
+    def _contents(self, sample: Sample) -> dict[str, Any]:
+        """Return all that a sample says, with its images' content in place of where they lie."""
+        contents = self._samples.get(sample.id)
+        if contents is None:
+            contents = sample.model_dump(mode="json", exclude={"image", "reference", "split"})
+            for name, path in (("image", sample.image), ("reference", sample.reference)):
+                if path is not None:
+                    contents[name] = [path.name, _sha256(path)]
+            self._samples[sample.id] = contents
+        return contents
+
+
+@functools.cache
+def code_sha256() -> str:
+    """Return the hash of the project's own code, settings and arrays, and of the libraries that compute with it."""
+    parts: list[Any] = [platform.python_version(), platform.machine(), [_version(name) for name in _LIBRARIES]]
+    for package in _PACKAGES:
+        for folder, inside, names in os.walk(str(files(package))):
+            inside[:] = sorted(name for name in inside if name not in {"__pycache__", "raw"})
+            counting = (Path(folder, name) for name in sorted(names) if Path(name).suffix in _COUNTING)
+            parts += [[package, path.name, _sha256(path)] for path in counting]
+    return _digest(parts)
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:  # the sample fails where it is opened, with an error that names it
+        return None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    return {_IMAGE: value.url} if isinstance(value, dspy.Image) else value
+
+
+def _restored(value: Any) -> Any:
+    return dspy.Image(value[_IMAGE]) if isinstance(value, Mapping) and _IMAGE in value else value
+
+
+def _survives(value: Any) -> bool:
+    """Return whether JSON gives a value back as it is: a tuple, say, would come back as a list."""
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError):
+        return False
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

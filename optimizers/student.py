@@ -1,0 +1,193 @@
+"""The program as an optimizer sees it: only the predictors that are taught, on evidence that was gathered once."""
+
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import dspy
+from dspy.utils.exceptions import LMError
+
+from data.manifest import Sample
+from program.agent.assessment import Assessment
+from program.agent.loop import DEFAULT_QUERY, AgenticIQA
+from program.agent.resources import Role
+from program.agent.state import AssessmentState
+from program.common.errors import InputError
+from program.images.store import IMAGES
+from program.lms.budget import BudgetSpent
+from program.lms.gate import wired
+from program.lms.metering import metered
+
+__all__ = ("ROLES", "Gathered", "Replayed", "SearchStopped", "Student", "inputs_key", "role_of", "taught_predictors")
+
+logger = logging.getLogger(__name__)
+
+ROLES: tuple[Role, ...] = ("planner", "executor", "summarizer")
+Gathered = dict[str, AssessmentState]
+"""Plan and evidence of each sample, by the program's inputs, from one pass of the uncompiled program."""
+
+
+class SearchStopped(BaseException):
+    """Leaves a search through every `except Exception` on the way; says why, as the error behind it does."""
+
+
+def role_of(predictor: str) -> Role:
+    """Return the role that a predictor's name belongs to.
+
+    >>> role_of("summarizer.score")
+    'summarizer'
+    """
+    return cast("Role", predictor.partition(".")[0])
+
+
+def taught_predictors(program: AgenticIQA, roles: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
+    """Return the predictors of these roles that the settings and the data ("scoring", "mcq") put to use."""
+    chosen = program.resources.settings.assessment
+    used = {"planner.plan", "executor.select_tools"}
+    used |= {"executor.diagnose"} if chosen.diagnosis == "merged" else {"executor.detect", "executor.analyse"}
+    if "scoring" in tasks:
+        used.add("summarizer.score" if chosen.scoring == "probabilities" else "summarizer.classify")
+    if "mcq" in tasks:
+        used.add("summarizer.answer")
+    return tuple(name for name, _ in program.named_predictors() if name in used and role_of(name) in roles)
+
+
+def inputs_key(inputs: Mapping[str, Any]) -> str:
+    """Return the key of the program's inputs in `Gathered`."""
+    plain = {name: getattr(value, "url", value) for name, value in inputs.items() if value is not None}
+    return json.dumps(plain, sort_keys=True, default=str)
+
+
+class Replayed:
+    """A program whose Summarizer alone runs, on gathered evidence. Thread-safe."""
+
+    def __init__(self, program: AgenticIQA, gathered: Gathered) -> None:
+        self.program, self._gathered = program, gathered
+        self.resources = program.resources
+
+    def __call__(
+        self, image: Any, query: str, reference: Any = None, options: Any = None, regions: Any = None
+    ) -> Assessment:
+        """Assess one image; in full where no evidence was gathered for it."""
+        inputs = {"image": _as_image(image), "query": query, "reference": reference and _as_image(reference),
+                  "options": options, "regions": regions}  # fmt: skip
+        inputs = {name: value for name, value in inputs.items() if value}
+        state = self._gathered.get(inputs_key(inputs))
+        if state is None:
+            return self.program(**inputs)  # type: ignore[no-any-return]
+        seen = {name: IMAGES.find(inputs[name].url) for name in ("image", "reference") if name in inputs}
+        with metered() as usage, wired(self.resources.settings.wire):
+            output = self.program.summarizer(state=state, **seen)
+        return Assessment(**dict(output), state=state, usage=usage)
+
+    def on(self, sample: Sample) -> Assessment:
+        """Assess a sample."""
+        reference = str(sample.reference) if sample.reference else None
+        return self(str(sample.image), sample.query or DEFAULT_QUERY, reference, sample.options, sample.regions)
+
+
+class Student(dspy.Module):
+    """Assess an image: plan what to look at, gather evidence from a model and from tools, answer as people would.
+
+    Optimizers see the predictors named in `names` and no other. Where planner and executor are not among them, their
+    part is taken from `gathered` instead of being run again: a candidate costs one question a sample. `on_change` is
+    called with the student and its digest when that is new.
+    """
+
+    def __init__(
+        self, program: AgenticIQA, names: Sequence[str], gathered: Gathered | None = None,
+        on_change: "Callable[[Student, str], None] | None" = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.program = program
+        self.names = tuple(names)
+        self.gathered = gathered if gathered is not None else {}
+        self._on_change = on_change
+        self._lm = dspy.settings.lm
+        self._lock = threading.Lock()
+        self._digests: dict[str | None, tuple[list[Any], str]] = {}
+
+    def named_parameters(self) -> list[tuple[str, Any]]:
+        """Return the taught predictors by name; the others are frozen."""
+        return [(name, p) for name, p in self.program.named_parameters() if name in self.names]
+
+    def set_lm(self, lm: dspy.BaseLM) -> None:
+        """Give each taught predictor its own role's model, sampled as `lm` is (temperature and rollout)."""
+        sampled = {k: v for k, v in lm.kwargs.items() if k in {"rollout_id", "temperature"}}
+        for name, predictor in self.named_parameters():
+            predictor.lm = self.program.resources.lm(role_of(name)).copy(**sampled)
+
+    def get_lm(self) -> dspy.BaseLM:
+        """Return the Summarizer's model, which samples stand for."""
+        return self.program.resources.lm("summarizer")
+
+    def forward(self, members: Sequence[dspy.Example] = (), **inputs: Any) -> dspy.Prediction:
+        """Return a prediction that holds the assessment (None where it failed) and which candidate gave it.
+
+        With `members` (a group of examples), one prediction that holds theirs.
+        """
+        if members:
+            return dspy.Prediction(members=[self(**member.inputs()) for member in members], candidate=self.digest())
+        candidate = self.digest()
+        program = self.program if any(role_of(name) != "summarizer" for name in self.names) else None
+        try:
+            # MIPRO and GEPA put a model of their own into DSPy's settings, which would play every role here.
+            with dspy.context(lm=self._lm):
+                assessment = (program or Replayed(self.program, self.gathered))(**inputs)
+        except BudgetSpent as error:
+            raise SearchStopped(error) from error
+        except (InputError, LMError) as error:
+            logger.log(logging.WARNING if isinstance(error, LMError) else logging.INFO, "a run failed: %s", error)
+            return dspy.Prediction(assessment=None, candidate=candidate, error=str(error))
+        return dspy.Prediction(
+            final_answer=assessment.final_answer, quality_reasoning=assessment.quality_reasoning,
+            status=assessment.status, assessment=assessment, candidate=candidate,
+        )  # fmt: skip
+
+    def digest(self, task: str | None = None) -> str:
+        """Return a hash of the taught predictors' instructions and demos, which tells this candidate from others.
+
+        With a task ("scoring", "mcq"), of those predictors alone that play a part in it.
+        """
+        predictors = {name: p for name, p in self.named_parameters() if _plays(name, task)}
+        parts = [part for p in predictors.values() for part in (p.signature, p.demos, len(p.demos))]
+        with self._lock:
+            known = self._digests.get(task)
+            if known is not None and _same(known[0], parts):
+                return known[1]
+            state = {
+                name: [p.signature.instructions, [{k: _plain(v) for k, v in dict(demo).items()} for demo in p.demos]]
+                for name, p in predictors.items()
+            }
+            digest = hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()[:16]
+            self._digests[task] = parts, digest
+        if task is None and self._on_change is not None:
+            self._on_change(self, digest)
+        return digest
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Student":
+        copied = Student(self.program.deepcopy(), self.names, self.gathered, self._on_change)
+        copied._lm = self._lm
+        memo[id(self)] = copied
+        return copied
+
+
+def _plays(predictor: str, task: str | None) -> bool:
+    return task is None or role_of(predictor) != "summarizer" or (predictor == "summarizer.answer") == (task == "mcq")
+
+
+def _as_image(source: Any) -> dspy.Image:
+    return source if isinstance(source, dspy.Image) else dspy.Image(IMAGES.add(source).url)
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(
+        a == b if isinstance(a, int) else a is b for a, b in zip(one, other, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""The method: plan, gather evidence, answer, decide; `program.agent.loop` shows it on one screen."""

@@ -1,0 +1,74 @@
+"""What a call of the program returns: one record, read as pydantic's and as DSPy's."""
+
+from typing import Any
+
+import dspy
+from pydantic import Field, PrivateAttr
+
+from program.agent.query import QueryType, read_query
+from program.agent.state import AssessmentState, SummarizerOutput
+from program.lms.usage import Usage
+
+__all__ = ("Assessment",)
+
+_LISTED = ("final_answer", "level", "quality_score", "quality_reasoning", "status", "error")
+"""The fields of an assessment that fit a table's row."""
+
+
+class Assessment(SummarizerOutput, dspy.Prediction):
+    """The result of one assessment: the Summarizer's answer, with the state it came from and what it cost.
+
+    A pydantic record and a `dspy.Prediction` in one. What DSPy lists, in tables and prompts, are the fields that people
+    read; every field is an attribute (`r.state`, `r["state"]`), and `model_dump` returns them all.
+    """
+
+    state: AssessmentState
+    usage: Usage = Field(default_factory=Usage)
+    # Where DSPy's predictions keep what they hold (tests/test_dspy_private.py).
+    _completions: None = PrivateAttr(None)
+    _lm_usage: dict[str, Any] | None = PrivateAttr(None)
+
+    __eq__ = dspy.Prediction.__eq__
+
+    @property
+    def _store(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def copy(self, **fields: Any) -> "Assessment":
+        """Return a copy with other values of these fields, as DSPy's predictions do."""
+        return self.model_copy(update=fields)
+
+    def keys(self, include_dspy: bool = False) -> list[str]:
+        """Return the names of the fields that people read."""
+        return list(_LISTED)
+
+    def values(self, include_dspy: bool = False) -> list[Any]:
+        """Return the values of the fields that people read."""
+        return [getattr(self, name) for name in _LISTED]
+
+    def items(self, include_dspy: bool = False) -> list[tuple[str, Any]]:
+        """Return the fields that people read."""
+        return list(zip(self.keys(), self.values(), strict=True))
+
+    def toDict(self) -> dict[str, Any]:  # noqa: N802 - DSPy's name
+        """Return the fields that people read, as a row of `dspy.Evaluate`'s table."""
+        return dict(self.items())
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"Assessment({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+
+    @property
+    def option(self) -> str | None:
+        """The text of the option that was chosen; None for other answers."""
+        options = read_query(self.state.query, self.state.options).options or {}
+        return options.get(str(self.final_answer)) if self.query_type is QueryType.MCQ else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What was judged, where it is not the image as it is: transparency laid over white, pixels averaged, ..."""
+        evidence = self.state.executor_evidence
+        measured = [log.note for log in evidence.tool_logs if log.note] if evidence else []
+        return list(dict.fromkeys([*self.state.image_notes, *measured]))

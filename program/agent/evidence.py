@@ -1,0 +1,153 @@
+"""Evidence as the Summarizer sees it: JSON in one fixed shape, and what an answer rests on. Pure."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from program.agent.state import ExecutorOutput, Finding
+from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, SEVERITIES_CHINESE, DistortionCategory
+
+__all__ = (
+    "contradiction",
+    "findings_json",
+    "findings_note",
+    "lacking",
+    "looked_at",
+    "scores_json",
+    "tool_precisions",
+    "tool_scores",
+    "used_evidence",
+)
+
+HIGH_SCORE = 4.0
+LOW_SCORE = 2.0
+
+
+def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
+    """Render findings as `{"Global": [{"type", "severity", "explanation"}]}`, or None when there are none."""
+    if not analysis or not any(analysis.values()):
+        return None
+    return _json({region: [f.model_dump() for f in findings] for region, findings in analysis.items()})
+
+
+def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:
+    """Render calibrated scores as `{"Global": {"Blurs": ["VIF", 2.6]}}`, in hundredths; None when there are none."""
+    if not scores or not any(scores.values()):
+        return None
+    return _json({r: {d: [tool, round(s, 2)] for d, (tool, s) in by.items()} for r, by in scores.items() if by})
+
+
+def tool_scores(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> list[float]:
+    """Return the scores to average: one per distinct reading, however many distortions share it."""
+    return [score for _, _, score in _distinct(scores)]
+
+
+def tool_precisions(output: ExecutorOutput | None) -> list[float] | None:
+    """Return the precision of each of `tool_scores`, in their order; None where one is not known.
+
+    Readings that count as one bring what they add together.
+    """
+    if output is None:
+        return None
+    added: dict[tuple[str, str, float | None], list[float | None]] = {}
+    for log in output.tool_logs:
+        added.setdefault((log.region, log.tool, log.score), []).append(log.precision)
+    precisions = []
+    for reading in _distinct(output.quality_scores):
+        shares = [share for share in added.get(reading, ()) if share is not None]
+        if not shares or len(shares) < len(added[reading]):
+            return None
+        precisions.append(math.fsum(shares))
+    return precisions or None
+
+
+def _distinct(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> list[tuple[str, str, float]]:
+    return sorted({(region, tool, score) for region, by in (scores or {}).items() for tool, score in by.values()})
+
+
+def used_evidence(output: ExecutorOutput | None) -> dict[str, Any] | None:
+    """Name the readings and findings an answer rests on, or None when it rests on the image alone."""
+    if output is None or output.is_empty:
+        return None
+    readings = [
+        {"region": region, "distortion": distortion, "tool": tool, "score": round(score, 4)}
+        for region, by in (output.quality_scores or {}).items()
+        for distortion, (tool, score) in by.items()
+    ]
+    findings = [
+        {"region": region, "type": finding.type, "severity": finding.severity}
+        for region, found in (output.distortion_analysis or {}).items()
+        for finding in found
+    ]
+    return {"readings": readings, "findings": findings}
+
+
+def lacking(output: ExecutorOutput) -> str:
+    """Say what gave nothing usable in all attempts.
+
+    >>> lacking(ExecutorOutput(failed_steps=["plan", "tools"]))
+    'the model gave no usable plan; every tool of the plan failed'
+    """
+    steps = [step for step in output.failed_steps if step != "tools"]
+    said = [f"the model gave no usable {' and no usable '.join(steps)}"] if steps else []
+    return "; ".join([*said, *(["every tool of the plan failed"] if "tools" in output.failed_steps else [])])
+
+
+def looked_at(output: ExecutorOutput, region: str) -> str:
+    """Name what was looked at for a region: without a box, that is the whole image.
+
+    >>> looked_at(ExecutorOutput(), "dog"), looked_at(ExecutorOutput(region_boxes={"dog": (0, 0, 9, 9)}), "dog")
+    ('dog (whole image)', 'dog')
+    """
+    if region == GLOBAL:
+        return "whole image"
+    return region if region in (output.region_boxes or {}) else f"{region} (whole image)"
+
+
+def findings_note(output: ExecutorOutput, said: str, *, chinese: bool = False) -> str:
+    """Name the visible distortions that a text does not name yet in its language, or return an empty text."""
+    unsaid = [
+        _finding_told(finding, region, chinese=chinese)
+        for region, findings in (output.distortion_analysis or {}).items()
+        for finding in findings
+        if finding.severity != "none" and not _is_said(finding.type, said, chinese=chinese)
+    ]
+    if not unsaid:
+        return ""
+    return f"检测到：{'、'.join(unsaid)}。" if chinese else f"Found: {', '.join(unsaid)}."
+
+
+def _is_said(category: DistortionCategory, said: str, *, chinese: bool) -> bool:
+    named = CATEGORIES_CHINESE[category][:2] if chinese else category.split()[0].casefold().rstrip("s")
+    return named in said.casefold()
+
+
+def _finding_told(finding: Finding, region: str, *, chinese: bool) -> str:
+    if chinese:
+        place = "" if region == GLOBAL else f"“{region}”的"
+        return f"{place}{SEVERITIES_CHINESE[finding.severity]}{CATEGORIES_CHINESE[finding.type]}"
+    return f"{finding.severity} {finding.type}" + ("" if region == GLOBAL else f" in {region}")
+
+
+def contradiction(output: ExecutorOutput | None) -> str | None:
+    """Say where findings and tool scores disagree (severe with a score > 4.0, none with a score < 2.0)."""
+    if output is None:
+        return None
+    for region, findings in (output.distortion_analysis or {}).items():
+        scores = [s for _, s in ((output.quality_scores or {}).get(region) or {}).values()]
+        if not scores:
+            continue
+        strong = [f for f in findings if f.severity in {"severe", "extreme"}]
+        if strong and max(scores) > HIGH_SCORE:
+            return (
+                f"Contradictory evidence: {strong[0].severity} {strong[0].type} in {region} "
+                f"but a tool score of {max(scores):.2f}"
+            )
+        if all(f.severity == "none" for f in findings) and min(scores) < LOW_SCORE:
+            return f"Contradictory evidence: no distortion found in {region} but a tool score of {min(scores):.2f}"
+    return None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)

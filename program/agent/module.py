@@ -1,0 +1,110 @@
+"""What DSPy's users expect of a module: batches, event loops, pickles, models, and what optimizers see of it."""
+
+import copy
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import dspy
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
+
+from program.agent.assessment import Assessment
+from program.agent.many import FailedSample, assess_all
+from program.agent.program_file import check_state
+from program.agent.resources import ROLES, Resources, portable_lm
+from program.common.errors import ModelError
+
+__all__ = ("ProgramModule",)
+
+_CALLS: RunVar[CapacityLimiter] = RunVar("agentic_iqa_calls")
+"""Of each event loop: how many assessments it runs at once."""
+
+
+class ProgramModule(dspy.Module):
+    """A program on shared resources; its `forward` assesses one image."""
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__()
+        self.resources = resources
+        self._asked: frozenset[str] | None = None
+
+    async def aforward(self, *arguments: Any, **named: Any) -> Assessment:
+        """Assess one image without blocking the event loop; the arguments are those of a plain call.
+
+        It runs in a thread of its own with the caller's context. A cancelled call goes on to its end, unheard.
+        """
+        run = functools.partial(type(self).forward, self, *arguments, **named)
+        limiter = _CALLS.get(None) or CapacityLimiter(self.resources.settings.wire.concurrency)
+        _CALLS.set(limiter)
+        return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
+
+    def batch(
+        self,
+        samples: Iterable[Any] | None = None,
+        workers: int = 8,
+        *,
+        progress: bool = False,
+        examples: list[dspy.Example] | None = None,
+        **options: Any,
+    ) -> "list[Assessment | FailedSample] | Any":
+        """Assess many samples with `workers` threads; results in their order, a failed sample as a `FailedSample`.
+
+        A sample is an image, a mapping of the call's arguments or an object with them as attributes (`dspy.Example`).
+        Ctrl-C finishes what is in flight and raises BatchInterrupted, which holds the results so far.
+        With `examples`, `num_threads` or another option of `dspy.Module.batch` it does and returns what that does.
+        """
+        if examples is not None or options:
+            return super().batch(samples if examples is None else examples, **options)
+        return assess_all(self, () if samples is None else samples, workers=workers, progress=progress)
+
+    def asked_by(self, examples: Iterable[dspy.Example]) -> Self:
+        """Return a copy that shows optimizers only the predictors which these examples ask; it runs each once.
+
+        Optimizers spend on every predictor they see: `dspy.GEPA(...).compile(iqa.asked_by(trainset[:4]), ...)`.
+        """
+        copied: Self = self.deepcopy()
+        predictors: set[int] = set()
+        for example in examples:
+            with dspy.context(trace=[]):
+                copied(**example.inputs())
+                predictors |= {id(predictor) for predictor, _, _ in dspy.settings.trace}
+        copied._asked = frozenset(name for name, p in copied.named_parameters() if id(p) in predictors)
+        return copied
+
+    def named_predictors(self) -> list[tuple[str, dspy.Predict]]:
+        """Return the predictors that an optimizer may teach, by name: all, or those of `asked_by`."""
+        asked = self._asked
+        return [(name, p) for name, p in super().named_predictors() if asked is None or name in asked]
+
+    def get_lm(self) -> dspy.BaseLM:
+        """Return the model that plays every role. ModelError where they are played by several."""
+        if (chosen := super().get_lm()) is not None:
+            return chosen
+        lms = [self.resources.lm(role) for role in ROLES]
+        if len(names := dict.fromkeys(str(lm.model) for lm in lms)) > 1:
+            raise ModelError(f"the roles are played by {', '.join(names)}: choose one with set_lm(dspy.LM(...))")
+        return lms[-1]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        copied.__setstate__(copy.deepcopy(super().__getstate__(), memo))
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: no key of any model."""
+        copied = self.deepcopy()
+        lms = {id(predictor.lm): portable_lm(predictor.lm) for predictor in copied.parameters()}
+        for predictor in copied.parameters():
+            predictor.lm = lms[id(predictor.lm)]
+        state: dict[str, Any] = super(ProgramModule, copied).__getstate__()
+        return state
+
+    def load_state(self, state: Mapping[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
+        """Take over the demos and instructions that a state holds.
+
+        Models, addresses and keys come from settings and environment alone: InputError for a state that names a
+        language model or anything else, whatever `allow_unsafe_lm_state` says.
+        """
+        check_state(state, [name for name, _ in self.named_parameters()])
+        super().load_state(state)

@@ -1,0 +1,149 @@
+"""The Planner: a question becomes a plan, and the rules are checked after the model answered."""
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import dspy
+
+from program.agent.resources import Resources
+from program.agent.state import AssessmentState
+from program.common.errors import ToolError
+from program.expert.answer.tool_choice import named_tools
+from program.lms.ask import ask
+from program.lms.metering import stage
+from program.tools.registry import ToolRegistry
+from signatures.planner import PlanAssessment
+from signatures.rules import steps
+from signatures.schemas import GLOBAL, Plan
+
+__all__ = ("PlanReading", "Planner", "apply_rules", "rule_plan")
+
+logger = logging.getLogger(__name__)
+
+_EXAMPLE = {
+    "plan": {
+        "query_type": "IQA", "query_scope": [GLOBAL], "distortion_source": "inferred", "distortions": [],
+        "reference_mode": "No-Reference", "required_tools": [], "distortion_detection": True,
+        "distortion_analysis": True, "tool_selection": True, "tool_execute": True,
+    }
+}  # fmt: skip
+
+
+class PlanReading(NamedTuple):
+    """The plan by the rules, what they changed, and why the model's answer could not be used (None: it could)."""
+
+    plan: Plan
+    repairs: list[str]
+    error: str | None
+
+
+class Planner(dspy.Module):
+    """Decide from the question alone what to look at: text only, so one call serves many images."""
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__()
+        self.resources = resources
+        self.plan = dspy.Predict(PlanAssessment)
+
+    def forward(
+        self, state: AssessmentState, tool_names: Sequence[str], feedback: str | None = None
+    ) -> PlanReading:
+        """Return the plan, what the rules changed in the model's answer, and why that could not be used."""
+        has_reference = state.reference_path is not None
+        boxes = list(state.regions or {})
+        inputs = {
+            "query": state.query,
+            "has_reference": has_reference,
+            "region_names": boxes or None,
+            "tool_names": list(tool_names),
+            "feedback": feedback,
+            "previous_plan": state.plan.model_dump_json() if feedback and state.plan else None,
+        }
+        with stage("planner"):
+            answer = ask(self.plan, inputs, lm=self.resources.lm("planner"), check=lambda p: p.plan, example=_EXAMPLE)
+        error = None
+        plan = answer.value
+        if plan is None:
+            error = answer.errors[-1]
+            plan = rule_plan(boxes, named_tools(state.query, tool_names))
+        repaired, repairs = apply_rules(
+            plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry
+        )
+        logger.info("plan: %s, scope %s, repairs: %s", repaired.query_type, repaired.query_scope, repairs or "none")
+        return PlanReading(repaired, repairs, error)
+
+
+def rule_plan(boxes: Sequence[str], tools: Sequence[str] = ()) -> Plan:
+    """Return the plan for a question that no plan was made of: look at everything with every step, and `tools`."""
+    return Plan(
+        query_type="IQA",
+        query_scope=list(boxes) or [GLOBAL],
+        required_tools=list(tools),
+        distortion_detection=True,
+        distortion_analysis=True,
+        tool_selection=True,
+        tool_execute=True,
+    )
+
+
+def apply_rules(
+    plan: Plan, *, has_reference: bool, boxes: Collection[str], registry: ToolRegistry
+) -> tuple[Plan, list[str]]:
+    """Return the plan as the paper's rules allow it, with one line per change.
+
+    Rules: "Other" runs no step; detection only where no distortion is named; analysis always; tool+region or tool only:
+    execute without selection; region without a known box: no tools; otherwise both. A known box makes
+    a region measurable, so it counts like the whole image; regions get the names of their boxes.
+    """
+    changes: list[str] = []
+    scope = list(dict.fromkeys(_called(region, boxes) for region in plan.query_scope))
+    if len(scope) > 1 and GLOBAL in scope:
+        scope.remove(GLOBAL)
+    tools = _usable_tools(plan.required_tools, has_reference, registry, changes)
+    is_iqa = plan.query_type == "IQA"
+    named = [r for r in plan.distortions if r.distortions] if is_iqa and plan.distortion_source == "explicit" else []
+    named = [r.model_copy(update={"region": _called(r.region, boxes)}) for r in named]
+    unboxed = [region for region in scope if region != GLOBAL and region not in boxes]
+    wanted: dict[str, Any] = {
+        "query_scope": scope,
+        "distortion_source": "explicit" if named else "inferred",
+        "distortions": named,
+        "reference_mode": "Full-Reference" if has_reference else "No-Reference",
+        "required_tools": tools,
+        **steps(
+            is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools),
+            is_measurable=len(unboxed) < len(scope),
+        ),
+    }  # fmt: skip
+    for field, value in wanted.items():
+        given = getattr(plan, field)
+        if given != value and field != "required_tools":
+            changes.append(f"{field}: {_shown(given)} -> {_shown(value)}")
+    return plan.model_copy(update=wanted), changes
+
+
+def _called(region: str, boxes: Collection[str]) -> str:
+    """Return the caller's own name of a region, whatever the case in which the model wrote it."""
+    if region in boxes:
+        return region
+    return next((name for name in boxes if name.casefold() == region.casefold()), region)
+
+
+def _usable_tools(names: Sequence[str], has_reference: bool, registry: ToolRegistry, changes: list[str]) -> list[str]:
+    usable = []
+    for name in names:
+        try:
+            spec = registry.get(name)
+        except ToolError as error:
+            changes.append(str(error))
+            continue
+        if spec.mode == "FR" and not has_reference:
+            changes.append(f"tool {spec.name!r}: needs a reference image and none is given; left out")
+        elif spec.name not in usable:
+            usable.append(spec.name)
+    return usable
+
+
+def _shown(value: object) -> str:
+    return str([getattr(v, "model_dump", lambda v=v: v)() for v in value]) if isinstance(value, list) else str(value)

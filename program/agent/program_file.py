@@ -1,0 +1,90 @@
+"""What a saved program holds, checked before a program is made of it: never a language model, an address or a key."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError, from_json
+
+from program.common.errors import InputError
+
+__all__ = ("FORMAT", "ProgramFile", "check_state")
+
+FORMAT = 1
+
+
+class _Part(BaseModel):
+    # DSPy sets every key of a predictor's state as an attribute: an unknown one (`config`) could name an address.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _is_read_here(number: int) -> int:
+    if number != FORMAT:
+        raise PydanticCustomError("format", "is another version's, this one reads {known}", {"known": FORMAT})
+    return number
+
+
+def _is_absent(model: object) -> None:
+    if model is not None:
+        raise PydanticCustomError("lm", "names a language model, which settings and environment alone may do")
+
+
+class ProgramFile(_Part):
+    """The content of `program.json`."""
+
+    format: Annotated[int, AfterValidator(_is_read_here)]
+    schema_sha256: str
+    program_sha256: str
+    engine: str | None = Field(default=None, pattern=r"^perceptual/expert@\w{1,20}$")
+    """The embedded engine that played a taught role, as perceptual/expert@r6."""
+    record: dict[str, Any] = Field(default_factory=dict)
+    """How it was made; nothing is read from it."""
+    fusion: dict[str, Any] | None = None
+    state: dict[str, Any]
+    """Predictors by name; `check_state` looks into it."""
+
+    @classmethod
+    def parse(cls, data: bytes) -> "ProgramFile":
+        """Read a file's bytes. Raises ValueError, one line, for what is no such file."""
+        try:
+            return cls.model_validate(from_json(data))
+        except ValidationError as error:
+            raise ValueError(_fault(error)) from error
+
+
+class _FieldState(_Part):
+    prefix: str
+    description: str
+
+
+class _SignatureState(_Part):
+    instructions: str
+    fields: list[_FieldState]
+
+
+class _PredictorState(_Part):
+    traces: list[JsonValue]
+    train: list[JsonValue]
+    demos: list[dict[str, JsonValue]]
+    signature: _SignatureState
+    lm: Annotated[Any, AfterValidator(_is_absent)] = None
+
+
+_PREDICTORS = TypeAdapter(dict[str, _PredictorState])
+
+
+def check_state(state: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise InputError for a state that is not one of these predictors' demos and instructions alone."""
+    if missing := [name for name in names if name not in state]:
+        raise InputError(f"state: has no predictor {missing[0]!r}; compile again")
+    try:
+        # DSPy's own files hold the versions they were written with beside the predictors.
+        _PREDICTORS.validate_python({name: part for name, part in state.items() if name != "metadata"})
+    except ValidationError as error:
+        raise InputError(f"state: {_fault(error)}; remove it, or compile again") from error
+
+
+def _fault(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])[:120] or "the file"
+    return " ".join(f"{where}: {first['msg']}".split())[:300]

@@ -1,0 +1,103 @@
+"""Whether the evidence suffices, and where an assessment goes next. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from program.agent.evidence import contradiction
+from program.agent.state import AssessmentState, ExecutorOutput
+from signatures.schemas import GLOBAL, Plan
+
+__all__ = ("next_step", "should_replan")
+
+_UNCERTAIN = re.compile(
+    r"\b(?:uncertain|not (?:sure|certain)|unsure|cannot (?:tell|determine|judge)|can't tell"
+    r"|unable to (?:tell|determine|judge)"
+    r"|unclear (?:whether|if)|hard to (?:tell|judge))\b|无法(?:判断|确定)|不确定",
+    re.IGNORECASE,
+)
+
+
+def should_replan(
+    executor_output: ExecutorOutput | None, query_scope: str | Sequence[str], plan: Plan | None = None
+) -> tuple[bool, str]:
+    """Return whether the evidence has a gap that another plan could close, and which.
+
+    Only gaps against the plan count: what it switched off is not missed (without a plan, analysis and tools are
+    expected). Checked in order: coverage of `query_scope`, scores for the planned distortions, contradiction between
+    findings and scores, explicit uncertainty, a failed tool for which another ready one fits.
+
+    >>> should_replan(ExecutorOutput(), "Global")
+    (True, 'Distortion analysis does not cover Global')
+    """
+    scope = [query_scope] if isinstance(query_scope, str) else list(query_scope)
+    output = executor_output or ExecutorOutput()
+    wants_analysis = plan.distortion_analysis if plan else True
+    wants_tools = plan.tool_execute if plan else True
+    checks = (
+        _uncovered(output, scope) if wants_analysis else "",
+        _unscored(output, scope, plan) if wants_tools else "",
+        contradiction(output) or "",
+        _uncertainty(output),
+        _failed_tool(output) if wants_tools else "",
+    )
+    reason = next((reason for reason in checks if reason), "")
+    return bool(reason), reason
+
+
+def next_step(state: AssessmentState) -> Literal["planner", "end"]:
+    """Return "planner" when the Summarizer asks for a replan and one is left, else "end"."""
+    result = state.summarizer_result
+    if result is not None and result.need_replan and state.iteration_count < state.max_replan_iterations:
+        return "planner"
+    return "end"
+
+
+def _uncovered(output: ExecutorOutput, scope: Sequence[str]) -> str:
+    covered = output.distortion_analysis or {}
+    missing = [region for region in scope if region not in covered]
+    if not missing:
+        return ""
+    if scope == [GLOBAL]:
+        return f"Distortion analysis does not cover {GLOBAL}"
+    return f"Distortion analysis does not cover all query_scope objects: missing {', '.join(missing)}"
+
+
+def _unscored(output: ExecutorOutput, scope: Sequence[str], plan: Plan | None) -> str:
+    scores = output.quality_scores or {}
+    if plan and plan.required_tools and scores.get(GLOBAL):
+        # They measured the whole image, as nobody could say where the regions are: another plan cannot either.
+        return ""
+    if not any(scores.values()) and (scope == [GLOBAL] or not scope):
+        return "No tool scores available"
+    for region in scope:
+        if not scores.get(region):
+            return f"Missing tool scores for {region} region"
+    planned = {r.region: r.distortions for r in (plan.distortions if plan else [])}
+    if plan is None or plan.required_tools:
+        # Tools that the user named measure the region as a whole, not distortion by distortion.
+        return ""
+    for region, distortions in planned.items():
+        missing = [d for d in distortions if region in scope and d not in scores.get(region, {})]
+        if missing:
+            return f"Missing tool scores for {', '.join(missing)} in {region}"
+    return ""
+
+
+def _uncertainty(output: ExecutorOutput) -> str:
+    for region, findings in (output.distortion_analysis or {}).items():
+        for finding in findings:
+            if _UNCERTAIN.search(finding.explanation):
+                return f"Uncertain analysis of {finding.type} in {region}: {finding.explanation[:120]}"
+    return ""
+
+
+def _failed_tool(output: ExecutorOutput) -> str:
+    for log in output.tool_logs:
+        if log.error and log.alternative and not _measured(output.quality_scores, log.region, log.distortion):
+            return f"Tool {log.tool} failed for {log.distortion} in {log.region}; {log.alternative} is ready"
+    return ""
+
+
+def _measured(scores: Mapping[str, Mapping[str, object]] | None, region: str, distortion: str) -> bool:
+    return distortion in (scores or {}).get(region, {})

@@ -1,0 +1,105 @@
+"""What the stages share and no optimizer touches: settings, tools, fusion and language models."""
+
+import threading
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import dspy
+
+from program.common.backends import RoleSettings
+from program.common.errors import ModelError
+from program.common.redaction import keys_among
+from program.common.settings import Settings
+from program.fusion import ScoreFusion
+from program.lms.build import EMBEDDED, build_lm, role_model
+from program.lms.reference_engine import share_refused_features
+from program.tools.registry import ToolRegistry
+from program.tools.runner import ToolRunner
+
+__all__ = ("ROLES", "Resources", "Role", "lm_of", "portable_lm")
+
+Role = Literal["planner", "executor", "summarizer"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+def lm_of(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
+    """Return the LM that a role's settings name: the embedded expert, or a model behind a service.
+
+    Raises ModelError for a name that stands for neither.
+    """
+    name = role_model(role)
+    if name.partition("/")[0] != EMBEDDED.partition("/")[0]:
+        return build_lm(role, cache_dir=cache_dir)
+    from program.expert.engine import MODEL, make_perceptual_lm
+
+    if name.partition("@")[0] != EMBEDDED:
+        raise ModelError(f"model {name!r}: unknown (did you mean {EMBEDDED!r}?)")
+    if name not in {EMBEDDED, MODEL}:
+        raise ModelError(f"model {name!r}: this version holds {MODEL!r}; use that name or plain {EMBEDDED!r}")
+    return make_perceptual_lm(cache_dir, temperature=role.temperature, max_tokens=role.max_tokens)
+
+
+def portable_lm(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
+    """Return a model as it may be pickled: without its keys, which the environment gives where it is loaded.
+
+    Raises ModelError for one whose engine holds a connection.
+    """
+    if lm is None:
+        return None
+    engine = getattr(lm, "engine", "auto")
+    if not isinstance(engine, str) and not hasattr(engine, "dump_state"):
+        raise ModelError(
+            f"model {lm.model!r}: its engine holds a connection, which no file can; name the model in the settings, "
+            "or save without it (set_lm(None)) and give it again after loading"
+        )
+    secret = [name for name in lm.kwargs if name in keys_among(lm.kwargs) or name.endswith("headers")]
+    return lm.copy(**dict.fromkeys(secret))
+
+
+class Resources:
+    """Shared by all copies of a program: copying a program copies its predictors, never these.
+
+    Pickled, they are made anew from the settings where they are loaded.
+    """
+
+    def __init__(self, settings: Settings, lm: dspy.BaseLM | None = None) -> None:
+        if lm is not None and not isinstance(lm, dspy.BaseLM):
+            raise ModelError(f"lm of type {type(lm).__name__}: give a dspy.LM, or a name through the settings")
+        self.settings = settings
+        self.fusion = ScoreFusion(
+            eta=settings.fusion.eta, normalize=settings.fusion.normalize, tool_weights=settings.fusion.tool_weights
+        )
+        self.without_logprobs: set[str] = set()
+        """Models that turned out to give no log-probabilities."""
+        self._given_lm = lm
+        self._built: dict[Role, dspy.LM] = {}
+        self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Resources":
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Resources, (self.settings, portable_lm(self._given_lm))
+
+    @cached_property
+    def registry(self) -> ToolRegistry:
+        """The tools known here."""
+        return ToolRegistry.load()
+
+    @cached_property
+    def runner(self) -> ToolRunner:
+        """What runs them."""
+        return ToolRunner.of(self.settings, self.registry)
+
+    def lm(self, role: Role) -> dspy.BaseLM:
+        """Return the language model of a role: the caller's, else DSPy's setting, else the one in the settings."""
+        chosen = self._given_lm or dspy.settings.lm
+        if chosen is not None:
+            return chosen
+        with self._lock:
+            if role not in self._built:
+                lm = lm_of(getattr(self.settings.models, role), cache_dir=self.settings.cache_dir)
+                share_refused_features([*self._built.values(), lm])
+                self._built[role] = lm
+            return self._built[role]

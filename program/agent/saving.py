@@ -1,0 +1,258 @@
+"""A compiled program's folder: `program.json`, and the original bytes of the images its demos show."""
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from program.agent.loop import AgenticIQA
+from program.agent.program_file import FORMAT, ProgramFile
+from program.common.errors import ImageError, InputError
+from program.common.settings import Settings, load_settings
+from program.fusion.fitted import FIELDS, FittedFusion
+from program.images.store import HOST, IMAGES, parse_url
+from program.lms.build import is_embedded
+from program.lms.dspy_private import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER
+from program.lms.values import with_references
+from program.tracking.models import SCHEME, fetch
+
+__all__ = ("check_folder", "load", "program_from", "program_sha256", "save", "schema_sha256")
+
+logger = logging.getLogger(__name__)
+
+_REFERENCE = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
+_SHOWN = re.compile(
+    re.escape(CUSTOM_TYPE_START_IDENTIFIER + r"[{\"type\": \"image_url\", \"image_url\": {\"url\": \"")
+    + _REFERENCE.pattern
+    + re.escape(r"\"}}]" + CUSTOM_TYPE_END_IDENTIFIER)
+)
+"""A demo's image as DSPy writes it, inside JSON."""
+
+
+def save(
+    program: AgenticIQA,
+    folder: Path,
+    record: Mapping[str, Any] | None = None,
+    *,
+    files: Mapping[str, str] | None = None,
+    keep: Iterable[str] = (),
+) -> Path:
+    """Write a program to `folder`, whole or not at all: state without LMs, demo images, and a record of its making.
+
+    Replaces an earlier program of the same folder; refuses a folder that holds anything else. `files` are further
+    texts to write there by name, `keep` names files of the earlier one that stay.
+    """
+    check_folder(folder)
+    state = _state(program)
+    document = {
+        "format": FORMAT,
+        "schema_sha256": schema_sha256(program),
+        "program_sha256": program_sha256(program),
+        **({"engine": engine} if (engine := _engine(program)) else {}),
+        "record": dict(record or {}),
+        "fusion": _fusion(program),
+        "state": state,
+    }
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        (partial / "images").mkdir()
+        for url in sorted(set(_REFERENCE.findall(json.dumps(state)))):
+            digest, suffix = parse_url(url)
+            (partial / "images" / f"{digest}{suffix}").write_bytes(IMAGES.read(url))
+        (partial / "program.json").write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
+        for name in keep:
+            if (folder / name).is_file():
+                shutil.copy2(folder / name, partial / name)
+        for name, text in (files or {}).items():
+            (partial / name).write_text(text, "utf-8")
+        partial.chmod(0o755)
+        _replace(partial, folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return folder
+
+
+def check_folder(folder: Path) -> None:
+    """Raise InputError for a folder that holds something other than a program."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"folder {str(folder)!r}: is a file; give a new or empty folder")
+    if folder.exists() and any(folder.iterdir()) and not (folder / "program.json").is_file():
+        raise InputError(f"folder {str(folder)!r}: holds other files; give a new or empty folder")
+
+
+def load(
+    folder: str | os.PathLike[str],
+    settings: Settings | None = None,
+    lm: dspy.BaseLM | None = None,
+    *,
+    force: bool = False,
+) -> AgenticIQA:
+    """Return the compiled program of a folder, with the LMs of `settings` (or `lm`); none is stored inside.
+
+    A registered program is named as models:/NAME@champion or models:/NAME/VERSION. `force` loads a program that was
+    altered since it was saved, and the demos and instructions, never the fitted fusion, of one that another revision of
+    the embedded engine was taught with. Raises InputError for these without `force`, and always when the folder is no
+    compiled program, was made for other signatures or names a language model; ImageError when a demo's image is
+    missing or altered.
+    """
+    registered = str(folder).startswith(SCHEME)
+    path = fetch(str(folder), settings or load_settings()) if registered else Path(folder)
+    name = f"program {str(path)!r}"
+    file = _read(path, name)
+    program = AgenticIQA(settings=settings, lm=lm)
+    if file.fusion is not None:
+        try:
+            program.summarizer.fitted = FittedFusion.from_json(program.resources.fusion, file.fusion)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise InputError(f"{name}: its fusion does not fit ({error}); compile again") from error
+    if file.schema_sha256 != schema_sha256(program):
+        raise InputError(f"{name}: was compiled for other signatures than this version's; compile again")
+    try:
+        program.load_state(file.state)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
+    _add_images(path, json.dumps(file.state))
+    for predictor in program.parameters():
+        predictor.demos = [_with_images(demo) for demo in predictor.demos]
+    if _is_foreign(file, name, force=force):
+        program.summarizer.fitted = None
+    return program
+
+
+def _read(path: Path, name: str) -> ProgramFile:
+    try:
+        return ProgramFile.parse((path / "program.json").read_bytes())
+    except FileNotFoundError as error:
+        raise InputError(f"{name}: no program.json in it; give a folder that compile wrote") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: program.json cannot be read ({error}); compile again") from error
+
+
+def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
+    """Return whether another revision of the embedded engine was taught. Raises InputError for what needs `force`."""
+    faults = []
+    if _digest([file.state, file.fusion]) != file.program_sha256:
+        faults.append("was altered since it was saved; compile again, or load it as it is with --force (force=True)")
+    if foreign := file.engine is not None and file.engine != _engine_here():
+        faults.append(
+            f"was taught with {file.engine!r}, and this version holds {_engine_here()!r}; compile again, "
+            "or take its demos and instructions without a fitted fusion with --force (force=True)"
+        )
+    for fault in faults:
+        if not force:
+            raise InputError(f"{name}: {fault}")
+        logger.warning("%s: %s", name, fault.partition(";")[0])
+    return foreign
+
+
+def _engine_here() -> str:
+    from program.expert.engine import MODEL
+
+    return MODEL
+
+
+def _engine(program: AgenticIQA) -> str | None:
+    """Return the embedded engine where it plays a role that demos, instructions or a fitted fusion were made for."""
+    plain = dict(AgenticIQA(program.resources.settings).named_parameters())
+    for name, predictor in program.named_parameters():
+        role = name.partition(".")[0]
+        fitted = role == "summarizer" and program.summarizer.fitted is not None
+        own = name in plain and predictor.signature.instructions == plain[name].signature.instructions
+        if fitted or predictor.demos or not own:
+            lm = predictor.lm or program.resources.lm(role)
+            if is_embedded(lm):
+                return str(lm.model)
+    return None
+
+
+def program_from(arguments: argparse.Namespace, settings: Settings) -> AgenticIQA:
+    """Return the compiled program that a command's flags name (`add_program_flags`), or the uncompiled one."""
+    if arguments.program is None:
+        return AgenticIQA(settings)
+    return load(arguments.program, settings, force=arguments.force)
+
+
+def schema_sha256(program: AgenticIQA) -> str:
+    """Return the hash of every predictor's name and fields (not of instructions, which optimizers rewrite).
+
+    A fitted fusion adds its own fields.
+    """
+    fields: dict[str, Any] = {
+        name: [(f, str(info.annotation)) for f, info in predictor.signature.fields.items()]
+        for name, predictor in program.named_parameters()
+    }
+    if program.summarizer.fitted is not None:
+        fields["fusion"] = list(FIELDS)
+    return _digest(fields)
+
+
+def program_sha256(program: AgenticIQA) -> str:
+    """Return the hash of what a program has learned: instructions, demos and fusion."""
+    return _digest([_state(program), _fusion(program)])
+
+
+def _fusion(program: AgenticIQA) -> dict[str, Any] | None:
+    fitted: FittedFusion | None = program.summarizer.fitted
+    return fitted.to_json() if fitted is not None else None
+
+
+def _state(program: AgenticIQA) -> dict[str, Any]:
+    bare = program.deepcopy()
+    for predictor in bare.parameters():
+        predictor.lm = None
+        predictor.traces, predictor.train = [], []
+        predictor.demos = [with_references(demo) for demo in predictor.demos]
+    state: dict[str, Any] = json.loads(json.dumps(bare.dump_state(), default=str))
+    if "data:image/" in json.dumps(state):
+        raise InputError("program: a demo holds image bytes; give images as references (see program.images.store)")
+    return state
+
+
+def _add_images(path: Path, state: str) -> None:
+    if state.count(CUSTOM_TYPE_START_IDENTIFIER) != len(_SHOWN.findall(state)):
+        # A model's server would fetch it, wherever that is.
+        raise ImageError(f"program {str(path)!r}: a demo shows an image that is not in the folder; compile again")
+    for url in sorted(set(_REFERENCE.findall(state))):
+        digest, suffix = parse_url(url)
+        file = path / "images" / f"{digest}{suffix}"
+        if not file.is_file():
+            raise ImageError(f"program {str(path)!r}: demo image {file.name} is missing; copy the whole folder again")
+        if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            raise ImageError(f"program {str(path)!r}: demo image {file.name} was altered; copy the whole folder again")
+        IMAGES.add(file)
+
+
+def _with_images(demo: dict[str, Any]) -> dict[str, Any]:
+    """Return a demo with the text that stands for its image after loading turned back into a reference."""
+    images = {}
+    for name in ("image", "reference"):
+        value = demo.get(name)
+        url = value.get("url") if isinstance(value, dict) else value
+        match = _REFERENCE.search(url) if isinstance(url, str) else None
+        if match:
+            images[name] = dspy.Image(match[0])
+    return {**demo, **images}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _replace(partial: Path, folder: Path) -> None:
+    old = partial.with_name(f"{partial.name}-old")
+    if folder.exists():
+        folder.rename(old)
+    partial.rename(folder)
+    if old.exists():
+        shutil.rmtree(old)

@@ -1,0 +1,206 @@
+"""What flows through an assessment: the state and each stage's output."""
+
+import logging
+import math
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from program.agent.query import QueryType
+from program.images.store import Box
+from program.lms.usage import Record
+from signatures.schemas import DistortionCategory, Plan, Severity
+
+__all__ = (
+    "AssessmentState",
+    "BeliefSource",
+    "ExecutorOutput",
+    "Finding",
+    "ReplanEntry",
+    "Status",
+    "SummarizerOutput",
+    "ToolLog",
+)
+
+logger = logging.getLogger(__name__)
+
+HISTORY_LIMIT = 10
+Status = Literal["ok", "degraded", "failed"]
+BeliefSource = Literal["probabilities", "logprobs", "classification"]
+
+
+class Finding(Record):
+    """A distortion in one region: what, how strong, and what it does."""
+
+    type: DistortionCategory
+    severity: Severity
+    explanation: str = ""
+
+
+class ToolLog(Record):
+    """One tool reading: raw value in the tool's own unit, calibrated score on 1..5, or why there is none."""
+
+    tool: str
+    region: str
+    distortion: str
+    raw: float | None = None
+    score: float | None = None
+    seconds: float = 0.0
+    cached: bool = False
+    error: str | None = None
+    box: tuple[float, float, float, float] | None = None
+    """The pixels that were measured, when not the whole image (grown to the tool's minimum size)."""
+    note: str | None = None
+    """What was measured, where it is not the image as it is: averaged down, or against a resampled reference."""
+    precision: float | None = None
+    """What the reading adds, as 1 / variance on 1..5, by the tool's calibration; None where that does not say."""
+    alternative: str | None = None
+    """For a failed tool: another ready tool that fits, if there is one."""
+
+
+class ExecutorOutput(Record):
+    """The Executor's evidence, by region ("Global" is the whole image); None where a stage did not run."""
+
+    distortion_set: dict[str, list[str]] | None = None
+    distortion_analysis: dict[str, list[Finding]] | None = None
+    region_boxes: dict[str, Box] | None = None
+    """Where the plan's regions are, in pixels: as the caller gave them, else as the model located them."""
+    selected_tools: dict[str, dict[str, str]] | None = None
+    quality_scores: dict[str, dict[str, tuple[str, float]]] | None = None
+    """Calibrated scores on 1..5: region -> distortion -> (tool, score)."""
+    tool_logs: list[ToolLog] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+    """What could not be done as asked (an unusable named tool, a region without a box)."""
+    failed_steps: list[str] = Field(default_factory=list)
+    """What gave nothing usable in all attempts: plan, detection, analysis, tool selection (the model), tools (all)."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no stage gave anything to rest an answer on."""
+        return not self.distortion_analysis and not self.quality_scores
+
+
+class SummarizerOutput(Record):
+    """The Summarizer's answer. `final_answer` is a float on 1..5 for scoring, a letter or text otherwise."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        validate_assignment=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "final_answer": "B",
+                    "quality_reasoning": "The image shows moderate blur affecting sharpness, "
+                    "consistent with tool score of 2.6.",
+                    "need_replan": False,
+                },
+                {
+                    "final_answer": "Unable to determine",
+                    "quality_reasoning": "Insufficient evidence for vehicle region.",
+                    "need_replan": True,
+                    "replan_reason": "Missing tool scores for vehicle region",
+                },
+            ]
+        },
+    )
+
+    final_answer: str | float
+    quality_reasoning: str = Field(min_length=1)
+    need_replan: bool = False
+    replan_reason: str | None = None
+    unresolved_gap: str | None = None
+    """Why the evidence still falls short, where the Planner is not asked again."""
+    used_evidence: dict[str, Any] | None = None
+    """The readings and findings the answer rests on, under "readings" and "findings"."""
+    quality_score: float | None = Field(None, ge=1, le=5, allow_inf_nan=False)
+    """The score that was asked for; of questions (options, explanations) and failed ratings the tools' mean alone."""
+    level: str | None = Field(None, pattern="^[A-E]$")
+    """The letter view of a score that was asked for; None for questions."""
+    level_probabilities: dict[int, float] | None = None
+    level_probabilities_from: BeliefSource | None = None
+    """Numbers the model wrote, its tokens' log-probabilities, or one level that it named, smoothed."""
+    tool_mean: float | None = None
+    """The tools' mean that was fused (1..5), weighted as the fusion weighs them; None without tool scores."""
+    perceptual_weights: dict[int, float] | None = None
+    """The weight of each level by the tools' mean: alpha of the fusion's formula."""
+    score_interval: tuple[float, float] | None = None
+    """Score -+ 1.96 standard deviations of the fused belief over the levels, on the score's scale, within [1, 5]."""
+    status: Status = "ok"
+    error: str | None = None
+    rung: str | None = None
+    """What the answer was read from: "first call", "second call", "third call", "text" or "tools alone"."""
+    query_type: QueryType | None = None
+    query_rule: str | None = None
+
+    @property
+    def rating(self) -> float | None:
+        """The score, where one was asked for and given; None for questions, on which the tools' mean says nothing."""
+        return self.final_answer if isinstance(self.final_answer, float) else None
+
+    @field_validator("final_answer", mode="before")
+    @classmethod
+    def _checked_answer(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if not value.strip():
+                raise ValueError("final_answer is empty")
+            return value.strip()
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError("final_answer must be text or a number")
+        if not (math.isfinite(value) and 1 <= value <= 5):
+            raise ValueError(f"final_answer {value!r}: a score must lie in [1, 5]")
+        return float(value)
+
+    @field_validator("quality_reasoning", mode="before")
+    @classmethod
+    def _trimmed_reasoning(cls, value: Any) -> Any:
+        return value.strip() if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reason_for_replanning(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("need_replan") and not (values.get("replan_reason") or "").strip():
+            logger.warning("need_replan is set without a reason")
+            return {**values, "replan_reason": "No reason provided"}
+        return values
+
+
+class ReplanEntry(Record):
+    """One replanning: which iteration, and why."""
+
+    iteration: int = Field(ge=0)
+    reason: str
+
+
+class AssessmentState(Record):
+    """Everything known of one assessment; each stage's field is optional and may be left unset."""
+
+    query: str
+    image_path: str
+    """The image as the caller named it; the program itself works on its content-addressed reference."""
+    image_notes: list[str] = Field(default_factory=list)
+    """What was done to the image beyond plain decoding: transparency laid over white, a colour profile applied, ..."""
+    reference_path: str | None = None
+    options: dict[str, str] | None = None
+    regions: dict[str, Box] | None = None
+    plan: Plan | None = None
+    plan_repairs: list[str] = Field(default_factory=list)
+    """What the rules changed in the planner's answer."""
+    plan_error: str | None = None
+    """Why the Planner gave no usable plan, where the general plan stands in."""
+    executor_evidence: ExecutorOutput | None = None
+    summarizer_result: SummarizerOutput | None = None
+    iteration_count: int = Field(0, ge=0)
+    max_replan_iterations: int = Field(2, ge=0)
+    replan_history: list[ReplanEntry] = Field(default_factory=list)
+
+    def has(self, stage: str) -> bool:
+        """Return whether a stage's field was ever set (to a value or to None)."""
+        return stage in self.model_fields_set
+
+    def remember_replan(self, reason: str) -> None:
+        """Count one replanning and append its reason; the oldest of more than 10 entries goes first."""
+        history = [*self.replan_history, ReplanEntry(iteration=self.iteration_count, reason=reason)]
+        if len(history) > HISTORY_LIMIT:
+            logger.warning("excessive replanning: more than %d replans; the oldest is forgotten", HISTORY_LIMIT)
+        self.replan_history = history[-HISTORY_LIMIT:]
+        self.iteration_count += 1

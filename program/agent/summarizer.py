@@ -1,0 +1,332 @@
+"""The Summarizer: evidence and image become a score, an option or an explanation."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import dspy
+from dspy.utils.exceptions import LMInvalidRequestError
+
+from program.agent.evidence import (
+    contradiction,
+    findings_json,
+    findings_note,
+    lacking,
+    scores_json,
+    tool_precisions,
+    tool_scores,
+    used_evidence,
+)
+from program.agent.query import QueryReading, QueryType, read_query
+from program.agent.replan import should_replan
+from program.agent.resources import Resources
+from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, SummarizerOutput
+from program.common.questions import is_chinese, normalise_choice, options_told
+from program.fusion import ScoreFusion, level_in_text
+from program.fusion.fitted import FittedFusion
+from program.fusion.logprobs import level_masses, tokens_of
+from program.fusion.note import fusion_note
+from program.images.store import IMAGES, ImageRef
+from program.lms.ask import RUNGS, Answer, ask, sharing_calls
+from program.lms.metering import stage
+from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
+
+__all__ = ("PARSING_FAILED", "UNDETERMINED", "Summarizer")
+
+logger = logging.getLogger(__name__)
+
+UNDETERMINED = "Unable to determine"
+PARSING_FAILED = "VLM output parsing failed"
+TOP_LOGPROBS = 20
+"""Alternatives asked for per token; the most that hosted servers give."""
+NO_EVIDENCE = "No distortion analysis or tool score was available; the answer rests on the image alone."
+
+_SCORED = {
+    "quality_probs": {"bad": 0.02, "poor": 0.13, "fair": 0.6, "good": 0.2, "excellent": 0.05},
+    "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees.",
+}
+_CLASSIFIED = {"quality_level": "C", "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees."}
+_ANSWERED = {"final_answer": "B", "quality_reasoning": "Moderate blur, and a tool score of 2.6."}
+_EXPLAINED = {
+    "final_answer": "The image is moderately blurred.",
+    "quality_reasoning": "Edges are soft; the tool score is 2.6.",
+}
+
+
+class _Belief(NamedTuple):
+    """How likely each quality level is, why, and where the numbers came from."""
+
+    probabilities: dict[int, float]
+    reasoning: str
+    source: BeliefSource
+
+
+class Summarizer(dspy.Module):
+    """Answer from the evidence, and say whether it sufficed."""
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__()
+        self.resources = resources
+        self.score = dspy.Predict(ScoreQuality)
+        self.classify = dspy.Predict(ClassifyQuality)
+        self.answer = dspy.Predict(AnswerQuestion)
+        self.explain = dspy.Predict(ExplainQuality)
+        self.fitted: FittedFusion | None = None
+        """The fusion a compile fitted; saved with the program."""
+
+    @property
+    def fusion(self) -> ScoreFusion:
+        """How tool scores and level probabilities become one score."""
+        return self.fitted or self.resources.fusion
+
+    def forward(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None = None) -> SummarizerOutput:
+        """Return the answer for a state that holds a plan and evidence (either may be None).
+
+        Raises ValueError when the state was never given a plan or evidence.
+        """
+        for needed in ("plan", "executor_evidence"):
+            if not state.has(needed):
+                raise ValueError(f"the state has no {needed}; run the stages before the Summarizer")
+        reading = read_query(state.query, state.options)
+        evidence = state.executor_evidence or ExecutorOutput()
+        is_iqa = state.plan is None or state.plan.query_type == "IQA"
+        logger.info(
+            "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s",
+            reading.type.value, reading.rule, sum(map(len, (evidence.distortion_analysis or {}).values())),
+            len(tool_scores(evidence.quality_scores)), image.name, reference.name if reference else None,
+        )  # fmt: skip
+        inputs = {
+            "image": image,
+            "reference": reference,
+            "region_crops": _crops(image, evidence),
+            "query": state.query,
+            "distortion_analysis": findings_json(evidence.distortion_analysis),
+            "quality_scores": scores_json(evidence.quality_scores),
+        }
+        with stage("summarizer"):
+            if reading.type is QueryType.MCQ and reading.options:
+                fields = self._choose(inputs, reading.options)
+            elif reading.type is QueryType.SCORING and is_iqa:
+                fields = self._rate(inputs, evidence)
+            else:
+                fields = self._explain(inputs)
+        return self._output(fields, state, reading, evidence, is_iqa=is_iqa)
+
+    def _rate(self, inputs: Mapping[str, Any], evidence: ExecutorOutput) -> dict[str, Any]:
+        chinese = is_chinese(str(inputs["query"]))
+        scores = tool_scores(evidence.quality_scores)
+        precisions = tool_precisions(evidence)
+        asked = {**inputs, "tool_mean": self.fusion.tool_mean(scores, precisions) if scores else None}
+        with sharing_calls():
+            answer = self._level_belief(asked)
+        probabilities, reasoning, source = answer.value or (None, "", None)
+        rung = answer.rung
+        if probabilities is None:
+            level = level_in_text(answer.raw)
+            if level is not None:
+                probabilities = self.fusion.extract_vlm_probabilities(str(level), mode="classification")
+                source = "classification"
+                rung, reasoning = "text", f"The model's answer, read as text, names level {level} of 5."
+        if probabilities is None and not scores:
+            return _failed(answer)
+        degraded = probabilities is None
+        if degraded:
+            rung, reasoning = "tools alone", "The model gave no level probabilities; the tools' scores stand alone."
+            logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
+        fusion = self.fusion
+        score = fusion.fuse_scores(scores, probabilities, precisions)
+        mean = fusion.tool_mean(scores, precisions) if scores else None
+        weights = fusion.compute_perceptual_weights(scores, precisions)
+        logger.info("fusion: tool mean %s, alpha %s, p %s, q %.4f", mean, weights, probabilities, score)
+        found = findings_note(evidence, reasoning, chinese=chinese)
+        made = fusion_note(fusion, score, scores, probabilities, precisions, chinese=chinese)
+        return {
+            "final_answer": score,
+            "quality_score": score,
+            "quality_reasoning": " ".join(filter(None, (reasoning, found, made))),
+            "level_probabilities": probabilities,
+            "level_probabilities_from": source,
+            "tool_mean": mean,
+            "perceptual_weights": weights,
+            "score_interval": fusion.interval(score, scores, probabilities, precisions),
+            "status": "degraded" if degraded else "ok",
+            "error": _last(answer) if degraded else None,
+            "rung": rung,
+        }
+
+    def _level_belief(self, inputs: Mapping[str, Any]) -> Answer[_Belief]:
+        way = self._scoring_way()
+        if way == "probabilities":
+            return self._verbalized(inputs)
+        if way == "classification":
+            return self._classified(inputs, from_tokens=False)
+        model = self._model_of(self.classify)
+        try:
+            answer = self._classified(inputs, from_tokens=True)
+        except LMInvalidRequestError as error:
+            if "logprob" not in str(error).casefold().replace("_", ""):
+                raise
+            logger.warning("%s refuses log-probabilities (%s); it is asked without from now on", model, error)
+            self.resources.without_logprobs.add(model)
+            return self._level_belief(inputs)
+        # Later rungs may have been asked without, for answers that could not be read: they say nothing of the model.
+        first = answer.prediction if answer.rung == RUNGS[0] else None
+        if first is not None and not tokens_of(first.get("logprobs")):
+            logger.warning("%s gave no log-probabilities; it is asked without from now on", model)
+            self.resources.without_logprobs.add(model)
+            if self.resources.settings.assessment.scoring == "auto":
+                verbalized = self._verbalized(inputs)
+                return answer if verbalized.value is None else verbalized
+        return answer
+
+    def _scoring_way(self) -> Literal["probabilities", "classification", "logprobs"]:
+        """Return how levels are asked for: as set, or the best that the model can do and was taught."""
+        scoring = self.resources.settings.assessment.scoring
+        if scoring == "probabilities" or scoring == "classification":
+            return scoring
+        lm = self.classify.lm or self.resources.lm("summarizer")
+        able = (
+            "logprobs" in lm.supported_params and self._model_of(self.classify) not in self.resources.without_logprobs
+        )
+        if scoring == "logprobs":
+            return "logprobs" if able else "classification"
+        # A program that was taught with probabilities has its demos there.
+        taught = bool(self.score.demos) and not self.classify.demos
+        return "logprobs" if able and not taught else "probabilities"
+
+    def _model_of(self, predictor: dspy.Predict) -> str:
+        return str((predictor.lm or self.resources.lm("summarizer")).model)
+
+    def _verbalized(self, inputs: Mapping[str, Any]) -> Answer[_Belief]:
+        def read(p: dspy.Prediction) -> _Belief:
+            found = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
+            return _Belief(found, _reasoning(p), "probabilities")
+
+        return ask(self.score, inputs, lm=self.resources.lm("summarizer"), example=_SCORED, check=read)
+
+    def _classified(self, inputs: Mapping[str, Any], *, from_tokens: bool) -> Answer[_Belief]:
+        """Ask for a letter; its level probabilities are its tokens' where the backend gave them, else smoothed."""
+
+        def read(p: dspy.Prediction) -> _Belief:
+            smoothed = self.fusion.extract_vlm_probabilities(p.quality_level, mode="classification")
+            if from_tokens and (tokens := tokens_of(p.get("logprobs"))):
+                try:
+                    return _Belief(level_masses(tokens), _reasoning(p), "logprobs")
+                except ValueError as error:
+                    logger.warning("%s; the letter alone counts", error)
+            return _Belief(smoothed, _reasoning(p), "classification")
+
+        return ask(
+            self.classify, inputs, lm=self.resources.lm("summarizer"), example=_CLASSIFIED, check=read,
+            config={"logprobs": True, "top_logprobs": TOP_LOGPROBS} if from_tokens else None,
+        )  # fmt: skip
+
+    def _choose(self, inputs: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
+        def chosen(prediction: dspy.Prediction) -> tuple[str, str]:
+            letter = normalise_choice(str(prediction.final_answer), options)
+            if letter is None:
+                raise ValueError(f"answer {str(prediction.final_answer)[:80]!r} is none of the options")
+            return letter, _reasoning(prediction)
+
+        answer = ask(
+            self.answer,
+            {**inputs, "options": options_told(options)},
+            lm=self.resources.lm("summarizer"),
+            check=chosen,
+            example=_ANSWERED,
+        )
+        return _worded(answer)
+
+    def _explain(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        def worded(prediction: dspy.Prediction) -> tuple[str, str]:
+            text = str(prediction.final_answer or "").strip()
+            if not text:
+                raise ValueError("the answer is empty")
+            return text, _reasoning(prediction)
+
+        return _worded(ask(self.explain, inputs, lm=self.resources.lm("summarizer"), check=worded, example=_EXPLAINED))
+
+    def _output(
+        self,
+        fields: dict[str, Any],
+        state: AssessmentState,
+        reading: QueryReading,
+        evidence: ExecutorOutput,
+        *,
+        is_iqa: bool,
+    ) -> SummarizerOutput:
+        notes = []
+        if fields["status"] != "failed":
+            if is_iqa and evidence.is_empty:
+                notes.append(NO_EVIDENCE)
+            if is_iqa and (conflict := contradiction(evidence)):
+                notes.append(f"{conflict}.")
+            notes += [f"{note}." for note in evidence.notes]
+        if fields["status"] == "ok" and evidence.failed_steps:
+            # Another answer than with this evidence: it must not pass for a whole one.
+            fields = {**fields, "status": "degraded", "error": lacking(evidence)}
+        scores = tool_scores(evidence.quality_scores)
+        score = rating = fields.get("quality_score")
+        if score is None and is_iqa and scores:
+            score = self.fusion.fuse_scores(scores, None, tool_precisions(evidence))
+        replan, gap = self._replan(state, evidence, failed=fields["status"] == "failed", is_iqa=is_iqa)
+        return SummarizerOutput(
+            **{
+                **fields,
+                "quality_reasoning": " ".join([fields["quality_reasoning"].strip(), *notes]),
+                "quality_score": score,
+                "level": self.fusion.map_to_level(rating) if rating is not None else None,
+                "used_evidence": used_evidence(evidence),
+                "need_replan": replan,
+                "replan_reason": gap if replan else None,
+                "unresolved_gap": None if replan else gap,
+                "query_type": reading.type,
+                "query_rule": reading.rule,
+            }
+        )
+
+    def _replan(
+        self, state: AssessmentState, evidence: ExecutorOutput, *, failed: bool, is_iqa: bool
+    ) -> tuple[bool, str | None]:
+        """Return whether to ask the Planner again, and the gap in the evidence if there is one."""
+        if failed or not is_iqa or state.plan is None:
+            return False, None
+        wanted, reason = should_replan(evidence, state.plan.query_scope, state.plan)
+        if wanted and state.iteration_count >= state.max_replan_iterations:
+            logger.warning("max iterations reached (%d); not replanning for: %s", state.iteration_count, reason)
+            return False, reason
+        if wanted:
+            logger.info("need_replan=true, iteration %d: %s", state.iteration_count, reason)
+        return wanted, reason or None
+
+
+def _crops(image: ImageRef, evidence: ExecutorOutput) -> dict[str, ImageRef] | None:
+    """Return the regions in question as images: details that are lost in the whole image, which models see reduced."""
+    return {region: IMAGES.cropped(image, box) for region, box in (evidence.region_boxes or {}).items()} or None
+
+
+def _reasoning(prediction: dspy.Prediction) -> str:
+    text = str(prediction.quality_reasoning or "").strip()
+    if text in {"", "None", "null"}:
+        raise ValueError("quality_reasoning is empty")
+    return text
+
+
+def _worded(answer: Answer[tuple[str, str]]) -> dict[str, Any]:
+    if answer.value is None:
+        return _failed(answer)
+    return {"final_answer": answer.value[0], "quality_reasoning": answer.value[1], "status": "ok", "rung": answer.rung}
+
+
+def _failed(answer: Answer[Any]) -> dict[str, Any]:
+    logger.error("all calls failed (%s). Full output: %s", "; ".join(answer.errors), answer.raw)
+    return {
+        "final_answer": UNDETERMINED,
+        "quality_reasoning": PARSING_FAILED,
+        "status": "failed",
+        "error": _last(answer),
+    }
+
+
+def _last(answer: Answer[Any]) -> str:
+    return answer.errors[-1] if answer.errors else PARSING_FAILED

@@ -1,0 +1,120 @@
+"""What `python -m program.assess` does with its flags: one image, many, or two compared."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from program.agent.loop import DEFAULT_QUERY
+from program.agent.query import QueryType, detect_query_type
+from program.agent.saving import program_from
+from program.batch.comparing import compare
+from program.batch.inputs import gather
+from program.batch.journal import is_begun
+from program.batch.rows import FORMATS
+from program.batch.running import Question, judge, judge_into
+from program.batch.showing import comparison_text, show, show_summary, summary
+from program.common.cli import EXIT_PROBLEMS
+from program.common.errors import InputError
+from program.common.settings import Settings
+from program.images.store import IMAGES, ImageRef
+
+__all__ = ("EXIT_BELOW_MINIMUM", "run")
+
+EXIT_BELOW_MINIMUM = 3
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Do what the flags ask for, and return the exit code."""
+    out, sources = arguments.out, arguments.image
+    if out is not None and out.suffix not in FORMATS:
+        raise InputError(f"--out {str(out)!r}: unknown kind; end its name in {', '.join(FORMATS)}")
+    if out is not None and os.path.isdir(out):
+        raise InputError(f"--out {str(out)!r}: is a folder; name a file in it")
+    if arguments.option is not None and len(arguments.option) < 2:
+        raise InputError(f"--option {arguments.option[0]!r}: is the only one; give --option twice or more")
+    if arguments.compare:
+        return _compare(arguments, settings)
+    _check_question(arguments)
+    if out is not None and out.exists() and not (arguments.force or is_begun(out)):
+        raise InputError(f"--out {str(out)!r}: is there already; give another name, or --force to replace it")
+    single = len(sources) == 1 and not os.path.isdir(sources[0]) and not sources[0].endswith(".jsonl")
+    if single and out is None:
+        return _one(arguments, settings)
+    return _many(arguments, settings)
+
+
+def _check_question(arguments: argparse.Namespace) -> None:
+    query = _query(arguments)
+    try:
+        kind = detect_query_type(query, arguments.option)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if arguments.min_score is not None and kind is not QueryType.SCORING:
+        raise InputError(f"--min-score: {query!r} asks for no score; leave --min-score out, or --query and --option")
+
+
+def _query(arguments: argparse.Namespace) -> str:
+    return DEFAULT_QUERY if arguments.query is None else str(arguments.query)
+
+
+def _one(arguments: argparse.Namespace, settings: Settings) -> int:
+    limit = settings.images.max_pixels
+    image = IMAGES.add(Path(arguments.image[0]), max_pixels=limit)
+    reference = _reference_of(arguments, limit)
+    program = program_from(arguments, settings)
+    result = program(image=image, reference=reference, query=_query(arguments), options=arguments.option)
+    if arguments.json:
+        sys.stdout.write(result.model_dump_json(indent=2) + "\n")
+    else:
+        show(result)
+    if arguments.min_score is not None and result.rating is not None:
+        return EXIT_BELOW_MINIMUM if result.rating < arguments.min_score else 0
+    return EXIT_PROBLEMS if result.status == "failed" or arguments.min_score is not None else 0
+
+
+def _reference_of(arguments: argparse.Namespace, limit: int) -> ImageRef | None:
+    if not arguments.reference:
+        return None
+    if not os.path.isdir(arguments.reference):
+        return IMAGES.add(Path(arguments.reference), max_pixels=limit)
+    (item,) = gather(arguments.image, reference=Path(arguments.reference))
+    if item.reference is None:
+        raise InputError(item.error or f"image {item.id!r}: no reference found")
+    return IMAGES.add(item.reference, max_pixels=limit)
+
+
+def _many(arguments: argparse.Namespace, settings: Settings) -> int:
+    reference = Path(arguments.reference) if arguments.reference else None
+    items = gather(arguments.image, recursive=arguments.recursive, globs=arguments.glob or (), reference=reference)
+    program, question = program_from(arguments, settings), Question(arguments.query, arguments.option)
+    options = {"workers": arguments.workers, "progress": not arguments.json}
+    if arguments.out is None:
+        rows = judge(program, items, question, **options)
+    else:
+        rows = judge_into(program, items, question, arguments.out, **options)
+    if arguments.json:
+        text = json.dumps(summary(rows, arguments.min_score), ensure_ascii=False, indent=2)
+        sys.stdout.write(text + "\n")
+    else:
+        show_summary(rows, str(arguments.out) if arguments.out else None, arguments.min_score)
+    scores = [row.score for row in rows if row.score is not None]
+    if arguments.min_score is not None and any(score < arguments.min_score for score in scores):
+        return EXIT_BELOW_MINIMUM
+    unscored = arguments.min_score is not None and len(scores) < len(rows)
+    return EXIT_PROBLEMS if unscored or any(row.status in {"error", "failed"} for row in rows) else 0
+
+
+def _compare(arguments: argparse.Namespace, settings: Settings) -> int:
+    if len(arguments.image) != 2:
+        raise InputError(f"--compare: needs two images; {len(arguments.image)} given")
+    if arguments.query or arguments.option or arguments.out or arguments.min_score is not None:
+        raise InputError("--compare: compares two scores; leave --query, --option, --out and --min-score out")
+    limit = settings.images.max_pixels
+    first, second = (IMAGES.add(Path(name), max_pixels=limit) for name in arguments.image)
+    reference = IMAGES.add(Path(arguments.reference), max_pixels=limit) if arguments.reference else None
+    result = compare(program_from(arguments, settings), first, second, reference)
+    text = result.model_dump_json(indent=2) + "\n" if arguments.json else comparison_text(result, arguments.image)
+    sys.stdout.write(text)
+    return 0

@@ -1,0 +1,139 @@
+"""What is kept of one image's assessment, and the files it is written to: CSV, JSONL or Parquet."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from program.agent.assessment import Assessment
+from program.agent.evidence import looked_at
+from program.agent.state import ExecutorOutput
+from program.common.errors import InputError
+from program.common.files import whole_file
+from signatures.schemas import GLOBAL
+
+__all__ = ("FORMATS", "BatchRow", "row_of", "safe_cell", "write_rows")
+
+FORMATS = (".csv", ".jsonl", ".parquet")
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+_PATHS = {"id", "image", "reference"}
+"""Columns that name files, whose names may hold line ends."""
+_MOST_DISTORTIONS = 8
+
+
+class BatchRow(BaseModel):
+    """One image: the score on 1..5 with the belief's interval, or a question's answer, and why; or the error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    status: str
+    score: float | None = None
+    low: float | None = None
+    high: float | None = None
+    level: str | None = None
+    answer: str | None = None
+    """For questions that do not ask for a score."""
+    option: str | None = None
+    """The text of the option that `answer` is the letter of."""
+    tool_mean: float | None = None
+    """For such questions: the mean of the tools' scores, which is no rating by the program."""
+    distortions: str | None = None
+    tools: str | None = None
+    reasoning: str | None = None
+    notes: str | None = None
+    """What was judged, where it is not the image as it is."""
+    error: str | None = None
+    image: str | None = None
+    reference: str | None = None
+    query: str | None = None
+    lm_calls: int | None = None
+    cost_usd: float | None = None
+    seconds: float | None = None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _encodable(cls, value: Any) -> Any:
+        # A file's name may hold bytes that are no UTF-8.
+        return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def row_of(identity: str, image: str | None, result: Assessment) -> BatchRow:
+    """Return an assessment as a row."""
+    low, high = result.score_interval or (None, None)
+    evidence = result.state.executor_evidence or ExecutorOutput()
+    distortions = [
+        f"{f.type}: {f.severity}" + ("" if region == GLOBAL else f" ({looked_at(evidence, region)})")
+        for region, findings in (evidence.distortion_analysis or {}).items()
+        for f in findings
+        if f.severity != "none"
+    ]
+    logs = evidence.tool_logs
+    readings = list(dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in logs if log.score is not None))
+    return BatchRow(
+        id=identity, image=image, reference=result.state.reference_path, query=result.state.query,
+        status=result.status, score=result.rating, low=low, high=high, level=result.level,
+        answer=None if isinstance(result.final_answer, float) else result.final_answer, option=result.option,
+        tool_mean=result.quality_score if result.rating is None else None,
+        distortions="; ".join(distortions[:_MOST_DISTORTIONS]) or None, tools="; ".join(readings) or None,
+        reasoning=result.quality_reasoning, notes="; ".join(result.notes) or None, error=result.error,
+        lm_calls=result.usage.lm_calls, cost_usd=result.usage.cost_usd,
+        seconds=round(result.usage.seconds.get("total", 0.0), 4),
+    )  # fmt: skip
+
+
+def write_rows(path: Path, rows: Sequence[BatchRow]) -> None:
+    """Write the table, whole or not at all. Raises InputError for an unknown suffix or where it cannot be written."""
+    if path.suffix not in FORMATS:
+        raise InputError(f"file {str(path)!r}: unknown kind; end its name in {', '.join(FORMATS)}")
+    try:
+        with whole_file(path) as partial:
+            _write(partial, path.suffix, rows)
+    except OSError as error:
+        raise InputError(f"file {str(path)!r}: cannot be written ({error.strerror}); give another --out") from error
+
+
+def safe_cell(value: Any, *, verbatim: bool = False) -> Any:
+    r"""Return a cell that no spreadsheet takes for a formula; texts on one line, but for `verbatim` ones.
+
+    >>> safe_cell("=1+1"), safe_cell("-x"), safe_cell(-1.5), safe_cell("a\nb"), safe_cell(None)
+    ("'=1+1", "'-x", -1.5, 'a b', '')
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        return value
+    # Spreadsheets skip leading spaces before they look for a formula.
+    text = " ".join(value.split()) if any(c in value for c in "\r\n\t") and not verbatim else value
+    return f"'{text}" if value.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA) else text
+
+
+def _write(path: Path, suffix: str, rows: Sequence[BatchRow]) -> None:
+    if suffix == ".parquet":
+        _write_parquet(path, rows)
+        return
+    with path.open("w", encoding="utf-8", newline="" if suffix == ".csv" else "\n") as file:
+        if suffix == ".jsonl":
+            file.writelines(json.dumps(row.model_dump(), ensure_ascii=False) + "\n" for row in rows)
+            return
+        table = csv.writer(file)
+        table.writerow(BatchRow.model_fields)
+        for row in rows:
+            table.writerow(safe_cell(value, verbatim=name in _PATHS) for name, value in row.model_dump().items())
+
+
+def _write_parquet(path: Path, rows: Sequence[BatchRow]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    kinds = {str: pyarrow.string(), float: pyarrow.float64(), int: pyarrow.int64()}
+    schema = pyarrow.schema(
+        [
+            (name, next(kind for python, kind in kinds.items() if python.__name__ in str(field.annotation)))
+            for name, field in BatchRow.model_fields.items()
+        ]
+    )
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row.model_dump() for row in rows], schema), path)

@@ -1,0 +1,196 @@
+"""Which language model plays a role, and what its service takes: the part of the settings about models. Pure."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from program.common.errors import SettingsError
+
+__all__ = (
+    "ROLES",
+    "SERVER_PROVIDERS",
+    "BackendSettings",
+    "ImageLimits",
+    "LanguageModels",
+    "RoleSettings",
+    "Section",
+    "checked_api_base",
+    "takes_api_base",
+)
+
+ROLES = ("planner", "executor", "summarizer", "reflection")
+"""Who asks a language model; `reflection` is the optimizers' own, and may be left out."""
+
+SERVER_PROVIDERS = frozenset(
+    {"openai", "vllm", "hosted_vllm", "ollama", "ollama_chat", "lm_studio", "llamacpp", "llamafile", "server"}
+)
+"""Providers that `--api-base` is meant for: each speaks OpenAI's protocol at an address of its user's."""
+
+ImageFormat = Literal["png", "jpeg", "webp", "gif", "bmp", "tiff"]
+
+
+class Section(BaseModel):
+    """Base of all settings: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class ImageLimits(Section):
+    """What images a service takes. Others are converted or scaled for its eyes only; tools measure the original."""
+
+    formats: tuple[ImageFormat, ...] = ("png", "jpeg")
+    """Sent as they are; every other format is sent as PNG, without loss."""
+    max_bytes: int | None = Field(None, ge=10_000)
+    """Of the image itself; base64 makes it a third longer on the wire."""
+    max_side_px: int | None = Field(None, ge=64)
+
+
+class BackendSettings(Section):
+    """A service configured once, by name: then `--lm NAME` or `--lm NAME/MODEL`."""
+
+    provider: str = "openai"
+    """Whose protocol it speaks: openai for vLLM, Ollama, LM Studio and llama.cpp; anthropic, gemini, ..."""
+    model: str | None = None
+    """What plain `--lm NAME` asks; without it the model is given as NAME/MODEL."""
+    api_base: str | None = None
+    key_env: str | None = Field(None, pattern="^[A-Za-z_][A-Za-z0-9_]*$")
+    """Environment variable with its key; never the key itself."""
+    structured_output: bool = True
+    """Whether it takes a JSON schema for its answers."""
+    logprobs: bool = True
+    """Whether it returns token log-probabilities."""
+    images: ImageLimits | None = None
+
+    _check_base = field_validator("api_base")(lambda value: checked_api_base(value))
+
+
+class RoleSettings(Section):
+    """The language model that plays one role."""
+
+    backend: str
+    """`provider/model`, `provider.model`, or a name from `backends`; `perceptual/expert` is the embedded one."""
+    temperature: float = Field(0.0, ge=0)
+    max_tokens: int = Field(1024, gt=0)
+    api_base: str | None = None
+    """An OpenAI-compatible server, as http://127.0.0.1:8000/v1; for another provider, a gateway to it."""
+    entry: BackendSettings | None = None
+    """What `backend` names in `backends`; filled in, not written."""
+    images: ImageLimits | None = None
+    """What images its service takes; filled in from `images`."""
+
+    _check_base = field_validator("api_base")(lambda value: checked_api_base(value))
+
+
+class LanguageModels(Section):
+    """A language model per role, the services known by name, and what images services take."""
+
+    planner: RoleSettings
+    executor: RoleSettings
+    summarizer: RoleSettings
+    reflection: RoleSettings | None = None
+    """What optimizers ask to rewrite instructions; None: the summarizer's."""
+    backends: dict[str, BackendSettings] = Field(default_factory=dict, exclude=True)
+    images: dict[str, ImageLimits] = Field(default_factory=dict, exclude=True)
+    """By provider; `server` for a given address, `default` for all others."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled_in(cls, tree: Any) -> Any:
+        if not isinstance(tree, Mapping):
+            return tree
+        backends = {k: _plain(v) for k, v in (_plain(tree.get("backends")) or {}).items()}
+        limits = {k: _plain(v) for k, v in (_plain(tree.get("images")) or {}).items()}
+        roles = {role: _role(_plain(tree[role]), backends, limits) for role in ROLES if tree.get(role) is not None}
+        return {**tree, **roles}
+
+    def replaced(self, names: Mapping[str, str], api_base: str | None, ambient: str | None) -> "LanguageModels":
+        """Return the models with others in some roles, by role; a new role starts as the summarizer.
+
+        `api_base` is the server of every model whose name leaves it open. Without it a model chosen anew is on the
+        server that was set for its role, else on the `ambient` one; a hosted one on none.
+        """
+        if not names and api_base is None:
+            return self
+        tree: dict[str, Any] = {"backends": self.backends, "images": self.images}
+        on_server = False
+        for role in ROLES:
+            before: RoleSettings | None = getattr(self, role)
+            if before is None and role not in names:
+                continue
+            section = _plain(before or self.summarizer)
+            section["backend"] = names.get(role, section["backend"])
+            open_ended = takes_api_base(section["backend"], self.backends)
+            on_server |= open_ended
+            if open_ended and api_base is not None:
+                section["api_base"] = api_base
+            elif role in names:
+                section["api_base"] = (section["api_base"] or ambient) if open_ended else None
+            tree[role] = section
+        if api_base is not None and not on_server:
+            models = ", ".join(sorted({tree[role]["backend"] for role in ROLES if role in tree}))
+            raise SettingsError(
+                f"--api-base: no role's model is on a server (they are {models}); name one as --lm openai/NAME"
+            )
+        return type(self).model_validate(tree)
+
+
+def takes_api_base(backend: str, entries: Mapping[str, Any] | None = None) -> bool:
+    """Return whether a model's name leaves open where its server is; an entry of `backends` does not.
+
+    >>> takes_api_base("openai/qwen-vl"), takes_api_base("perceptual/expert"), takes_api_base("anthropic/claude")
+    (True, False, False)
+    """
+    return backend.partition("/")[0] not in (entries or {}) and _provider(backend) in SERVER_PROVIDERS
+
+
+def checked_api_base(value: str | None) -> str | None:
+    """Return a server's address. ValueError where it is no http(s) URL or carries a secret; it names no secret.
+
+    >>> checked_api_base("http://127.0.0.1:8000/v1/")
+    'http://127.0.0.1:8000/v1'
+    """
+    if value is None:
+        return None
+    try:
+        parts = urlsplit(value)
+        host = parts.hostname
+        _ = parts.port
+    except ValueError:
+        host, parts = None, urlsplit("")
+    if "@" in value or parts.query or parts.fragment:
+        raise ValueError(
+            "the address holds a password or a query, which would be logged; "
+            "give the plain address and the key in the environment (AGENTICIQA_API_KEY, or a backend's key_env)"
+        )
+    if parts.scheme not in {"http", "https"} or not host or re.search(r"\s", value):
+        raise ValueError(f"api_base {value!r}: not an http(s) URL; give one as http://127.0.0.1:8000/v1")
+    return value.rstrip("/")
+
+
+def _provider(backend: str) -> str:
+    return re.split(r"[/.]", backend, maxsplit=1)[0]
+
+
+def _plain(value: Any) -> Any:
+    """Return a section as the mapping it was written as; what was filled in is filled in again."""
+    if isinstance(value, RoleSettings):
+        return value.model_dump(exclude={"entry", "images"})
+    return value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+
+
+def _role(role: Any, backends: Mapping[str, Any], limits: Mapping[str, Any]) -> Any:
+    """Fill in what a role's name stands for; whatever is malformed is left for validation to tell."""
+    if not isinstance(role, Mapping) or not isinstance(role.get("backend"), str):
+        return role
+    name = role["backend"]
+    entry = backends.get(name.partition("/")[0])
+    entry = entry if isinstance(entry, Mapping) else {}
+    base = entry.get("api_base") or role.get("api_base")
+    provider = entry.get("provider", "openai") if entry else _provider(name)
+    service = "server" if base and provider in SERVER_PROVIDERS else str(provider)
+    parts = (limits.get("default"), limits.get(service), entry.get("images"), role.get("images"))
+    images = {k: v for part in parts if isinstance(part, Mapping) for k, v in part.items()}
+    return {**role, "entry": entry or None, "images": images or None}

@@ -1,0 +1,178 @@
+"""Disk caches that hold plain data only: nothing read from them can run code, and none of them is needed."""
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from program.common.files import locked, remove_database
+
+__all__ = ("PlainCache", "can_keep", "use_lm_cache")
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError)
+"""What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot be read."""
+_ANSWERS_IN_MEMORY = 10_000
+"""DSPy would keep a million, some KB each; those put out are still on disk."""
+_LAYOUT = 1
+"""Raise it with the table below: files of another layout are made anew."""
+_TABLE = "CREATE TABLE entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL)"
+_SIZE = (
+    "SELECT (page_count - freelist_count) * page_size "
+    "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+)
+_PATIENCE_S = 10.0
+"""How long another process may hold the file."""
+
+
+class PlainCache:
+    """JSON values by key in a folder. Where the folder cannot be used there is none: that is said once, and no error.
+
+    Bounded: over `size_limit_mb` MiB the entries stored longest ago go. A connection lasts for one operation, so
+    threads, processes and forks need no care, and a kill loses nothing that was stored. A damaged file is made anew.
+    """
+
+    def __init__(self, folder: Path, *, size_limit_mb: int = 512) -> None:
+        self._file: Path | None = folder / "cache.db"
+        self._limit = size_limit_mb * 2**20
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not _is_laid_out(self._file):
+                _lay_out(self._file)
+        except _FAULTS as error:
+            self._mend(self._file, error, usable=False)
+
+    def get(self, key: str) -> Any:
+        """Return what is stored under a key, or None."""
+
+        def read(database: sqlite3.Connection) -> Any:
+            row = database.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
+            return json.loads(zlib.decompress(row[0])) if row else None
+
+        return self._tried(read, None)
+
+    def set(self, key: str, value: Any) -> None:
+        """Store a value that is JSON."""
+        packed = zlib.compress(json.dumps(value).encode(), 1)
+
+        def write(database: sqlite3.Connection) -> None:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("REPLACE INTO entries (key, value) VALUES (?, ?)", (key, packed))
+            while database.execute(_SIZE).fetchone()[0] > self._limit:
+                (first,) = database.execute("SELECT min(id) FROM entries").fetchone()
+                (last,) = database.execute("SELECT max(id) FROM entries").fetchone()
+                if first is None:
+                    break
+                database.execute("DELETE FROM entries WHERE id <= ?", (first + (last - first) // 32,))
+            database.execute("COMMIT")
+
+        self._tried(write, None)
+
+    def __len__(self) -> int:
+        return self._tried(lambda database: int(database.execute("SELECT count(*) FROM entries").fetchone()[0]), 0)
+
+    def volume(self) -> int:
+        """Return the bytes in use on disk."""
+        return self._tried(lambda database: int(database.execute(_SIZE).fetchone()[0]), 0)
+
+    def _tried(self, work: Callable[[sqlite3.Connection], _T], otherwise: _T) -> _T:
+        if self._file is None:
+            return otherwise
+        try:
+            with _connected(self._file) as database:
+                return work(database)
+        except _FAULTS as error:
+            self._mend(self._file, error)
+            return otherwise
+
+    def _mend(self, file: Path, error: Exception, *, usable: bool = True) -> None:
+        """Begin a damaged file anew; say anything else, and wait no second time for a locked one."""
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the bits above are detail
+        try:
+            if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+                _lay_out(file, anew=True)
+                logger.warning("cache %r: was damaged (%s); begun anew", str(file.parent), error)
+                return
+        except _FAULTS as fault:
+            error, usable = fault, False
+        if not usable or code == sqlite3.SQLITE_BUSY:
+            self._file = None
+        _tell(file.parent, error)
+
+
+@contextlib.contextmanager
+def _connected(file: Path) -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(file, _PATIENCE_S, isolation_level=None)) as database:
+        # Not waiting for the disk is much faster. A kill loses nothing by it; a power cut may damage the file.
+        database.execute("PRAGMA synchronous = OFF")
+        yield database
+
+
+def _is_laid_out(file: Path) -> bool:
+    if not file.is_file():
+        return False
+    with _connected(file) as database:
+        return bool(database.execute("PRAGMA user_version").fetchone()[0] == _LAYOUT)
+
+
+def _lay_out(file: Path, *, anew: bool = False) -> None:
+    with locked(file.with_name(f"{file.name}.lock")):
+        if not anew and _is_laid_out(file):  # by another process meanwhile
+            return
+        remove_database(file)
+        with _connected(file) as database:
+            database.executescript(f"BEGIN; {_TABLE}; PRAGMA user_version = {_LAYOUT}; COMMIT")
+
+
+def use_lm_cache(folder: Path) -> None:
+    """Let DSPy keep language models' answers under `folder`, unless a cache was configured for it before.
+
+    DSPy stores them as pickles; they are read back in its restricted mode, which makes plain data and the reply types
+    of LiteLLM and OpenAI and nothing else. Its own default would unpickle whatever lies there. Where the folder cannot
+    be used they are kept in memory alone.
+    """
+    import dspy
+
+    if "cache" in vars(dspy):
+        return
+    options: dict[str, Any] = {"restrict_pickle": True, "memory_max_entries": _ANSWERS_IN_MEMORY}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        dspy.configure_cache(disk_cache_dir=str(folder), **options)
+    except _FAULTS as error:
+        _tell(folder, error)
+        dspy.configure_cache(enable_disk_cache=False, disk_cache_dir=None, **options)
+
+
+def can_keep(folder: Path) -> bool:
+    """Make a folder in the cache; where nothing can be kept there that is said once, and False."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".{os.getpid()}.probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        _tell(folder, error)
+        return False
+    return True
+
+
+def _tell(folder: Path, error: Exception) -> None:
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    _tell_once(folder.parent, reason)
+
+
+@functools.cache
+def _tell_once(folder: Path, reason: str) -> None:
+    logger.warning(
+        "cache %r: cannot be used (%s); going on without, everything is worked out anew: mend it, or name another "
+        "folder in AGENTICIQA_CACHE_DIR", str(folder), reason,
+    )  # fmt: skip

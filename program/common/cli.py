@@ -1,0 +1,173 @@
+"""What every command shares: one-line errors, exit codes, kinds of numbers, common flags."""
+
+import argparse
+import gc
+import math
+import os
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from program.common.settings import Settings
+
+__all__ = (
+    "EXIT_PROBLEMS", "EXIT_UNUSABLE", "Parser", "add_budget_flags", "add_program_flags", "add_settings_flags", "number",
+    "run_command", "settings_from", "whole_number",
+)  # fmt: skip
+
+EXIT_PROBLEMS = 1
+"""The command ran, and some inputs failed or a check found faults."""
+EXIT_UNUSABLE = 2
+EXIT_INTERRUPTED = 130
+
+
+_ROLE_FLAGS = {
+    "planner": "planner's alone", "executor": "executor's alone", "summarizer": "summarizer's alone",
+    "reflection": "model that rewrites instructions for optimizers",
+}  # fmt: skip
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one line with the option, the value and what it takes."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2."""
+        named = message.removeprefix("argument ")
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            first = unknown.split()[0]
+            close = get_close_matches(first.partition("=")[0], self._option_string_actions, n=1)
+            named = f"{first}: unknown; " + (f"did you mean {close[0]}?" if close else "--help shows what there is")
+        self.exit(2, f"error: {' '.join(named.split())}\n")
+
+
+def whole_number(least: int = 0, most: int | None = None) -> Callable[[str], int]:
+    """Return what reads a whole number from `least` to `most` for an option."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            limits = f"from {least}" + ("" if most is None else f" to {most}")
+            raise argparse.ArgumentTypeError(f"{text!r}: give a whole number {limits}")
+        return int(text)
+
+    return read
+
+
+def number(least: float, most: float = math.inf) -> Callable[[str], float]:
+    """Return what reads a finite number from `least` to `most` for an option."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most or math.isinf(value):
+            limits = f"from {least:g}" + (f" to {most:g}" if math.isfinite(most) else "")
+            raise argparse.ArgumentTypeError(f"{text!r}: give a number {limits}")
+        return value
+
+    return read
+
+
+def run_command(body: Callable[[], int], *, kept: str = "") -> int:
+    """Run a command's body and return its exit code: input errors become one line on stderr and 2.
+
+    `kept` says what is left of a run that is stopped in the middle, and how to go on.
+    """
+    # Offline, LiteLLM would try to download a price list at first use; libraries' tqdm bars would tear our own.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    import logging
+
+    # Imports make half a million objects that stay: looking through them again and again takes a tenth of a start.
+    gc.set_threshold(50_000, 20, 20)
+    from program.common.errors import InputError
+
+    try:
+        code = body()
+        sys.stdout.flush()
+        return code
+    except InputError as error:
+        return _complain(str(error))
+    except KeyboardInterrupt as interrupt:
+        print("; ".join(filter(None, ("interrupted", str(interrupt) or kept))), file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # who read our output has stopped, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PROBLEMS
+    except OSError as error:
+        # What the system refuses (rights, space, a name too long) is no bug; who asks for logs gets the traceback.
+        if error.strerror is None or logging.getLogger("program").isEnabledFor(logging.INFO):
+            raise
+        where = f"{str(error.filename)[:200]!r}: " if error.filename is not None else ""
+        return _complain(f"{where}{error.strerror}; check the path, its permissions and the space left (-v: where)")
+    except Exception as error:
+        # A failing model service is an outside fault, told in one line; anything else is a bug and keeps its traceback.
+        if type(error).__name__.startswith("LM") and type(error).__module__.startswith("dspy"):
+            mend = "check --lm, --api-base and the key in the environment"
+            return _complain("; ".join(filter(None, (f"language model: {error}", mend, kept))))
+        raise
+
+
+def _complain(message: str) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return EXIT_UNUSABLE
+
+
+def add_settings_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that change the settings tree."""
+    parser.add_argument(
+        "--lm", metavar="MODEL", help="language model for every role, as perceptual/expert or openai/gpt-4o"
+    )
+    for role, asks in _ROLE_FLAGS.items():
+        parser.add_argument(f"--{role}-lm", metavar="MODEL", help=f"the {asks}")
+    parser.add_argument("--api-base", metavar="URL", help="OpenAI-compatible server of the models named openai/NAME")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
+    parser.add_argument("--seed", type=whole_number(), metavar="N", help="seed of everything random")
+    parser.add_argument("--no-cache", action="store_true", help="run the tools anew, and keep none of their readings")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
+
+
+def add_program_flags(parser: argparse.ArgumentParser, *, replaces: str = "") -> None:
+    """Add the flags that name a compiled program; `replaces` is what --force replaces in this command besides."""
+    parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
+    forced = "load a --program that was altered, or taught with another revision of perceptual/expert"
+    parser.add_argument("--force", action="store_true", help="; ".join(filter(None, (replaces, forced))))
+
+
+def add_budget_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that limit what model calls may cost."""
+    parser.add_argument("--max-calls", metavar="N", type=whole_number(), help="stop before more model calls than this")
+    parser.add_argument("--max-cost", metavar="USD", type=number(0), help="stop before model calls cost more than this")
+
+
+def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings":
+    """Return the settings a command's flags ask for, and set up logging."""
+    import logging
+
+    from program.common.settings import load_settings
+
+    level = {0: logging.ERROR, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    for name in ("program", "optimizers", "data"):
+        logging.getLogger(name).setLevel(level)
+    # What costs a run, time or comparability is always said: a broken store, a cache that cannot be used, a program
+    # that is loaded by force.
+    always = ("program.tracking", "optimizers.command", "program.common.cache", "program.evaluation.evaluating")
+    for name in (*always, "program.agent.saving"):
+        logging.getLogger(name).setLevel(min(level, logging.WARNING))
+    # Every repeat to a server that is down; what comes of them is told by who asked.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR if level > logging.DEBUG else level)
+    for name in ("dspy.evaluate", "dspy.teleprompt"):
+        # A line for every candidate, between the progress bars.
+        logging.getLogger(name).setLevel(logging.WARNING if level > logging.DEBUG else level)
+    if arguments.seed is not None:
+        overrides["seed"] = arguments.seed
+    if arguments.no_cache:
+        overrides["tools"] = {**overrides.get("tools", {}), "cache": False}
+    return load_settings(arguments.config, overrides).with_model(
+        arguments.lm, arguments.api_base, {role: getattr(arguments, f"{role}_lm") for role in _ROLE_FLAGS}
+    )

@@ -1,0 +1,46 @@
+"""The project's own errors: each message is one line that names the input, the fault and the mend."""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ("DataError", "ImageError", "InputError", "ModelError", "SettingsError", "ToolError", "did_you_mean")
+
+
+class InputError(ValueError):
+    """Something a caller gave cannot be used; commands end with exit code 2."""
+
+
+class DataError(InputError):
+    """A manifest, photograph, distortion or dataset name cannot be used as given."""
+
+
+class ImageError(InputError):
+    """An image is missing, empty, truncated, altered or not an image."""
+
+
+class SettingsError(InputError):
+    """A settings file, environment variable or flag holds something unusable."""
+
+
+class ToolError(InputError):
+    """A tool is unknown, not ready on this machine, or wants a reference that is not there."""
+
+
+class ModelError(InputError):
+    """A language model is unknown, unreachable or cannot do what was asked of it."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `" (did you mean 'X'?)"` for the closest known name, else the list of known names.
+
+    >>> did_you_mean("visf", ["vif", "ssim"])
+    " (did you mean 'vif'?)"
+    >>> did_you_mean("zzz", ["vif", "ssim"])
+    ' (known: ssim, vif)'
+    """
+    names = sorted(known)
+    by_folded = {n.casefold(): n for n in names}
+    close = difflib.get_close_matches(name.casefold(), list(by_folded), n=1, cutoff=0.6)
+    if close:
+        return f" (did you mean {by_folded[close[0]]!r}?)"
+    return f" (known: {', '.join(names)})"

@@ -1,0 +1,71 @@
+"""Files that are there whole or not at all, and a lock between processes. Needs the standard library alone."""
+
+import contextlib
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+__all__ = ("lock_file", "locked", "plain_file", "remove_database", "whole_file", "write_whole")
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield the path of a new file beside `path` to write; it takes that name where the block ends well, else it goes.
+
+    OSError where it cannot be written.
+    """
+    partial = path.with_name(f".{path.name[:200]}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file, whole or not at all; texts as UTF-8, line ends as given. OSError where it cannot be written."""
+    with whole_file(path) as partial:
+        partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait until no other process is in a block of the same path. The file stays; it holds nothing.
+
+    OSError where it cannot be written. Does not wait where the system has no such locks (Windows).
+    """
+    with path.open("ab") as file:
+        lock_file(file, wait=True)
+        yield
+
+
+def remove_database(path: Path) -> None:
+    """Remove an SQLite file with what a killed process left beside it, which would be taken for the next one's."""
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def lock_file(file: IO[bytes], *, wait: bool) -> None:
+    """Lock an open file until it is closed, if the system can; OSError where another has it and `wait` is False."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def plain_file(path: str, flags: int) -> int:
+    """Open a file without ever waiting for it: the `opener` of `open`.
+
+    Raises OSError (EINVAL, "not a plain file") for a pipe, a socket or a device, which may send nothing or never end.
+    """
+    # A pipe is not opened even for a moment: who writes to it would take that for its reader.
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` itself refuses a folder
+        raise OSError(errno.EINVAL, "not a plain file", path)
+    return os.open(path, flags)

@@ -1,0 +1,170 @@
+"""A file of lines that only grows, for work that may be killed: every line is on disk before the next is begun."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Self, TypeVar
+
+from program.common.errors import InputError
+from program.common.files import lock_file
+
+__all__ = ("LineLog", "ResumeLog")
+
+T = TypeVar("T")
+
+_AFRESH = "remove it to start afresh"
+
+
+class LineLog:
+    """Whole lines, but for half a one that a kill left at the end. One writer at a time where the system has locks."""
+
+    def __init__(self, path: Path, *, mend: str, name: str = "") -> None:
+        """Open or make the file, for this writer alone. `mend` is what errors tell the user to do.
+
+        `name` is what they call it, where the file stands for something else. Raises InputError where it cannot be
+        written or another run writes it.
+        """
+        self.path, self._mend, self._name = path, mend, name or f"file {str(path)!r}"
+        try:
+            self._file: IO[bytes] = path.open("ab", buffering=0)
+        except OSError as error:
+            raise self._fault(error) from error
+        try:
+            self._lock()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was ever written."""
+        return not self.path.stat().st_size
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the whole lines that are there; half a line behind them is cut off in the end.
+
+        Without any whole line nothing is cut: it may be a file of another kind.
+        """
+        whole = 0
+        with self.path.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                whole += len(line)
+                yield line
+        if 0 < whole < self.path.stat().st_size:
+            os.truncate(self.path, whole)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        os.truncate(self.path, 0)
+
+    def append(self, line: str) -> None:
+        """Write one line; it survives a kill of the process from here on. Raises InputError, on a full disk say."""
+        left = memoryview(f"{line}\n".encode())
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise self._fault(error) from error
+
+    def close(self) -> None:
+        """Let another writer in."""
+        self._file.close()
+
+    def remove(self) -> None:
+        """Remove the file, and let another writer make it anew."""
+        if os.name == "nt":  # removes no open file
+            self.close()
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def _lock(self) -> None:
+        try:
+            lock_file(self._file, wait=False)
+            # Another writer may have removed or renamed the file between its opening and its lock.
+            alone = os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            alone = False
+        except OSError:  # a file system without locks
+            return
+        if not alone:
+            raise InputError(f"{self._name}: another run writes it; wait, or {self._mend}")
+
+    def _fault(self, error: OSError) -> InputError:
+        return InputError(f"{self._name}: cannot be written ({error.strerror}); {self._mend}")
+
+
+class ResumeLog(LineLog):
+    """A line log that begins with whose work it holds, as one JSON object; only that work goes on in it."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any], *, mend: str) -> None:
+        """Open or make the file as LineLog does. The first entry of `header` says what kind of log it is."""
+        super().__init__(path, mend=mend)
+        self._header: dict[str, Any] = json.loads(json.dumps(header))
+        self._kind, self._value = next(iter(self._header.items()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, parse: Callable[[bytes], T]) -> list[T]:
+        """Return what earlier runs of this work wrote, or begin the log where there was none; call it once, first.
+
+        Raises InputError for a log of other work, naming the first difference, for another file, and for a line that
+        `parse` refuses with ValueError, KeyError or TypeError.
+        """
+        entries: list[T] = []
+        number = 0
+        try:
+            for number, line in enumerate(self.lines(), 1):
+                if number == 1:
+                    self._check(line)
+                else:
+                    entries.append(self._entry(parse, line, number))
+            if not number:
+                self._begin()
+        except BaseException:
+            self.close()
+            raise
+        return entries
+
+    def _entry(self, parse: Callable[[bytes], T], line: bytes, number: int) -> T:
+        try:
+            return parse(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{self._name}, line {number}: damaged; {_AFRESH}, or {self._mend}") from error
+
+    def _begin(self) -> None:
+        start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()
+        if not (half.startswith(start) or start.startswith(half)):  # a kill leaves half a header, other files do not
+            raise self._foreign()
+        self.clear()
+        self.append(json.dumps(self._header))
+
+    def _check(self, line: bytes) -> None:
+        try:
+            other = json.loads(line)
+        except ValueError:
+            raise self._foreign() from None
+        if not isinstance(other, dict) or other.get(self._kind) != self._value:
+            raise self._foreign()
+        mine, theirs = dict(_flat(self._header)), dict(_flat(other))
+        for key in sorted({*mine, *theirs}):
+            if mine.get(key) != theirs.get(key):
+                difference = f"{key}: {theirs.get(key)!r} there, {mine.get(key)!r} here"
+                raise InputError(f"{self._name}: belongs to another run ({difference}); {_AFRESH}, or {self._mend}")
+
+    def _foreign(self) -> InputError:
+        return InputError(f"{self._name}: is no {self._value} {self._kind}; {self._mend}")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

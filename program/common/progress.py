@@ -1,0 +1,84 @@
+"""Progress on stderr: a bar on a terminal, a line now and then elsewhere."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ("Advance", "progress", "timed")
+
+_LINE_EVERY_S = 15.0
+
+
+class Advance(Protocol):
+    """Moves the progress on."""
+
+    def __call__(self, steps: int = 1, facts: str = "") -> None:
+        """Count `steps` more as done; `facts` are a few words that stand behind the count."""
+
+
+@contextmanager
+def progress(
+    label: str, total: int | None, *, shown: bool = True, console: "Console | None" = None, done: int = 0
+) -> Iterator[Advance]:
+    """Yield what moves the progress on; `total` None is unknown, `done` were finished before.
+
+    Without a terminal a line is written every 15 s, and a last one where there were any or there are facts.
+    """
+    if not shown:
+        yield lambda steps=1, facts="": None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = console or Console(stderr=True)
+    if console.is_terminal:
+        columns = (
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"), TimeElapsedColumn(), TimeRemainingColumn(),
+        )  # fmt: skip
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(label, total=total, completed=done, facts="")
+
+            def advance(steps: int = 1, facts: str = "") -> None:
+                bar.update(task, advance=steps, facts=facts)
+
+            yield advance
+        return
+    line, last, said = "", time.monotonic(), False
+
+    def count(steps: int = 1, facts: str = "") -> None:
+        nonlocal done, line, last, said
+        done += steps
+        said = said or bool(facts)
+        line = f"{label}: {done}{'' if total is None else f'/{total}'}{facts and f' · {facts}'}"
+        if time.monotonic() - last > _LINE_EVERY_S:
+            last, said = time.monotonic(), True
+            console.print(line, highlight=False, soft_wrap=True)
+
+    try:
+        yield count
+    finally:
+        if said:
+            console.print(line, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    """Add the wall time of the block to a phase."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[phase] = round(seconds.get(phase, 0.0) + time.perf_counter() - started, 2)

@@ -1,0 +1,246 @@
+"""Questions as text: their language, the options in them, and whether they ask for a score. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+__all__ = (
+    "asks_for_score",
+    "is_chinese",
+    "letter_options",
+    "listed_options",
+    "normalise_choice",
+    "options_shown",
+    "options_told",
+    "parse_options",
+)
+
+_MARKER = re.compile(
+    r"(?:(?<=^)|(?<=[\s,;:?!，；：？。！（(\[]))[(（]?([A-Ha-h])(?:[)）]|[.．、:：](?!\w\.))\s*", re.MULTILINE
+)
+_LOOSE_END = re.compile(r"(?:[\s,;，；.。?？(（\[]|\s(?:or|and)|[或和])+\Z", re.IGNORECASE)
+_LISTED = re.compile(
+    r"(?:\b(?:choose|pick)\s+(?:\w+\s+){0,3}?from\b|从)(?:\s*(?:the following|these)(?:\s+options)?)?"
+    r"\s*[:：]?\s*(.+?)(?:[.。?？]|中选|里选|$)",
+    re.IGNORECASE | re.DOTALL,
+)
+_LISTED_AFTER = re.compile(r"从.{0,12}?[中里](?:选择?|挑)[^:：]{0,10}[:：]\s*(.+?)(?:[。.?？]|$)", re.DOTALL)
+
+_SUBJECT = r"(?:quality|image|picture|photo|photograph|screenshot|shot|frame|it|this|sharpness|clarity|noise|blur)"
+_SCORING = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"\b(?:rate|score|assess|evaluate|grade|judge)\b(?!\s+(?:whether|if|why|how))[^?]{{0,120}}?\b{_SUBJECT}\b",
+        r"\bhow\s+would\s+you\s+(?:rate|score|grade|judge|assess|evaluate)\b",
+        r"\b(?:give|assign|provide|output|return|predict|estimate|report)\b[^?.]{0,40}\b(?:score|rating|grade|mos)\b",
+        r"\bwhat(?:'s|\s+is|\s+are|\s+would\s+be|\s+would\s+you\s+say\s+is)?\b[^?]{0,40}\bquality\b[^?]{0,25}\b(?:score|level|rating|grade)\b",
+        r"\bwhat(?:'s|\s+is)\s+(?:the|its|your)\s+(?:\w+\s+){0,3}?(?:score|rating|mos)\b",
+        r"\bwhat\s+(?:score|rating|grade|mos)\b",
+        r"\bhow\s+(?:good|bad|high|low|poor)\s+is\s+(?:the\s+|this\s+|its\s+)?[^?]{0,120}?\b(?:quality|image|picture|photo)\b",
+        r"\bhow(?:'s|\s+is)\s+the\s+(?:\w+\s+){0,2}?quality\b",
+        r"^\W*what(?:'s|\s+is)\s+(?:the|its|this\s+\w+'s)\s+(?:\w+\s+){0,2}?quality(?:\s+like)?(?:\s+(?:of|in)\b(?!.*\bwhy\b)[^?]*)?\W*$",
+        r"\b(?:on\s+a\s+scale|from\s+1\s+to\s+(?:5|10|100)|out\s+of\s+(?:5|10|100)|1\s*-\s*5)\b",
+        r"\b(?:quality|overall)\s+(?:score|rating|assessment)\s*(?:[:.]|please|$)",
+        r"评分|打分|评个?分|多少分|几分|给出?.{0,12}(?:分数|得分|评级|分$)|得分",
+        r"(?:评价|评估|评判|衡量|判断)(?:一下)?.{0,15}(?:质量|画质)(?!.{0,6}(?:为什么|原因))",
+        r"(?:质量|画质).{0,6}(?:分数|等级|评级|级别)|(?:质量|画质)(?:是多少|如何|怎么样|怎样|有多好|有多高)",
+    )
+)  # fmt: skip
+_NO_REQUEST = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"^\W*why\b[^?？.!]*\W*$",
+        r"^\W*(?:(?:please|can\s+you|could\s+you)\s+)?(?:explain|describe|justify|discuss)\s+(?:how|why|what|your)\b"
+        r"(?!.*\b(?:and|then)\s+(?:also\s+)?(?:rate|score|grade|give|assign)\b)",
+        r"^\W*请?(?:解释|说明|描述)(?:一下)?(?:你)?(?:会|是)?(?:如何|怎么|怎样|为什么)[^?？。!！]*\W*$",
+        r"^\W*(?:is|are|was|were|am|does|do|did|has|have|had|would|should|will)\b(?!n't)(?!\s+you\b)[^?？.!]*[?？]\W*$",
+        r"^\W*(?:为什么|为何)[^?？。!！]*\W*$",
+        r"^(?!.{0,6}(?:请|可以|能|可否|麻烦))[^?？。!！]*吗\W*$",
+    )
+)
+"""Asks why, how one would rate, or yes or no: it may speak of a score without asking for one."""
+
+
+def is_chinese(text: str) -> bool:
+    """Return whether a text holds Chinese characters.
+
+    >>> is_chinese("这张图片清晰吗？"), is_chinese("Is it sharp?")
+    (True, False)
+    """
+    return re.search(r"[一-鿿]", text) is not None
+
+
+def asks_for_score(query: str) -> bool:
+    """Return whether a text holds a phrase that asks for a score.
+
+    >>> asks_for_score("Rate this photo."), asks_for_score("Why is the quality score so low?")
+    (True, False)
+    """
+    if any(pattern.search(query) for pattern in _NO_REQUEST):
+        return False
+    return any(pattern.search(query) for pattern in _SCORING)
+
+
+def parse_options(query: str) -> dict[str, str] | None:
+    """Read lettered options (`A)`, `A.`, `A:`, `(A)`, `A、`) from a text, or None if there are not two or more.
+
+    >>> parse_options("Which is worst? A) Blur B) Noise C) Blocking")
+    {'A': 'Blur', 'B': 'Noise', 'C': 'Blocking'}
+    """
+    options: dict[str, str] = {}
+    run: list[re.Match[str]] = []
+    for marker in _MARKER.finditer(query):
+        if marker[1].upper() == chr(ord("A") + len(run)):
+            run.append(marker)
+    if len(run) < 2 or _labels(query, run):
+        return None
+    for marker, following in zip(run, [*run[1:], None], strict=True):
+        stop = following.start() if following else len(query)
+        options[marker[1].upper()] = query[marker.end() : stop].strip()
+    last = run[-1][1].upper()
+    if all("\n" in query[a.end() : b.start()] for a, b in pairwise(run)):
+        # One option a line: what follows the last one's line is no part of it ("Answer with the letter.").
+        options[last] = options[last].split("\n", 1)[0]
+    options = {letter: _trimmed(text) for letter, text in options.items()}
+    return options if all(options.values()) else None
+
+
+def _trimmed(text: str) -> str:
+    text = _LOOSE_END.sub("", text)
+    for left, right in ("()", "（）", "[]"):
+        if text.endswith(right) and text.count(left) < text.count(right):
+            text = _LOOSE_END.sub("", text[:-1])
+    return text
+
+
+def _labels(query: str, run: Sequence[re.Match[str]]) -> bool:
+    """Return whether the letters name things ("image A: ... image B: ...") instead of options."""
+    before = [re.search(r"([^\W\d]+)\s\Z", query[: marker.start()]) for marker in run]
+    return len({match[1].casefold() if match else None for match in before}) == 1 and before[0] is not None
+
+
+def listed_options(query: str) -> dict[str, str] | None:
+    """Return the options of "choose from blur, noise or blocking" by letter, or None where none are listed."""
+    match = _LISTED_AFTER.search(query) or _LISTED.search(query)
+    if match is None:
+        return None
+    words = [w.strip(" \"'“”‘’") for w in re.split(r"\s*[,，、;；/]\s*|\s+(?:or|and)\s+|或者?|和", match[1])]
+    words = [re.sub(r"^(?:or|and)\s+", "", w) for w in words if w]
+    return letter_options(words) if len(words) >= 2 else None
+
+
+def letter_options(options: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """Return options by capital letter, in the letters' order, each text on one line.
+
+    They come as a mapping (any letters A..Z), a sequence (A, B, C...) or text ("A. Yes B. No"). Raises ValueError when
+    there are not two or more, or one is empty, or two of a sequence are the same but for case: of two equal texts under
+    letters, as published questions have them, the letter decides.
+    """
+    if isinstance(options, str):
+        options = options_shown(options) or parse_options(options) or [options]
+    if isinstance(options, Mapping):
+        pairs = [(str(key).strip().upper(), _one_line(text)) for key, text in options.items()]
+    else:
+        pairs = [(chr(ord("A") + i), _one_line(text)) for i, text in enumerate(options)]
+    lettered = dict(sorted(pairs))
+    wrong = [key for key in lettered if not re.fullmatch(r"[A-Z]", key)]
+    if wrong or len(lettered) < 2 or not all(lettered.values()) or len(lettered) != len(options):
+        raise ValueError(
+            f'options {dict(lettered)!r}: give two or more non-empty texts under letters, as {{"A": "Yes", "B": "No"}}'
+        )
+    first: dict[str, str] = {}
+    for letter, text in () if isinstance(options, Mapping) else lettered.items():
+        if (same := first.setdefault(text.casefold(), letter)) != letter:
+            raise ValueError(f"options {same} and {letter}: are both {text!r}; give each a text of its own")
+    return lettered
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def options_told(options: Mapping[str, str]) -> str:
+    r"""Return options as a model is shown them: one a line, letter first. `options_shown` reads them back.
+
+    >>> options_told({"A": "Not blurry: B. good", "C": "Very blurry"})
+    'A. Not blurry: B. good\nC. Very blurry'
+    """
+    return "\n".join(f"{letter}. {text}" for letter, text in options.items())
+
+
+def options_shown(text: str) -> dict[str, str] | None:
+    r"""Return the options that `options_told` wrote into a text, or None for any other text.
+
+    >>> options_shown("A. Not blurry: B. good\nC. Very blurry")
+    {'A': 'Not blurry: B. good', 'C': 'Very blurry'}
+    """
+    lines = [re.fullmatch(r"([A-Z])\. (.+)", line) for line in text.split("\n")]
+    return {line[1]: line[2] for line in lines if line} if len(lines) > 1 and all(lines) else None
+
+
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+_SEPARATOR = re.compile(r"\s*[)）\].．、:：,，]")
+_CHINESE_NUMBERS = "一二三四五六七八"
+
+
+def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
+    """Return the letter of the option an answer names, or None when it names none or several.
+
+    Accepts a letter, the option's text, "B. text", "option B", "the second", 2 or "第二个", in that order.
+
+    >>> normalise_choice(" b. noise", {"A": "Blur", "B": "Noise"})
+    'B'
+    """
+    text = answer.strip().strip("\"'`*“”‘’").strip()
+    by_text = {_fold(option): letter for letter, option in options.items()}
+    if _fold(text) in by_text and len(by_text) == len(options):
+        return by_text[_fold(text)]
+    letter = re.fullmatch(
+        r"(?:(?:the\s+)?(?:correct\s+|best\s+|final\s+)?(?:answer|option|choice)\s*(?:is|:)?\s*|答案(?:是|为|：|:)?\s*|选项?\s*)?"
+        r"[(（\[]?([A-Z])(?:[)）\].．、:：,，\s].*)?",
+        text,
+        re.IGNORECASE | re.DOTALL,
+    )  # fmt: skip
+    if letter and letter[1].upper() in options:
+        if _consistent(text, letter[1].upper(), letter.end(1), options):
+            return letter[1].upper()
+        if _SEPARATOR.match(text, letter.end(1)):
+            # "A. Noise" where noise is B: the letter and the text name two options.
+            return None
+    position = _position(text)
+    if position is not None and 1 <= position <= len(options):
+        return list(options)[position - 1]
+    letters = [key for key, option in options.items() if _mentions(text, option)]
+    return letters[0] if len(letters) == 1 else None
+
+
+def _consistent(text: str, letter: str, end: int, options: Mapping[str, str]) -> bool:
+    """Return whether what follows a letter does not name another option ("A good photo" is no letter A)."""
+    rest = text[end:].lstrip(")）].．、:：,， ").strip()
+    if not rest or _mentions(rest, options[letter]):
+        return True
+    others = [option for key, option in options.items() if key != letter]
+    return _SEPARATOR.match(text, end) is not None and not any(_mentions(rest, option) for option in others)
+
+
+def _mentions(text: str, option: str) -> bool:
+    text, option = _fold(text), _fold(option)
+    if is_chinese(option):
+        return option in text
+    return bool(option) and re.search(rf"(?<!\w){re.escape(option)}(?!\w)", text) is not None
+
+
+def _position(text: str) -> int | None:
+    folded = text.casefold().strip(" .。")
+    number = re.fullmatch(r"(?:option|choice|选项|第)?\s*([1-8])\s*(?:个|项|个选项)?", folded)
+    if number:
+        return int(number[1])
+    ordinal = re.fullmatch(rf"(?:the\s+)?({'|'.join(_ORDINALS)})(?:\s+(?:one|option|choice))?", folded)
+    if ordinal:
+        return _ORDINALS.index(ordinal[1]) + 1
+    chinese = re.fullmatch(rf"(?:选项|第)([{_CHINESE_NUMBERS}])(?:个|项|个选项)?", folded)
+    return _CHINESE_NUMBERS.index(chinese[1]) + 1 if chinese else None
+
+
+def _fold(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip().strip(".。!！,，;；:：").casefold()

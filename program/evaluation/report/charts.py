@@ -1,0 +1,191 @@
+"""The figures of one evaluation: how predictions lie to human scores, and where they go wrong."""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Plot
+from numpy.typing import NDArray
+
+from program.evaluation.intervals import Figure
+from program.evaluation.logistic import fit_logistic
+from program.evaluation.record import EvaluationRecord, Part
+
+__all__ = ("charts", "plain", "svg_url")
+
+BLUE, ORANGE, INK, FAINT, SOFT = "#3b6fd4", "#e08a1e", "#1f2933", "#e3e8ee", "#6b7785"
+
+_TITLE: dict[str, Any] = {"loc": "left", "fontsize": 11, "fontweight": "bold", "color": INK, "pad": 10}
+
+_MAX_POINTS = 3000
+_MAX_BARS = 30
+_LEVELS = {"1": "1 bad", "2": "2 poor", "3": "3 fair", "4": "4 good", "5": "5 excellent"}
+
+
+def charts(record: EvaluationRecord) -> dict[str, Plot]:
+    """Return the charts that the data has labels for, by name."""
+    plots: dict[str, Plot] = {}
+    details = record.details
+    if record.srcc is not None and record.srcc.n:
+        plots["scatter"] = _scatter(record)
+    if details is None:
+        return plots
+    if len(details.by_distortion) > 1:
+        plots["by_distortion"] = _bars(details.by_distortion, "srcc", "SRCC by distortion", (-1, 1))
+    if details.by_level:
+        plots["by_level"] = _levels(details.by_level)
+    if details.calibration_bins:
+        plots["calibration"] = _calibration(record)
+    if details.by_question_type:
+        plots["by_question_type"] = _bars(details.by_question_type, "accuracy", "Accuracy by question type", (0, 1))
+    if details.confusion:
+        plots["confusion"] = _confusion(details.confusion)
+    return plots
+
+
+def svg_url(plot: Plot) -> str:
+    """Return a chart as a data URL; inside an image element it can run and fetch nothing."""
+    out = io.BytesIO()
+    # Glyphs as paths: the page looks alike whatever fonts a machine has. The salt makes equal charts equal bytes.
+    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "agentic-iqa"}):
+        plot.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(out.getvalue()).decode("ascii")
+
+
+def plain(text: str) -> str:
+    """Return a name from the data as a chart can draw it: short, no formula signs, no glyph the font lacks."""
+    short = text if len(text) <= 28 else text[:27] + "."
+    return short.encode("latin-1", "replace").decode("latin-1").replace("$", r"\$")
+
+
+def _scatter(record: EvaluationRecord) -> Plot:
+    pairs = [(r.predicted, r.truth) for r in record.rows if r.task == "scoring" and r.counts]
+    predicted, truth = np.array(pairs, dtype=float).T
+    plot, axis = _canvas(5.6, 5.2)
+    low, high = min(1.0, truth.min()) - 0.1, max(5.0, truth.max()) + 0.1
+    axis.set(xlim=(0.9, 5.1), ylim=(low, high), xticks=range(1, 6), yticks=range(1, 6), aspect="equal")
+    axis.grid(color=FAINT, linewidth=0.8)
+    axis.plot([1, 5], [1, 5], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="perfect agreement", zorder=2)
+    step = max(1, -(-predicted.size // _MAX_POINTS))
+    shown = slice(None, None, step)
+    size = 30 if predicted.size <= 300 else 12
+    axis.scatter(
+        predicted[shown], truth[shown], s=size, color=BLUE, alpha=0.55, linewidths=0, zorder=3,
+        rasterized=predicted.size > _MAX_POINTS // 2,
+    )  # fmt: skip
+    fit = fit_logistic(truth, predicted, 4)
+    along = np.linspace(predicted.min(), predicted.max(), 200)
+    label = "4-parameter logistic" if fit.converged else "line (the logistic did not converge)"
+    axis.plot(along, fit(along), color=ORANGE, linewidth=2.2, label=label, zorder=4)
+    some = f", every {step}th shown" if step > 1 else ""
+    axis.set_xlabel("predicted score")
+    axis.set_ylabel("human score")
+    axis.set_title(f"Predicted and human score (n = {predicted.size}{some})", **_TITLE)
+    axis.legend(frameon=False, loc="upper left", fontsize=9)
+    return plot
+
+
+def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[float, float]) -> Plot:
+    known = {name: part for name, part in parts.items() if part.figures[metric].value is not None}
+    shown = sorted(known.items(), key=lambda item: _numbers(item[1].figures[metric])[0])[-_MAX_BARS:]
+    plot, axis = _canvas(5.6, max(2.4, 1.2 + 0.34 * len(shown)))
+    values = [_numbers(part.figures[metric]) for _, part in shown]
+    places = np.arange(len(shown))
+    axis.barh(places, [value for value, _, _ in values], height=0.62, color=BLUE, alpha=0.85, zorder=2)
+    _whiskers(axis, values, places, upright=False)
+    axis.set_yticks(places, [f"{plain(name)}  ({part.n})" for name, part in shown])
+    lowest = min([0.0, *(low for _, low, _ in values)])
+    axis.set_xlim(max(limits[0], lowest - 0.02), limits[1] + 0.02)
+    axis.grid(axis="x", color=FAINT, linewidth=0.8)
+    axis.set_title(f"{title} (n)", **_TITLE)
+    if len(known) > len(shown):
+        axis.set_xlabel(f"the {len(shown)} highest of {len(known)}")
+    return plot
+
+
+def _levels(parts: Mapping[str, Part]) -> Plot:
+    plot, axis = _canvas(5.6, 3.9)
+    places = np.arange(len(parts))
+    pair: tuple[tuple[float, str, str, str], ...] = (
+        (-0.2, "mae", BLUE, "mean absolute error"), (0.2, "bias", ORANGE, "bias"),
+    )  # fmt: skip
+    for shift, metric, colour, label in pair:
+        values = [_numbers(part.figures[metric]) for part in parts.values()]
+        axis.bar(places + shift, [v for v, _, _ in values], width=0.36, color=colour, alpha=0.9, label=label, zorder=2)
+        _whiskers(axis, values, places + shift, upright=True)
+    axis.axhline(0, color=INK, linewidth=0.8)
+    axis.set_xticks(places, [f"{_LEVELS[level]}\n(n = {part.n})" for level, part in parts.items()], fontsize=9)
+    axis.grid(axis="y", color=FAINT, linewidth=0.8)
+    axis.set_ylabel("points of the 1..5 scale")
+    axis.set_title("Error by human level (bias above 0: scored too high)", **_TITLE)
+    axis.legend(frameon=False, fontsize=9)
+    return plot
+
+
+def _calibration(record: EvaluationRecord) -> Plot:
+    plot, axis = _canvas(5.6, 3.9)
+    details = record.details
+    bins = details.calibration_bins if details else ()
+    axis.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="calibrated", zorder=1)
+    values = [_numbers(b.right) for b in bins]
+    places = np.array([b.confidence for b in bins])
+    _whiskers(axis, values, places, upright=True)
+    axis.plot(places, [v for v, _, _ in values], "o-", color=BLUE, markersize=7, linewidth=1.5, zorder=3)
+    axis.set(xlim=(0.15, 1.02), ylim=(-0.02, 1.08))
+    axis.grid(color=FAINT, linewidth=0.8)
+    axis.set_xlabel("probability given to the likeliest level")
+    axis.set_ylabel("share of times it was right")
+    error = details.calibration_error if details else None
+    shown = f"{error.value:.3f}" if error is not None and error.value is not None else "undefined"
+    sizes = sorted({b.n for b in bins})
+    held = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"{sizes[0]}"
+    axis.set_title(f"Calibration of the level probabilities (ECE {shown}, n = {held} a bin)", **_TITLE)
+    return plot
+
+
+def _confusion(counts: Mapping[str, Mapping[str, int]]) -> Plot:
+    letters = list(counts)
+    grid = np.array([[counts[t][p] for p in letters] for t in letters])
+    plot, axis = _canvas(5.6, min(5.6, max(2.6, 1.2 + 0.5 * len(letters))))
+    axis.imshow(grid, cmap="Blues", vmin=0, vmax=max(1, grid.max()) * 1.15)
+    for (row, column), count in np.ndenumerate(grid):
+        colour = "white" if count > 0.6 * grid.max() else INK
+        axis.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=11,
+                  fontweight="bold" if row == column else "normal")  # fmt: skip
+    names = [plain(letter[:3]) for letter in letters]
+    axis.set_xticks(range(len(letters)), names)
+    axis.set_yticks(range(len(letters)), names)
+    axis.set_xlabel("answered")
+    axis.set_ylabel("true")
+    axis.spines[:].set_visible(False)
+    axis.set_title("True and answered options", **_TITLE)
+    return plot
+
+
+def _canvas(width: float, height: float) -> tuple[Plot, Axes]:
+    plot = Plot(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(plot)
+    axis = plot.subplots()
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color("#9aa5b1")
+    axis.tick_params(colors=INK, length=0)
+    axis.xaxis.label.set_color(INK)
+    axis.yaxis.label.set_color(INK)
+    return plot, axis
+
+
+def _numbers(figure: Figure) -> tuple[float, float, float]:
+    value = figure.value if figure.value is not None else 0.0
+    return value, value if figure.low is None else figure.low, value if figure.high is None else figure.high
+
+
+def _whiskers(axis: Axes, values: Sequence[tuple[float, float, float]], places: NDArray[Any], *, upright: bool) -> None:
+    for place, (_, low, high) in zip(places, values, strict=True):
+        along = ([place, place], [low, high]) if upright else ([low, high], [place, place])
+        axis.plot(*along, color=INK, linewidth=1.3, solid_capstyle="butt", zorder=3)

@@ -1,0 +1,206 @@
+"""The report: one self-contained HTML page of an evaluation. It fetches nothing and runs no script."""
+
+import base64
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from matplotlib.figure import Figure as Plot
+from PIL import Image
+
+from data.manifest import Sample
+from program.common.errors import InputError
+from program.common.files import write_whole
+from program.evaluation.intervals import Figure
+from program.evaluation.metric_table import METRICS, headline
+from program.evaluation.misses import worst
+from program.evaluation.record import EvaluationRecord
+from program.evaluation.report.charts import charts, svg_url
+from program.evaluation.report.tables import figure_lines, heading, notes
+from program.evaluation.rows import Row
+from program.images.store import IMAGES, LARGE
+
+__all__ = ("check_report_folder", "render", "write_report")
+
+_THUMBNAIL_PX = 320
+
+_KINDS = {"tool": "one tool", "tools": "tools", "model": "model", "mean": "plain mean", "fusion": "fusion"}
+_CAPTIONS = {
+    "scatter": "Each point is an image. Above the dashed line people liked it better than the program did.",
+    "by_distortion": "How well images of one distortion are ranked; the line is the 95 % interval.",
+    "by_level": "Human scores rounded to a level; the line is the 95 % interval.",
+    "calibration": "Five bins of about equal size. On the dashed line, stated probabilities hold as often as stated.",
+    "by_question_type": "Share of right answers; the line is the 95 % interval.",
+    "confusion": "Counts of questions, by the true option and the option answered.",
+}
+
+
+def write_report(
+    record: EvaluationRecord, samples: Iterable[Sample], folder: Path, plots: Mapping[str, Plot] | None = None
+) -> Path:
+    """Write `report.html` and `record.json` into a folder and return the page's path.
+
+    `samples` are looked through for the images of the worst misses. Raises InputError where the folder cannot be
+    written.
+    """
+    page = folder / "report.html"
+    with _writing(folder):
+        write_whole(folder / "record.json", json.dumps(record.summary(), indent=2, ensure_ascii=False) + "\n")
+        write_whole(page, render(record, samples, plots))
+    return page
+
+
+def check_report_folder(folder: Path) -> None:
+    """Make the folder of a report; InputError, before hours of work, where none can be written there."""
+    with _writing(folder):
+        write_whole(folder / ".writable", "")
+        (folder / ".writable").unlink()
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        fault = f"cannot be written ({error.strerror})"
+        raise InputError(f"report {str(folder)!r}: {fault}; give another folder") from error
+
+
+def render(
+    record: EvaluationRecord,
+    samples: Iterable[Sample],
+    plots: Mapping[str, Plot] | None = None,
+    sections: Mapping[str, str] | None = None,
+) -> str:
+    """Return the page, with further `sections` of plain text by title. What comes from data or a model is escaped."""
+    missed = {task: worst(record.rows, task) for task in ("scoring", "mcq")}
+    pictures = _pictures(samples, {row.id for rows in missed.values() for row in rows})
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    template = environment.from_string(files("program.evaluation.report").joinpath("page.html").read_text("utf-8"))
+    drawn = charts(record) if plots is None else plots
+    return template.render(
+        heading=heading(record), record=record, notes=notes(record),
+        metrics=METRICS, figures=list(figure_lines(record)), ladders=_ladders(record), kinds=_KINDS, captions=_CAPTIONS,
+        charts={name: svg_url(plot) for name, plot in drawn.items()},
+        misses={task: [_miss(row, pictures.get(row.id)) for row in rows] for task, rows in missed.items()},
+        facts=_facts(record), failures=list(record.failures()), sections=dict(sections or {}),
+    )  # fmt: skip
+
+
+def _ladders(record: EvaluationRecord) -> list[dict[str, Any]]:
+    """Return the tables of the program against every baseline, each figure with its place on a common axis."""
+    ladders = []
+    for columns in (headline("scoring", cards=True), headline("mcq", cards=True)):
+        metric = columns[0]
+        ways = [way for way in record.baselines.values() if metric in way.figures]
+        if metric not in record.figures or not ways:
+            continue
+        ways.sort(key=lambda way, metric=metric: -(way.figures[metric].value or -2))  # type: ignore[misc]
+        figures = [record.figures[metric], *(way.figures[metric] for way in ways)]
+        ends = [end for f in figures for end in (f.low, f.value) if end is not None]
+        floor = math.floor(min([*ends, 0.9]) * 10) / 10
+        rows = [
+            {"way": None if holder is record else holder, "figures": holder.figures, "bar": _bar(figure, floor)}
+            for holder, figure in zip((record, *ways), figures, strict=True)
+        ]
+        ladders.append({"metric": metric, "columns": columns, "rows": rows, "floor": floor})
+    return ladders
+
+
+def _bar(figure: Figure, floor: float) -> list[float] | None:
+    """Return where low end, value and high end lie between `floor` and 1, in percent; None without an interval."""
+    if figure.low is None or figure.value is None or figure.high is None:
+        return None
+    return [round(100 * (max(end, floor) - floor) / (1 - floor), 2) for end in (figure.low, figure.value, figure.high)]
+
+
+def _miss(row: Row, picture: Mapping[str, Any] | None) -> dict[str, Any]:
+    evidence = (row.notes.evidence if row.notes else None) or {}
+    return {
+        "row": row,
+        "picture": picture,
+        "findings": [_tag(f, "severity", "type") for f in _dicts(evidence.get("findings"))],
+        "readings": [_reading(r) for r in _dicts(evidence.get("readings"))],
+    }
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _tag(item: Mapping[str, Any], *keys: str) -> str:
+    region = item.get("region", "Global")
+    return " ".join(str(item.get(key, "")) for key in keys) + ("" if region == "Global" else f" in {region}")
+
+
+def _reading(item: Mapping[str, Any]) -> str:
+    score = item.get("score")
+    return _tag(item, "tool") + (f" {score:.2f}" if isinstance(score, int | float) else "")
+
+
+def _facts(record: EvaluationRecord) -> list[tuple[str, str]]:
+    context, where = record.context, record.environment
+    models = context.get("models")
+    tools = context.get("tools")
+    distinct = sorted({str(m) for m in models.values()}) if isinstance(models, dict) else []
+    counts = [
+        f"{kind}: {c.asked:,} asked, {c.used:,} used, {c.failed:,} failed, {c.unlabelled:,} unlabelled"
+        for kind, c in (("scoring", record.scoring), ("multiple choice", record.mcq), ("other", record.other))
+        if c.asked
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in where.versions.items())
+    dirty = " (with uncommitted changes)" if where.git_dirty else ""
+    cost = f", {record.cost_usd:.4f} USD" if record.cost_usd is not None else ", price unknown or none"
+    facts = [
+        ("Samples", "; ".join(counts)),
+        ("Photographs", f"{record.groups:,}"),
+        ("Manifest SHA-256", record.dataset.manifest_sha256 or "none"),
+        ("Language model", ", ".join(distinct)),
+        ("Scoring mode", str(context.get("scoring_mode", ""))),
+        ("Answered on", ", ".join(f"{r}: {n:,} ({record.rung_shares.get(r, 0):.1%})" for r, n in record.rungs.items())),
+        ("Program SHA-256", str(context.get("program_sha256", ""))),
+        ("Settings SHA-256", str(context.get("settings_sha256", ""))),
+        ("Tools", "; ".join(f"{k} ({v})" for k, v in tools.items()) if isinstance(tools, dict) else ""),
+        ("Model calls", f"{record.lm_calls or 0:,} calls, {record.tokens or 0:,} tokens{cost}"),
+        ("Seed", str(record.seed)),
+        ("Wall time", f"{record.wall_seconds:.1f} s"),
+        ("Commit", f"{where.git_commit}{dirty}" if where.git_commit else "not a checkout"),
+        ("Software", f"Python {where.python} on {where.platform}; {versions}"),
+        ("Record schema", str(record.schema_version)),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _pictures(samples: Iterable[Sample], wanted: set[str]) -> dict[str, dict[str, Any]]:
+    pictures: dict[str, dict[str, Any]] = {}
+    for sample in samples if wanted else ():
+        if sample.id in wanted:
+            pictures[sample.id] = {
+                "image": _thumbnail(sample.image),
+                "reference": _thumbnail(sample.reference) if sample.reference else None,
+                "query": sample.query,
+                "options": sample.options,
+            }
+            if len(pictures) == len(wanted):
+                break
+    return pictures
+
+
+def _thumbnail(path: Path) -> str | None:
+    try:
+        picture = Image.fromarray(IMAGES.pixels(IMAGES.add(path), at_most=LARGE))
+    except InputError:
+        return None
+    picture.thumbnail((_THUMBNAIL_PX, _THUMBNAIL_PX), Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    picture.save(out, "JPEG", quality=82)
+    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")

@@ -1,0 +1,141 @@
+"""One evaluation on a terminal of 80 columns: its figures, and what the agent adds to simpler ways."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from program.evaluation.intervals import Figure
+from program.evaluation.metric_table import METRICS, headline
+from program.evaluation.record import Baseline, EvaluationRecord
+
+__all__ = ("baseline_tables", "figure_cell", "figure_lines", "figures_table", "gain_cell", "heading", "notes")
+
+_COLUMNS = 80
+_LABEL = 17
+"""Columns of a baseline's name, which takes two lines."""
+
+_FEW = 10
+"""Of fewer samples an interval is as much chance as its figure: two in order have an SRCC of 1 [1, 1]."""
+
+_ORDER = ("model", "tools", "mean", "fusion", "tool")
+
+
+def heading(record: EvaluationRecord) -> str:
+    """Return what was evaluated in a few words."""
+    return f"{record.dataset.name} · {record.dataset.split or 'all splits'}"
+
+
+def figure_lines(record: EvaluationRecord) -> Iterator[tuple[str, Figure]]:
+    """Yield every overall figure that the data has labels for, under its name for people."""
+    figures = record.figures | (record.details.figures if record.details else {})
+    yield from ((metric.title, figures[name]) for name, metric in METRICS.items() if name in figures)
+    if record.details:
+        for kind, part in record.details.by_question_type.items():
+            yield f"Accuracy ↑ of {kind!r} questions", part.figures["accuracy"]
+
+
+def figures_table(record: EvaluationRecord) -> Table:
+    """Return one row per figure: value, 95 % interval, samples used and asked."""
+    table = Table(title=heading(record), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column("", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("95 % interval", justify="right", no_wrap=True)
+    table.add_column("used / asked", justify="right", no_wrap=True)
+    for name, figure in figure_lines(record):
+        table.add_row(name, figure.value_text(), figure.ends_text() or "-", f"{figure.n} / {figure.asked}")
+    table.caption, table.caption_justify = "\n".join(notes(record)), "left"
+    return table
+
+
+def baseline_tables(record: EvaluationRecord) -> list[Table]:
+    """Return the program against every baseline on the same samples, a table for scores and one for answers."""
+    tables = []
+    for columns in (headline("scoring", cards=True), headline("mcq", cards=True)):
+        ways = [way for way in record.baselines.values() if columns[0] in way.figures]
+        if ways and columns[0] in record.figures:
+            tables.append(_baseline_table(record, ways, columns))
+    return tables
+
+
+def notes(record: EvaluationRecord) -> list[str]:
+    """Return what a reader has to know of the figures: failures, weak intervals, where answers came from."""
+    lines = []
+    if record.failed:
+        lines.append(f"{record.failed} of {len(record.rows)} samples failed; no figure counts them.")
+    if any(figure.descriptive for figure in record.figures.values()):
+        groups = sorted({figure.groups for figure in record.figures.values()})
+        lines.append(f"Only {_photographs(groups[0])}: the intervals are over images and say nothing of new ones.")
+    for figure, what in ((record.srcc, "scores"), (record.accuracy, "questions")):
+        if figure is not None and figure.n < _FEW:
+            lines.append(f"Only {figure.n} {what}: neither figures nor intervals of so few say anything of others.")
+    if any(figure.value is None for _, figure in figure_lines(record)):
+        lines.append("Undefined: too few samples, or scores that are all the same.")
+    for parameters in (4, 5):
+        figure = getattr(record.details, f"plcc_logistic{parameters}", None)
+        if figure is not None and "line instead" in figure.method:
+            lines.append(f"The {parameters}-parameter logistic did not converge: a line was fitted instead.")
+    if record.details and record.details.chance is not None:
+        lines.append(f"Guessing would get {record.details.chance:.3f} of the questions right.")
+    rungs = ", ".join(f"{rung} {share:.0%}" for rung, share in record.rung_shares.items())
+    if rungs:
+        lines.append(f"Answers were read from: {rungs}.")
+    return lines
+
+
+def figure_cell(figure: Figure | None, digits: int = 3) -> Text:
+    """Return a figure with its interval on a line of its own, so that tables fit 80 columns."""
+    if figure is None:
+        return Text("-")
+    return Text("\n".join(filter(None, (figure.value_text(), figure.ends_text(digits)))))
+
+
+def gain_cell(metric: str, gain: Figure | None, digits: int = 3) -> Text:
+    """Return a difference, green where it is surely for the better and red where surely for the worse."""
+    if gain is None:
+        return Text("-")
+    if gain.value is None:
+        return Text("undefined")
+    style = {1: "green", 0: "", -1: "red"}[gain.sign * METRICS[metric].direction]
+    return Text(f"{gain.value_text('+')}\n{gain.ends_text(digits, '+')}".rstrip(), style=style)
+
+
+def _baseline_table(record: EvaluationRecord, ways: Sequence[Baseline], columns: Sequence[str]) -> Table:
+    metric = columns[0]
+    basis = record.figures[metric]
+    digits = 3 if _width(record, ways, columns) <= _COLUMNS else 2
+    title = f"{heading(record)}\nn = {basis.n} of {basis.asked}, {_photographs(basis.groups)}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column("", no_wrap=True, min_width=_LABEL)
+    for name in columns:
+        table.add_column(METRICS[name].title, justify="right", no_wrap=True)
+    table.add_column(f"program\n- this, {METRICS[metric].title.split()[0]}", justify="right", no_wrap=True)
+    own = [figure_cell(record.figures.get(name), digits) for name in columns]
+    table.add_row(Text("program", style="bold"), *own, "", end_section=True)
+    ordered = sorted(ways, key=lambda w: (_ORDER.index(w.kind), -(_value(w, metric) if w.kind == "tool" else 0)))
+    for number, way in enumerate(ordered):
+        last = number + 1 == len(ordered) or (ordered[number + 1].kind == "tool") != (way.kind == "tool")
+        gain = way.gain[metric]
+        label = textwrap.fill(way.label, _LABEL, break_on_hyphens=False, break_long_words=False)
+        label += f"\n(n = {gain.n})" if gain.n != basis.n else ""
+        cells = [figure_cell(way.figures.get(name), digits) for name in columns]
+        table.add_row(label, *cells, gain_cell(metric, gain, digits), end_section=last)
+    table.caption, table.caption_justify = "Brackets: 95 % intervals,\npaired in the last column.", "left"
+    return table
+
+
+def _width(record: EvaluationRecord, ways: Sequence[Baseline], columns: Sequence[str]) -> int:
+    """Return the columns that a table with three decimals takes."""
+    sizes = [max(len(h.figures[name].ends_text()) for h in (record, *ways) if name in h.figures) for name in columns]
+    return _LABEL + sum(sizes) + len(sizes) + 1 + max(len(way.gain[columns[0]].ends_text(3, "+")) for way in ways)
+
+
+def _photographs(count: int) -> str:
+    return f"{count} photograph" + ("s" if count != 1 else "")
+
+
+def _value(way: Baseline, metric: str) -> float:
+    value = way.figures[metric].value
+    return -2.0 if value is None else value

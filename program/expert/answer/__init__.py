@@ -1,0 +1,1 @@
+"""From beliefs to the answer that a signature asks for, in words."""

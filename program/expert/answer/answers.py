@@ -1,0 +1,191 @@
+"""The expert's answer to each of the program's signatures, chosen by the names of the output fields."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from program.common.errors import ModelError
+from program.expert.answer.amounts import TOOLS
+from program.expert.answer.findings import findings, present
+from program.expert.answer.inputs import (
+    LETTERS,
+    Inputs,
+    categories_by_region,
+    level_of,
+    options_of,
+    region_crops,
+    regions_of,
+    scores_of,
+    severities_of,
+)
+from program.expert.answer.phrases import phrases_for
+from program.expert.answer.planning import plan_assessment
+from program.expert.answer.questions import Choice, answer_choice, look_at, question_of
+from program.expert.answer.reasons import (
+    choice_reason,
+    direct_answer,
+    grounds,
+    level_word,
+    region_summary,
+    summary,
+    unseen,
+)
+from program.expert.answer.relevance import is_about_quality
+from program.expert.answer.tool_choice import choose_tools
+from program.expert.judge.quality import Belief, level_probabilities
+from program.expert.judge.views import View, Viewer
+from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, category_of
+
+__all__ = ("ANSWERS", "answer_fields")
+
+Demos = Sequence[Inputs]
+
+
+def answer_fields(viewer: Viewer, outputs: frozenset[str], demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    """Answer one structured call; ModelError when no signature of the program has these output fields."""
+    answer = ANSWERS.get(outputs)
+    if answer is None:
+        raise ModelError(
+            "perceptual/expert answers only this program's own signatures, not one with the "
+            f"outputs {sorted(outputs)}; "
+            "give a language model for this step (--reflection-lm PROVIDER/MODEL)"
+        )
+    return answer(viewer, demos, inputs)
+
+
+def _detect(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    categories = present(_view(viewer, inputs))
+    return {"distortion_set": [{"region": region, "distortions": categories} for region in regions_of(inputs)]}
+
+
+def _analyse(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    return {"distortion_analysis": _findings(viewer, inputs)}
+
+
+def _diagnose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    return {"findings": _findings(viewer, inputs)}
+
+
+def _findings(viewer: Viewer, inputs: Inputs) -> list[dict[str, str]]:
+    view, say = _view(viewer, inputs), phrases_for(str(inputs.get("query", "")))
+    categories = categories_by_region(inputs)
+    regions = regions_of(inputs) if "regions" in inputs else list(categories) or [GLOBAL]
+    # Of several regions each is spoken of: one that nothing was said of counts as not looked at.
+    strongest = [max(view.severities, key=view.severities.__getitem__)] if len(regions) > 1 else []
+    return [
+        finding
+        for region in regions
+        for finding in findings(view, region, categories.get(region) or present(view) or strongest, say)
+    ]
+
+
+def _choose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    view, query = _view(viewer, inputs), str(inputs.get("query", ""))
+    options, scores, say = options_of(inputs), scores_of(inputs), phrases_for(query)
+    if not options:
+        raise ModelError('perceptual/expert: the options cannot be read; write each on a line of its own, as "A. Yes"')
+    evidence, readings = severities_of(inputs, query), [score for _, score in scores]
+    choice = answer_choice(view, query, options, evidence, readings)
+    letter = _outvoted(viewer, view, demos, query, options, choice)
+    look = look_at(view, evidence, readings, question_of(query, options).text)
+    reason = choice_reason(look, letter, choice, options, query, say)
+    if choice.topic in {"content", "distortion", "quality"} or letter != choice.letter:
+        # A gap even where nothing is left to add: the answers must not change.
+        reason += say("sentence.gap") + summary(view, scores, say, besides=reason)
+    return {"final_answer": letter, "quality_reasoning": reason}
+
+
+def _outvoted(viewer: Viewer, view: View, demos: Demos, query: str, options: Mapping[str, str], choice: Choice) -> str:
+    """Let demos that ask the same question of similar images vote beside the measurement (one vote)."""
+    top = max(choice.probabilities.values())
+    votes = {letter: (1.0 if choice.measured else 0.3) * p / top for letter, p in choice.probabilities.items()}
+    by_text = {text.casefold().strip(" ."): letter for letter, text in options.items()}
+    for demo in demos:
+        if " ".join(str(demo.get("query", "")).split()).casefold() != " ".join(query.split()).casefold():
+            continue
+        answer = str(demo.get("final_answer", "")).strip()
+        text = options_of(demo).get(answer[:1].upper(), answer).casefold().strip(" .")
+        if text not in by_text or demo.get("image") is None:
+            continue
+        other = _view(viewer, demo)
+        if (other.difference is None) != (view.difference is None):
+            continue
+        distance = float(np.square(other.tilt - view.tilt).sum())
+        votes[by_text[text]] = votes.get(by_text[text], 0.0) + 0.9 * float(np.exp(-distance / (2 * 0.5**2)))
+    return max([choice.letter, *votes], key=lambda letter: votes[letter])
+
+
+def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    view, query = _view(viewer, inputs), str(inputs.get("query", ""))
+    say, scores = phrases_for(query), scores_of(inputs)
+    readings = [score for _, score in scores]
+    belief = view.belief(_labelled(viewer, view, demos))
+    crops = {} if view.difference is not None else region_crops(inputs)
+    in_query = [region for region in crops if region.casefold() in query.casefold()]
+    crop = viewer.view(crops[in_query[0]]) if len(in_query) == 1 else None
+    # The only region asked about is looked at itself; a place that its name tells is no place inside it.
+    look = look_at(crop or view, severities_of(inputs, query), readings, "" if crop else query)
+    mean = belief.mean if not scores else (1 - TOOLS) * belief.mean + TOOLS * float(np.mean(readings))
+    relevant = is_about_quality(query)
+    direct = direct_answer(look, query, say) if relevant else unseen(query, say)
+    overall = say("sentence.overall", word=level_word(mean, say), mean=mean)
+    named = [c for c in DISTORTION_CATEGORIES if category_of(query) == c and not direct]
+    rest = summary(view, scores, say, limit=2 if direct else 3, first=named, besides=direct)
+    parts = [region_summary(region, viewer.view(crop), say) for region, crop in list(crops.items())[:3]]
+    reasoning = say.join("" if relevant else say("sentence.unrelated"), grounds(view, belief, say))
+    return {"final_answer": say.join(direct, overall, rest, *parts), "quality_reasoning": reasoning}
+
+
+def _score(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    belief, reasoning = _judgement(viewer, demos, inputs)
+    return {"quality_probs": belief.by_word(), "quality_reasoning": reasoning}
+
+
+def _classify(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+    belief, reasoning = _judgement(viewer, demos, inputs)
+    masses = level_probabilities(belief.mean, belief.deviation)
+    return {"quality_level": LETTERS[int(np.argmax(masses))], "quality_reasoning": reasoning}
+
+
+def _judgement(viewer: Viewer, demos: Demos, inputs: Inputs) -> tuple[Belief, str]:
+    view, query = _view(viewer, inputs), str(inputs.get("query", ""))
+    belief, say = view.belief(_labelled(viewer, view, demos)), phrases_for(query)
+    reason = "" if is_about_quality(query) else unseen(query, say)
+    return belief, say.join(reason, summary(view, scores_of(inputs), say), grounds(view, belief, say))
+
+
+def _labelled(viewer: Viewer, view: View, demos: Demos) -> list[tuple[View, float]]:
+    """Return the demos that carry a level belief and an image of the same kind (with or without reference)."""
+    labelled: list[tuple[View, float]] = []
+    for demo in demos:
+        label = level_of(demo)
+        if label is None or demo.get("image") is None:
+            continue
+        other = _view(viewer, demo)
+        if (other.difference is None) == (view.difference is None):
+            labelled.append((other, label))
+    return labelled
+
+
+def _view(viewer: Viewer, inputs: Inputs) -> View:
+    if inputs.get("image") is None:
+        raise ModelError("perceptual/expert: the question has no image; give one")
+    return viewer.view(inputs["image"], inputs.get("reference"))
+
+
+ANSWERS: Mapping[frozenset[str], Callable[[Viewer, Demos, Inputs], dict[str, Any]]] = {
+    frozenset({"plan"}): lambda viewer, demos, inputs: {"plan": plan_assessment(inputs)},
+    frozenset({"distortion_set"}): _detect,
+    frozenset({"distortion_analysis"}): _analyse,
+    frozenset({"findings"}): _diagnose,
+    frozenset({"selected_tools"}): lambda viewer, demos, inputs: {"selected_tools": choose_tools(inputs)},
+    # It measures pixels and knows no objects: no box is better than an invented one.
+    frozenset({"region_boxes"}): lambda viewer, demos, inputs: {"region_boxes": []},
+    frozenset({"final_answer", "quality_reasoning"}): (
+        lambda viewer, demos, inputs: (_choose if inputs.get("options") else _explain)(viewer, demos, inputs)
+    ),
+    frozenset({"quality_probs", "quality_reasoning"}): _score,
+    frozenset({"quality_level", "quality_reasoning"}): _classify,
+}
+"""Output field names -> what answers them."""

@@ -1,0 +1,109 @@
+"""What the inputs of a question hold, as models are given them (text or JSON), in the form the answers read. Pure."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from program.common.questions import options_shown
+from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, LevelProbabilities, category_of
+
+__all__ = (
+    "LETTERS", "Inputs", "categories_by_region", "level_of", "options_of", "parsed_json", "region_crops", "regions_of",
+    "scores_of", "severities_of",
+)  # fmt: skip
+
+Inputs = Mapping[str, Any]
+LETTERS = "EDCBA"
+"""Letters of the levels 1..5."""
+
+
+def parsed_json(text: Any) -> Any:
+    """Return what JSON text holds, None for text that is none; anything but text is returned as it is."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return None
+
+
+def regions_of(inputs: Inputs) -> list[str]:
+    """Return the regions that are asked about; the whole image if none is."""
+    names = parsed_json(inputs.get("regions"))
+    if isinstance(names, str):
+        names = [names]
+    return [str(name) for name in names] if names else [GLOBAL]
+
+
+def region_crops(inputs: Inputs) -> dict[str, Any]:
+    """Return the regions that were cut out of the image, to be measured as images are."""
+    crops = inputs.get("region_crops")
+    return {str(name): crop for name, crop in crops.items()} if isinstance(crops, Mapping) else {}
+
+
+def categories_by_region(inputs: Inputs) -> dict[str, list[DistortionCategory]]:
+    """Return the categories of each region in `distortion_set`; regions without any are left out."""
+    stated = parsed_json(inputs.get("distortion_set"))
+    if not isinstance(stated, dict):
+        return {}
+    return {
+        str(region): list(
+            dict.fromkeys(c for n in (names if isinstance(names, list) else [names]) if (c := category_of(str(n))))
+        )
+        for region, names in stated.items()
+        if names
+    }
+
+
+def options_of(inputs: Inputs) -> dict[str, str]:
+    """Return the options by letter; none where they cannot be read."""
+    stated = inputs.get("options")
+    if isinstance(stated, Mapping):
+        return {str(letter): str(text) for letter, text in stated.items()}
+    return options_shown(str(stated or "")) or {}
+
+
+def severities_of(inputs: Inputs, query: str) -> dict[str, str]:
+    """Return the strongest severity word per category in the given analysis: of the regions asked about, or of all."""
+    stated = parsed_json(inputs.get("distortion_analysis"))
+    regions = stated if isinstance(stated, dict) else {}
+    in_query = [name for name in regions if name != GLOBAL and name.casefold() in query.casefold()]
+    strongest: dict[str, str] = {}
+    for region in [regions[name] for name in in_query or regions]:
+        for finding in region if isinstance(region, list) else []:
+            if isinstance(finding, dict) and finding.get("severity") in SEVERITIES:
+                name, word = str(finding.get("type")), str(finding["severity"])
+                if SEVERITIES.index(word) >= SEVERITIES.index(strongest.get(name, "none")):
+                    strongest[name] = word
+    return strongest
+
+
+def scores_of(inputs: Inputs) -> list[tuple[str, float]]:
+    """Return each distinct tool and its score, in the order given."""
+    stated = parsed_json(inputs.get("quality_scores"))
+    scores: dict[tuple[str, float], None] = {}
+    for by in stated.values() if isinstance(stated, dict) else []:
+        for reading in by.values() if isinstance(by, dict) else []:
+            if isinstance(reading, list) and len(reading) == 2 and isinstance(reading[1], int | float):
+                scores[str(reading[0]), float(reading[1])] = None
+    return list(scores)
+
+
+def level_of(demo: Inputs) -> float | None:
+    """Return the level 1..5 a demo states: its expected level, or its letter."""
+    letter = str(demo.get("quality_level") or "").strip().upper()[:1]
+    if letter and letter in LETTERS:
+        return float(LETTERS.index(letter) + 1)
+    stated = parsed_json(demo.get("quality_probs"))
+    try:
+        probabilities = stated if isinstance(stated, LevelProbabilities) else LevelProbabilities.model_validate(stated)
+    except ValueError:
+        return None
+    masses = {level: mass for level, mass in probabilities.by_level().items() if np.isfinite(mass)}
+    if masses and min(masses.values()) < 0:
+        top = max(masses.values())
+        masses = {level: float(np.exp(mass - top)) for level, mass in masses.items()}
+    total = sum(masses.values())
+    return sum(level * mass for level, mass in masses.items()) / total if total > 0 else None

@@ -1,0 +1,172 @@
+"""Plans by grammar: what a question's words name. English and Chinese. Pure."""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from program.common.questions import is_chinese, parse_options
+from program.expert.answer.tool_choice import named_tools
+from program.expert.answer.vocabulary import pattern, word_set
+from signatures.rules import steps
+from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionCategory, category_of
+
+__all__ = ("named_distortions", "named_regions", "plan_assessment")
+
+
+@functools.cache
+def _objects() -> re.Pattern[str]:
+    """Find an object after a preposition or a verb: "of the red car", "is the sky"."""
+    return re.compile(
+        r"\b(?:of|in|on|at|for|does|do|did|is|are|was|were|about|around|inside|behind|has|have)\s+"
+        rf"(?:the|this|that|these|those|his|her|their|its)\s+({_name()})",
+        re.IGNORECASE,
+    )
+
+
+@functools.cache
+def _leading() -> re.Pattern[str]:
+    """Find the object of a request: "rate the sky"."""
+    verbs = "rate|score|assess|evaluate|judge|describe|check|compare|analy[sz]e"
+    return re.compile(rf"^(?:please\s+)?(?:{verbs})\s+the\s+({_name()})", re.IGNORECASE)
+
+
+def _name() -> str:
+    return rf"(?:(?!(?:{'|'.join(sorted(word_set('stop')))})\b)[\w-]+\s*){{1,4}}"
+
+
+_POSSESSIVE = re.compile(r"\b(?:the|this|that)\s+([\w-]+(?:\s[\w-]+)?)['’]s\b", re.IGNORECASE)
+_PART = re.compile(r"\b(?:the\s+)?(background|foreground)\b", re.IGNORECASE)
+_CHINESE_OBJECT = re.compile(
+    r"(?=(?:[中里上]的?|^|[，,。]|请?(?:评价|评估|判断|描述|分析)(?:一下)?)([一-鿿]{1,6}?)(?:区域|部分)?(?:的|是否|有没有|看起来|够不够|清楚|清晰|模糊))"
+)
+_CHINESE_NOISE = re.compile(r"^(?:这|那|该|本|此)?(?:张|幅|个|副|里|中|些)?")
+_CHINESE_NOT = re.compile(
+    r"图|照片|画面|整体|质量|画质|失真|噪|模糊|清晰|亮|暗|色|曝光|对比|压缩|什么|哪|主要|最|为什么|如何|怎|评|描述|分析|判断|存在|是否|它|感知|视觉|技术|^请|参考"
+)
+_MULTIPLE = re.compile(r"\s+(?:and|&)\s+(?:the\s+)?|\s*,\s*(?:the\s+)?", re.IGNORECASE)
+
+
+def plan_assessment(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Plan one question: the paper's rule table applied to what its words name. Returns the fields of `Plan`."""
+    query = str(inputs.get("query", ""))
+    listed = [str(n) for n in inputs.get("region_names") or []]
+    tools = named_tools(query, [str(n) for n in inputs.get("tool_names") or []])
+    question = _without_options(query)
+    is_iqa = not (pattern("beauty").search(question) and not pattern("technical").search(question))
+    scope = named_regions(question, listed)
+    named = named_distortions(question) if is_iqa else []
+    unboxed = [r for r in scope if r != GLOBAL and r.casefold() not in {k.casefold() for k in listed}]
+    plan = {
+        "query_type": "IQA" if is_iqa else "Other",
+        "query_scope": scope,
+        "distortion_source": "explicit" if named else "inferred",
+        "distortions": [{"region": region, "distortions": named} for region in scope] if named else [],
+        "reference_mode": "Full-Reference" if inputs.get("has_reference") else "No-Reference",
+        "required_tools": tools,
+        **steps(
+            is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools),
+            is_measurable=len(unboxed) < len(scope),
+        ),
+    }  # fmt: skip
+    return _after_feedback(plan, str(inputs.get("feedback") or ""), is_measurable=len(unboxed) < len(scope))
+
+
+def _after_feedback(plan: dict[str, Any], feedback: str, *, is_measurable: bool) -> dict[str, Any]:
+    """Change what the feedback says was missing; a gap that no plan of ours closes leaves the plan as it was."""
+    if not feedback or plan["query_type"] == "Other":
+        return plan
+    folded = feedback.casefold()
+    if "contradict" in folded or "uncertain" in folded or "disagree" in folded:
+        # Look at everything: what was named in the question may not be what spoils the image.
+        plan |= {"distortion_detection": True, "distortion_source": "inferred", "distortions": []}
+    if is_measurable and ("tool scores" in folded or ("tool" in folded and "failed" in folded)):
+        plan |= {"tool_selection": True, "tool_execute": True, "required_tools": []}
+    return plan
+
+
+def _without_options(query: str) -> str:
+    options = parse_options(query)
+    if not options:
+        return query
+    first = next(iter(options.values()))
+    head = query[: query.rfind(first)] if first in query else query
+    return re.split(r"[(（\[]?\bA\s*[)）.．、:：]\s*$", head.rstrip() + " ")[0] if head.strip() else query
+
+
+def named_distortions(question: str) -> list[DistortionCategory]:
+    """Return the distortion categories that a question names, in their fixed order.
+
+    >>> named_distortions("Is the vehicle blurry or too dark?")
+    ['Blurs', 'Brightness change']
+    """
+    words = re.findall(r"[\w-]+(?:\s+of\s+focus)?|[一-鿿]+", question.casefold())
+    categories = {category for word in words if not _is_generic(word) and (category := category_of(word)) is not None}
+    if re.search(r"out of focus|in focus", question, re.IGNORECASE):
+        categories.add("Blurs")
+    for part in re.findall(r"[一-鿿]+", question):
+        categories |= {category for piece in _pieces(part) if (category := category_of(piece)) is not None}
+    return [c for c in DISTORTION_CATEGORIES if c in categories]
+
+
+def _is_generic(word: str) -> bool:
+    # Matched by a category's letters, but naming no distortion.
+    other = (
+        r"clearly|broadcast|forecast|castle|delight\w*|highlight\w*|slight\w*|light(?:ly|er)?-?weight|"
+        r"flight\w*|knowledge"
+    )
+    return re.fullmatch(other, word) is not None or is_chinese(word)
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[i : i + 2] for i in range(max(1, len(text) - 1))]
+
+
+def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
+    """Return the objects or regions a question names, listed ones first; `["Global"]` if none.
+
+    >>> named_regions("How sharp is the face of the woman?", ["woman"])
+    ['woman', 'face']
+    """
+    folded = question.casefold()
+    names = [
+        name
+        for name in listed
+        if re.search(rf"(?<!\w){re.escape(name.casefold())}s?(?!\w)", folded) or (is_chinese(name) and name in question)
+    ]
+    candidates: list[str] = []
+    for form in (_objects(), _POSSESSIVE, _leading(), _PART):
+        for match in form.finditer(question):
+            candidates += _MULTIPLE.split(match[1])
+    candidates += _joined(question)
+    if is_chinese(question):
+        candidates += [_CHINESE_NOISE.sub("", m) for m in _CHINESE_OBJECT.findall(question)]
+    for candidate in candidates:
+        name = _object_name(candidate)
+        if name and name not in {f.casefold() for f in names} and not any(name in f.casefold() for f in names):
+            names.append(name)
+    if names:
+        return list(dict.fromkeys(names))
+    no_whole = word_set("whole").isdisjoint(re.findall(r"\w+", folded)) and not re.search(r"图|照片|画面", question)
+    return list(listed) if listed and no_whole else [GLOBAL]
+
+
+def _joined(question: str) -> list[str]:
+    """Find the second of "the X and the Y" after a preposition."""
+    named = _objects().search(question) or _leading().search(question)
+    return re.findall(r"\band\s+the\s+([\w-]+)", question, re.IGNORECASE) if named else []
+
+
+def _object_name(phrase: str) -> str:
+    words = re.findall(r"[\w-]+", phrase.casefold())
+    if not words:
+        return ""
+    if is_chinese(phrase):
+        return "" if _CHINESE_NOT.search(phrase) or len(phrase) > 6 else phrase
+    if not word_set("whole").isdisjoint(words):
+        return ""
+    while words and words[0] in word_set("qualifiers"):
+        words = words[1:]
+    while words and words[-1] in word_set("parts"):
+        words = words[:-1]
+    return " ".join(words) if word_set("not_objects").isdisjoint(words) else ""

@@ -1,0 +1,242 @@
+"""Multiple choice by matching what options say to what was measured. Generic rules; English and Chinese.
+
+Options are understood as yes or no, as words on one scale ("good .. poor", "slight .. severe", "dark .. bright"), as
+claims on several properties of which the best supported holds ("noise", "blur", "overexposure"), as places, or as
+colour tones. What is left is about content the expert cannot see: the answer is then a guess and says so. What is
+chosen depends on the options' texts and never on their order or letters.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import special
+
+from program.expert.answer.amounts import FAULTS, Look, local, support
+from program.expert.answer.findings import severity_word
+from program.expert.answer.scales import degrees, property_in
+from program.expert.answer.wording import Claim, cells_in, degree_in, terms_in, topic_in
+from program.expert.judge.views import View
+from signatures.schemas import category_of
+
+__all__ = ("GRIDS", "Choice", "Question", "answer_choice", "look_at", "predicate", "question_of")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An option's letter, what it was decided on, whether that was measured, and each option's probability."""
+
+    letter: str
+    topic: str
+    measured: bool
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question's text in lower case without its options, and its options' texts by letter."""
+
+    text: str
+    options: Mapping[str, str]
+
+
+_YES = re.compile(r"^(?:yes|yeah|yep|true|correct|right)\b|^(?:是|有|存在|对)(?!不|没)")
+_NO = re.compile(
+    r"^(?:no|nope|false|incorrect|not really)(?:$|[ ,.;!]+(?:it|there|the|not|this)\b|[,.;!])|^(?:否|不|没有|无|没)"
+)
+_NOTHING = re.compile(
+    r"^(?:none\b|nothing|no\b.*(?:distort|problem|issue|art[ei]fact)|undistorted|no visible|without)"
+    r"|^无|没有.*(?:失真|问题)"
+)
+_REVERSED = re.compile(
+    r"\b(?:not (?:exist|present|appear|visible|found|have|suffer|belong|affect)|does(?:n't| not)|isn't|is not|least|"
+    r"without|absent|except)"
+    r"|不存在|没有|不属于|不包括|最不|最少"
+)
+_CAUSE = re.compile(r"\b(?:due to|because of|caused by|as a result of|owing to)\b|由于|因为|导致")
+_SEVERITY_VALUES = {"none": 0.1, "slight": 0.8, "moderate": 1.5, "severe": 2.3, "extreme": 3.1}
+_ANSWERED_YES = 0.55
+"""How often "yes" is right where nothing can be measured: askers name what they see."""
+_COLOURS: Mapping[str, tuple[float, float, float]] = {
+    "red|红": (0.6, 0.3, 0.4), "orange|橙": (0.4, 0.6, 0.5), "yellow|黄": (0.1, 0.6, 0.65),
+    "green|绿": (-0.35, 0.2, 0.4),
+    "blue|蓝": (-0.15, -0.4, 0.4), "purple|紫": (0.3, -0.35, 0.4), "brown|棕|褐": (0.2, 0.25, 0.3),
+    "gr[ae]y|灰": (0.0, 0.0, 0.45), "white|白": (0.0, 0.0, 0.85), "black|黑": (0.0, 0.0, 0.1),
+}  # fmt: skip
+"""Mean red minus green and yellow minus blue (2.5 for full), and brightness, that a word of tone stands for."""
+
+
+def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], text: str = "") -> Look:
+    """Return what a question is asked of; `evidence` is category -> severity word, `text` may name a place."""
+    own = dict(view.severities)
+    for name, word in evidence.items():
+        category = category_of(name)
+        if category is not None and word in _SEVERITY_VALUES and word != severity_word(view.grades[category]):
+            own[category] = 0.5 * (own[category] + _SEVERITY_VALUES[word])
+    return Look(view, own, scores, cells_in(text))
+
+
+def question_of(query: str, options: Mapping[str, str]) -> Question:
+    """Return the question in the form the rules read."""
+    texts = {letter: " ".join(text.casefold().strip(" .。!！").split()) for letter, text in options.items()}
+    head = query.casefold()
+    for text in sorted(texts.values(), key=len, reverse=True):
+        # A question that repeats its options in its text names none of them.
+        if len(text) > 1 and re.search(rf"(?<![a-z])[a-z][).:、．]\s*{re.escape(text)}", head):
+            head = re.sub(rf"[(（]?(?<![a-z])[a-z][).:、．]\s*{re.escape(text)}", " ", head)
+    return Question(" ".join(head.split()), texts)
+
+
+def predicate(text: str) -> list[Claim]:
+    """Return the claims that a yes-or-no question makes: its last word of a property, or its topic and degree.
+
+    >>> [(s.axis, s.more) for s in predicate("is the colour of the dark jacket vivid?")]
+    [('colour', True)]
+    """
+    main, *cause = _CAUSE.split(text)
+    terms = terms_in(main)
+    claims = terms[-1:]
+    if len(terms) > 1 and re.search(r"\band\b|且|和|又", main[terms[-2].at : terms[-1].at]):
+        claims = terms[-2:]
+    if not claims and (topic := topic_in(main)) is not None:
+        degree = degree_in(main)
+        use = degree is not None and not (topic.axis == "distortion" and degree.kind == "merit")
+        claims = [Claim(topic.axis, degree.place if degree is not None and use else topic.place, topic.at)]
+    elif len(claims) == 1:
+        claims = [_graded(claims[0], main)]
+    return claims + (terms_in(cause[0])[:1] if cause else [])
+
+
+def _graded(claim: Claim, text: str) -> Claim:
+    """Work in a degree that follows a fault: "is the noise low?" asks whether there is little of it."""
+    if claim.axis not in FAULTS or not claim.more:
+        return claim
+    degree = degree_in(text[claim.end :])
+    little = degree is not None and (degree.place < 0.4 if degree.kind == "amount" else degree.place > 0.6)
+    return Claim(claim.axis, 0.2, claim.at) if little else claim
+
+
+def answer_choice(
+    view: View, query: str, options: Mapping[str, str], evidence: Mapping[str, str], scores: Sequence[float]
+) -> Choice:
+    """Choose an option letter from measurements; `evidence` (category -> severity word) and tool scores count too."""
+    question = question_of(query, options)
+    look = look_at(view, evidence, scores, question.text)
+    ordered = dict(sorted(question.options.items(), key=lambda pair: pair[1]))
+    for judge in (_yes_or_no, _on_a_scale, _claims, _places, _tones):
+        verdict = judge(look, Question(question.text, ordered))
+        if verdict is not None:
+            topic, measured, masses = verdict
+            total = sum(masses.values())
+            shares = {letter: masses[letter] / total for letter in question.options}
+            return Choice(max(ordered, key=lambda letter: shares[letter]), topic, measured, shares)
+    return Choice(next(iter(ordered)), "content", False, {letter: 1 / len(ordered) for letter in question.options})
+
+
+_Verdict = tuple[str, bool, dict[str, float]] | None
+
+
+def _yes_or_no(look: Look, question: Question) -> _Verdict:
+    yes = [letter for letter, text in question.options.items() if _YES.match(text)]
+    no = [letter for letter, text in question.options.items() if _NO.match(text) or text in {"no", "not"}]
+    if len(yes) != 1 or len(no) != 1:
+        return None
+    claims = predicate(question.text)
+    odds = min((support(look, claim) for claim in claims), default=float(special.logit(_ANSWERED_YES)))
+    share = float(np.clip(special.expit(0.7 * odds), 0.03, 0.97))
+    rest = {letter: 0.04 for letter in question.options if letter not in (*yes, *no)}
+    measured = bool(claims) and claims[-1].axis != "taste"
+    return claims[-1].axis if measured else "content", measured, {yes[0]: share, no[0]: 1 - share, **rest}
+
+
+def _on_a_scale(look: Look, question: Question) -> _Verdict:
+    return degrees(look, question.text, question.options)
+
+
+def _claims(look: Look, question: Question) -> _Verdict:
+    """Choose the claim with the most support; "no distortion" holds when none of the others does."""
+    claims = {letter: _claim(text) for letter, text in question.options.items()}
+    nothing = {letter for letter, text in question.options.items() if _NOTHING.match(text)}
+    if sum(claim is not None for letter, claim in claims.items() if letter not in nothing) + bool(nothing) < 2:
+        return None
+    sign = -1.0 if _REVERSED.search(question.text) else 1.0
+    odds = {}
+    for letter, claim in claims.items():
+        if letter in nothing:
+            odds[letter] = 0.0
+        else:
+            odds[letter] = sign * _claim_odds(look, claim) if claim is not None else -3.0
+    top = max(odds.values())
+    return "distortion", True, {letter: float(np.exp(0.7 * (value - top))) for letter, value in odds.items()}
+
+
+def _claim_odds(look: Look, claim: Claim) -> float:
+    odds = support(look, claim)
+    if claim.axis == "defocus" or (claim.axis == "sharpness" and not claim.more):
+        # Darkness hides detail: what it explains is no sign of blur.
+        return odds - 0.5 * max(support(look, Claim("underexposure", 0.85)), 0.0)
+    return odds
+
+
+def _claim(text: str) -> Claim | None:
+    terms = terms_in(text)
+    if terms:
+        return terms[0]
+    topic = topic_in(text)
+    if topic is None or topic.axis in {"quality", "distortion"}:
+        return None
+    degree = degree_in(text)
+    if degree is not None:
+        return Claim(topic.axis, degree.place)
+    # A bare property among distortions ("contrast", "colour") is named as what is wrong.
+    bare = {"colour": "cast", "saturation": "cast", "contrast": "contrast fault", "brightness": "brightness fault"}
+    wrong = {"lighting": "underexposure", "sharpness": "defocus"}
+    axis = bare.get(topic.axis) or wrong.get(topic.axis)
+    return Claim(axis, 0.85) if axis else None
+
+
+GRIDS: Mapping[str, tuple[str, bool]] = {
+    "sharpness": ("detail", True), "brightness": ("brightness", True), "lighting": ("brightness", True),
+    "overexposure": ("brightness", True), "underexposure": ("brightness", False), "noise": ("noise", True),
+    "colour": ("saturation", True), "saturation": ("saturation", True), "contrast": ("contrast", True),
+    "defocus": ("detail", False), "motion": ("detail", False), "compression": ("blocking", True),
+}  # fmt: skip
+"""Map that shows an axis, and whether its high values do."""
+
+
+def _places(look: Look, question: Question) -> _Verdict:
+    """Choose the place where the property asked about is strongest; objects count as the centre of the picture."""
+    cells = {letter: cells_in(text) for letter, text in question.options.items()}
+    if all(place is None for place in cells.values()):
+        return None
+    topic = property_in(question.text)
+    if topic is None or topic.axis not in GRIDS:
+        return None
+    key, high = GRIDS[topic.axis]
+    rising = high == topic.more if topic.axis not in FAULTS else high
+    grid = look.view.measured.maps[key]
+    spread = float(np.std(grid)) + 1e-6
+    values = {}
+    for letter, place in cells.items():
+        here, mean = local(grid, place if place is not None else ((1, 1),))
+        values[letter] = (here - mean) / spread * (1 if rising else -1) - (0.5 if place is None else 0.0)
+    top = max(values.values())
+    return topic.axis, True, {letter: float(np.exp(value - top)) for letter, value in values.items()}
+
+
+def _tones(look: Look, question: Question) -> _Verdict:
+    """Choose the colour word nearest to the picture's mean colour."""
+    stands = {
+        letter: rgb
+        for letter, text in question.options.items()
+        for word, rgb in _COLOURS.items()
+        if re.search(rf"\b(?:{word.split('|')[0]})\w*|{'|'.join(word.split('|')[1:])}", text)
+    }
+    if len(stands) < 2:
+        return None
+    n = look.view.measured
+    own = np.array([2.5 * n["cast_red_green"], 2.5 * n["cast_yellow_blue"], n["brightness"]])
+    far = {letter: float(np.linalg.norm(own - np.array(rgb))) for letter, rgb in stands.items()}
+    masses = {letter: float(np.exp(-4 * far[letter])) if letter in far else 0.02 for letter in question.options}
+    return "colour tone", True, masses

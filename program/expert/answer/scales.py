@@ -1,0 +1,125 @@
+"""Options that are words on one scale: which axis they stand on, where, and which stretch of it an image falls in."""
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+from scipy import special
+
+from program.expert.answer.amounts import FAULTS, Look, amount, severity_place
+from program.expert.answer.wording import Claim, degree_in, terms_in, topic_in
+
+__all__ = ("degrees", "on_one_axis", "property_in")
+
+_WIDTH = 0.22
+"""How far people's place for an image scatters around the measured one, on an axis of 0..1."""
+_EXPOSED: Mapping[str, float] = {"underexposure": 0.0, "exposure": 0.5, "overexposure": 1.0}
+_PARTING: Mapping[str, float] = {
+    "brightness": 0.36, "lighting": 0.36, "sharpness": 0.45, "colour": 0.42, "saturation": 0.42,
+    "quality": 0.45,
+}  # fmt: skip
+"""Position at which half of the people would choose the better of two words, by eye on CLIVE's train split."""
+_TOO = re.compile(r"\btoo\b|过|太")
+_MERGED: Mapping[str, tuple[str, float]] = {
+    "overexposure": ("brightness", 1.0), "underexposure": ("brightness", 0.0), "exposure": ("brightness", 0.5),
+    "lighting": ("brightness", 0.65), "defocus": ("sharpness", 0.1), "motion": ("sharpness", 0.1),
+    "oversaturation": ("colour", 1.0), "contrast fault": ("contrast", 0.1),
+}  # fmt: skip
+"""Claims that lie on another axis when all options are words of one scale."""
+
+
+def degrees(look: Look, text: str, options: Mapping[str, str]) -> tuple[str, bool, dict[str, float]] | None:
+    """Choose among words on one scale: each option owns the stretch of the axis around its place."""
+    topic = property_in(text)
+    axis, places = on_one_axis(topic, options)
+    if axis is None or len({round(place, 3) for place in places.values()}) < 2:
+        return None
+    at = sorted(set(places.values()))
+    fault = axis in FAULTS
+    middles = [0.5 * (a + b) for a, b in pairwise(at)]
+    shares = [(i + 1) / len(at) for i in range(len(at) - 1)]
+    # Degrees of a fault mean what they say; degrees of a property are relative to what is usual.
+    bounds = [m if fault else 0.5 * (m + s) for m, s in zip(middles, shares, strict=True)]
+    measured = _as_seen(axis, amount(look, axis))
+    if axis == "sharpness" and topic is not None and topic.axis == axis and not topic.more:
+        measured = _unblurred(look, measured)
+    edges = np.array([-np.inf, *bounds, np.inf])
+    masses = np.diff(special.ndtr((edges - measured) / _WIDTH))
+    by_place = dict(zip(at, masses.tolist(), strict=True))
+    count = {place: sum(p == place for p in places.values()) for place in at}
+    return axis, axis != "taste", {letter: by_place[place] / count[place] + 1e-6 for letter, place in places.items()}
+
+
+def _as_seen(axis: str, there: float) -> float:
+    """Bend an axis so that 0.5 is where opinions part: most photographs are called bright enough and clear enough."""
+    middle = _PARTING.get(axis)
+    return there if middle is None else float(there ** (np.log(0.5) / np.log(middle)))
+
+
+def _unblurred(look: Look, measured: float) -> float:
+    """Return sharpness as people grade blur: by the severity that was detected, or by the usual where it was not."""
+    severity = look.severities["Blurs"]
+    share = 1.0 if look.paired else float(np.clip(severity / 2, 0.3, 1.0))
+    return share * (1 - severity_place(severity)) + (1 - share) * measured
+
+
+def property_in(text: str) -> Claim | None:
+    """Return the property that a question names first, by a word that says how much of it, or by its name."""
+    return next(iter(terms_in(text)), None) or topic_in(text)
+
+
+def on_one_axis(topic: Claim | None, options: Mapping[str, str]) -> tuple[str | None, dict[str, float]]:
+    """Return the axis that all options are places on, with their places; (None, {}) if there is none."""
+    own = _shared({letter: claim[0] for letter, text in options.items() if (claim := terms_in(text))})
+    axes = {claim.axis for claim in own.values()}
+    if len(axes) > 1 or (not axes and topic is None and not all(degree_in(text) for text in options.values())):
+        return None, {}
+    axis = axes.pop() if axes else (topic.axis if topic is not None else "quality")
+    if axis in FAULTS and len(own) == 1 and len(options) > 2:
+        # One fault among other things is a claim, not a scale.
+        return None, {}
+    if axis in {"lighting", "brightness"} and not own and any(_TOO.search(text) for text in options.values()):
+        axis = "exposure"
+    places = {
+        letter: own[letter].place if letter in own else _degree_place(text, axis, topic, beside=bool(own))
+        for letter, text in options.items()
+    }
+    complete = {letter: place for letter, place in places.items() if place is not None}
+    return (axis, complete) if len(complete) == len(options) else (None, {})
+
+
+def _shared(own: Mapping[str, Claim]) -> dict[str, Claim]:
+    """Bring claims of related axes onto one, where there are several."""
+    axes = {claim.axis for claim in own.values()}
+    if axes and axes <= _EXPOSED.keys():
+        return {letter: Claim("exposure", _exposed(claim), claim.at) for letter, claim in own.items()}
+    return dict(own) if len(axes) <= 1 else {letter: _merged(claim) for letter, claim in own.items()}
+
+
+def _exposed(claim: Claim) -> float:
+    return claim.place if claim.axis == "exposure" else 0.5 + (_EXPOSED[claim.axis] - 0.5) * (claim.place - 0.5) / 0.35
+
+
+def _degree_place(text: str, axis: str, topic: Claim | None, *, beside: bool) -> float | None:
+    """Return where a word of degree stands on an axis; `beside` options that name places on it themselves."""
+    degree = degree_in(text)
+    if degree is None:
+        return None
+    if degree.kind == "merit" and (axis == "exposure" or (axis == "brightness" and beside)):
+        # Beside "dark" and "bright", what is good lies between them.
+        return 0.5
+    if axis == "exposure":
+        return float(np.sign(degree.place - 0.5)) / 2 + 0.5
+    if degree.kind == "merit":
+        turned = axis in FAULTS
+    else:
+        turned = topic is not None and topic.axis == axis and not topic.more
+    return 1 - degree.place if turned else degree.place
+
+
+def _merged(claim: Claim) -> Claim:
+    if claim.axis not in _MERGED:
+        return claim
+    axis, place = _MERGED[claim.axis]
+    return Claim(axis, 0.5 + (place - 0.5) * (claim.place - 0.5) / 0.35, claim.at)

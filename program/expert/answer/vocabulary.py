@@ -1,0 +1,63 @@
+"""The words of `words.yaml`, which the expert reads in questions and options: English and Chinese. Pure text."""
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from program.expert.store import stored_table
+
+__all__ = ("Cells", "Entry", "Kind", "entries", "pattern", "places", "word_set")
+
+Kind = Literal["amount", "merit"]
+Cells = tuple[tuple[int, int], ...]
+"""(row, column) pairs of the 3 x 3 maps, rows from the top."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Words that make one claim: axis ("" for words of degree), place 0..1, and the pattern that finds them."""
+
+    axis: str
+    place: float
+    kind: Kind
+    pattern: re.Pattern[str]
+
+
+def _compiled(english: Sequence[str], chinese: Sequence[str], flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
+    return re.compile("|".join([rf"\b(?:{'|'.join(english)})\b", *chinese]), flags)
+
+
+@functools.cache
+def entries(table: str) -> tuple[Entry, ...]:
+    """Return "terms", "topics" or "degrees"; their patterns read lower case."""
+    return tuple(
+        Entry(
+            row.get("axis", ""), float(row["place"]), row.get("kind", "amount"),
+            _compiled(row["english"], row["chinese"]),
+        )
+        for row in stored_table("words.yaml")[table]
+    )  # fmt: skip
+
+
+@functools.cache
+def pattern(name: str) -> re.Pattern[str]:
+    """Return a pattern that finds any of the words under `patterns`, in any case."""
+    row = stored_table("words.yaml")["patterns"][name]
+    return _compiled(row["english"], row["chinese"], re.IGNORECASE)
+
+
+@functools.cache
+def word_set(name: str) -> frozenset[str]:
+    """Return the words under `lists`."""
+    return frozenset(stored_table("words.yaml")["lists"][name].split())
+
+
+@functools.cache
+def places() -> tuple[tuple[re.Pattern[str], Cells], ...]:
+    """Return the words of places in a picture, in lower case, with their cells."""
+    return tuple(
+        (_compiled([row["english"]], [row["chinese"]]), tuple(divmod(cell, 3) for cell in row["cells"]))
+        for row in stored_table("words.yaml")["places"]
+    )

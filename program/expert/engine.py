@@ -1,0 +1,180 @@
+"""The embedded backend as a DSPy engine: it takes the structured call, not a prompt, and measures the pixels.
+
+`CallAdapter` writes the fields asked for, the inputs and the demos into the request as JSON; there is no other way in.
+The engine never sees labels, file names or manifests: images arrive as content hashes.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import dspy
+from cachetools import LRUCache
+from dspy import lm15
+from pydantic import BaseModel
+
+from program.common.errors import ModelError
+from program.expert.answer.answers import answer_fields
+from program.expert.judge.views import Viewer
+from program.expert.store import REVISION
+from program.lms.adapter import KeptAdapter
+from program.lms.streaming import events_of
+
+__all__ = (
+    "MODEL",
+    "REVISION",
+    "AsyncPerceptualEngine",
+    "CallAdapter",
+    "PerceptualEngine",
+    "answer",
+    "make_perceptual_lm",
+)
+
+MODEL = f"perceptual/expert@{REVISION}"
+"""The revision is part of the name: caches are keyed by it, so no answer comes from an older expert's cache."""
+
+
+def _text(demo: Mapping[str, Any]) -> str:
+    """Return a demo as JSON; kept for as long as it holds the same values, as it is shown with every question."""
+    values = tuple(dict(demo).items())
+    with _TEXTS_LOCK:
+        known = _TEXTS.get(id(demo))
+    if (
+        known is None
+        or len(known[0]) != len(values)
+        or any(old[0] != new[0] or old[1] is not new[1] for old, new in zip(known[0], values, strict=True))
+    ):
+        known = values, json.dumps(dict(values), default=_plain, sort_keys=True)
+        with _TEXTS_LOCK:
+            _TEXTS[id(demo)] = known
+    return known[1]
+
+
+_TEXTS_LOCK = Lock()
+_TEXTS: LRUCache[int, tuple[tuple[tuple[str, Any], ...], str]] = LRUCache(4096)
+"""Demos by identity, with the values they had: those are held here, so that no other object takes their place."""
+
+
+def _plain(value: Any) -> Any:
+    url = getattr(value, "url", None)  # of images
+    if isinstance(url, str):
+        return url
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else repr(value)
+
+
+class CallAdapter(KeptAdapter):
+    """The usual adapter, whose question is the structured call itself, as JSON."""
+
+    def format(self, signature: Any, demos: list[Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the instructions, for who reads histories and traces, and the call, which is what the engine reads."""
+        fields = json.dumps(
+            {"outputs": list(signature.output_fields), "inputs": inputs}, default=_plain, ensure_ascii=False
+        )
+        call = f'{fields[:-1]}, "demos": [{", ".join(map(_text, demos))}]}}'
+        return [{"role": "system", "content": signature.instructions}, {"role": "user", "content": call}]
+
+
+del CallAdapter.parse  # wrapped anew in every subclass: callbacks (MLflow's spans) would see each call twice
+
+
+class PerceptualEngine:
+    """Answers the program's own signatures from measurements. Deterministic and thread-safe."""
+
+    # It answers in the signature's own fields whatever schema it is sent, and DSPy takes milliseconds to build one.
+    supports_response_schema = False
+    supports_function_calling = False
+    supports_reasoning = False
+    supported_params = frozenset({"temperature", "max_tokens", "seed"})
+    resolves_references = True
+    adapter = CallAdapter()
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        """Keep measurements under `cache_dir` (a folder of its own inside), or in memory only."""
+        self._viewer = Viewer(cache_dir / f"features-{REVISION}" if cache_dir is not None else None)
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        """Answer the structured call that a request holds; ModelError when it did not come through `CallAdapter`."""
+        try:
+            call = json.loads(request.messages[-1].text or "")
+            outputs, demos, inputs = call["outputs"], call["demos"], call["inputs"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ModelError(
+                f"{MODEL}: was asked with plain text; use dspy.context(adapter=CallAdapter()) with this model"
+            ) from error
+        text = json.dumps(_fields(outputs, demos, inputs, self._viewer), ensure_ascii=False)
+        return lm15.Response(
+            id=None, model=request.model, message=lm15.Message.assistant(text), finish_reason="stop",
+            usage=lm15.Usage(input_tokens=0, output_tokens=0),
+        )  # fmt: skip
+
+    def stream(self, request: lm15.Request) -> Iterator[Any]:
+        """Answer one request as events."""
+        yield from events_of(self.complete(request))
+
+    def dump_state(self) -> dict[str, Any]:
+        """Return what identifies the engine; no path of this machine."""
+        return {"revision": REVISION}
+
+    @classmethod
+    def load_state(cls, state: Mapping[str, Any]) -> "PerceptualEngine":
+        """Make the engine that a state names; ModelError when it is of another revision."""
+        if state.get("revision") != REVISION:
+            raise ModelError(
+                f"perceptual/expert@{state.get('revision')}: this version holds {MODEL!r}; compile again with it"
+            )
+        return cls()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.dump_state()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._viewer = Viewer()
+
+
+class AsyncPerceptualEngine(PerceptualEngine):
+    """The asynchronous counterpart: measures in a worker thread."""
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        """Answer one request without blocking the event loop."""
+        return await asyncio.to_thread(PerceptualEngine.complete, self, request)
+
+    async def stream(self, request: lm15.Request) -> AsyncIterator[Any]:  # type: ignore[override]
+        """Answer one request as events without blocking the event loop."""
+        for event in events_of(await self.complete(request)):
+            yield event
+
+
+_MEMORY = Viewer()
+
+
+def answer(
+    signature: type[dspy.Signature], demos: Iterable[Any], inputs: Mapping[str, Any], *, viewer: Viewer | None = None
+) -> dict[str, Any]:
+    """Return the output fields for one structured call, as JSON values.
+
+    Dispatches on the names of the signature's output fields, since its instructions may have been rewritten.
+    """
+    return _fields(signature.output_fields, [dict(demo) for demo in demos], inputs, viewer or _MEMORY)
+
+
+def _fields(
+    names: Iterable[str], demos: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any], viewer: Viewer
+) -> dict[str, Any]:
+    outputs = frozenset(names)
+    present = {name: value for name, value in inputs.items() if value is not None}
+    fields = answer_fields(viewer, outputs - {"reasoning"}, demos, present)
+    if "reasoning" in outputs:
+        fields["reasoning"] = str(fields.get("quality_reasoning", "Read from the measurements."))
+    return fields
+
+
+def make_perceptual_lm(cache_dir: Path | None = None, **options: Any) -> dspy.LM:
+    """Return the embedded expert as a `dspy.LM`; measurements are cached under `cache_dir` (None: memory only).
+
+    DSPy's own answer cache is off by default: an answer costs about a millisecond once the image is measured.
+    """
+    settings = {"cache": False, "num_retries": 0, **options}
+    return dspy.LM(MODEL, engine=PerceptualEngine(cache_dir), async_engine=AsyncPerceptualEngine(cache_dir), **settings)

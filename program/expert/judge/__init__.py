@@ -1,0 +1,1 @@
+"""From numbers to beliefs: quality, and the severity of each distortion."""

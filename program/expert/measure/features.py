@@ -1,0 +1,157 @@
+"""What the perceptual expert measures on one image: a fixed vector of named features and a coarse map.
+
+Every value is finite on any image (grey, flat, a single pixel). Images whose longer side passes
+`MAXIMUM_SIDE` are averaged down first, as a viewer would; compression blocks are measured before that.
+Sources: Mittal et al. 2012 (BRISQUE), Ghadiyaram & Bovik 2017 (opponent statistics), Immerkaer 1996 (noise),
+Crete et al. 2007 (blur by reblurring), Hasler & Suesstrunk 2003 (colourfulness), Wang et al. 2000 (blocking),
+Field 1987 (spectrum slope), He et al. 2009 (dark channel); those of patterns, local sharpness and codebooks are in
+`texture` and `codes`.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from program.expert.measure import measures
+from program.expert.measure.blocking import blocking, blocking_map
+from program.expert.measure.codes import BOOKS, Book, code_names, stored_books
+from program.expert.measure.measurement import Maps, Measurement
+from program.expert.measure.nss import AGGD_NAMES, Plane, aggd_of_products, ggd_shape, halve, normalise
+from program.expert.measure.texture import local_sharpness, patterns
+from program.expert.store import stored_arrays
+
+__all__ = ("FEATURE_NAMES", "FEATURE_PLACES", "MAXIMUM_SIDE", "coded_planes", "measure", "shipped_books")
+
+MAXIMUM_SIDE = 1024
+"""Longer sides are scaled down to this many pixels: the quality models saw images of about 500."""
+
+
+def measure(pixels: NDArray[np.uint8], books: Sequence[Book] | None = None) -> Measurement:
+    """Measure H x W x 3 uint8 sRGB pixels; deterministic, touches nothing else.
+
+    `books` are the codebooks to describe patches with: those that ship, unless a fit brings its own.
+    """
+    named, maps, planes = _measure(pixels)
+    codes = [value for book in (shipped_books() if books is None else books) for value in book.encode(planes)]
+    return Measurement.of([*named.values(), *codes], maps, FEATURE_PLACES)
+
+
+@cache
+def shipped_books() -> tuple[Book, ...]:
+    """Return the codebooks that ship with the expert."""
+    return stored_books(stored_arrays())
+
+
+def coded_planes(pixels: NDArray[np.uint8]) -> list[Plane]:
+    """Return luma and two opponent colours as codebooks read them."""
+    rgb = _viewing_size(pixels).astype(np.float32)
+    return _opponents(rgb, _luma(rgb))
+
+
+def _opponents(rgb: Plane, luma: Plane) -> list[Plane]:
+    red, green, blue = (rgb[:, :, c] for c in range(3))
+    return [luma, red - green, 0.5 * (red + green) - blue]
+
+
+def _measure(pixels: NDArray[np.uint8]) -> tuple[dict[str, float], Maps, list[Plane]]:
+    native = _luma(pixels.astype(np.float32))
+    named = blocking(native)
+    viewed = _viewing_size(pixels)
+    rgb = viewed.astype(np.float32)
+    luma = native if viewed is pixels else _luma(rgb)
+    planes = _opponents(rgb, luma)
+    scales = [luma, halve(luma)]
+    scales.append(halve(scales[1]))
+    deviations, fines = [], []
+    for i, plane in enumerate(scales, 1):
+        found, deviation, fine = _scene_statistics(plane, f"luma{i}", pairs=i < 3)
+        named |= found
+        deviations.append(deviation)
+        fines.append(fine)
+    named |= _colour_statistics(rgb, planes)
+    slopes = [measures.gradient(plane) for plane in scales]
+    sharp, maps = measures.sharpness(luma, fines[0], slopes, deviations)
+    named |= sharp
+    for part, part_maps in (measures.noise(luma, rgb), measures.exposure(luma), measures.colour(rgb)):
+        named |= part
+        maps |= part_maps
+    named |= measures.spectrum(luma)
+    named |= local_sharpness(scales, fines, slopes)
+    for i, slope in enumerate(slopes, 1):
+        named |= {f"pattern{i}_{j}": share for j, share in enumerate(patterns(slope))}
+    maps["blocking"] = measures.grid_of(blocking_map(native))
+    maps["contrast"] = measures.grid_of(deviations[1])
+    return named, maps, planes
+
+
+def _luma(rgb: Plane) -> Plane:
+    return np.asarray(rgb @ np.array([0.299, 0.587, 0.114], dtype=np.float32))
+
+
+def _viewing_size(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    height, width = pixels.shape[:2]
+    longer = max(height, width)
+    if longer <= MAXIMUM_SIDE:
+        return pixels
+    size = (max(1, round(width * MAXIMUM_SIDE / longer)), max(1, round(height * MAXIMUM_SIDE / longer)))
+    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
+
+
+def _scene_statistics(plane: Plane, name: str, *, pairs: bool) -> tuple[dict[str, float], Plane, Plane]:
+    values, deviation, fine = normalise(plane)
+    named = {f"{name}_{key}": value for key, value in _moments(values).items()}
+    if pairs:
+        fitted = aggd_of_products(values)
+        named |= {f"{name}_{key}": value for key, value in zip(AGGD_NAMES, fitted, strict=True)}
+    mean = float(deviation.mean())
+    named[f"{name}_deviation_log"] = float(np.log1p(mean))
+    named[f"{name}_deviation_cv"] = float(deviation.std()) / (mean + 1.0)
+    return named, deviation, fine
+
+
+def _moments(values: Plane) -> dict[str, float]:
+    flat = values.ravel()
+    square = flat * flat
+    power = float(square.mean())
+    if power < 1e-9:
+        return {"shape": 10.0, "power": 0.0, "kurtosis": 0.0, "skewness": 0.0}
+    absolute = float(np.abs(flat).mean())
+    fourth, third = float((square * square).mean()), float((square * flat).mean())
+    return {
+        "shape": ggd_shape(absolute**2 / power),
+        "power": power,
+        "kurtosis": float(np.log1p(fourth / power**2)),
+        "skewness": float(np.clip(third / power**1.5, -5, 5)),
+    }
+
+
+def _colour_statistics(rgb: Plane, opponents: Sequence[Plane]) -> dict[str, float]:
+    """Statistics of opponent colours, linear and logarithmic (Ruderman et al. 1998), at half and quarter size."""
+    red, green, blue = (halve(np.ascontiguousarray(rgb[:, :, c])) for c in range(3))
+    log_red, log_green, log_blue = (np.log1p(c) for c in (red, green, blue))
+    planes = {
+        "red_green": halve(opponents[1]),
+        "yellow_blue": halve(opponents[2]),
+        "log_yellow_blue": 32 * (log_red + log_green - 2 * log_blue) / 6**0.5,
+        "log_red_green": 32 * (log_red - log_green) / 2**0.5,
+    }
+    named: dict[str, float] = {}
+    for name, plane in planes.items():
+        plane = np.asarray(plane, dtype=np.float32)
+        found, _, _ = _scene_statistics(plane, f"{name}1", pairs=False)
+        named |= found
+        if not name.startswith("log"):
+            found, _, _ = _scene_statistics(halve(plane), f"{name}2", pairs=False)
+            named |= found
+        named[f"{name}_spread"] = float(np.log1p(plane.std()))
+    return named
+
+
+FEATURE_NAMES: tuple[str, ...] = (
+    *_measure(np.zeros((16, 16, 3), np.uint8))[0], *(name for layout in BOOKS for name in code_names(layout))
+)  # fmt: skip
+"""The order of every feature vector."""
+FEATURE_PLACES = {name: place for place, name in enumerate(FEATURE_NAMES)}

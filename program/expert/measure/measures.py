@@ -1,0 +1,244 @@
+"""Single visible properties of an image: sharpness, noise, exposure, colour, spectrum. Pure numpy/scipy.
+
+Each function returns named values and, where that makes sense, 3 x 3 maps of where the property is how strong.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from program.expert.measure.measurement import Maps
+from program.expert.measure.nss import Plane, tiles
+
+__all__ = ("blocks_of", "colour", "exposure", "gradient", "grid_of", "noise", "sharpness", "spectrum")
+
+Named = dict[str, float]
+_BLOCK = 16
+
+
+def grid_of(plane: Plane, summary: Callable[[Plane], Any] = np.mean) -> list[list[float]]:
+    """Average a plane over 3 x 3 equal parts, or sum each part up otherwise."""
+    rows = np.array_split(plane, 3, axis=0) if plane.shape[0] >= 3 else [plane] * 3
+    parts = [np.array_split(r, 3, axis=1) if plane.shape[1] >= 3 else [r] * 3 for r in rows]
+    return [[round(float(summary(p)), 5) for p in row] for row in parts]
+
+
+def blocks_of(plane: Plane, side: int) -> NDArray[np.float32]:
+    """Cut into whole side x side blocks, one a row; one block if the plane is smaller."""
+    cut = tiles(plane, side).swapaxes(1, 2)
+    return np.asarray(cut.reshape(cut.shape[0] * cut.shape[1], -1))
+
+
+def gradient(plane: Plane) -> Plane:
+    """Return the gradient magnitude by central differences (values a pixel)."""
+    dx, dy = np.zeros_like(plane), np.zeros_like(plane)
+    if plane.shape[1] > 2:
+        dx[:, 1:-1] = 0.5 * (plane[:, 2:] - plane[:, :-2])
+    if plane.shape[0] > 2:
+        dy[1:-1] = 0.5 * (plane[2:] - plane[:-2])
+    return np.sqrt(dx * dx + dy * dy)
+
+
+def _quantiles(values: NDArray[np.float32], at: tuple[float, ...]) -> list[float]:
+    # Every third value: percentiles of 80,000 values are as good as those of 250,000 here, and three times faster.
+    flat = values.ravel()
+    return [float(q) for q in np.percentile(flat[::3] if flat.size > 3000 else flat, at)]
+
+
+def sharpness(luma: Plane, fine: Plane, slopes: list[Plane], deviations: list[Plane]) -> tuple[Named, Maps]:
+    """Measure edge strength, its fall over scales, reblur loss and how sharp the sharpest and dullest blocks are.
+
+    Takes the luma, its difference to the local mean, and the gradients and local deviations at each scale.
+    """
+    named: Named = {}
+    for i, slope in enumerate(slopes, 1):
+        median, high, top = _quantiles(slope, (50, 90, 99))
+        named |= {
+            f"edge{i}_mean": float(np.log1p(slope.mean())), f"edge{i}_median": float(np.log1p(median)),
+            f"edge{i}_p90": float(np.log1p(high)), f"edge{i}_p99": float(np.log1p(top)),
+        }  # fmt: skip
+    named["edge_fall12"] = named["edge1_mean"] - named["edge2_mean"]
+    named["edge_fall23"] = named["edge2_mean"] - named["edge3_mean"]
+    named["edge_fall12_p99"] = named["edge1_p99"] - named["edge2_p99"]
+    named["edge_fall23_p99"] = named["edge2_p99"] - named["edge3_p99"]
+    named |= _reblur(luma)
+    block_sharp, maps = _block_sharpness(luma, fine)
+    named |= block_sharp
+    low, high = _quantiles(deviations[0], (10, 90))
+    named["texture_p10"], named["texture_p90"] = float(np.log1p(low)), float(np.log1p(high))
+    named["flat_share"] = float((deviations[0] < 1.5).mean())
+    maps["sharpness"] = grid_of(slopes[0])
+    return named, maps
+
+
+def _reblur(luma: Plane) -> Named:
+    """Blur perceived as the neighbour differences that a strong blur would leave: 0 sharp .. 1 blurred (Crete 2007)."""
+    named: Named = {}
+    for axis, name in ((0, "vertical"), (1, "horizontal")):
+        blurred = ndimage.uniform_filter1d(luma, 9, axis=axis, mode="nearest")
+        before, after = np.abs(np.diff(luma, axis=axis)), np.abs(np.diff(blurred, axis=axis))
+        total = float(before.sum())
+        kept = float(np.maximum(before - after, 0).sum())
+        named[f"reblur_{name}"] = 1.0 - kept / total if total > 1e-6 else 1.0
+    one, other = named["reblur_vertical"], named["reblur_horizontal"]
+    return {"reblur": max(one, other), "reblur_mean": 0.5 * (one + other), "reblur_direction": abs(one - other)}
+
+
+def _block_sharpness(luma: Plane, fine: Plane) -> tuple[Named, Maps]:
+    """Share of fine detail in each block: energy lost by a sigma-1 blur over all energy, in blocks that have any."""
+    fine_power = (blocks_of(fine, _BLOCK) ** 2).mean(axis=1)
+    power = blocks_of(luma, _BLOCK).var(axis=1)
+    share = np.sqrt(fine_power / (power + 2.0))
+    weight = power / (power + 25.0)
+    textured = share[power > 9.0]
+    if textured.size < 4:
+        textured = share
+    low, median, high, top = (float(q) for q in np.percentile(textured, (10, 50, 90, 98)))
+    rows, _, columns, _ = tiles(luma, _BLOCK).shape
+    named = {
+        "detail_p10": low, "detail_median": median, "detail_p90": high, "detail_p98": top,
+        "detail_mean": float((share * weight).sum() / (weight.sum() + 1e-3)),
+        "detail_power_p90": float(np.log1p(np.percentile(fine_power, 90))),
+        "detail_power_p50": float(np.log1p(np.percentile(fine_power, 50))),
+        "textured_share": float((power > 9.0).mean()),
+    }  # fmt: skip
+    detail = share.reshape(rows, columns).astype(np.float32)
+    inner = detail[rows // 4 : rows - rows // 4, columns // 4 : columns - columns // 4]
+    named["detail_centre"] = float(inner.mean() - detail.mean())
+    return named, {"detail": grid_of(detail)}
+
+
+def noise(luma: Plane, rgb: Plane) -> tuple[Named, Maps]:
+    """Estimate noise (standard deviation on 0..255) over all pixels and in the flattest blocks, luma and colour.
+
+    Source: Immerkaer 1996 (Laplacian difference), Donoho & Johnstone 1994 (median absolute deviation).
+    """
+    residual = _second_difference(luma)
+    blocks = blocks_of(residual, 8)
+    spread = np.sqrt((blocks * blocks).mean(axis=1))
+    p05, p20, p50 = (float(q) for q in np.percentile(spread, (5, 20, 50)))
+    rows, _, columns, _ = tiles(residual, 8).shape
+    absolute = np.abs(residual)
+    square = residual * residual
+    kurtosis = float((square * square).mean()) / (float(square.mean()) ** 2 + 1e-6)
+    named = {
+        "noise_all": float(np.log1p(np.sqrt(np.pi / 2) * absolute.mean())),
+        "noise_mad": float(np.log1p(1.4826 * _quantiles(absolute, (50,))[0])),
+        "noise_flat": float(np.log1p(p05)), "noise_p20": float(np.log1p(p20)), "noise_p50": float(np.log1p(p50)),
+        "noise_peaks": float(np.log1p(kurtosis)),
+        "impulse_share": float(np.log1p(1000 * _impulses(luma, residual))),
+    }  # fmt: skip
+    for name, plane in (("red_green", rgb[:, :, 0] - rgb[:, :, 1]), ("blue", rgb[:, :, 2] - luma)):
+        part = blocks_of(_second_difference(np.ascontiguousarray(plane)), 8)
+        named[f"noise_{name}"] = float(np.log1p(np.percentile(np.sqrt((part * part).mean(axis=1)), 20)))
+    # Noise shows where the picture itself is quiet.
+    return named, {"noise": grid_of(spread.reshape(rows, columns), lambda part: np.percentile(part, 25))}
+
+
+def _second_difference(plane: Plane) -> Plane:
+    """Apply [[1,-2,1],[-2,4,-2],[1,-2,1]] / 6: unit gain on white noise, blind to linear shading."""
+    if min(plane.shape) < 3:
+        return np.zeros_like(plane)
+    rows = plane[:-2] - 2 * plane[1:-1] + plane[2:]
+    return np.asarray((rows[:, :-2] - 2 * rows[:, 1:-1] + rows[:, 2:]) / 6.0)
+
+
+def _impulses(luma: Plane, residual: Plane) -> float:
+    if min(luma.shape) < 3:
+        return 0.0
+    inner = luma[1:-1, 1:-1]
+    extreme = (inner < 4) | (inner > 251) | (np.abs(residual) > 60)
+    lonely = np.abs(residual) > 25
+    return float((extreme & lonely).mean())
+
+
+def exposure(luma: Plane) -> tuple[Named, Maps]:
+    """Measure brightness (0..255), clipping, contrast and the shape of the luma histogram."""
+    counts = np.bincount(np.clip(luma + 0.5, 0, 255).astype(np.uint8).ravel(), minlength=256).astype(np.float64)
+    share = counts / counts.sum()
+    cumulative = np.cumsum(share)
+    levels = np.arange(256)
+    mean = float(share @ levels)
+    spread = float(np.sqrt(share @ (levels - mean) ** 2))
+    p01, p05, p25, p50, p75, p95, p99 = (
+        float(np.searchsorted(cumulative, q)) for q in (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+    )
+    used = share[share > 0]
+    third = float(share @ (levels - mean) ** 3) / (spread + 1.0) ** 3
+    named = {
+        "brightness": mean / 255, "brightness_median": p50 / 255, "shadows_p05": p05 / 255, "lights_p95": p95 / 255,
+        "contrast_rms": spread / 255, "contrast_range": (p99 - p01) / 255, "contrast_middle": (p75 - p25) / 255,
+        "histogram_skew": third, "histogram_entropy": float(-(used * np.log2(used)).sum()),
+        "histogram_gaps": _gaps(share, p01, p99),
+        "black_share": float(cumulative[8]), "dark_share": float(cumulative[48]),
+        "white_share": float(1 - cumulative[247]), "light_share": float(1 - cumulative[220]),
+    }  # fmt: skip
+    grid = np.array(grid_of(luma))
+    named["brightness_centre"] = float(grid[1, 1] - grid.mean()) / 255
+    named["brightness_uneven"] = float(grid.std()) / 255
+    return named, {"brightness": [[round(float(v), 5) for v in row] for row in grid / 255]}
+
+
+def _gaps(share: NDArray[np.float64], low: float, high: float) -> float:
+    """Share of grey levels between the 1st and 99th percentile that hardly occur: posterised or stretched."""
+    inside = share[int(low) : int(high) + 1]
+    return float((inside < 0.1 * inside.mean()).mean()) if inside.size > 8 else 0.0
+
+
+def colour(rgb: Plane) -> tuple[Named, Maps]:
+    """Measure colourfulness, saturation, cast and haze on every second pixel."""
+    small = rgb[::2, ::2]
+    red, green, blue = small[:, :, 0], small[:, :, 1], small[:, :, 2]
+    red_green, yellow_blue = red - green, 0.5 * (red + green) - blue
+    spread = float(np.hypot(red_green.std(), yellow_blue.std()))
+    offset = float(np.hypot(red_green.mean(), yellow_blue.mean()))
+    top, bottom = np.maximum(np.maximum(red, green), blue), np.minimum(np.minimum(red, green), blue)
+    saturation = np.asarray((top - bottom) / (top + 8.0), dtype=np.float32)
+    bright = saturation[top > 24] if (top > 24).any() else saturation.ravel()
+    dark_channel = ndimage.minimum_filter(bottom[::2, ::2], 5)
+    middle = float(np.median(saturation))
+    named = {
+        "colourfulness": (spread + 0.3 * offset) / 100, "cast_red_green": float(red_green.mean()) / 100,
+        "cast_yellow_blue": float(yellow_blue.mean()) / 100, "cast": offset / (spread + 12.0),
+        "saturation": float(bright.mean()), "saturation_median": middle,
+        "saturation_p90": _quantiles(bright, (90,))[0], "saturation_full": float((saturation > 0.9).mean()),
+        "haze": float(dark_channel.mean()) / 255, "channel_clipped": float((top > 252).mean()),
+        "grey_share": float((saturation < 0.06).mean()),
+    }  # fmt: skip
+    return named, {"saturation": grid_of(saturation)}
+
+
+def spectrum(luma: Plane) -> Named:
+    """Fit the fall of the log power over log frequency, and how far the high end lies off that line.
+
+    Natural images fall with a slope near -2 (Field 1987); blur steepens it, noise flattens its end.
+    """
+    size = min(256, *luma.shape)
+    if size < 16:
+        return {"spectrum_slope": 0.0, "spectrum_high": 0.0, "spectrum_middle": 0.0, "spectrum_direction": 0.0}
+    top, left = (luma.shape[0] - size) // 2, (luma.shape[1] - size) // 2
+    window = np.hanning(size).astype(np.float32)
+    part = luma[top : top + size, left : left + size]
+    power = np.abs(np.fft.rfft2((part - part.mean()) * window[:, None] * window)) ** 2
+    fy, fx = np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None]
+    radius = np.hypot(fy, fx)
+    edges = np.geomspace(2 / size, 0.5, 13)
+    index = np.digitize(radius, edges) - 1
+    inside = (index >= 0) & (index < 12)
+    sums = np.bincount(index[inside], power[inside], 12)
+    counts = np.bincount(index[inside], minlength=12)
+    level = np.log(sums / np.maximum(counts, 1) + 1.0)
+    at = np.log(np.sqrt(edges[1:] * edges[:-1]))
+    slope, intercept = np.polyfit(at[:9], level[:9], 1)
+    rest = level - (slope * at + intercept)
+    high = radius > 0.1
+    horizontal = power[high & (np.abs(fx) > np.abs(fy))].sum()
+    vertical = power[high & (np.abs(fx) < np.abs(fy))].sum()
+    return {
+        "spectrum_slope": float(slope), "spectrum_high": float(rest[10:].mean()),
+        "spectrum_middle": float(rest[5:8].mean()),
+        "spectrum_direction": float(abs(np.log((horizontal + 1.0) / (vertical + 1.0)))),
+    }  # fmt: skip

@@ -1,0 +1,143 @@
+"""What differs between an image and its reference: a fixed vector of named full-reference differences.
+
+Both are H x W x 3 uint8; a reference of another size is resampled to the image's. Every value is 0 for identical
+images. Sources: Wang et al. 2004 (structure), Xue et al. 2014 (gradient deviation, GMSD), Zhang & Li 2014 (chroma
+similarity, opponent weights), Sheikh & Bovik 2006 (information fidelity, one-scale pixel form), Nafchi et al. 2016
+(deviation pooling).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from program.expert.measure.blocking import blocking
+from program.expert.measure.measurement import Maps, Measurement
+from program.expert.measure.measures import grid_of
+from program.expert.measure.nss import Plane, gaussian, halve
+from program.expert.measure.traces import Local, local_of, residual, slopes, texture, transfer
+
+__all__ = ("DIFFERENCE_NAMES", "DIFFERENCE_PLACES", "compare")
+
+
+def compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> Measurement:
+    """Measure how H x W x 3 uint8 pixels differ from their reference; deterministic."""
+    named, maps = _compare(pixels, reference)
+    return Measurement.of(list(named.values()), maps, DIFFERENCE_PLACES)
+
+
+def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[dict[str, float], Maps]:
+    fitted = _fit(reference, pixels)
+    same = fitted == pixels
+    one, two = _channels(fitted), _channels(pixels)
+    named: dict[str, float] = {"error_log": _log_error(one[0], two[0])}
+    left = {"changed": 1 - float(same.all(axis=2).mean()), "changed_channels": 1 - float(same.mean())}
+    left |= transfer(one, two, 0)
+    maps: Maps = {}
+    native_blocking = blocking(two[0])["blocking"] - blocking(one[0])["blocking"]
+    one, two = [halve(c) for c in one], [halve(c) for c in two]
+    for scale in (1, 2, 3):
+        around = local_of(one[0], two[0])
+        found, loss, edges = _structure(one, two, around)
+        named |= {f"{name}{scale}": value for name, value in found.items()}
+        left |= transfer(one, two, scale)
+        if scale == 1:
+            maps["difference"] = grid_of(loss)
+            named |= _nature(one, two, maps)
+            left |= residual(one[0], two[0], edges) | texture(around)
+        one, two = [halve(c) for c in one], [halve(c) for c in two]
+    named["blocking_rise"] = native_blocking
+    return named | left, maps
+
+
+def _fit(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    if reference.shape == pixels.shape:
+        return reference
+    size = (pixels.shape[1], pixels.shape[0])
+    return np.asarray(Image.fromarray(reference).resize(size, Image.Resampling.LANCZOS))
+
+
+def _channels(pixels: NDArray[np.uint8]) -> list[Plane]:
+    """Return luma and two opponent colours (Gaussian colour model), 0..255 scale."""
+    rgb = pixels.astype(np.float32)
+    weights = np.array([[0.299, 0.587, 0.114], [0.30, 0.04, -0.35], [0.34, -0.60, 0.17]], dtype=np.float32)
+    planes = rgb @ weights.T
+    return [np.ascontiguousarray(planes[:, :, i]) for i in range(3)]
+
+
+def _log_error(one: Plane, two: Plane) -> float:
+    return float(np.log1p(((one - two) ** 2).mean()))
+
+
+def _structure(one: list[Plane], two: list[Plane], around: Local) -> tuple[dict[str, float], Plane, Plane]:
+    """Compare gradients, chroma, local structure and information at one scale.
+
+    Also return the map of loss and the slopes of `one`.
+    """
+    dx1, dy1 = slopes(one[0])
+    dx2, dy2 = slopes(two[0])
+    slope1, slope2 = np.sqrt(dx1**2 + dy1**2), np.sqrt(dx2**2 + dy2**2)
+    similar = (2 * slope1 * slope2 + 170.0) / (slope1**2 + slope2**2 + 170.0)
+    chroma = (2 * (one[1] * two[1] + one[2] * two[2]) + 550.0) / (
+        one[1] ** 2 + two[1] ** 2 + one[2] ** 2 + two[2] ** 2 + 550.0
+    )
+    both = 0.6 * similar + 0.4 * chroma
+    weight = np.maximum(slope1, slope2) + 1.0
+    named = {
+        "gradient_deviation": float(similar.std()),
+        "gradient_loss": float(1 - (similar * weight).sum() / weight.sum()),
+        "gradient_mean_loss": float(1 - similar.mean()),
+        "chroma_deviation": float(chroma.std()),
+        "chroma_loss": float(1 - chroma.mean()),
+        "joint_deviation": float(np.abs(both**0.25 - (both**0.25).mean()).mean() ** 0.25)
+        if both.min() > 0 and both.max() - both.min() > 1e-6 else 0.0,
+    }  # fmt: skip
+    structure, information = _local_statistics(around)
+    named["structure_loss"] = float(1 - structure.mean())
+    named["structure_loss_p95"] = float(1 - np.percentile(structure.ravel()[::3], 5))
+    named["information_loss"] = information
+    return named, np.asarray(1 - both), np.asarray(slope1)
+
+
+def _local_statistics(around: Local) -> tuple[Plane, float]:
+    var1, var2, joint = around.variance_one, around.variance_two, around.joint
+    structure = (2 * joint + 58.5) / (var1 + var2 + 58.5)
+    gain = np.maximum(joint, 0) / (var1 + 1e-3)
+    rest = np.maximum(var2 - gain * joint, 0)
+    kept = np.log2(1 + gain**2 * var1 / (rest + 2.0)).sum()
+    there = np.log2(1 + var1 / 2.0).sum()
+    ratio = float((kept + 1.0) / (there + 1.0))
+    return np.asarray(structure), 1.0 - min(ratio, 1.5)
+
+
+def _nature(one: list[Plane], two: list[Plane], maps: Maps) -> dict[str, float]:
+    """Say what kind of change it is: detail lost or gained, noise added, brightness, contrast, colour moved."""
+    fine1, fine2 = one[0] - gaussian(one[0]), two[0] - gaussian(two[0])
+    power1, power2 = float((fine1**2).mean()), float((fine2**2).mean())
+    cross = float((fine1 * fine2).mean())
+    residual = two[0] - one[0]
+    quick = residual - gaussian(residual)
+    colour = np.sqrt((two[1] - one[1]) ** 2 + (two[2] - one[2]) ** 2)
+    spread1, spread2 = float(one[0].std()), float(two[0].std())
+    chroma1 = float(np.sqrt(one[1] ** 2 + one[2] ** 2).mean())
+    chroma2 = float(np.sqrt(two[1] ** 2 + two[2] ** 2).mean())
+    quiet = gaussian(fine1**2) <= np.percentile(gaussian(fine1**2), 40)
+    maps["residual"] = grid_of(np.abs(quick))
+    maps["shift"] = grid_of(residual)
+    maps["colour"] = grid_of(colour)
+    return {
+        "detail_gain": float(np.log((power2 + 1.0) / (power1 + 1.0))),
+        "detail_kept": 1.0 - (cross + 1.0) / (power1 + 1.0),
+        "detail_added": float(np.log1p(max(power2 - cross**2 / (power1 + 1e-6), 0.0))),
+        "residual_quiet": float(np.log1p(np.sqrt((quick[quiet] ** 2).mean()))) if quiet.any() else 0.0,
+        "brightness_shift": float(residual.mean()) / 255,
+        "contrast_change": float(np.log((spread2 + 2.0) / (spread1 + 2.0))),
+        "colour_shift": float(np.log1p(colour.mean())),
+        "colour_noise": float(np.log1p(np.std(two[2] - one[2] - gaussian(two[2] - one[2])))),
+        "saturation_change": float(np.log((chroma2 + 2.0) / (chroma1 + 2.0))),
+        "worst_part": float(np.log1p(np.percentile(np.abs(residual).ravel()[::3], 99))),
+    }
+
+
+DIFFERENCE_NAMES: tuple[str, ...] = tuple(_compare(*(np.zeros((16, 16, 3), np.uint8),) * 2)[0])
+"""The order of every difference vector."""
+DIFFERENCE_PLACES = {name: place for place, name in enumerate(DIFFERENCE_NAMES)}

@@ -1,0 +1,1 @@
+"""How the expert's arrays are fitted; judging an image needs nothing of it."""

@@ -1,0 +1,78 @@
+"""Score fusion fitted on human scores: width of the tools' belief, weight of the model's, a monotone map. Pure."""
+
+import bisect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from program.fusion.scores import Belief, ScoreFusion
+
+__all__ = ("FIELDS", "FittedFusion")
+
+FIELDS = ("eta", "model_weight", "curve")
+"""What a fitted fusion adds to a saved program."""
+
+
+class FittedFusion(ScoreFusion):
+    """A score fusion with three fitted parts, all neutral by default.
+
+    `eta` is the width of the tools' belief; the model's level probabilities are raised to `model_weight` (0: the tools
+    alone decide, 1: as they are, more: the model is trusted more); `curve` maps the fused score to the scale of the
+    people who rated: increasing knots (x, y) on 1..5, straight lines between them, so the order of images stays.
+
+    >>> fitted = FittedFusion(ScoreFusion(), curve=[(1, 2), (5, 4)])
+    >>> fitted.fuse_scores([3.0], None)
+    3.0
+    >>> fitted.fuse_scores([5.0], None)
+    4.0
+    """
+
+    def __init__(
+        self,
+        base: ScoreFusion,
+        *,
+        eta: float | None = None,
+        model_weight: float = 1.0,
+        curve: Sequence[tuple[float, float]] = (),
+    ) -> None:
+        self.__dict__.update(base.__dict__)
+        if eta is not None:
+            if not (math.isfinite(eta) and eta >= 0):
+                raise ValueError(f"eta {eta!r}: must be a finite number >= 0")
+            self.eta = eta
+        if not (math.isfinite(model_weight) and model_weight >= 0):
+            raise ValueError(f"model_weight {model_weight!r}: must be a finite number >= 0")
+        self.model_weight = model_weight
+        self.curve = tuple((float(x), float(y)) for x, y in curve)
+        for (x0, y0), (x1, y1) in zip(self.curve, self.curve[1:], strict=False):
+            if not (x0 < x1 and y0 < y1):
+                raise ValueError(f"curve {self.curve}: the knots must increase in both coordinates")
+        self.bends = len(self.curve) > 1
+
+    def tempered(self, probabilities: Belief) -> Belief:
+        """Return the model's level probabilities raised to its weight (sum 1)."""
+        if not probabilities or self.model_weight == 1:
+            return probabilities
+        masses = {c: p**self.model_weight if p > 0 else float(self.model_weight == 0) for c, p in probabilities.items()}
+        total = math.fsum(masses.values())
+        return {c: mass / total for c, mass in masses.items()} if total > 0 else probabilities
+
+    def mapped(self, score: float) -> float:
+        """Return a fused score on the scale of the fitted people, in [1, 5]."""
+        if not self.bends:
+            return score
+        place = min(max(bisect.bisect_right([x for x, _ in self.curve], score), 1), len(self.curve) - 1)
+        (x0, y0), (x1, y1) = self.curve[place - 1], self.curve[place]
+        return min(5.0, max(1.0, y0 + (y1 - y0) * (score - x0) / (x1 - x0)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a saved program holds of it."""
+        return {"eta": self.eta, "model_weight": self.model_weight, "curve": [list(knot) for knot in self.curve]}
+
+    @classmethod
+    def from_json(cls, base: ScoreFusion, fitted: Mapping[str, Any]) -> "FittedFusion":
+        """Make the fusion a saved program holds. Raises ValueError for other fields or values."""
+        if set(fitted) != set(FIELDS):
+            raise ValueError(f"fusion holds {', '.join(sorted(fitted))}; {', '.join(FIELDS)} are needed")
+        curve = [(float(x), float(y)) for x, y in fitted["curve"]]
+        return cls(base, eta=float(fitted["eta"]), model_weight=float(fitted["model_weight"]), curve=curve)

@@ -1,0 +1,164 @@
+"""Level probabilities from what a model answered: words, letters, numbers or masses. Pure."""
+
+import json
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from signatures.schemas import LEVEL_WORDS
+
+__all__ = ("LETTERS", "Mode", "level_in_text", "level_probabilities", "softmax")
+
+logger = logging.getLogger(__name__)
+
+LETTERS = "EDCBA"
+"""Letter of each level, 1 (E, bad) to 5 (A, excellent)."""
+SMOOTHING = 0.15
+"""Mass taken from a single named level and shared by the four others."""
+
+Mode = Literal["auto", "probabilities", "classification"]
+
+_WORD_LEVELS = {
+    "excellent": 5, "perfect": 5, "outstanding": 5, "good": 4, "fair": 3, "average": 3, "moderate": 3, "poor": 2,
+    "bad": 1, "terrible": 1, "awful": 1,
+    "优秀": 5, "极好": 5, "很好": 5, "优": 5, "良好": 4, "好": 4, "良": 4, "一般": 3, "中等": 3, "普通": 3, "中": 3,
+    "较差": 2, "差": 2, "很差": 1, "极差": 1, "糟糕": 1, "非常差": 1, "劣": 1,
+}  # fmt: skip
+_WORD = "|".join(sorted(map(re.escape, _WORD_LEVELS), key=len, reverse=True))
+_LEAD = r"(?:quality|level|rating|rate|rated|score|grade|answer|overall|judg\w*|质量|等级|评级|级别|评分|得分|答案)"
+_REFUSAL = re.compile(
+    r"\b(?:sorry|cannot|can't|can not|unable|not able|won't|impossible|refuse)\b|无法|不能|抱歉", re.IGNORECASE
+)
+# One token a turn and no nested repeats: a model that runs off into blanks must not cost seconds here.
+_LINK = r"(?:of|for|the|this|image|picture|photo|is|as|be|it|would|i|a|an|to|at|是|为|图像|图片|整体|的|[\s=:：*\"'])*"
+_VALUE = (
+    r"(?:level\s*)?(?:(?P<number>[1-5](?:\.\d+)?)(?!\d|\.\d)(?:\s*(?:/|out\s+of|分，?满分)\s*(?P<top>\d+))?"
+    rf"|(?P<word>{_WORD})|(?P<letter>[A-E])(?![\w']))"
+)
+_WHOLE = re.compile(
+    rf"[\s\"'`*(\[]*(?:level\s*|等级\s*|grade\s*)?{_VALUE}"
+    rf"(?:\s*(?:[.．:：)\]、-]+|分)\s*(?:(?P<after>{_WORD}|[1-5])\b)?)?(?:\s*quality)?[\s\"'`*.)\]。]*",
+    re.IGNORECASE,
+)
+_LEVEL_KEY = re.compile(rf"""["'](?:level[ _]?)?(?:[1-5A-E]|{_WORD})["']\s*[:：]""", re.IGNORECASE)
+"""A level as the key of broken JSON says nothing of how likely it is."""
+_LED = re.compile(rf"{_LEAD}{_LINK}{_VALUE}", re.IGNORECASE)
+
+
+def level_probabilities(output: Any, mode: Mode, levels: Sequence[int]) -> dict[int, float]:
+    """Return level probabilities (sum 1) as `ScoreFusion.extract_vlm_probabilities` says; ValueError likewise."""
+    if isinstance(output, str):
+        output = _json_in(output)
+    if hasattr(output, "by_level"):
+        output = output.by_level()
+    masses = _masses(output, levels) if mode != "classification" else None
+    if masses is not None:
+        return _normalised(masses, levels)
+    if mode == "probabilities":
+        raise ValueError(f"no level probabilities in {_short(output)}")
+    name = output.get("quality_level") if isinstance(output, Mapping) else output
+    level = level_in_text(str(name)) if name is not None else None
+    if level is None:
+        raise ValueError(f"no quality level in {_short(output)}")
+    return {c: 1 - SMOOTHING if c == level else SMOOTHING / (len(levels) - 1) for c in levels}
+
+
+def softmax(logits: Mapping[int, float]) -> dict[int, float]:
+    """Return exp(logit) over their sum, for each level."""
+    top = max(logits.values())
+    exponentials = {c: math.exp(v - top) for c, v in logits.items()}
+    total = math.fsum(exponentials.values())
+    return {c: e / total for c, e in exponentials.items()}
+
+
+def level_in_text(text: str) -> int | None:
+    """Return the quality level (1..5) a text names, or None if it names none, several, or refuses.
+
+    The text is a level on its own (word, letter A..E = 5..1, number 1..5) or holds one after a word such as
+    "quality", "rating" or "level". Fractions go to the nearest level, halves up. English and Chinese.
+
+    >>> level_in_text("B. Good"), level_in_text("I would rate the quality as poor."), level_in_text("I cannot rate it")
+    (4, 2, None)
+    """
+    if _REFUSAL.search(text):
+        return None
+    text = _LEVEL_KEY.sub(" ", text)
+    whole = _WHOLE.fullmatch(text)
+    if whole:
+        level = _level_of_match(whole)
+        after = whole["after"]
+        stated = None if after is None else (int(after) if after.isdigit() else _WORD_LEVELS[after.casefold()])
+        return level if stated in {None, level} else None
+    levels = {level for match in _LED.finditer(text) if (level := _level_of_match(match)) is not None}
+    return levels.pop() if len(levels) == 1 else None
+
+
+def _level_of_match(match: re.Match[str]) -> int | None:
+    if match["number"]:
+        if match["top"] not in {None, "5"}:
+            return None
+        value = float(match["number"])
+        return math.floor(value + 0.5) if 1 <= value <= 5 else None
+    if match["word"]:
+        return _WORD_LEVELS[match["word"].casefold()]
+    return LETTERS.index(match["letter"].upper()) + 1
+
+
+def _json_in(text: str) -> Any:
+    try:
+        return json.loads(text[text.index("{") : text.rindex("}") + 1])
+    except (ValueError, RecursionError):
+        return text
+
+
+def _masses(output: Any, levels: Sequence[int]) -> dict[int, float] | None:
+    if isinstance(output, Mapping):
+        for key in ("quality_probs", "probabilities"):
+            if key in output:
+                return _masses(output[key].by_level() if hasattr(output[key], "by_level") else output[key], levels)
+        masses = {level: mass for key, mass in output.items() if (level := _level_of_key(key)) is not None}
+        return {level: _number(mass) for level, mass in masses.items()} or None
+    if isinstance(output, list | tuple):
+        if len(output) != len(levels):
+            raise ValueError(f"{len(output)} level probabilities; {len(levels)} are needed")
+        return {level: _number(mass) for level, mass in zip(levels, output, strict=True)}
+    return None
+
+
+def _normalised(masses: Mapping[int, float], levels: Sequence[int]) -> dict[int, float]:
+    if not all(math.isfinite(mass) for mass in masses.values()):
+        raise ValueError(f"level probabilities {dict(masses)}: not all finite")
+    if any(mass < 0 for mass in masses.values()):
+        given = softmax(masses)
+        return {level: given.get(level, 0.0) for level in levels}
+    total = sum(masses.values())
+    if not (math.isfinite(total) and total > 0):
+        raise ValueError(f"level probabilities {dict(masses)}: no mass")
+    if min(abs(total - 1), abs(total / 100 - 1)) > 0.01:
+        logger.warning("level probabilities sum to %.3g; renormalised", total)
+    return {level: masses.get(level, 0.0) / total for level in levels}
+
+
+def _level_of_key(key: Any) -> int | None:
+    text = str(key).strip().casefold().removeprefix("level").strip(" _-")
+    if text in LEVEL_WORDS:
+        return LEVEL_WORDS.index(text) + 1
+    if len(text) == 1 and text in "12345":
+        return int(text)
+    return LETTERS.index(text.upper()) + 1 if len(text) == 1 and text in "abcde" else None
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or value is None:
+        raise ValueError(f"level probability {value!r}: not a number")
+    try:
+        return float(value.strip().rstrip("%") if isinstance(value, str) else value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"level probability {_short(value)}: not a number") from error
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,184 @@
+"""Score fusion: the tools' mean and the model's level probabilities become one score on 1..5. Pure."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from program.fusion.levels import LETTERS, Mode, level_probabilities, softmax
+
+__all__ = ("Belief", "Precisions", "ScoreFusion", "ToolWeights")
+
+logger = logging.getLogger(__name__)
+
+ToolWeights = Literal["equal", "reliability"]
+Precisions = Sequence[float] | None
+Belief = Mapping[int, float] | None
+"""Probability of each level."""
+
+
+class ScoreFusion:
+    """Fuse calibrated tool scores (1..5) with a belief over the five quality levels.
+
+    With the tools' mean m, alpha_c = softmax_c(-eta (m - c)^2) and level probabilities p_c, the score is
+    sum(alpha_c p_c c) / sum(alpha_c p_c): the mean of the product of the two beliefs.
+    `normalize=False` gives the formula as the paper prints it, sum(alpha_c p_c c), clipped to [1, 5]; it leaves the
+    scale (uniform alpha and p give 0.6), and is kept for comparison.
+    `tool_weights="reliability"`: where each score comes with its precision g (what the tool's calibration says that
+    it adds, as 1 / variance), m = sum(g s) / sum(g), and eta is multiplied by sum(g) / 2: alpha is a normal density of
+    that precision. A tool with g = 0 is left out; where all are, the model's opinion stands alone.
+
+    >>> fusion = ScoreFusion()
+    >>> p = fusion.extract_vlm_probabilities({1: -3.2, 2: -0.5, 3: -0.1, 4: -2.1, 5: -4.5})
+    >>> round(fusion.fuse_scores([2.6], p), 2)
+    2.66
+    """
+
+    model_weight = 1.0
+    """What a fitted fusion raises the model's level probabilities to."""
+    bends = False
+    """Whether there is a map."""
+
+    def __init__(
+        self,
+        eta: float = 1.0,
+        quality_levels: Sequence[int] = (1, 2, 3, 4, 5),
+        normalize: bool = True,
+        tool_weights: ToolWeights = "equal",
+    ) -> None:
+        if not (math.isfinite(eta) and eta >= 0):
+            raise ValueError(f"eta {eta!r}: must be a finite number >= 0")
+        self.eta = eta
+        self.quality_levels = tuple(quality_levels)
+        self.normalize = normalize
+        self.tool_weights = tool_weights
+
+    def tool_mean(self, tool_scores: Sequence[float], precisions: Precisions = None) -> float:
+        """Return the mean of one or more tool scores (each 1..5), weighted by their precisions where those count.
+
+        >>> ScoreFusion(tool_weights="reliability").tool_mean([2.0, 4.0], [3.0, 1.0])
+        2.5
+        """
+        return _tool_mean(tool_scores, self._weights(tool_scores, precisions))
+
+    def compute_perceptual_weights(
+        self, tool_scores: Sequence[float], precisions: Precisions = None
+    ) -> dict[int, float]:
+        """Return alpha_c for the mean of `tool_scores` (each 1..5); uniform when there are none, or none says anything.
+
+        `precisions`: one per score, finite and not below 0; they count with `tool_weights="reliability"` only.
+        """
+        if not tool_scores:
+            return dict.fromkeys(self.quality_levels, 1 / len(self.quality_levels))
+        weights = self._weights(tool_scores, precisions)
+        mean = _tool_mean(tool_scores, weights)
+        width = self.eta
+        if weights is not None:
+            width *= math.fsum(weights) / 2
+        return softmax({c: -width * (mean - c) ** 2 for c in self.quality_levels})
+
+    def extract_vlm_probabilities(self, vlm_output: Any, mode: Mode = "auto") -> dict[int, float]:
+        """Return level probabilities (sum 1) from what a model answered.
+
+        `vlm_output`: a mapping or list of probabilities, percents or log-probabilities (any negative value
+        means log-probabilities); a mapping with `quality_probs` or `quality_level`; an object with
+        `by_level()`; or text (JSON, or a level's word, letter or number). A missing level has no mass.
+        `mode` "probabilities" or "classification" accepts only that kind. Raises ValueError for NaN, infinity, no mass
+        or nothing readable: no opinion is invented.
+        """
+        return level_probabilities(vlm_output, mode, self.quality_levels)
+
+    def fuse_scores(
+        self, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None
+    ) -> float:
+        """Return the fused score in [1, 5], mapped; `precisions` as in `compute_perceptual_weights`.
+
+        Without probabilities: the tools' mean. Without tools: the expected level. Raises ValueError with neither.
+        """
+        return self.mapped(self.unmapped(tool_scores, vlm_probabilities, precisions))
+
+    def unmapped(self, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None) -> float:
+        """Return the fused score in [1, 5], before the map."""
+        vlm_probabilities = self.tempered(vlm_probabilities)
+        if not vlm_probabilities:
+            if not tool_scores:
+                raise ValueError("nothing to fuse: neither tool scores nor level probabilities")
+            return self._clip(self.tool_mean(tool_scores, precisions))
+        weights = self.compute_perceptual_weights(tool_scores, precisions)
+        products = {c: weights[c] * vlm_probabilities.get(c, 0.0) for c in self.quality_levels}
+        total = math.fsum(products.values())
+        weighted = math.fsum(mass * c for c, mass in products.items())
+        if not self.normalize and tool_scores:
+            return self._clip(weighted)
+        if total < 1e-300:
+            logger.warning("fusion: tools and model share no level (mass %.1e); the tools' mean stands", total)
+            return self._clip(self.tool_mean(tool_scores, precisions)) if tool_scores else self._clip(weighted)
+        return self._clip(weighted / total)
+
+    def posterior(
+        self, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None
+    ) -> dict[int, float]:
+        """Return the fused belief over the levels, unmapped: alpha_c p_c / sum(alpha p), alpha alone without p."""
+        p = self.tempered(vlm_probabilities)
+        weights = self.compute_perceptual_weights(tool_scores, precisions)
+        products = {c: weights[c] * (p.get(c, 0.0) if p else 1.0) for c in weights}
+        total = math.fsum(products.values())
+        return {c: mass / total for c, mass in products.items()} if total >= 1e-300 else weights
+
+    def tempered(self, probabilities: Belief) -> Belief:
+        """Return the level probabilities as they count here: unchanged."""
+        return probabilities
+
+    def mapped(self, score: float) -> float:
+        """Return a fused score on the scale of the answers, in [1, 5]: here the same."""
+        return score
+
+    def deviation(
+        self, score: float, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None
+    ) -> float:
+        """Return how far the fused belief lies from its score: the root mean square of level - score, mapped levels.
+
+        Where the score is the belief's mean this is the belief's standard deviation.
+        """
+        belief = self.posterior(tool_scores, vlm_probabilities, precisions)
+        return math.sqrt(math.fsum(p * (self.mapped(c) - score) ** 2 for c, p in belief.items()))
+
+    def interval(
+        self, score: float, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None
+    ) -> tuple[float, float]:
+        """Return score -+ 1.96 deviations of the belief it was fused from, cut to [1, 5]; the score lies in it."""
+        reach = 1.96 * self.deviation(score, tool_scores, vlm_probabilities, precisions)
+        return max(1.0, score - reach), min(5.0, score + reach)
+
+    def map_to_level(self, score: float) -> str:
+        """Return the letter of the nearest level, halves up: 5 -> "A" .. 1 -> "E".
+
+        >>> ScoreFusion().map_to_level(2.7), ScoreFusion().map_to_level(3.5)
+        ('C', 'B')
+        """
+        if not math.isfinite(score):
+            raise ValueError(f"score {score!r}: must be a finite number on 1..5")
+        return LETTERS[min(5, max(1, math.floor(score + 0.5))) - 1]
+
+    def _weights(self, tool_scores: Sequence[float], precisions: Precisions) -> Sequence[float] | None:
+        if self.tool_weights == "equal" or precisions is None:
+            return None
+        if len(precisions) != len(tool_scores) or not all(math.isfinite(g) and g >= 0 for g in precisions):
+            raise ValueError(f"precisions {list(precisions)}: give one per tool score, finite and not below 0")
+        return precisions
+
+    def _clip(self, score: float) -> float:
+        low, high = float(self.quality_levels[0]), float(self.quality_levels[-1])
+        # A mean of values at an end can pass it by a rounding error; that is no news.
+        if score < low - 1e-9 or score > high + 1e-9:
+            logger.warning("score %.3f is off the scale; clipped to [%g, %g]", score, low, high)
+        return min(high, max(low, score))
+
+
+def _tool_mean(scores: Sequence[float], weights: Sequence[float] | None = None) -> float:
+    if not all(math.isfinite(s) for s in scores):
+        raise ValueError(f"tool scores {list(scores)}: not all finite")
+    total = math.fsum(weights) if weights is not None else 0.0
+    if weights is None or total == 0:
+        return math.fsum(scores) / len(scores)
+    return math.fsum(w * s for w, s in zip(weights, scores, strict=True)) / total

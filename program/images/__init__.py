@@ -1,0 +1,1 @@
+"""Images: opened and checked once, kept as content-addressed references, decoded in bounded memory."""

@@ -1,0 +1,212 @@
+"""From an encoded image to the pixels a viewer sees: 8-bit sRGB, upright, without transparency, in bounded memory.
+
+- Transparency (alpha channel, palette entry or colour key) is laid over white.
+- 16 bits a channel become 8: grey by rounding v / 257, colour by its high byte (as Pillow reads it; at most 1 apart).
+- CMYK, and colours with an embedded ICC profile other than sRGB, are converted to sRGB; a profile that cannot be used
+  is ignored. What raters saw on a screen went through the same conversion.
+- EXIF orientation is applied. Of an animation the first frame is read.
+- Large images are averaged down in blocks of whole pixels while they are read (see `reduction`).
+"""
+
+import io
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from program.common.errors import ImageError
+from program.images.colours import as_rgb, is_transparent, srgb_conversion, white_level
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PILImage
+
+__all__ = ("MAX_PIXELS", "READING_RULES", "DecodedImage", "decode", "reduced_size", "reduction")
+
+READING_RULES = 3
+"""Raised whenever the same bytes may give other pixels than before: part of the key of everything measured."""
+MAX_PIXELS = 120_000_000
+"""Larger images are refused before they are decoded, unless told otherwise: decoding takes 4 bytes a pixel."""
+
+_STRIP_PIXELS = 2**22
+_SUFFIX_OF_FORMAT = {
+    "BMP": ".bmp", "GIF": ".gif", "JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "PPM": ".ppm",
+    "TIFF": ".tif", "WEBP": ".webp",
+}  # fmt: skip
+_ORIENTATION = 0x0112
+_UPRIGHT: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: a.transpose(1, 0, 2)[:, ::-1],
+    7: lambda a: a.transpose(1, 0, 2)[::-1, ::-1],
+    8: lambda a: a.transpose(1, 0, 2)[::-1],
+}
+"""From the stored rows and columns to the displayed ones, by EXIF orientation (CIPA DC-008, table 4.6.4)."""
+
+_REPEATED = (
+    (b"\x89PNG", b"iCCP", "colour profiles"),
+    (b"\xff\xd8", b"Exif\0\0", "Exif blocks"),
+    *((plain, b"#", "comments") for plain in (b"P1", b"P2", b"P3")),
+)
+"""By how a file begins, what it has few of: Pillow takes minutes to read a small file that is made of these alone."""
+_MOST_REPEATED = 64
+
+_Area = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedImage:
+    """An image's pixels (H x W x 3, uint8), and what is known of the whole image."""
+
+    pixels: NDArray[np.uint8]
+    suffix: str
+    width: int
+    """As displayed, at full size."""
+    height: int
+    notes: tuple[str, ...]
+    """What was done to the image beyond plain decoding."""
+
+
+def reduction(width: int, height: int, at_most: int | None) -> int:
+    """Return the smallest whole factor f by which an image has at most `at_most` pixels (None: any number).
+
+    The reduced image is the mean of blocks of f x f pixels; blocks at the right and bottom edge may be smaller.
+
+    >>> reduction(1920, 1080, 2**21), reduction(4000, 3000, 2**21)
+    (1, 3)
+    """
+    if at_most is None:
+        return 1
+    factor = max(1, math.isqrt(width * height // at_most))
+    while math.prod(reduced_size(width, height, factor)) > at_most and factor < max(width, height):
+        factor += 1
+    return factor
+
+
+def reduced_size(width: int, height: int, factor: int) -> tuple[int, int]:
+    """Return width and height after a reduction.
+
+    >>> reduced_size(4000, 3000, 3)
+    (1334, 1000)
+    """
+    return -(-width // factor), -(-height // factor)
+
+
+def decode(
+    data: bytes, name: str, *, at_most: int | None = None, area: _Area | None = None, max_pixels: int = MAX_PIXELS
+) -> DecodedImage:
+    """Decode an image, or an area (left, top, right, bottom in displayed pixels) of it, to at most `at_most` pixels.
+
+    Memory: the file, 4 bytes for each of its pixels and what is returned. Time: in proportion to the file and its
+    pixels. Raises ImageError naming the image when it is truncated, has more than `max_pixels`, is made to take long,
+    holds NaN or infinite pixels or is not an image.
+    """
+    from PIL import UnidentifiedImageError
+
+    for start, part, parts in _REPEATED:
+        if data.startswith(start) and data.count(part) > _MOST_REPEATED:
+            raise ImageError(f"image {name!r}: holds over {_MOST_REPEATED} {parts}; save it anew without them")
+    try:
+        with _opened(data) as image:
+            if image.format not in _SUFFIX_OF_FORMAT:
+                raise ImageError(f"image {name!r}: format {image.format} is not read here; convert it to PNG")
+            if image.width * image.height > max_pixels:
+                raise ImageError(
+                    f"image {name!r}: {image.width}x{image.height} is over {max_pixels / 1e6:g} megapixels; "
+                    "scale it down, or raise images.max_pixels"
+                )
+            suffix = _SUFFIX_OF_FORMAT[image.format]
+            # How many frames is not asked for: counting them takes minutes in a file made for it.
+            several = image.format != "MPO" and getattr(image, "is_animated", False)
+            image.load()
+            pixels, width, height, notes = _read(image, name, at_most, area)
+    except UnidentifiedImageError as error:
+        raise ImageError(
+            f"image {name!r}: not an image that can be read; give a PNG, JPEG, BMP, TIFF, WebP, GIF or PPM"
+        ) from error
+    except ImageError:
+        raise
+    except MemoryError as error:  # Pillow's word for a row that is too long, too
+        raise ImageError(f"image {name!r}: is more than its decoder can hold; scale it down") from error
+    except Exception as error:  # the border to a file's bytes: a broken one may fail in any way
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise ImageError(f"image {name!r}: damaged or truncated ({reason}); get a whole copy") from error
+    if several:
+        notes = ("the first of several frames is judged", *notes)
+    return DecodedImage(pixels, suffix, width, height, notes)
+
+
+_opening = threading.Lock()
+
+
+@contextmanager
+def _opened(data: bytes) -> "Iterator[PILImage]":
+    """Open an image with our own limit of pixels in place of Pillow's, which warns from 89 million on."""
+    from PIL import Image
+
+    with _opening:
+        usual, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            image = Image.open(io.BytesIO(data))
+        finally:
+            Image.MAX_IMAGE_PIXELS = usual
+    with image:
+        yield image
+
+
+def _read(
+    image: "PILImage", name: str, at_most: int | None, area: _Area | None
+) -> tuple[NDArray[np.uint8], int, int, tuple[str, ...]]:
+    orientation = image.getexif().get(_ORIENTATION, 1)
+    turned = _UPRIGHT.get(orientation)
+    width, height = (image.height, image.width) if orientation in {5, 6, 7, 8} else image.size
+    notes = []
+    to_srgb = srgb_conversion(image)
+    if to_srgb is not None:
+        notes.append("colours converted to sRGB from the embedded profile")
+    if is_transparent(image):
+        notes.append("transparency laid over white")
+    stored = (0, 0, *image.size) if area is None else _stored(area, orientation, width, height)
+    factor = reduction(stored[2] - stored[0], stored[3] - stored[1], at_most)
+    pixels = _strips(image, stored, factor, partial(as_rgb, to_srgb=to_srgb, white=white_level(image, name)))
+    if turned is not None:
+        pixels = np.ascontiguousarray(turned(pixels))
+    return pixels, width, height, tuple(notes)
+
+
+def _stored(area: _Area, orientation: int, width: int, height: int) -> _Area:
+    """Return where an area of the displayed image lies in the stored one."""
+    left, top, right, bottom = area
+    if orientation in {2, 3, 6, 7}:
+        left, right = width - right, width - left
+    if orientation in {3, 4, 7, 8}:
+        top, bottom = height - bottom, height - top
+    return (top, left, bottom, right) if orientation in {5, 6, 7, 8} else (left, top, right, bottom)
+
+
+def _strips(
+    image: "PILImage", area: _Area, factor: int, rgb: "Callable[[PILImage], NDArray[np.uint8]]"
+) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    left, top, right, bottom = area
+    width, height = reduced_size(right - left, bottom - top, factor)
+    rows = max(1, _STRIP_PIXELS // (right - left) // factor) * factor
+    if factor == 1 and rows >= bottom - top:
+        whole = image if area == (0, 0, *image.size) else image.crop(area)
+        return rgb(whole)
+    pixels = np.empty((height, width, 3), np.uint8)
+    for start in range(top, bottom, rows):
+        strip = rgb(image.crop((left, start, right, min(start + rows, bottom))))
+        if factor > 1:
+            strip = np.asarray(Image.fromarray(strip).reduce(factor))
+        first = (start - top) // factor
+        pixels[first : first + len(strip)] = strip
+    return pixels

@@ -1,0 +1,219 @@
+"""Images as content-addressed references: opened and checked once, never re-encoded.
+
+Everything that is stored, logged or sent inside the program holds
+`https://images.invalid/sha256/<hex>.<ext>`; the original bytes are read from `IMAGES`
+only where pixels are needed (tools, the embedded backend) or at the wire.
+"""
+
+import base64
+import hashlib
+import os
+import re
+import threading
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from cachetools import LRUCache
+from numpy.typing import NDArray
+
+from program.common.errors import ImageError
+from program.common.files import plain_file
+from program.images.colours import encode_png
+from program.images.crops import Box, whole_pixels
+from program.images.decoding import MAX_PIXELS, decode, reduction
+from program.images.refs import HOST, ImageRef, parse_url
+from program.images.sources import Source, Sources
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PILImage
+
+__all__ = ("HOST", "IMAGES", "LARGE", "Box", "ImageRef", "ImageSource", "ImageStore", "parse_url")
+
+_WEB = re.compile("(https?|gs):/")
+LARGE = 2**21
+"""Pixels of an image that is looked at as it is, full HD among them; more are averaged down where a caller allows it.
+Tools take up to 3 KB of memory a pixel, and the images they are calibrated on have at most 0.4 million."""
+
+ImageSource: TypeAlias = "str | PathLike[str] | bytes | PILImage | NDArray[np.uint8] | ImageRef"
+
+_Area: TypeAlias = tuple[int, int, int, int]
+_PixelsKey: TypeAlias = tuple[str, int, _Area]
+"""Content hash, reduction, and the area of the image."""
+_FileKey: TypeAlias = tuple[str, int, int]
+"""Path, time of the last change in ns, and bytes of a file."""
+
+_MOST_DECODED = 64
+"""One image's tools follow each other: the pixels of more images, however small, would only fill the memory."""
+
+
+class ImageStore:
+    """Where the bytes behind references are: files by path, or bytes a caller gave. Thread-safe.
+
+    Bounded memory: decoded images up to `decoded_cache_mb`, a caller's bytes up to `held_mb`; bytes beyond that go to
+    a temporary folder, which is removed when the process ends.
+    """
+
+    def __init__(self, *, decoded_cache_mb: int = 128, held_mb: int = 256) -> None:
+        decoded = decoded_cache_mb * 2**20
+        self._lock = threading.Lock()
+        self._sources = Sources(held_mb, self._forget)
+        self._files: dict[_FileKey, ImageRef] = {}
+        """Files that need not be read again."""
+        self._pixels: LRUCache[_PixelsKey, NDArray[np.uint8]] = LRUCache(
+            decoded, getsizeof=lambda pixels: max(pixels.nbytes, decoded // _MOST_DECODED)
+        )
+
+    def borrowing(self) -> AbstractContextManager[None]:
+        """Forget the images that were added inside the block when it ends, except those that others still use.
+
+        For a service: what was sent with a request must not stay. Images added outside any such block (a program's
+        demos) stay.
+        """
+        return self._sources.borrowing()
+
+    def add(self, source: ImageSource, *, max_pixels: int = MAX_PIXELS) -> ImageRef:
+        """Check an image and return its reference.
+
+        A path, encoded bytes or a base64 data URI (kept as they are), or a PIL image / H x W x 3 uint8 array
+        (stored losslessly as PNG). Raises ImageError naming the image when it is missing,
+        empty, truncated, over `max_pixels`, not finite or not an image.
+        """
+        if isinstance(source, ImageRef):
+            self._sources.find(source.sha256)
+            return source
+        if isinstance(source, str) and source.startswith("data:"):
+            source = _from_data_uri(source)
+        if isinstance(source, str | PathLike):
+            return self._add_file(Path(source), max_pixels)
+        if isinstance(source, bytes | bytearray | memoryview):
+            kind, data = "bytes", bytes(source)
+        else:
+            kind, data = "pixels", encode_png(source)
+        name = f"{kind}:{hashlib.sha256(data).hexdigest()[:12]}"
+        return self._check(data, data, name, name, max_pixels)
+
+    def find(self, url: str) -> ImageRef:
+        """Return the image behind a reference URL; ImageError when it was never added here."""
+        return self._sources.find(parse_url(url)[0])
+
+    def read(self, ref: ImageRef | str) -> bytes:
+        """Return the original bytes; ImageError when the file went away or changed since."""
+        return self._sources.read(ref.sha256 if isinstance(ref, ImageRef) else parse_url(ref)[0])
+
+    def pixels(self, ref: ImageRef, *, at_most: int | None = None) -> NDArray[np.uint8]:
+        """Decode to H x W x 3 uint8 sRGB, upright, transparency laid over white. Read-only; cached.
+
+        With more than `at_most` pixels it is averaged down by the smallest whole factor that suits (see `decoding`).
+        """
+        return self._view(ref, (0, 0, ref.width, ref.height), at_most)
+
+    def cut(
+        self, ref: ImageRef, box: Box, *, minimum_px: int = 1, at_most: int | None = None
+    ) -> tuple[NDArray[np.uint8], Box]:
+        """Return a box of an image as pixels, and the box in whole pixels; a large image is not decoded as a whole.
+
+        A box with more than `at_most` pixels is averaged down like an image. Read-only; cached. Raises ImageError as
+        `whole_pixels` does.
+        """
+        area = whole_pixels(box, ref.width, ref.height, minimum_px=minimum_px)
+        return self._view(ref, area, at_most), area
+
+    def cropped(self, ref: ImageRef, box: Box) -> ImageRef:
+        """Return a box of an image as an image of its own. Raises ImageError as `whole_pixels` does."""
+        return self.add(self.cut(ref, box)[0])
+
+    def resized(self, ref: ImageRef, width: int, height: int) -> ImageRef:
+        """Return an image resampled (Lanczos) to another size, as an image of its own; itself where the size fits."""
+        if (ref.width, ref.height) == (width, height):
+            return ref
+        from PIL import Image
+
+        pixels = Image.fromarray(self.pixels(ref)).resize((width, height), Image.Resampling.LANCZOS)
+        return self.add(np.asarray(pixels), max_pixels=width * height)
+
+    def forget_pixels(self) -> None:
+        """Drop what was decoded; every reference stays valid and is decoded anew when it is next looked at."""
+        with self._lock:
+            self._pixels.clear()
+
+    def _add_file(self, path: Path, max_pixels: int) -> ImageRef:
+        name = str(path)
+        try:
+            with open(path, "rb", opener=plain_file) as file:
+                facts, place = os.fstat(file.fileno()), path.resolve()
+                key = (str(place), facts.st_mtime_ns, facts.st_size)
+                ref = self._files.get(key)
+                if ref is not None and self._sources.use(ref.sha256, place, max_pixels):
+                    return ref
+                data = file.read()
+        except IsADirectoryError as error:
+            raise ImageError(f"image {name!r}: is a folder; give an image file") from error
+        except FileNotFoundError as error:
+            mend = "nothing is fetched from a URL: download it first" if _WEB.match(name) else "check the path"
+            raise ImageError(f"image {name!r}: no such file; {mend}") from error
+        except (OSError, ValueError, MemoryError) as error:  # ValueError: a zero byte in the name
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise ImageError(f"image {name[:200]!r}: cannot be read ({reason}); check the file") from error
+        ref = self._check(data, place, path.name, name, max_pixels)
+        with self._lock:
+            self._files[key] = ref
+        return ref
+
+    def _check(self, data: bytes, source: Source, name: str, long_name: str, max_pixels: int) -> ImageRef:
+        if not data:
+            raise ImageError(f"image {long_name!r}: is empty (0 bytes); give a whole image file")
+        digest = hashlib.sha256(data).hexdigest()
+        ref = self._sources.use(digest, source, max_pixels)
+        if ref is None:
+            image = decode(data, long_name, at_most=LARGE, max_pixels=max_pixels)
+            width, height = image.width, image.height
+            self._remember((digest, reduction(width, height, LARGE), (0, 0, width, height)), image.pixels)
+            ref = self._sources.enter(ImageRef(digest, image.suffix, width, height, name, image.notes), source)
+        # Two files may hold the same bytes: each is told by its own name.
+        return ref if ref.name == name else replace(ref, name=name)
+
+    def _forget(self, digest: str) -> None:
+        with self._lock:
+            for view in [key for key in self._pixels if key[0] == digest]:
+                del self._pixels[view]
+            for file in [key for key, ref in self._files.items() if ref.sha256 == digest]:
+                del self._files[file]
+
+    def _view(self, ref: ImageRef, area: _Area, at_most: int | None) -> NDArray[np.uint8]:
+        left, top, right, bottom = area
+        key = (ref.sha256, reduction(right - left, bottom - top, at_most), area)
+        with self._lock:
+            pixels = self._pixels.get(key)
+        if pixels is not None:
+            return pixels
+        whole, size = (0, 0, ref.width, ref.height), ref.width * ref.height
+        if area != whole and key[1] == 1 and size <= LARGE:
+            pixels = self._view(ref, whole, None)[top:bottom, left:right].copy()
+        else:
+            pixels = decode(self.read(ref), ref.name, at_most=at_most, area=area, max_pixels=size).pixels
+        return self._remember(key, pixels)
+
+    def _remember(self, key: _PixelsKey, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        pixels.setflags(write=False)
+        with self._lock:
+            if pixels.nbytes <= self._pixels.maxsize:
+                self._pixels[key] = pixels
+        return pixels
+
+
+IMAGES = ImageStore()
+"""The process's one store: references travel through model clients that carry no other context."""
+
+
+def _from_data_uri(uri: str) -> bytes:
+    head, _, text = uri.partition(",")
+    try:
+        if not head.endswith(";base64"):
+            raise ValueError("not base64")
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError as error:
+        raise ImageError(f"image {uri[:40]!r}: cannot be read ({error}); give data:image/...;base64,...") from error

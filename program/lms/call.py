@@ -1,0 +1,148 @@
+"""One call of one question: asked once, its answer checked, and its requests accounted for."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+from dspy.utils.callback import BaseCallback
+from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError
+
+from program.common.errors import InputError
+from program.common.redaction import keys_among, scrub
+from program.lms.build import adapter_for, is_embedded
+from program.lms.model_call import ModelCall
+
+__all__ = ("MAX_TEXT", "CallAllowance", "Question", "Unquoting", "breaks_off", "call", "encodable", "is_unusable")
+
+MAX_TEXT = 8_000
+"""Characters kept of a text field: a model that runs away must not fill records and traces."""
+
+
+@dataclass
+class CallAllowance:
+    """How many calls of a model a question may still cost."""
+
+    left: int
+
+    def take(self) -> bool:
+        """Take one call; False where none is left."""
+        if self.left == 0:
+            return False
+        self.left -= 1
+        return True
+
+
+@dataclass
+class Question:
+    """What all calls of a question share."""
+
+    predictor: dspy.Predict
+    demos: list[Any]
+    inputs: dict[str, Any]
+    lm: dspy.BaseLM
+    config: dict[str, Any]
+    traced_inputs: dict[str, Any] | None
+    """The inputs with references, where those that are sent hold the images themselves."""
+    calls: CallAllowance
+    repeats: int = 0
+    """Calls made again after a transport fault."""
+
+
+def call(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
+    """Put a question once: DSPy repeats nothing here. A service that lacks a feature is asked again without it.
+
+    Raises BudgetSpent before a call that would pass the budget, ValueError for an answer without all its texts,
+    AdapterParseError for one that cannot be read, and LMError when the model gave none.
+    """
+    lm = question.lm
+    model_call = ModelCall(lm, question.calls.take)
+    callbacks = dspy.settings.callbacks if is_embedded(lm) else [Unquoting(lm), *dspy.settings.callbacks]
+    try:
+        with (
+            dspy.context(lm=lm, adapter=adapter_for(lm), disable_history=False, callbacks=callbacks),
+            model_call.prepared_lm() as prepared,
+            _traced_with(question.traced_inputs),
+        ):
+            prediction = question.predictor(
+                signature=signature, demos=question.demos, lm=prepared, config=dict(question.config), **question.inputs
+            )
+    except LMError as error:
+        # DSPy rewords every error that passes through an engine; the caller's own mistakes are raised as they were.
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from None
+        raise
+    missing = [name for name in signature.output_fields if name not in prediction]
+    if missing:
+        raise ValueError(f"the model's answer holds no {', '.join(missing)}")
+    _refuse_unusable(model_call.answer_text, signature.output_fields)
+    for name in signature.output_fields:
+        if isinstance(prediction[name], str):
+            prediction[name] = _shortened(encodable(prediction[name]))
+    return prediction
+
+
+def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:
+    """Return whether the model answered, and with something no client can read: another wording may mend it."""
+    return type(error) in {LMUnexpectedError, LMProviderError} and not is_embedded(lm)
+
+
+@contextmanager
+def _traced_with(inputs: Mapping[str, Any] | None) -> Iterator[None]:
+    """Let DSPy's trace hold these inputs, if any, in place of those sent: optimizers save demos made of it."""
+    trace = dspy.settings.trace
+    if inputs is None or trace is None:
+        yield
+        return
+    with dspy.context(trace=[]):
+        yield
+        traced = [(predictor, dict(inputs), prediction) for predictor, _, prediction in dspy.settings.trace]
+    trace += traced
+    del trace[: max(0, len(trace) - dspy.settings.max_trace_size)]
+
+
+def _refuse_unusable(text: str, outputs: Mapping[str, Any]) -> None:
+    """Raise ValueError where an answer's JSON breaks off or leaves a text field null; `outputs` are its fields."""
+    # DSPy hands a null on as the word "None".
+    nulls = [n for n, f in outputs.items() if f.annotation is str and re.search(rf'"{n}"\s*:\s*null\b', text)]
+    if nulls:
+        raise ValueError(f"{', '.join(nulls)} is null")
+    if breaks_off(text):
+        # DSPy mends such an answer with what is there: a list cut short would pass for a whole one.
+        raise ValueError("the answer breaks off in the middle")
+
+
+def breaks_off(text: str) -> bool:
+    """Return whether a JSON object in a text is opened and not closed.
+
+    >>> breaks_off('{"a": [1, 2'), breaks_off('```json {"a": "}"} ```'), breaks_off("no object")
+    (True, False, False)
+    """
+    start = text.find("{")
+    if start < 0 or (text.endswith("}") and text.count("{") == text.count("}")):
+        return False
+    bare = re.sub(r'"(?:[^"\\]|\\.)*("|\Z)', "", text[start:], flags=re.DOTALL)
+    return bare.count("{") > bare.count("}")
+
+
+def encodable(text: str) -> str:
+    """Return a text without the lone surrogates that JSON escapes can smuggle in: no UTF-8 holds them."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ... ({len(text) - MAX_TEXT} characters left out)"
+
+
+class Unquoting(BaseCallback):
+    """Takes the environment's keys and those of an LM out of its errors; put before all callbacks that record those."""
+
+    def __init__(self, lm: dspy.BaseLM) -> None:
+        self._secrets = keys_among(lm.kwargs)
+
+    def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        """Clear the error of a call that failed, as it leaves the LM."""
+        if exception is not None:
+            scrub(exception, self._secrets)

@@ -1,0 +1,129 @@
+"""The service as an ASGI application; nothing here binds a port."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import metadata
+from importlib.resources import files
+from typing import Any
+
+import anyio.to_thread
+import dspy
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from program.agent.loop import AgenticIQA
+from program.common.errors import InputError
+from program.evaluation.environment import environment
+from program.evaluation.evaluating import context_of
+from program.service.assessing import Assessor
+from program.service.guard import Guard, error_response
+from program.service.metrics import Metrics
+from program.service.refusals import refusal_of
+from program.service.routes import add_assessments
+from program.service.rules import Rules
+
+__all__ = ("create_app",)
+
+_ASSETS = {
+    "page.css": "text/css", "page.js": "text/javascript", "draw.js": "text/javascript", "docs.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}  # fmt: skip
+
+
+def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
+    """Return the service around a program; with a token, only /, /assets, /docs, /openapi.json and /health are open."""
+    settings = program.resources.settings.serve
+    metrics = Metrics()
+    assessor = Assessor(program, settings, metrics)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        assessor.close()
+
+    app = FastAPI(
+        title="AgenticIQA", version=_version(), docs_url=None, redoc_url=None, lifespan=lifespan,
+        description="Judges the quality of an image as people would, and says why.",
+    )  # fmt: skip
+    app.state.assessor = assessor
+    _add_pages(app)
+    _add_facts(app, assessor)
+    add_assessments(app.router, assessor)
+    for error in (HTTPException, RequestValidationError, InputError, dspy.LMError):
+        app.add_exception_handler(error, _answered)
+    app.add_middleware(
+        Guard, rules=Rules(token, (*settings.allowed_hosts, settings.host)), metrics=metrics,
+        max_body=int(settings.max_body_mb * 2**20), body_timeout_s=settings.body_timeout_s,
+    )  # fmt: skip
+    return app
+
+
+def _add_pages(app: FastAPI) -> None:
+    folder = files("program.service") / "static"
+
+    def page(name: str, media_type: str) -> Response:
+        # Asked for anew each time: a page of one version with the script of another would not work.
+        return Response((folder / name).read_bytes(), media_type=media_type, headers={"Cache-Control": "no-cache"})
+
+    @app.get("/", include_in_schema=False)
+    def front() -> Response:
+        return page("index.html", "text/html")
+
+    @app.get("/docs", include_in_schema=False)
+    def docs() -> Response:
+        return page("docs.html", "text/html")
+
+    @app.get("/assets/{name}", include_in_schema=False)
+    def asset(name: str) -> Response:
+        if name not in _ASSETS:
+            raise HTTPException(404)
+        return page(name, _ASSETS[name])
+
+
+def _add_facts(app: FastAPI, assessor: Assessor) -> None:
+    facts: dict[str, Any] = {}
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """Whether the service answers, and how many requests it works on. Open."""
+        return {"status": "ok", "requests": assessor.busy}
+
+    @app.get("/version")
+    async def version() -> dict[str, Any]:
+        """What answers: program hash, models, tools, packages; no path, host or key."""
+        if not facts:
+            facts.update(await anyio.to_thread.run_sync(_versions, assessor.program))
+        return facts
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Counters in Prometheus's format."""
+        return Response(assessor.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _answered(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, HTTPException) and error.status_code in {404, 405}:
+        error.detail = f"{error.detail}; /docs lists what can be asked"
+    answer = error if isinstance(error, HTTPException) else refusal_of(error)
+    assert answer is not None  # noqa: S101 - it is registered for errors that have one
+    return error_response(request.scope, answer)
+
+
+def _versions(program: AgenticIQA) -> dict[str, Any]:
+    context, software = context_of(program), environment()
+    return {
+        "version": _version(),
+        "program_sha256": context["program_sha256"],
+        "demos": sum(len(predictor.demos) for predictor in program.predictors()),
+        **{name: context[name] for name in ("models", "scoring_mode", "tools")},
+        **{name: getattr(software, name) for name in ("python", "versions", "git_commit")},
+    }
+
+
+def _version() -> str:
+    try:
+        return metadata.version("agentic-iqa")
+    except metadata.PackageNotFoundError:
+        return "0"

@@ -1,0 +1,31 @@
+"""The code MLflow runs for a registered program (models-from-code): its folder comes in as an artifact."""
+
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pandas as pd
+
+from program.agent.saving import load
+from program.common.settings import load_settings
+from program.service.columns import OUTPUTS
+from program.service.rows import assess_rows
+
+
+class ServedProgram(mlflow.pyfunc.PythonModel):
+    """A compiled program over rows of a table; settings and keys come from the environment it is served in."""
+
+    def load_context(self, context: Any) -> None:
+        """Load the program that lies beside this code."""
+        self._settings = load_settings()
+        self._program = load(Path(context.artifacts["program"]), self._settings)
+
+    def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        """Return one row of answers for each row of images."""
+        rows = model_input.to_dict(orient="records")
+        # As objects, or an empty number becomes NaN, which no JSON holds.
+        answers = assess_rows(self._program, rows, self._settings)
+        return pd.DataFrame(answers, columns=list(OUTPUTS), dtype=object)
+
+
+mlflow.models.set_model(ServedProgram())

@@ -1,0 +1,61 @@
+"""Rows of a table, as MLflow's scoring server sends them, become assessments, and those become rows."""
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import dspy
+
+from program.agent.assessment import Assessment
+from program.common.errors import InputError
+from program.common.settings import Settings
+from program.service.columns import BYTES, OUTPUTS
+from program.service.incoming import Job, job_of, row_request
+from program.service.refusals import Refused, refusal_of
+from program.service.sources import Sources
+
+if TYPE_CHECKING:
+    from program.agent.loop import AgenticIQA
+
+__all__ = ("assess_rows",)
+
+
+def assess_rows(program: "AgenticIQA", rows: Iterable[Mapping[str, Any]], settings: Settings) -> list[dict[str, Any]]:
+    """Return one answer a row, in order; a row that cannot be assessed has status "failed" and says why.
+
+    A row's image is base64 (plain, URL-safe or a data: URL) in `image`, bytes in `image_bytes`, or a file or URL that
+    the settings under `serve` allow; `options` and `regions` are JSON. The reference likewise.
+    """
+    sources = Sources(settings.serve)
+    return [_assess(program, row, settings, sources) for row in rows]
+
+
+def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, sources: Sources) -> dict[str, Any]:
+    try:
+        result = _job(row, settings, sources).run(program, settings.serve.max_megapixels)
+    except (InputError, Refused, dspy.LMError) as error:
+        refusal = refusal_of(error)
+        return {**dict.fromkeys(OUTPUTS), "status": "failed", "error": refusal.detail if refusal else str(error)}
+    return _answered(result)
+
+
+def _job(row: Mapping[str, Any], settings: Settings, sources: Sources) -> Job:
+    cells = {name: value for name, value in row.items() if not _missing(value)}
+    for name in BYTES:
+        if name in cells:
+            cells[name.removesuffix("_bytes")] = base64.b64encode(bytes(cells.pop(name))).decode()
+    return job_of(row_request(cells), settings.serve, sources)
+
+
+def _missing(value: Any) -> bool:
+    """Return whether a table's cell is empty: None, nan or pandas' NA."""
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
+
+
+def _answered(result: Assessment) -> dict[str, Any]:
+    low, high = result.score_interval or (None, None)
+    return {
+        "answer": str(result.final_answer), "score": result.rating, "level": result.level, "score_low": low,
+        "score_high": high, "reasoning": result.quality_reasoning, "status": result.status, "error": result.error,
+        "assessment": result.model_dump_json(),
+    }  # fmt: skip

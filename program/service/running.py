@@ -1,0 +1,107 @@
+"""Binding and running the service: checked before anything is loaded, stopped without losing a request."""
+
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from program.common.errors import SettingsError
+from program.common.settings import ServeSettings
+from program.service.logs import set_up_logs
+from program.service.rules import MIN_TOKEN_CHARS, is_loopback
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+    from program.agent.loop import AgenticIQA
+
+__all__ = ("TOKEN_VARIABLE", "bound", "serve", "token_of", "uvicorn_config")
+
+TOKEN_VARIABLE = "AGENTICIQA_SERVE_TOKEN"  # noqa: S105 - the variable's name
+_CONNECTIONS = 256
+_KEEP_ALIVE_S = 10
+_HEAD_BYTES = 16 * 2**10
+
+
+def token_of(environment: Mapping[str, str], host: str) -> str | None:
+    """Return the token requests must bear; SettingsError where there must be one and is none, or a short one."""
+    token = environment.get(TOKEN_VARIABLE, "").strip() or None
+    if token is None and not is_loopback(host):
+        raise SettingsError(
+            f"host {host!r}: others can reach it; set {TOKEN_VARIABLE} to a token of {MIN_TOKEN_CHARS} characters "
+            "or more, or serve on 127.0.0.1"
+        )
+    if token is not None and len(token) < MIN_TOKEN_CHARS:
+        raise SettingsError(f"{TOKEN_VARIABLE}: is shorter than {MIN_TOKEN_CHARS} characters; make a longer one")
+    return token
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a listening address; SettingsError where it is taken or none of this machine's."""
+    listener = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        if os.name != "nt":  # there it would let a second service take the port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        raise SettingsError(f"{host}:{port}: cannot be served on ({error.strerror}); choose another --port") from error
+    return listener
+
+
+def uvicorn_config(app: "FastAPI", settings: ServeSettings) -> "uvicorn.Config":
+    """Return how the service is run."""
+    import uvicorn
+
+    from program.service.connections import patient
+
+    return uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none", lifespan="on",
+        http=patient(settings.head_timeout_s), timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=settings.shutdown_s, limit_concurrency=_CONNECTIONS,
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+    )  # fmt: skip
+
+
+def serve(program: "AgenticIQA", settings: ServeSettings, listener: socket.socket, token: str | None) -> None:
+    """Serve until SIGTERM or SIGINT; requests in flight are finished within `settings.shutdown_s`."""
+    import uvicorn
+
+    from program.service.app import create_app
+
+    set_up_logs()
+    if settings.warm_up:
+        _warm_up(program)
+    config = uvicorn_config(create_app(program, token), settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # uvicorn raises it again once it has stopped
+    listener.listen(_CONNECTIONS)  # from here on nobody is turned away: who reads the line below may connect
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    sys.stdout.write(f"AgenticIQA is served on http://{shown}:{port}/ (Ctrl+C stops it)\n")
+    sys.stdout.flush()
+    uvicorn.Server(config).run(sockets=[listener])
+    logging.shutdown()
+    sys.stdout.flush()
+
+
+def _warm_up(program: "AgenticIQA") -> None:
+    """Load libraries, tools and the embedded expert, so that the first request waits for none of it."""
+    import numpy as np
+
+    from program.images.store import IMAGES
+    from program.lms.build import EMBEDDED
+
+    roles = program.resources.settings.models
+    if not all(role.backend.startswith(EMBEDDED) for role in (roles.planner, roles.executor, roles.summarizer)):
+        return
+    ramp = np.add.outer(np.arange(192), np.arange(256))[:, :, None] % 256
+    with IMAGES.borrowing():
+        program(image=np.repeat(ramp, 3, axis=2).astype(np.uint8))

@@ -1,0 +1,146 @@
+"""Where an image of a request comes from: its own bytes, or a path or URL that the settings allow."""
+
+import base64
+import binascii
+import os
+import re
+import stat
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+import httpx
+
+from program.common.errors import ImageError
+from program.common.settings import ServeSettings
+from program.images.store import IMAGES, ImageRef
+from program.service.refusals import Refused
+
+__all__ = ("Sent", "Sources", "decoded", "shown_name")
+
+_FETCH_TIMEOUT_S = 20.0
+_DATA_URL = re.compile(r"data:image/[a-z0-9.+-]{1,40};base64,", re.IGNORECASE)
+_UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Encoded image bytes and what the client calls them."""
+
+    data: bytes
+    name: str
+
+    def opened(self, max_megapixels: float) -> ImageRef:
+        """Check and decode the image; ImageError naming it, before decoding where it has too many pixels."""
+        try:
+            return replace(IMAGES.add(self.data, max_pixels=int(max_megapixels * 1e6)), name=self.name)
+        except ImageError as error:
+            # The store knows the bytes' hash and the operator's settings; the client knows its own name for them.
+            text = re.sub(r"'bytes:[0-9a-f]+'", lambda _: repr(self.name), str(error))
+            raise ImageError(text.replace(", or raise images.max_pixels", "")) from error
+
+
+class Sources:
+    """Reads what a request names, within the settings' allow-lists. Blocking: call it in a thread."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._folders = [folder.expanduser().resolve() for folder in settings.image_folders]
+        self._hosts = frozenset(host.casefold() for host in settings.image_hosts)
+        self._limit = int(settings.max_body_mb * 2**20)
+
+    def file(self, named: str) -> Sent:
+        """Return a file of an allowed folder. Symbolic links are followed first, then judged by where they lead."""
+        for folder in self._folders:
+            path = self._inside(folder, named)
+            if path is not None:
+                return Sent(self._read(path, named), shown_name(path.name))
+        # One answer for what is outside and what is missing: which files exist elsewhere is nobody's business.
+        raise Refused(
+            403, "path", f"path {named[:200]!r}: not a file of the folders under serve.image_folders in the settings; "
+            "send the image itself",
+        )  # fmt: skip
+
+    def url(self, named: str) -> Sent:
+        """Return what an allowed host holds under a URL. Redirects are not followed, proxies not used."""
+        url = _parsed(named)
+        if url is None or url.netloc.decode() not in self._hosts:
+            raise Refused(
+                403, "url", f"url {named[:200]!r}: its host is not under serve.image_hosts in the settings; "
+                "send the image itself",
+            )  # fmt: skip
+        try:
+            data = self._fetch(url, named)
+        except httpx.HTTPError as error:
+            raise Refused(422, "url", f"url {named[:200]!r}: cannot be read ({type(error).__name__})") from error
+        return Sent(data, shown_name(url.path))
+
+    def _inside(self, folder: Path, named: str) -> Path | None:
+        try:
+            path = (folder / named).resolve(strict=True)
+        except (OSError, ValueError, RuntimeError):  # missing, a zero byte, a loop of links
+            return None
+        return path if path.is_relative_to(folder) and path.is_file() else None
+
+    def _read(self, path: Path, named: str) -> bytes:
+        # A link or a pipe put in the file's place since it was resolved is not opened, or not waited for.
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        try:
+            with os.fdopen(os.open(path, flags), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise Refused(403, "path", f"path {named[:200]!r}: not a plain file; send the image itself")
+                data = file.read(self._limit + 1)
+        except OSError as error:
+            raise Refused(422, "path", f"path {named[:200]!r}: cannot be read ({error.strerror})") from error
+        self._check_size(data, f"path {named[:200]!r}")
+        return data
+
+    def _fetch(self, url: httpx.URL, named: str) -> bytes:
+        what = f"url {named[:200]!r}"
+        data, deadline = bytearray(), time.monotonic() + _FETCH_TIMEOUT_S
+        plain = {"Accept-Encoding": "identity", "User-Agent": "agentic-iqa"}
+        with (
+            httpx.Client(trust_env=False, follow_redirects=False, timeout=_FETCH_TIMEOUT_S) as client,
+            client.stream("GET", url, headers=plain) as response,
+        ):
+            if response.status_code != 200:
+                text = f"answered {response.status_code}; give one that answers 200 (redirects are not followed)"
+                raise Refused(422, "url", f"{what}: {text}")
+            for part in response.iter_raw():
+                data += part
+                self._check_size(data, what)
+                if time.monotonic() > deadline:  # a host that sends a byte now and then keeps no thread
+                    raise Refused(422, "url", f"{what}: took over {_FETCH_TIMEOUT_S:g} s; send the image")
+        return bytes(data)
+
+    def _check_size(self, data: bytes | bytearray, what: str) -> None:
+        if len(data) > self._limit:
+            raise Refused(413, "body", f"{what}: is over {self._limit / 2**20:.3g} MiB; give a smaller image")
+
+
+def decoded(text: str, what: str) -> bytes:
+    """Return the bytes of a base64 text: plain, URL-safe, or a data: URL; Refused for anything else."""
+    match = _DATA_URL.match(text[:80])
+    body = text[match.end() :] if match else text
+    compact = re.sub(r"\s+", "", body).rstrip("=").translate(str.maketrans("-_", "+/"))
+    try:
+        return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise Refused(422, "image", f"{what}: not base64; encode the file's bytes, or send multipart") from None
+
+
+def shown_name(given: str | None, otherwise: str = "image") -> str:
+    r"""Return a client's file name as it is shown and logged: no folders, no control or direction marks.
+
+    >>> shown_name("../../etc/x.png"), shown_name("C:\\a\\b.jpg"), shown_name("a\x1b[2J.png"), shown_name("")
+    ('x.png', 'b.jpg', 'a[2J.png', 'image')
+    """
+    return _UNSHOWABLE.sub("", PurePosixPath((given or "").replace("\\", "/")).name).strip()[:120] or otherwise
+
+
+def _parsed(named: str) -> httpx.URL | None:
+    """Return a plain http(s) URL as it will be fetched; None for any other."""
+    try:
+        url = httpx.URL(named)
+    except httpx.InvalidURL:
+        return None
+    return url if url.scheme in {"http", "https"} and url.host and not url.userinfo else None

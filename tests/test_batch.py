@@ -1,0 +1,644 @@
+"""Many images from the command: tables, resume, gate, summary and comparison."""
+
+import csv
+import errno
+import json
+import math
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import dspy
+import pyarrow.parquet
+import pytest
+
+from benchmarks.mutated_images import MUTATIONS, write_mutated
+from program import assess
+from program.batch.comparing import compare, sureness, verdict
+from program.batch.inputs import gather
+from program.batch.rows import BatchRow, safe_cell, write_rows
+from program.batch.running import Question, judge, judge_into
+from program.common.errors import InputError
+from program.images.store import IMAGES
+from program.lms.budget import BudgetSpent
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path, encoded):
+    """Four images, one damaged, in folders with names of every kind."""
+    root = tmp_path / "photos"
+    (root / "deep" / "模糊").mkdir(parents=True)
+    names = ["a.png", "=cmd().png", "deep/ü 1.PNG", "deep/模糊/b.png", "deep/bad.jpg"]
+    for seed, name in enumerate(names):
+        (root / name).write_bytes(encoded(seed))
+    (root / "deep" / "bad.jpg").write_bytes(b"\xff\xd8 no image")
+    (root / "notes.txt").write_text("no image")
+    (root / ".hidden.png").write_bytes(encoded())
+    return root
+
+
+@pytest.fixture
+def program(service_program, monkeypatch):
+    """A program that answers at once, in place of the command's own."""
+    made = service_program()
+    monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: made)
+    return made
+
+
+def read_csv(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_folder_becomes_a_table_and_no_image_is_lost(program, folder, tmp_path, capsys):
+    out = tmp_path / "results.csv"
+    assert assess.main([str(folder), "--out", str(out), "--recursive"]) == 1
+    rows = read_csv(out)
+    assert [row["id"] for row in rows] == ["'=cmd().png", "a.png", "deep/bad.jpg", "deep/ü 1.PNG", "deep/模糊/b.png"]
+    assert [row["status"] for row in rows] == ["ok", "ok", "error", "ok", "ok"]
+    assert "not an image" in rows[2]["error"] or "damaged" in rows[2]["error"]
+    assert rows[1]["distortions"] == "Blurs: moderate"
+    assert rows[1]["tools"] == "PIQE 2.60"
+    assert float(rows[1]["low"]) < float(rows[1]["score"]) < float(rows[1]["high"])
+    shown = capsys.readouterr()
+    assert "Worst 4" in shown.out
+    assert "deep/bad.jpg" in shown.out
+    assert "5 images · mean score 2.73 · C 4 · 1 failed" in " ".join(shown.out.split())
+    assert sorted(p.name for p in tmp_path.iterdir() if "results" in p.name) == ["results.csv"]
+    assert not any(entry.borrowers for entry in IMAGES._sources._entries.values())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such names on Windows")
+def test_a_table_names_files_as_they_are(program, folder, tmp_path):
+    (folder / "two\nlines.png").write_bytes((folder / "a.png").read_bytes())
+    out = tmp_path / "results.csv"
+    assert assess.main([str(folder), "--out", str(out)]) == 0
+    rows = read_csv(out)
+    assert "two\nlines.png" in [row["id"] for row in rows]
+    assert all(Path(row["image"]).is_file() for row in rows)
+
+
+def test_a_finished_table_is_not_replaced_unless_told(program, folder, tmp_path, capsys):
+    out = tmp_path / "results.csv"
+    out.write_text("mine\n", "utf-8")
+    assert assess.main([str(folder), "--out", str(out)]) == 2
+    assert "is there already; give another name, or --force to replace it" in capsys.readouterr().err
+    assert out.read_text("utf-8") == "mine\n"
+    # A run that replaces and is stopped goes on with the same words or without --force.
+    assert assess.main([str(folder), "--out", str(out), "--force", "--workers", "1", "--max-calls", "2"]) == 2
+    assert out.read_text("utf-8") == "mine\n"
+    assert assess.main([str(folder), "--out", str(out)]) == 0
+    assert len(read_csv(out)) == 2
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_the_other_formats_hold_the_same(program, folder, tmp_path, capsys, suffix):
+    out = tmp_path / f"results{suffix}"
+    assert assess.main([str(folder), "--out", str(out), "-r", "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["images"], facts["scored"], facts["failed"], facts["levels"]) == (5, 4, 1, {"C": 4})
+    if suffix == ".jsonl":
+        rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    else:
+        rows = pyarrow.parquet.read_table(out).to_pylist()
+    assert [row["id"] for row in rows] == ["=cmd().png", "a.png", "deep/bad.jpg", "deep/ü 1.PNG", "deep/模糊/b.png"]
+    assert [BatchRow.model_validate(row) for row in rows]
+    assert rows[0]["score"] == pytest.approx(2.734, abs=1e-3)
+
+
+def test_globs_depth_and_references_choose(folder, tmp_path):
+    def names(*globs, **more):
+        return [item.id for item in gather([str(folder)], globs=globs, **more)]
+
+    assert names() == ["=cmd().png", "a.png"]
+    assert names("*.jpg", recursive=True) == ["deep/bad.jpg"]
+    assert names("deep/*", "!*.jpg", recursive=True) == ["deep/ü 1.PNG", "deep/模糊/b.png"]
+    references = tmp_path / "references"
+    references.mkdir()
+    (references / "a.bmp").write_bytes(b"x")
+    found = {item.id: item for item in gather([str(folder)], reference=references)}
+    assert found["a.png"].reference == references / "a.bmp"
+    assert "no reference of that name" in found["=cmd().png"].error
+    with pytest.raises(InputError, match="holds no image to judge"):
+        gather([str(folder)], globs=["*.tif"])
+    with pytest.raises(InputError, match="no such file or folder"):
+        gather(["none"])
+
+
+@pytest.fixture
+def without_rights(monkeypatch):
+    """Take the right to look into a folder away, from root too."""
+    plain = os.scandir
+
+    def of(folder):
+        def scandir(path="."):
+            if Path(path) == folder:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return plain(path)
+
+        monkeypatch.setattr(os, "scandir", scandir)
+
+    return of
+
+
+def test_a_folder_below_that_cannot_be_read_is_a_row_with_its_error(
+    program, folder, tmp_path, capsys, without_rights
+):  # fmt: skip
+    without_rights(folder / "deep")
+    out = tmp_path / "out.csv"
+    assert assess.main([str(folder), "--recursive", "--out", str(out), "--min-score", "1"]) == 1
+    rows = read_csv(out)
+    assert [(row["id"], row["status"]) for row in rows] == [("'=cmd().png", "ok"), ("a.png", "ok"), ("deep", "error")]
+    assert "cannot be read (Permission denied)" in rows[2]["error"]
+
+
+def test_a_folder_that_cannot_be_read_is_not_called_empty(folder, without_rights):
+    without_rights(folder)
+    with pytest.raises(InputError, match=r"folder '.+photos': cannot be read \(Permission denied\)"):
+        gather([str(folder)])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_among_the_images_keeps_nobody_waiting(program, tmp_path, encoded):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").write_bytes(encoded())
+    os.mkfifo(tmp_path / "in" / "b.png")
+    rows = judge(program, gather([str(tmp_path / "in")]), Question(), progress=False)
+    assert [row.status for row in rows] == ["ok", "error"]
+    assert "not a plain file" in rows[1].error
+
+
+def test_a_row_that_is_too_long_costs_its_own_image_alone(program, tmp_path, encoded, capsys):
+    images = tmp_path / "in"
+    images.mkdir()
+    (images / "a.png").write_bytes(encoded())
+    head = struct.pack("<IiiHHIIiiII", 40, 119_999_999, 1, 1, 24, 0, 100, 2835, 2835, 0, 0)
+    (images / "b.bmp").write_bytes(b"BM" + struct.pack("<IHHI", 154, 0, 0, 54) + head + bytes(100))
+    out = tmp_path / "results.csv"
+    assert assess.main([str(images), "--out", str(out)]) == 1
+    assert [row["status"] for row in read_csv(out)] == ["ok", "error"]
+    assert "b.bmp" in read_csv(out)[1]["error"]
+    assert assess.main([str(images / "b.bmp")]) == 2
+    assert capsys.readouterr().err.startswith("error: image")
+
+
+def test_each_of_many_mutated_images_has_its_row(program, tmp_path, capsys):
+    write_mutated(tmp_path / "in", 49, seed=8)  # holds rows that are too long for Pillow
+    out = tmp_path / "results.csv"
+    assert assess.main([str(tmp_path / "in"), "--out", str(out)]) == 1
+    rows = read_csv(out)
+    assert len(rows) == 49
+    by_mutation = {m: {row["status"] for row in rows if f"-{m}." in row["id"]} for m in MUTATIONS}
+    assert (by_mutation["empty"], by_mutation["suffix"], by_mutation["junk"]) == ({"error"}, {"ok"}, {"ok"})
+    assert all(row["id"] in row["error"] for row in rows if row["status"] == "error")
+
+
+def test_a_fault_after_decoding_costs_its_own_image_alone(program, folder, tmp_path, monkeypatch):
+    whole = type(program).forward
+
+    def faulty(self, image, **more):
+        if image.name == "a.png":
+            raise RecursionError("too deep")
+        return whole(self, image, **more)
+
+    monkeypatch.setattr(type(program), "forward", faulty)
+    out = tmp_path / "results.csv"
+    assert assess.main([str(folder), "--out", str(out)]) == 1
+    rows = {row["id"]: row for row in read_csv(out)}
+    assert rows["a.png"]["status"] == "error"
+    assert "too deep" in rows["a.png"]["error"]
+    assert rows["'=cmd().png"]["status"] == "ok"
+
+
+def test_an_out_that_is_a_folder_is_told_before_anything_is_judged(program, folder, tmp_path, capsys):
+    out = tmp_path / "results.csv"
+    out.mkdir()
+    assert assess.main([str(folder), "--out", str(out)]) == 2
+    assert "is a folder" in capsys.readouterr().err
+    assert not program.engine.requests
+    assert list(tmp_path.glob("*.partial")) == []
+
+
+def test_names_that_no_system_holds_are_one_line(program, capsys):
+    for name in ("x" * 5000, "x" * 5000 + ".jsonl"):
+        assert assess.main([name]) == 2
+        captured = capsys.readouterr().err
+        assert captured.startswith("error: ")
+        assert captured.count("\n") == 1
+
+
+def test_equal_names_of_two_folders_stay_apart(tmp_path, encoded):
+    for name in ("x", "y"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").write_bytes(encoded())
+    items = gather([str(tmp_path / "x"), str(tmp_path / "y"), str(tmp_path / "x" / "a.png")])
+    assert [item.id for item in items] == [(tmp_path / n / "a.png").as_posix() for n in "xy"]
+
+
+def test_names_that_are_no_utf8_are_kept(program, tmp_path, encoded, capsys):
+    (tmp_path / "in").mkdir()
+    path = os.fsencode(tmp_path / "in") + b"/\xff.png"
+    try:
+        with open(path, "wb") as file:
+            file.write(encoded())
+    except OSError:
+        pytest.skip("this file system keeps UTF-8 names only")
+    assert assess.main([str(tmp_path / "in"), "--out", str(tmp_path / "out.csv")]) == 0
+    assert read_csv(tmp_path / "out.csv")[0]["id"] == "\\xff.png"
+
+
+def test_a_manifest_brings_its_own_questions_and_its_bad_lines_stay(program, folder, tmp_path, capsys):
+    lines = [
+        {"id": "1", "image": str(folder / "a.png"), "query": "Is it blurry?", "options": {"A": "Yes", "B": "No"}},
+        {"id": "2", "image": str(folder / "a.png")},
+        {"id": "3"},
+        {"id": "4", "image": "none.png"},
+    ]
+    manifest = tmp_path / "m.jsonl"
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    assert assess.main([str(manifest), "--out", str(tmp_path / "out.csv")]) == 1
+    rows = read_csv(tmp_path / "out.csv")
+    assert [row["status"] for row in rows] == ["ok", "ok", "error", "error"]
+    assert (rows[0]["answer"], rows[0]["query"]) == ("B", "Is it blurry?")
+    assert rows[1]["answer"] == ""
+    assert rows[2]["id"].endswith("m.jsonl:3")
+    assert "no such file" in rows[3]["error"]
+
+
+def test_the_gate_has_a_code_of_its_own(program, folder, capsys):
+    image = str(folder / "a.png")
+    good = [image, str(folder / "=cmd().png")]
+    assert assess.main([image, "--min-score", "2.5"]) == 0
+    assert assess.main([image, "--min-score", "3"]) == 3
+    assert assess.main([*good, "--min-score", "2.5"]) == 0
+    assert assess.main([*good, "--min-score", "3"]) == 3
+    assert assess.main([str(folder), "-r", "--min-score", "2.5"]) == 1  # one image cannot be read: it does not pass
+    capsys.readouterr()
+
+
+def test_no_gate_rests_on_a_question(program, folder, tmp_path, capsys):
+    image = str(folder / "a.png")
+    for asked in (["--query", "Is it blurry?"], ["--query", "Blurry?", "--option", "x", "--option", "y"]):
+        for images in ([image], [image, str(folder / "=cmd().png")]):
+            assert assess.main([*images, *asked, "--min-score", "2"]) == 2
+            error = capsys.readouterr().err
+            assert error.startswith("error: --min-score: ")
+            assert "asks for no score" in error
+    assert program.engine.requests == []
+    manifest = tmp_path / "m.jsonl"
+    manifest.write_text(json.dumps({"id": "1", "image": image, "query": "Is it blurry?"}) + "\n", "utf-8")
+    assert assess.main([str(manifest), "--min-score", "5"]) == 1  # no score is no pass, and no score below
+
+
+def test_the_tools_mean_is_no_score_of_a_question(program, folder, tmp_path, capsys):
+    asked = ["--query", "Which is it?", "--option", "Poodle", "--option", "Beagle"]
+    images = [str(folder / name) for name in ("a.png", "=cmd().png")]
+    assert assess.main([images[0], *asked]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("B. Beagle\n")
+    assert "2.60 of 5 by the tools alone" in shown
+    assert assess.main([*images, *asked, "--out", str(tmp_path / "out.csv")]) == 0
+    shown = capsys.readouterr().out
+    assert "B. Beagle" in shown
+    assert "Worst" not in shown
+    assert "mean score" not in shown
+    row = read_csv(tmp_path / "out.csv")[0]
+    assert (row["answer"], row["option"], row["score"], row["level"]) == ("B", "Beagle", "", "")
+    assert float(row["tool_mean"]) == pytest.approx(2.6)
+    assert assess.main([images[0], "--query", "Which? A. Poodle B. Beagle"]) == 0
+    assert capsys.readouterr().out.startswith("B. Beagle\n")
+
+
+def test_equal_options_are_refused_before_anything_is_judged(program, folder, capsys):
+    for images in ([str(folder / "a.png")], [str(folder)]):
+        assert assess.main([*images, "--query", "Blurry?", "--option", "Yes", "--option", "Yes"]) == 2
+        assert capsys.readouterr().err == "error: options A and B: are both 'Yes'; give each a text of its own\n"
+    assert program.engine.requests == []
+
+
+def test_a_finding_of_a_region_without_a_box_is_of_the_whole_image(program, folder, tmp_path, capsys):
+    from program.batch.rows import row_of
+    from program.batch.showing import show
+
+    result = program(image=folder / "a.png")
+    evidence = result.state.executor_evidence
+    evidence.distortion_analysis = {"dog": evidence.distortion_analysis["Global"]}
+    show(result)
+    assert "dog (whole image)" in capsys.readouterr().out
+    assert row_of("a", None, result).distortions == "Blurs: moderate (dog (whole image))"
+    evidence.region_boxes = {"dog": (0, 0, 20, 20)}
+    assert row_of("a", None, result).distortions == "Blurs: moderate (dog)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{f}", "--out", "x.xlsx"], "end its name in .csv, .jsonl, .parquet"),
+        (["{f}", "--out", "/none/x.csv"], "cannot be written"),
+        (["{f}/a.png", "--query", "Sharp?", "--option", "Yes"], "--option 'Yes': is the only one; give --option twice"),
+        (["{f}/a.png", "--compare"], "--compare: needs two images; 1 given"),
+        (["{f}/a.png", "{f}/a.png", "--compare", "--query", "x"], "leave --query"),
+    ],
+)
+def test_what_cannot_run_is_told_in_one_line(program, folder, capsys, arguments, message):
+    assert assess.main([a.format(f=folder) for a in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_cells_are_no_formulas():
+    for text in ("=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", " =1", "\r=1", "＝1"):
+        assert safe_cell(text).startswith("'"), text
+    assert safe_cell("a=1") == "a=1"
+    assert safe_cell("x\n=1") == "x =1"
+    assert safe_cell(2.5) == 2.5
+
+
+def test_a_resumed_run_judges_only_what_is_open(program, folder, tmp_path):
+    items = gather([str(folder)], recursive=True)
+    out = tmp_path / "out.jsonl"
+    asked = Question()
+
+    class StoppedError(BaseException):  # as an interrupt: a plain fault would be the image's
+        pass
+
+    calls = []
+    plain = type(program).forward
+
+    def counted(self, image, **given):
+        calls.append(image.name)
+        if len(calls) == 3:
+            raise StoppedError
+        return plain(self, image=image, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(program), "forward", counted)
+        with pytest.raises(StoppedError):
+            judge_into(program, items, asked, out, workers=1, progress=False)
+        journal = out.with_name("out.jsonl.partial")
+        done = journal.read_text("utf-8").count('"status": "ok"')
+        assert 2 <= done < 4
+        assert not out.exists()
+        with journal.open("a", encoding="utf-8") as file:
+            file.write('{"stamp": [1, 2')  # as a kill leaves it
+        calls[:] = [""] * 10
+        rows = judge_into(program, items, asked, out, workers=1, progress=False)
+    assert len(calls) - 10 == 4 - done  # four images can be read
+    assert [row.status for row in rows] == ["ok", "ok", "error", "ok", "ok"]
+    assert not journal.exists()
+
+
+def test_a_changed_image_is_judged_anew_and_another_question_is_refused(program, folder, tmp_path, encoded):
+    items = gather([str(folder / "a.png")])
+    out = tmp_path / "out.csv"
+    rows = judge(program, items, Question(), progress=False)
+    context_out = out.with_name("out.csv.partial")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("program.batch.running.write_rows", lambda *_: (_ for _ in ()).throw(InputError("full disk")))
+        with pytest.raises(InputError, match="full disk"):
+            judge_into(program, items, Question(), out, progress=False)
+    assert context_out.exists()
+    with pytest.raises(InputError, match=r"belongs to another run .*context\.query"):
+        judge_into(program, items, Question("Is it noisy?"), out, progress=False)
+    (folder / "a.png").write_bytes(encoded(77, height=40))
+    before = len(program.engine.requests)
+    again = judge_into(program, items, Question(), out, progress=False)
+    assert len(program.engine.requests) > before
+    assert again[0].score == rows[0].score
+
+
+def test_a_model_service_that_is_down_ends_the_run(program, folder, monkeypatch):
+    monkeypatch.setattr(type(program), "forward", lambda *_, **__: (_ for _ in ()).throw(dspy.LMError("down")))
+    with pytest.raises(dspy.LMError):
+        judge(program, gather([str(folder)], recursive=True), Question(), workers=1, progress=False)
+
+
+def test_a_killed_process_goes_on_where_it_stopped(tmp_path, encoded):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for seed in range(60):
+        (photos / f"{seed:02}.png").write_bytes(encoded(seed, height=200, width=300))
+    out = tmp_path / "out.csv"
+    # A question of taste asks no tool: nothing heavy is loaded for it.
+    command = [sys.executable, "-m", "program.assess", str(photos), "--out", str(out), "--query", "Is it beautiful?"]
+    journal = out.with_name("out.csv.partial")
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not journal.exists() or journal.read_bytes().count(b"\n") < 4:
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not out.exists()
+    done = journal.read_bytes().count(b"\n") - 1
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", check=False)
+    assert again.returncode == 0, again.stderr
+    assert f"going on: {done} of 60 were judged before" in again.stderr
+    assert [row["id"] for row in read_csv(out)] == [f"{seed:02}.png" for seed in range(60)]
+    assert not journal.exists()
+
+
+# Two images
+
+
+def test_comparison_says_which_how_much_how_sure_and_why(scripted_iqa, fake_runner, tmp_path, encoded, capsys):
+    script = json.loads(json.dumps({
+        "plan": {"plan": {"query_type": "IQA", "query_scope": ["Global"], "reference_mode": "No-Reference",
+                          **dict.fromkeys(("distortion_detection", "distortion_analysis", "tool_selection",
+                                           "tool_execute"), True)}},
+        "selected_tools": {"selected_tools": [{"region": "Global", "distortion": "Blurs", "tool": "PIQE"}]},
+    }))  # fmt: skip
+    blur = {"region": "Global", "type": "Blurs", "explanation": "Soft."}
+    script["findings"] = [{"findings": [{**blur, "severity": s}]} for s in ("severe", "slight")]
+    script["quality_probs"] = [
+        {"quality_probs": p, "quality_reasoning": "So."} for p in ({"2": 0.9, "3": 0.1}, {"3": 0.1, "4": 0.9})
+    ]
+
+    class Runner(fake_runner):
+        def measure(self, tool_name, image, *given, **more):
+            self.default = 1.5 if len(self.measured) == 0 else 4.0
+            return super().measure(tool_name, image, *given, **more)
+
+    program = scripted_iqa(script, runner=Runner())
+    found = compare(program, IMAGES.add(encoded(1)), IMAGES.add(encoded(2)))
+    assert found.better == "B"
+    assert found.difference == pytest.approx(found.score_b - found.score_a)
+    assert found.score_a < 2.2
+    assert found.score_b > 3.7
+    assert found.probability_b_better > 0.95
+    assert found.verdict == "B is clearly better"
+    assert found.reasons == ["Blurs: severe in A, slight in B.", "PIQE scores A 1.50 and B 4.00."]
+
+
+@pytest.mark.parametrize("curve", [(), [(1, 1.0), (5, 3.0)]])
+def test_a_comparison_is_as_sure_as_the_beliefs_behind_its_scores(service_program, encoded, curve):
+    from program.fusion.fitted import FittedFusion
+
+    even, narrow = dict.fromkeys("12345", 0.2), {"2": 0.1, "3": 0.8, "4": 0.1}
+    beliefs = [{"quality_probs": p, "quality_reasoning": "So."} for p in (even, narrow)]
+    program = service_program(script={"quality_probs": beliefs})
+    program.resources.runner.precisions = lambda readings: [0.5] * len(readings)
+    program.resources.runner.default = 2.0
+    program.summarizer.fitted = FittedFusion(program.resources.fusion, curve=curve)
+    found = compare(program, IMAGES.add(encoded(1)), IMAGES.add(encoded(2)))
+    # alpha_c ~ exp(-0.5 / 2 (2 - c)^2) = 0.779, 1, 0.779, 0.368, 0.105 beside each belief.
+    a = {1: 0.7788, 2: 1.0, 3: 0.7788, 4: 0.3679, 5: 0.1054}
+    b = {2: 0.1 * a[2], 3: 0.8 * a[3], 4: 0.1 * a[4]}
+    moments = []
+    for belief in (a, b):
+        mean = sum(p * c for c, p in belief.items()) / sum(belief.values())
+        moments.append((mean, sum(p * (c - mean) ** 2 for c, p in belief.items()) / sum(belief.values())))
+    (mean_a, variance_a), (mean_b, variance_b) = moments
+    # The curve halves differences and deviations alike.
+    assert found.difference == pytest.approx((mean_b - mean_a) / (2 if curve else 1), abs=1e-3)
+    z = (mean_b - mean_a) / (variance_a + variance_b) ** 0.5
+    assert found.probability_b_better == pytest.approx(0.5 * (1 + math.erf(z / 2**0.5)), abs=1e-3)
+
+
+def test_sureness_is_symmetric_and_grows_with_the_difference():
+    for a, b, sd in ((2.0, 3.0, 0.4), (1.0, 5.0, 0.9), (3.0, 3.1, 0.0)):
+        assert sureness([a, b], [sd, sd]) == pytest.approx(1 - sureness([b, a], [sd, sd]))
+    assert sureness([2, 2.5], [0.5, 0.5]) < sureness([2, 3], [0.5, 0.5])
+    # Against a simulation with another generator of normal numbers.
+    import numpy as np
+
+    draws = np.random.default_rng(0).normal([[2.0], [2.6]], [[0.5], [0.3]], (2, 200_000))
+    assert sureness([2.0, 2.6], [0.5, 0.3]) == pytest.approx((draws[1] > draws[0]).mean(), abs=0.004)
+    assert verdict(0.5) == "no clear difference"
+
+
+@pytest.mark.parametrize(
+    ("probability", "stated"),
+    [(0.97, "97% sure"), (1e-9, "over 99% sure"), (0.9999, "over 99% sure"), (0.3, "70% sure")],
+)
+def test_no_comparison_is_stated_as_certain(probability, stated):
+    from program.batch.comparing import Comparison
+    from program.batch.showing import comparison_text
+
+    better = "B" if probability > 0.5 else "A"
+    found = Comparison(
+        better=better, score_a=2, score_b=3, difference=1, probability_b_better=probability, verdict="So", reasons=[]
+    )
+    assert stated in comparison_text(found, ["a.png", "b.png"])
+
+
+def test_one_image_finds_its_reference_in_a_folder(program, tmp_path, encoded, capsys):
+    (tmp_path / "references").mkdir()
+    for name in ("a.png", "b.png", "references/a.png"):
+        (tmp_path / name).write_bytes(encoded(1 if "a" in name.split("/")[-1] else 2))
+    flags = ["--reference", str(tmp_path / "references")]
+    assert assess.main([str(tmp_path / "a.png"), *flags, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"]["reference_path"].endswith("a.png")
+    assert assess.main([str(tmp_path / "b.png"), *flags]) == 2
+    assert "no reference of that name" in capsys.readouterr().err
+
+
+def test_no_image_is_its_own_reference(tmp_path, encoded):
+    (tmp_path / "references").mkdir()
+    for name in ("a.png", "b.png", "references/a.png"):
+        (tmp_path / name).write_bytes(encoded())
+    items = gather([str(tmp_path / "a.png"), str(tmp_path / "b.png")], reference=tmp_path / "references")
+    assert [item.reference for item in items] == [tmp_path / "references" / "a.png", None]
+    assert "no reference of that name" in items[1].error
+
+
+def test_a_real_comparison_of_a_blurred_copy(tmp_path, capsys):
+    import numpy as np
+    from PIL import Image, ImageFilter
+
+    pixels = np.kron(np.random.default_rng(3).integers(0, 256, (24, 32, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+    sharp = Image.fromarray(pixels)
+    sharp.save(tmp_path / "sharp.png")
+    sharp.filter(ImageFilter.GaussianBlur(4)).save(tmp_path / "blurred.png")
+    names = [str(tmp_path / "blurred.png"), str(tmp_path / "sharp.png")]
+    assert assess.main([*names, "--compare", "--reference", names[1]]) == 0
+    shown = capsys.readouterr().out
+    assert "B by" in shown
+    assert "better" in shown
+    assert assess.main([names[0], names[0], "--compare", "--json"]) == 0
+    same = json.loads(capsys.readouterr().out)
+    assert (same["better"], same["difference"], same["reasons"]) == (None, 0, ["Both are the same file."])
+    write_rows(tmp_path / "empty.csv", [])
+    assert read_csv(tmp_path / "empty.csv") == []
+
+
+def test_an_interrupted_batch_keeps_what_was_in_flight_and_says_how_to_go_on(
+    program, folder, tmp_path, capsys, monkeypatch
+):
+    from concurrent.futures import wait
+
+    turns = iter([1])
+
+    def interrupted(futures, **how):
+        next(turns, None) or (_ for _ in ()).throw(KeyboardInterrupt)
+        return wait(futures, **how)
+
+    started, plain = [], type(program).forward
+
+    def slow(self, image, **given):
+        started.append(image.name)
+        time.sleep(0.2)
+        return plain(self, image=image, **given)
+
+    monkeypatch.setattr(type(program), "forward", slow)
+    monkeypatch.setattr("program.common.pool.wait", interrupted)
+    out = tmp_path / "out.csv"
+    command = [str(folder), "--recursive", "--workers", "2"]
+    assert assess.main([*command, "--out", str(out)]) == 130
+    assert "interrupted; what was judged is kept, and the same command goes on there" in capsys.readouterr().err
+    journal = [json.loads(line) for line in out.with_name("out.csv.partial").read_text("utf-8").splitlines()[1:]]
+    assert sorted(entry["row"]["id"].split("/")[-1] for entry in journal if entry["row"]["status"] == "ok") == sorted(
+        started
+    )
+    turns = iter(())
+    assert assess.main(command) == 130
+    assert "interrupted; what was judged is lost; --out FILE keeps it" in capsys.readouterr().err
+
+
+def test_a_budget_ends_a_batch_and_what_was_judged_is_kept(program, folder, tmp_path, capsys):
+    out = tmp_path / "out.csv"
+    command = [str(folder), "--recursive", "--out", str(out), "--workers", "1"]
+    assert assess.main([*command, "--max-calls", "9"]) == 2
+    assert "9 model calls are spent" in capsys.readouterr().err
+    assert out.with_name("out.csv.partial").read_text("utf-8").count('"status": "ok"') >= 1
+    assert not out.exists()
+    assert assess.main(command) == 1
+    assert len(read_csv(out)) == 5
+
+
+@pytest.mark.parametrize(("error", "times"), [(BudgetSpent("spent"), 1), (dspy.LMError("down"), 3)])
+def test_what_ends_a_batch_leaves_what_another_worker_has_in_hand(
+    program, tmp_path, encoded, monkeypatch, error, times
+):  # fmt: skip
+    for number in range(6):
+        (tmp_path / f"{number}.png").write_bytes(encoded(number))
+    raised, plain, lock = [], type(program).forward, threading.Lock()
+    began, over = threading.Event(), threading.Event()
+
+    def ending(self, image, **given):
+        if image.name == "0.png":  # goes on while the other worker meets what ends the run
+            began.set()
+            assert over.wait(10)
+            time.sleep(0.1)
+            return plain(self, image=image, **given)
+        assert began.wait(10)
+        with lock:
+            raised.append(image.name)
+            if len(raised) == times:
+                over.set()
+        raise error
+
+    monkeypatch.setattr(type(program), "forward", ending)
+    out = tmp_path / "out.csv"
+    with pytest.raises(type(error)):
+        judge_into(program, gather([str(tmp_path)]), Question(), out, workers=2, progress=False)
+    lines = out.with_name("out.csv.partial").read_text("utf-8").splitlines()[1:]
+    kept = [json.loads(line)["row"] for line in lines]
+    assert [row["id"] for row in kept if row["status"] == "ok"] == ["0.png"]

@@ -1,0 +1,72 @@
+"""Every block of CONTRIBUTING.md does what its section says."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import MappingProxyType
+
+import yaml
+
+from data import catalogue, loaders
+from optimizers import recipes
+from program.agent.saving import load
+from program.compile import main as compile_command
+from program.tools.registry import ToolRegistry
+
+TEXT = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text("utf-8")
+
+
+def block(section: str, language: str) -> str:
+    body = TEXT.split(f"## {section}\n", 1)[1].split("\n## ", 1)[0]
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", body, re.MULTILINE | re.DOTALL)
+    return found
+
+
+def run(section: str) -> dict:
+    names: dict = {}
+    exec(compile(block(section, "python"), section, "exec"), names)  # noqa: S102 - our own page
+    return names
+
+
+def test_a_tool_is_one_entry(tmp_path):
+    file = tmp_path / "tools.yaml"
+    file.write_text(block("Add a tool", "yaml"), "utf-8")
+    (name,) = yaml.safe_load(file.read_text("utf-8"))["tools"]
+    assert ToolRegistry.load(file).get(name).mode == "FR"
+
+
+def test_a_dataset_is_a_reader_and_an_entry(tmp_path, monkeypatch):
+    entry = catalogue.entry_of("bid").model_copy(update={"name": "my-lab", "verified": True})
+    monkeypatch.setattr(catalogue, "catalogue", lambda: {"my-lab": entry})
+    monkeypatch.setattr(loaders, "READERS", MappingProxyType({"my-lab": run("Add a dataset")["my_lab"]}))
+    (tmp_path / "scores.csv").write_text("image,mos\na.png,3.5\n", "utf-8")
+    (tmp_path / "a.png").write_bytes(b"-")
+    assert [(s.id, s.mos) for s in loaders.load("my-lab", tmp_path)] == [("my-lab/a.png", 3.5)]
+
+
+def test_an_optimizer_is_one_file(tmp_path, blurred_manifest, monkeypatch, capsys):
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "one_demo.py").write_text(block("Add an optimizer", "python"), "utf-8")
+    command = ["--data", str(blurred_manifest), "--optimizer", "one-demo", "--out", str(tmp_path / "out"), "--json"]
+    assert compile_command(command) == 2
+    assert "optimizer 'one-demo': unknown" in capsys.readouterr().err
+    monkeypatch.setattr(recipes, "__path__", [*recipes.__path__, str(folder)])
+    try:
+        assert compile_command(command) == 0
+    finally:
+        del sys.modules["optimizers.recipes.one_demo"], recipes.one_demo
+    result = json.loads(capsys.readouterr().out)
+    assert set(result["validation"]) == {"uncompiled", "one-demo"}
+    assert "one-demo" in [phase["name"] for phase in result["plan"]["phases"]]
+    demos = len(load(tmp_path / "out").summarizer.score.demos)
+    assert demos == (result["chosen"] == "one-demo")
+
+
+def test_a_question_is_a_signature(scripted_lm, picture):
+    from program.images.store import IMAGES
+
+    lm = scripted_lm({"subject": ["%%%", {"subject": "bridge"}]})
+    assert run("Ask a model a new question")["subject_of"](IMAGES.add(picture()), lm) == "bridge"
+    assert len(lm.engine.requests) == 2

@@ -1,0 +1,216 @@
+"""What the program takes from inside DSPy still does what it is taken for: each test names what an upgrade broke."""
+
+import asyncio
+import inspect
+import re
+from pathlib import Path
+
+import anyio
+import dspy
+import pytest
+from dspy import lm15
+from dspy.utils.callback import BaseCallback
+from pydantic import BaseModel
+
+from program.lms import dspy_private
+from program.lms.adapter import KeptAdapter
+from program.lms.dspy_private import (
+    CUSTOM_TYPE_END_IDENTIFIER,
+    CUSTOM_TYPE_START_IDENTIFIER,
+    DemoSetMIPRO,
+    FormatAdapter,
+    LM15Engine,
+    StdlibTransport,
+    cached,
+    chosen_format,
+    estimated_cost_usd,
+    format_field_value,
+    put_in_cache,
+    strict_schema,
+    sync_send_to_stream,
+    traced_prediction,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Rate(dspy.Signature):
+    """Rate."""
+
+    question: str = dspy.InputField()
+    score: int = dspy.OutputField()
+
+
+class Model:
+    supports_response_schema = True
+    supported_params = frozenset({"response_format"})
+
+
+@pytest.fixture(autouse=True)
+def _memory_cache():
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
+    dspy.cache.reset_memory_cache()
+
+
+def test_a_transport_sends_one_request_through_stream_and_the_body_can_be_replaced(loopback):
+    bodies = []
+
+    class Watching(StdlibTransport):
+        def stream(self, request):
+            bodies.append(request.body)
+            return super().stream(request)
+
+    server = loopback()
+    transport = Watching()
+    connection = {"base_urls": {"openai-chat": server.base}, "api_keys": {"openai-chat": "none"}}
+    engine = LM15Engine(lm15.RouterConfig(env={}, transport=transport, **connection))
+    assert engine.config.transport is transport
+    engine.complete(lm15.Request(model="openai/gpt-4o", messages=(lm15.Message.user("Give a JSON object"),)))
+    engine.close()
+    transport.close()
+    assert [b"Give a JSON object" in body for body in bodies] == [True]
+
+
+def test_an_engine_tells_where_it_would_go_without_going_there():
+    route = LM15Engine(lm15.RouterConfig(env={})).resolve("openai/gpt-4o")
+    assert (route.provider, route.model) == ("openai-chat", "gpt-4o")
+    with pytest.raises((lm15.UnknownModelError, lm15.UnsupportedFeatureError)):
+        LM15Engine(lm15.RouterConfig(env={})).resolve("nobody/nothing")
+
+
+def test_the_adapter_asks_its_hook_for_the_response_format():
+    class Named(FormatAdapter):
+        def response_format(self, signature, *, schema):
+            return {"type": "named", "schema": schema}
+
+    options = {}
+    Named()._prepare_response_format(Model(), options, Rate)
+    assert options == {"response_format": {"type": "named", "schema": True}}
+
+
+def test_an_lm_is_asked_with_the_format_of_the_hook(scripted_lm):
+    calls = []
+
+    class Watching(FormatAdapter):
+        def response_format(self, signature, *, schema):
+            calls.append(schema)
+            return super().response_format(signature, schema=schema)
+
+    with dspy.context(lm=scripted_lm({"score": {"score": 3}}), adapter=Watching()):
+        assert dspy.Predict(Rate)(question="?").score == 3
+    assert calls == [True]
+
+
+def test_callbacks_see_the_steps_of_our_adapter_as_often_as_of_dspys(scripted_lm):
+    def steps_of(adapter):
+        steps = []
+
+        class Watching(BaseCallback):
+            def on_adapter_format_start(self, call_id, instance, inputs):
+                steps.append("format")
+
+            def on_adapter_parse_start(self, call_id, instance, inputs):
+                steps.append("parse")
+
+        with dspy.context(lm=scripted_lm({"score": {"score": 3}}), adapter=adapter, callbacks=[Watching()]):
+            dspy.Predict(Rate)(question="?")
+        return steps
+
+    assert steps_of(KeptAdapter()) == steps_of(dspy.JSONAdapter())
+
+
+def test_dspy_chooses_a_class_where_a_model_takes_schemas_and_a_dictionary_where_not():
+    form = chosen_format(Rate, schema=True)
+    assert issubclass(form, BaseModel)
+    assert set(form.model_fields) == {"score"}
+    assert chosen_format(Rate, schema=False) == {"type": "json_object"}
+
+
+def test_a_strict_schema_requires_every_field_and_allows_no_other():
+    schema = strict_schema(chosen_format(Rate, schema=True))
+    assert (schema["required"], schema["additionalProperties"]) == (["score"], False)
+
+
+def test_a_field_is_shown_as_dspy_shows_it():
+    assert format_field_value(Rate.output_fields["score"], 3) == "3"
+
+
+def test_the_price_list_knows_a_hosted_model_and_no_server():
+    usage = lm15.Usage(input_tokens=1_000_000, output_tokens=0)
+    response = lm15.Response(
+        id=None, model="gpt-4o", message=lm15.Message.assistant("x"), finish_reason="stop", usage=usage
+    )
+    assert estimated_cost_usd(response, provider="openai-chat", model="gpt-4o") == pytest.approx(2.5)
+    assert estimated_cost_usd(response, provider=None, model="gpt-4o") is None
+
+
+def test_the_memory_cache_keeps_copies_until_it_is_reset():
+    value = {"score": [3]}
+    put_in_cache(("key", 1), value)
+    value["score"].append(4)
+    cached(("key", 1))["score"].append(5)
+    assert cached(("key", 1)) == {"score": [3]}
+    dspy.cache.reset_memory_cache()
+    assert cached(("key", 1)) is None
+
+
+def test_a_prediction_made_of_fields_is_traced_with_its_predictor():
+    predictor = dspy.Predict(Rate)
+    with dspy.context(trace=[]):
+        prediction = traced_prediction(predictor, {"score": 3}, Rate, {"question": "?"})
+        assert prediction.score == 3
+        assert [(p is predictor, i, o.score) for p, i, o in dspy.settings.trace] == [(True, {"question": "?"}, 3)]
+
+
+def test_mipro_takes_its_demos_from_the_hook(monkeypatch):
+    optimizer = object.__new__(DemoSetMIPRO)
+    monkeypatch.setattr(optimizer, "demo_sets", lambda program: {0: [program]}, raising=False)
+    assert optimizer._bootstrap_fewshot_examples("program", [], 0, None) == {0: ["program"]}
+    source = inspect.getsource(dspy.MIPROv2.compile)
+    assert "self._bootstrap_fewshot_examples(" in source
+
+
+def test_an_engines_price_and_history_come_through_a_copy_of_the_lm(scripted_lm):
+    entries = []
+    lm = scripted_lm({"score": {"score": 3}}).copy(num_retries=0)
+    lm.update_history = entries.append
+    with dspy.context(lm=lm, adapter=FormatAdapter(), disable_history=False):
+        dspy.Predict(Rate)(question="?")
+    (entry,) = entries
+    assert '"score": 3' in str(entry["outputs"][0])
+    assert entry["usage"]["prompt_tokens"] == 7
+    assert {"messages", "cost"} <= entry.keys()
+
+
+def test_an_image_stands_between_the_markers_in_a_prompt():
+    text = str(dspy.Image("https://host.example/a.png").model_dump(mode="json"))
+    assert text.startswith(CUSTOM_TYPE_START_IDENTIFIER)
+    assert text.endswith(CUSTOM_TYPE_END_IDENTIFIER)
+
+
+def test_private_names_are_used_in_one_file_only():
+    names = re.compile(
+        r"dspy\._|dspy\.(clients|adapters|dsp|predict)\.|_engine_spec|_forward_postprocess|dspy\.cache\._|"
+        r"_prepare_response_format|_bootstrap_fewshot_examples"
+    )
+    files = [file for room in ("program", "optimizers", "data", "signatures") for file in (ROOT / room).rglob("*.py")]
+    users = [file for file in files if names.search(file.read_text("utf-8"))]
+    assert users == [Path(dspy_private.__file__)]
+
+
+def test_a_message_reaches_a_stream_from_a_worker_thread():
+    async def run():
+        sending, receiving = anyio.create_memory_object_stream(1)
+        async with sending, receiving:
+            await anyio.to_thread.run_sync(sync_send_to_stream, sending, "planning")
+            return await receiving.receive()
+
+    assert asyncio.run(run()) == "planning"
+
+
+def test_a_prediction_keeps_its_fields_completions_and_usage_where_assessments_give_them():
+    made = vars(dspy.Prediction(a=1))
+    assert {name: made[name] for name in ("_store", "_completions", "_lm_usage")} == {
+        "_store": {"a": 1}, "_completions": None, "_lm_usage": None,
+    }  # fmt: skip
+    assert set(made) == {"_store", "_completions", "_lm_usage"}

@@ -1,0 +1,270 @@
+"""What a command leaves when the MLflow store breaks, when another run has its folder, and when it is refused."""
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from program import calibrate, evaluate
+from program import compile as compiler
+
+FULL = "CREATE TRIGGER full BEFORE INSERT ON {} BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data, settings, and one cache and MLflow store for all tests: making a store takes seconds."""
+    home = tmp_path_factory.mktemp("ends")
+    rng, lines = np.random.default_rng(7), []
+    for number, split in enumerate(["train"] * 4 + ["validation"] * 3 + ["test"] * 4):
+        pixels = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+        Image.fromarray(pixels).save(home / f"{number}.png")
+        lines.append({"id": f"s{number}", "image": f"{number}.png", "mos": 1 + number % 4, "split": split})
+    (home / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (home / "small.yaml").write_text("compile: {rerank: 1, workers: 1, baselines: false}\n", "utf-8")
+    return home
+
+
+@pytest.fixture(autouse=True)
+def _shared(home: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(home / "cache"))
+    monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(home / "mlruns"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def full(home: Path):
+    """Let the store take nothing more into a table: `full("runs")`; afterwards it takes everything again."""
+    database = home / "mlruns" / "mlflow.db"
+    if not database.is_file():
+        assert evaluate.main(evaluation(home)) == 0
+
+    def fill(table: str) -> None:
+        with closing(sqlite3.connect(database)) as store:
+            store.execute(FULL.format(table))
+
+    yield fill
+    with closing(sqlite3.connect(database)) as store:
+        store.execute("DROP TRIGGER IF EXISTS full")
+
+
+def compilation(home: Path, out: Path, *more: str) -> list[str]:
+    return ["--data", str(home / "data.jsonl"), "--config", str(home / "small.yaml"), "--optimizer", "none", "--out",
+            str(out), *more]  # fmt: skip
+
+
+def evaluation(home: Path, *more: str) -> list[str]:
+    return [str(home / "data.jsonl"), "--config", str(home / "small.yaml"), *more]
+
+
+def runs(home: Path) -> list[str]:
+    with closing(sqlite3.connect(home / "mlruns" / "mlflow.db")) as store:
+        own = "run_uuid not in (select run_uuid from tags where key = 'mlflow.parentRunId')"
+        return [status for (status,) in store.execute(f"select status from runs where {own}")]  # noqa: S608
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize(("table", "shape"), [("runs", []), ("metrics", ["--json"])])
+def test_a_store_that_is_full_costs_a_compile_one_warning(home, tmp_path, full, capsys, caplog, table, shape) -> None:
+    full(table)
+    assert compiler.main(compilation(home, tmp_path / "program", *shape)) == 0
+    shown = capsys.readouterr().out
+    if shape:
+        result = json.loads(shown)
+        assert (result["mlflow_run"], result["uncompiled"]["scoring"]["used"]) == (None, 4)
+    else:
+        assert f"compiled program  {tmp_path / 'program'}" in shown
+        assert "MLflow run" not in shown
+    (line,) = warnings(caplog)
+    assert "database or disk is full" in line
+    assert repr(str(tmp_path / "program")) in line
+    assert "\n" not in line
+    left = json.loads((tmp_path / "program" / "program.json").read_text("utf-8"))["record"]
+    assert left["finished"]
+    assert left["compiled"]["scoring"]["used"] == 4
+    assert "RUNNING" not in runs(home)
+
+
+def test_a_compile_that_cannot_be_registered_says_so_after_its_result(home, tmp_path, full, capsys, caplog) -> None:
+    full("logged_models")
+    assert compiler.main(compilation(home, tmp_path / "program", "--json", "--register", "mine")) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["mlflow_run"]) == 32
+    assert result["registered"] is None
+    (line,) = warnings(caplog)
+    assert "'mine'" in line
+    assert "--resume" in line
+
+
+@pytest.mark.parametrize(("table", "shape"), [("runs", []), ("metrics", ["--json"])])
+def test_a_store_that_is_full_costs_an_evaluation_one_warning(home, full, capsys, caplog, table, shape) -> None:
+    full(table)
+    assert evaluate.main(evaluation(home, *shape)) == 0
+    shown = capsys.readouterr().out
+    if shape:
+        record = json.loads(shown)
+        assert (record["mlflow_run"], record["scoring"]["used"]) == (None, 4)
+    else:
+        assert "4 samples in" in shown
+        assert "MLflow run" not in shown
+    (line,) = warnings(caplog)
+    assert "database or disk is full" in line
+
+
+def test_a_store_that_is_full_costs_a_calibration_one_warning(home, tmp_path, full, capsys, caplog) -> None:
+    full("runs")
+    out = tmp_path / "strengths.json"
+    calibrate.main([str(home / "data.jsonl"), "--strengths", "--tools", "PIQE", "--out", str(out), "--json"])
+    assert json.loads(capsys.readouterr().out)["out"] == str(out)
+    assert out.is_file()
+    (line,) = warnings(caplog)
+    assert repr(str(out)) in line
+
+
+def test_a_dataset_that_another_run_enters_meanwhile_is_logged_all_the_same(home, tmp_path, full, capsys) -> None:
+    from mlflow.store.tracking.dbmodels.models import SqlDataset
+    from sqlalchemy import event
+
+    # A manifest of its own: of the shared one the dataset is in the store already.
+    manifest = home / "other.jsonl"
+    manifest.write_text((home / "data.jsonl").read_text("utf-8").replace('"mos": 1', '"mos": 1.5'), "utf-8")
+    entered = []
+
+    def enter(_row, _arguments, values):
+        """Be the other run: MLflow looked for the dataset, found none, and is about to enter it."""
+        if not entered:
+            entered.append(values)
+            row = {**values, "dataset_uuid": "f" * 32}
+            names = ", ".join(row)
+            with closing(sqlite3.connect(home / "mlruns" / "mlflow.db")) as store, store:
+                places = ", ".join("?" * len(row))
+                store.execute(f"INSERT INTO datasets ({names}) VALUES ({places})", list(row.values()))  # noqa: S608
+
+    event.listen(SqlDataset, "init", enter)
+    try:
+        arguments = [str(manifest) if word.endswith("data.jsonl") else word
+                     for word in compilation(home, tmp_path / "program", "--json")]  # fmt: skip
+        assert compiler.main(arguments) == 0
+    finally:
+        event.remove(SqlDataset, "init", enter)
+    run = json.loads(capsys.readouterr().out)["mlflow_run"]
+    assert entered
+    with closing(sqlite3.connect(home / "mlruns" / "mlflow.db")) as store:
+        inputs = store.execute("select source_id from inputs where destination_id = ?", (run,)).fetchall()
+    assert inputs == [("f" * 32,)]
+
+
+@pytest.mark.parametrize("main", [compiler.main, evaluate.main, calibrate.main])
+def test_a_server_that_does_not_answer_is_refused_before_any_work(
+    home, tmp_path, capsys, caplog, monkeypatch, main
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret-word@127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    out = tmp_path / "out"
+    arguments = {compiler.main: compilation(home, out), evaluate.main: evaluation(home, "--report", str(out)),
+                 calibrate.main: [str(home / "data.jsonl"), "--out", str(out)]}[main]  # fmt: skip
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    last = said.err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert "127.0.0.1:9" in last
+    assert "MLFLOW_TRACKING_URI" in last
+    assert "secret-word" not in said.err + caplog.text
+    assert said.out == ""
+    assert not (out / "program.json").exists()
+    assert not (out / "report.html").exists()
+    assert not out.is_file()
+
+
+@pytest.mark.parametrize("more", [["--resume"], ["--force", "--repeat", "2"]])
+def test_a_folder_that_a_compile_is_writing_is_refused_to_another(home, tmp_path, capsys, monkeypatch, more) -> None:
+    from optimizers import compiling
+
+    out, gather, codes = tmp_path / "program", compiling.gather, []
+
+    def meanwhile(*arguments, **named):
+        if not codes:
+            codes.append(None)  # one at a time, should it not be refused
+            codes[0] = compiler.main(compilation(home, out, *more))
+        return gather(*arguments, **named)
+
+    monkeypatch.setattr(compiling, "gather", meanwhile)
+    before = len(runs(home)) if (home / "mlruns" / "mlflow.db").is_file() else 0
+    assert compiler.main(compilation(home, out, *(["--repeat", "2"] if "--repeat" in more else []))) == 0
+    said = capsys.readouterr()
+    assert codes == [2]
+    (line,) = (line for line in said.err.splitlines() if line.startswith("error: "))
+    assert repr(str(out))[:-1] in line
+    assert said.out.count("compiled program") == 1
+    assert len(runs(home)) == before + 1
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_checkpoint_that_an_evaluation_is_writing_is_refused_to_another(home, tmp_path, capsys, monkeypatch) -> None:
+    from program.evaluation import runner
+
+    file, answer, codes = tmp_path / "done.jsonl", runner.run_sample, []
+
+    def meanwhile(*arguments, **named):
+        if not codes:
+            codes.append(None)
+            codes[0] = evaluate.main(evaluation(home, "--checkpoint", str(file)))
+        return answer(*arguments, **named)
+
+    monkeypatch.setattr(runner, "run_sample", meanwhile)
+    assert evaluate.main(evaluation(home, "--checkpoint", str(file), "--json")) == 0
+    said = capsys.readouterr()
+    assert codes == [2]
+    (line,) = (line for line in said.err.splitlines() if line.startswith("error: "))
+    assert str(file) in line
+    assert json.loads(said.out)["scoring"]["used"] == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["done.jsonl"]
+    assert len(file.read_text("utf-8").splitlines()) == 5
+
+
+@pytest.fixture
+def compiled(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A folder that a compile wrote."""
+    if not (home / "compiled").is_dir():
+        assert compiler.main(compilation(home, home / "compiled")) == 0
+        capsys.readouterr()
+    return Path(shutil.copytree(home / "compiled", tmp_path / "program"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_program_that_is_there_is_replaced_with_force_only(home, compiled, tmp_path, capsys) -> None:
+    before = contents(tmp_path)
+    assert compiler.main(compilation(home, compiled, "--seed", "3")) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    for word in (repr(str(compiled)), "--force", "--resume"):
+        assert word in said.err
+    assert compiler.main(compilation(home, compiled, "--seed", "3", "--dry-run")) == 0
+    assert contents(tmp_path) == before
+    assert compiler.main(compilation(home, compiled, "--seed", "3", "--force")) == 0
+    assert json.loads((compiled / "program.json").read_text("utf-8"))["record"]["seed"] == 3
+    compiled.rename(tmp_path / "several-seed1")
+    capsys.readouterr()
+    assert compiler.main(compilation(home, tmp_path / "several", "--repeat", "2")) == 2
+    assert repr(str(tmp_path / "several-seed1")) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [["--seed", "9"], ["--repeat", "2"]])
+def test_a_resume_that_is_refused_prints_no_plan_and_leaves_no_run(home, compiled, tmp_path, capsys, more) -> None:
+    before, logged = contents(tmp_path), runs(home)
+    assert compiler.main(compilation(home, compiled, "--resume", *more)) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert str(compiled) in said.err
+    assert (contents(tmp_path), runs(home)) == (before, logged)

@@ -1,0 +1,345 @@
+"""Questions about images whose properties are known because they were made so: both languages, every kind."""
+
+import io
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import dspy
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import ndimage
+from skimage import data as photographs
+
+from program.agent.loop import AgenticIQA
+from program.common.errors import ModelError
+from program.common.settings import load_settings
+from program.expert.answer.questions import answer_choice, predicate
+from program.expert.answer.wording import cells_in, degree_in, terms_in, topic_in
+from program.expert.engine import MODEL, answer
+from program.expert.judge.attributes import COMPOSITES, POPULATION_FILE, PROPERTIES, population, position
+from program.expert.judge.views import View, Viewer
+from program.expert.training.population import distribution
+from program.images.store import IMAGES
+from signatures.summarizer import AnswerQuestion, ExplainQuality
+
+Pixels = NDArray[np.uint8]
+PHOTOGRAPH: Pixels = np.asarray(photographs.chelsea())[:288, 40:424]
+_VIEWS: dict[str, View] = {}
+
+
+@pytest.fixture
+def iqa(tmp_path: Path, fake_runner: Callable[[], Any]) -> AgenticIQA:
+    """The program with the embedded expert, and tools that say 2.6 of everything."""
+    program = AgenticIQA(load_settings(overrides={"cache_dir": tmp_path}))
+    program.resources.runner = fake_runner()
+    return program
+
+
+def _uint8(values: NDArray[np.float64]) -> Pixels:
+    return np.asarray(np.clip(values, 0, 255), dtype=np.uint8)
+
+
+def _grey(pixels: Pixels, share: float) -> Pixels:
+    mean = pixels.mean(axis=2, keepdims=True)
+    return _uint8(mean + share * (pixels - mean))
+
+
+def _jpeg(pixels: Pixels, quality: int) -> Pixels:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
+    return np.array(Image.open(buffer))
+
+
+def _half_blurred(pixels: Pixels) -> Pixels:
+    made = pixels.copy()
+    made[:, : pixels.shape[1] // 2] = ndimage.gaussian_filter(pixels, (5, 5, 0))[:, : pixels.shape[1] // 2]
+    return made
+
+
+def _made(name: str) -> Pixels:
+    noise = np.random.default_rng(3).normal(0, 32, PHOTOGRAPH.shape)
+    street: Pixels = np.asarray(photographs.astronaut())[:400, :400]
+    versions = {
+        "plain": lambda: PHOTOGRAPH,
+        "sharp": lambda: street,
+        "blurred": lambda: ndimage.gaussian_filter(PHOTOGRAPH, (4, 4, 0)),
+        "moved": lambda: ndimage.uniform_filter1d(street, 21, axis=1),
+        "defocused": lambda: ndimage.gaussian_filter(street, (5, 5, 0)),
+        "dark": lambda: _uint8(PHOTOGRAPH * 0.2),
+        "bright": lambda: _uint8(PHOTOGRAPH * 1.5 + 90),
+        "dull": lambda: _grey(PHOTOGRAPH, 0.08),
+        "vivid": lambda: _grey(street, 2.2),
+        "noisy": lambda: _uint8(PHOTOGRAPH + noise),
+        "jpeg": lambda: _jpeg(PHOTOGRAPH, 4),
+        "flat": lambda: _uint8(128 + 0.15 * (PHOTOGRAPH.astype(float) - 128)),
+        "left blurred": lambda: _half_blurred(street),
+        "top dark": lambda: _uint8(PHOTOGRAPH * np.linspace(0.05, 1.4, len(PHOTOGRAPH))[:, None, None]),
+    }  # fmt: skip
+    return np.ascontiguousarray(versions[name]())
+
+
+def _view(name: str) -> View:
+    if name not in _VIEWS:
+        _VIEWS[name] = Viewer().view(dspy.Image(IMAGES.add(_made(name)).url))
+    return _VIEWS[name]
+
+
+def _answered(name: str, query: str, options: list[str]) -> str:
+    lettered = dict(zip("ABCDEFGH", options, strict=False))
+    return lettered[answer_choice(_view(name), query, lettered, {}, []).letter]
+
+
+YES_NO = [
+    # What is asked, in several wordings; images of which it is true; images of which it is not.
+    (("Is this image blurry?", "Does the picture look blurred?", "Is there visible blur in the photo?",
+      "Is the image not clear?", "Is the clarity of this image low?", "Does this image lack sharpness?"),
+     ("blurred", "defocused"), ("sharp",)),
+    (("Is this image clear?", "Is the photo sharp?", "Are the details of this image rich?", "Is the image in focus?",
+      "Is the sharpness of this picture high?", "Is the image free of blur?", "Isn't this image clear?"),
+     ("sharp",), ("blurred", "defocused")),
+    (("Is this image too dark?", "Is the picture underexposed?", "Is the lighting insufficient?", "Is the image dark?",
+      "Is the light in this picture dim?"), ("dark",), ("plain", "bright")),
+    (("Is this image overexposed?", "Is the picture too bright?", "Is there overexposure in the image?"),
+     ("bright",), ("plain", "dark")),
+    (("Is the lighting of this image sufficient?", "Is this image well lit?", "Is the illumination adequate?"),
+     ("plain",), ("dark",)),
+    (("Is there noise in this image?", "Is the image noisy?", "Does this picture look grainy?",
+      "Does the photo suffer from noise?"), ("noisy",), ("sharp", "blurred")),
+    (("Is this image free of noise?", "Is the image clean?"), ("blurred",), ("noisy",)),
+    (("Are there compression artifacts in this image?", "Is the image heavily compressed?",
+      "Does the picture show blocking?"), ("jpeg",), ("plain", "sharp")),
+    (("Are the colors of this image vivid?", "Is this image colorful?", "Is the color of the picture rich?"),
+     ("vivid",), ("dull",)),
+    (("Is the color of this image monotonous?", "Are the colors dull?", "Does this image lack color?"),
+     ("dull",), ("vivid",)),
+    (("Is the contrast of this image low?", "Is the image hazy?"), ("flat",), ("sharp",)),
+    (("Is there motion blur in this image?", "Is the image blurry due to camera shake?"), ("moved",), ("sharp",)),
+    (("Is there any distortion in this image?", "Are there quality problems in the picture?"),
+     ("blurred", "jpeg"), ("sharp",)),
+    (("这张图片模糊吗？", "图像是否不清晰？"), ("blurred",), ("sharp",)),
+    (("这张图片清晰吗？", "图片的细节丰富吗？"), ("sharp",), ("blurred",)),
+    (("这张照片曝光不足吗？", "画面是否太暗？"), ("dark",), ("plain",)),
+    (("图片过曝吗？", "图像太亮吗？"), ("bright",), ("dark",)),
+    (("图中有噪点吗？", "图像是否存在噪声？"), ("noisy",), ("sharp",)),
+    (("图片色彩鲜艳吗？",), ("vivid",), ("dull",)),
+    (("图片有压缩失真吗？",), ("jpeg",), ("sharp",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "expected"),
+    [(q, n, e) for qs, true, false in YES_NO for q in qs for e, ns in ((True, true), (False, false)) for n in ns],
+)
+def test_yes_or_no(query: str, name: str, expected: bool) -> None:
+    yes, no = ("是", "否") if query.endswith("？") else ("Yes", "No")
+    assert _answered(name, query, [no, yes]) == _answered(name, query, [yes, no]) == (yes if expected else no)
+
+
+@pytest.mark.parametrize("query", ["Is the image blurry?", "图片清晰吗？"])
+@pytest.mark.parametrize(("first", "second"), [("AB", "BA"), ("AC", "CA"), ("BC", "CB"), ("YZ", "ZY")])
+def test_any_letters_in_any_order_give_the_same_answer(iqa: AgenticIQA, query: str, first: str, second: str) -> None:
+    texts = ("Yes", "No") if query.endswith("?") else ("否", "是")
+    for letters in (first, second):
+        options = dict(zip(letters, texts, strict=True))
+        result = iqa(image=_made("blurred"), query=query, options=options)
+        assert (options[str(result.final_answer)], result.status) == (texts[0], "ok")
+        assert "with confidence" in result.quality_reasoning or "把握较大" in result.quality_reasoning
+
+
+def test_an_option_may_hold_what_looks_like_another(iqa: AgenticIQA) -> None:
+    options = ["Not blurry: B. good", "Very blurry:\nA. bad"]
+    result = iqa(image=_made("blurred"), query="How blurry is the image?", options=options)
+    assert result.final_answer == "B"
+    assert result.quality_reasoning.startswith("B (Very blurry: A. bad), with confidence:")
+
+
+def test_options_that_cannot_be_read_are_refused_in_one_line() -> None:
+    image = dspy.Image(IMAGES.add(_made("blurred")).url)
+    with pytest.raises(ModelError, match="each on a line of its own"):
+        answer(AnswerQuestion, [], {"image": image, "query": "Is it blurry?", "options": "yes or no"})
+
+
+DEGREES = [
+    ("How is the clarity of this image?", ["Good", "Average", "Poor"], {"sharp": "Good", "blurred": "Poor"}),
+    ("How is the sharpness of this image?", ["High", "Medium", "Low"], {"sharp": "High", "blurred": "Low"}),
+    ("How clear is this picture?", ["Very clear", "Moderate", "Not clear"],
+     {"sharp": "Very clear", "blurred": "Not clear"}),
+    ("How blurry is this image?", ["Slightly", "Moderately", "Severely"],
+     {"sharp": "Slightly", "blurred": "Severely"}),
+    ("How severe is the blur?", ["Not at all", "Moderate", "Very severe"],
+     {"sharp": "Not at all", "blurred": "Very severe"}),
+    ("How is this image?", ["Clear", "Blurry"], {"sharp": "Clear", "blurred": "Blurry"}),
+    ("How is the brightness of this image?", ["Bright", "Medium", "Dark"], {"bright": "Bright", "dark": "Dark"}),
+    ("How is the exposure of this image?", ["Overexposed", "Just fine", "Underexposed"],
+     {"bright": "Overexposed", "dark": "Underexposed", "sharp": "Just fine"}),
+    ("How dark is the image?", ["Slight", "Severe"], {"dark": "Severe", "plain": "Slight"}),
+    ("How is the lighting of the image?", ["Sufficient", "Insufficient"],
+     {"plain": "Sufficient", "dark": "Insufficient"}),
+    ("How are the colors of the image?", ["Vivid", "Average", "Dull"], {"vivid": "Vivid", "dull": "Dull"}),
+    ("How is the color saturation?", ["High", "Medium", "Low"], {"vivid": "High", "dull": "Low"}),
+    ("How severe is the noise in this image?", ["None", "Slight", "Moderate", "Severe", "Extreme"], {"sharp": "None"}),
+    ("How much noise is there?", ["A lot", "A little"], {"noisy": "A lot", "sharp": "A little"}),
+    ("How is the contrast of this image?", ["High", "Low"], {"flat": "Low", "sharp": "High"}),
+    ("How is the overall quality of this image?", ["Good", "Poor"], {"sharp": "Good", "blurred": "Poor"}),
+    ("图片的清晰度如何？", ["高", "中等", "低"], {"sharp": "高", "blurred": "低"}),
+    ("图片的亮度怎么样？", ["明亮", "适中", "昏暗"], {"bright": "明亮", "dark": "昏暗"}),
+    ("图片的噪声严重吗？", ["无", "轻微", "严重"], {"sharp": "无", "noisy": "严重"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "name", "expected"),
+    [(query, options, name, right) for query, options, rights in DEGREES for name, right in rights.items()],
+)
+def test_words_of_degree(query: str, options: list[str], name: str, expected: str) -> None:
+    assert {_answered(name, query, list(order)) for order in permutations(options)} == {expected}
+
+
+WHICH = [
+    ("What is the most severe distortion in this image?", ["Noise", "Blur", "Overexposure", "Compression artifacts"],
+     {"noisy": "Noise", "blurred": "Blur", "bright": "Overexposure", "jpeg": "Compression artifacts"}),
+    ("Which of the following problems does this image have?", ["Underexposure", "Motion blur", "Noise", "None"],
+     {"dark": "Underexposure", "moved": "Motion blur", "noisy": "Noise", "sharp": "None"}),
+    ("What is the main problem of the picture?", ["Out of focus", "Low light", "Low contrast"],
+     {"defocused": "Out of focus", "dark": "Low light"}),
+    ("What kind of blur is it?", ["Motion blur", "Out of focus"],
+     {"moved": "Motion blur", "defocused": "Out of focus"}),
+    ("Which distortion does not exist in this image?", ["Noise", "Blur"], {"noisy": "Blur", "blurred": "Noise"}),
+    ("这张图片最严重的失真是什么？", ["噪声", "模糊", "过曝"], {"noisy": "噪声", "blurred": "模糊", "bright": "过曝"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "name", "expected"),
+    [(query, options, name, right) for query, options, rights in WHICH for name, right in rights.items()],
+)
+def test_which_problem(query: str, options: list[str], name: str, expected: str) -> None:
+    assert {_answered(name, query, list(order)) for order in permutations(options)} == {expected}
+
+
+def test_places_are_measured_where_they_are() -> None:
+    assert _answered("left blurred", "Which part of the image is blurry?", ["Left side", "Right side"]) == "Left side"
+    assert _answered("left blurred", "Which part is the clearest?", ["The left", "The right side"]) == "The right side"
+    assert _answered("top dark", "Which part of the picture is dark?", ["Top", "Bottom"]) == "Top"
+    assert _answered("top dark", "Is the top of the image dark?", ["No", "Yes"]) == "Yes"
+    assert _answered("top dark", "Is the bottom of the image dark?", ["No", "Yes"]) == "No"
+    assert cells_in("Is the upper left corner dark?") == ((0, 0),)
+    assert cells_in("Is the image bright?") is None
+    assert cells_in("背景清晰吗") == ((0, 0), (0, 1), (0, 2), (1, 0), (1, 2))
+
+
+def test_colour_tones() -> None:
+    red, blue = (np.full((64, 64, 3), rgb, np.uint8) for rgb in ((190, 60, 50), (40, 70, 190)))
+    for pixels, expected in ((red, "Red"), (blue, "Blue")):
+        view = Viewer().view(dspy.Image(IMAGES.add(pixels).url))
+        found = answer_choice(view, "What is the dominant tone?", {"A": "Blue", "B": "Red", "C": "Green"}, {}, [])
+        assert {"A": "Blue", "B": "Red", "C": "Green"}[found.letter] == expected
+
+
+def test_what_is_not_measured_is_a_guess_that_ignores_order_and_letters() -> None:
+    texts = ["A helmet", "A book", "A rocket"]
+    found = {_answered("sharp", "What is she holding?", list(order)) for order in permutations(texts)}
+    assert len(found) == 1
+    choice = answer_choice(_view("sharp"), "What is she holding?", {"A": "A helmet", "B": "A book"}, {}, [])
+    assert not choice.measured
+    assert choice.probabilities == {"A": 0.5, "B": 0.5}
+
+
+def test_probabilities_are_a_distribution_whose_top_is_the_answer() -> None:
+    for query, options, _ in [*DEGREES, *WHICH]:
+        lettered = dict(zip("ABCDEFGH", options, strict=False))
+        choice = answer_choice(_view("plain"), query, lettered, {}, [])
+        assert sum(choice.probabilities.values()) == pytest.approx(1)
+        assert choice.probabilities[choice.letter] == max(choice.probabilities.values())
+
+
+def test_more_of_a_fault_makes_yes_more_likely() -> None:
+    shares = []
+    for sigma in (0.01, 1.0, 2.0, 4.0):
+        pixels = np.ascontiguousarray(ndimage.gaussian_filter(_made("sharp"), (sigma, sigma, 0)))
+        view = Viewer().view(dspy.Image(IMAGES.add(pixels).url))
+        shares.append(answer_choice(view, "Is it blurry?", {"A": "Yes", "B": "No"}, {}, []).probabilities["A"])
+    assert shares == sorted(shares)
+    assert shares[-1] > 0.8 > 0.4 > shares[0]
+
+
+def test_evidence_of_others_and_tool_scores_count() -> None:
+    options = {"A": "Yes", "B": "No"}
+    own = answer_choice(_view("plain"), "Is it noisy?", options, {}, []).probabilities["A"]
+    told = answer_choice(_view("plain"), "Is it noisy?", options, {"Noise": "extreme"}, []).probabilities["A"]
+    assert told > own
+    low, high = (
+        answer_choice(_view("plain"), "Is the quality good?", options, {}, [score]).probabilities["A"]
+        for score in (1.2, 4.8)
+    )
+    assert low < high
+
+
+def test_words_negations_and_modifiers() -> None:
+    def place(text: str) -> tuple[str, float]:
+        said = terms_in(text)
+        return (said[0].axis, said[0].place) if said else ("", 0.5)
+
+    scale = ["very blurry", "blurry", "slightly blurry", "not very blurry", "not blurry"]
+    assert [place(t)[0] for t in scale] == ["sharpness"] * 5
+    assert [place(t)[1] for t in scale] == sorted(place(t)[1] for t in scale)
+    assert place("neither too bright nor too dark") == ("exposure", 0.5)
+    assert place("without noise")[1] < 0.5 < place("noise")[1]
+    assert place("不太清晰")[1] < 0.5 < place("比较清晰")[1] < place("非常清晰")[1]
+    assert place("a castle in the forecast") == ("", 0.5)
+    assert topic_in("What is she holding?") is None
+    degrees = ["None", "Slight", "Moderate", "Severe", "Extreme"]
+    assert [degree.place for text in degrees if (degree := degree_in(text))] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert [s.axis for s in predicate("is the image blurry due to motion?")] == ["sharpness", "motion"]
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "words"),
+    [
+        ("Is this image blurry?", "A. Yes\nB. No", ("with confidence", "Blur is")),
+        ("How is the clarity of this image?", "A. Good\nB. Poor", ("Poor", "natural photographs")),
+        ("图片清晰吗？", "A. 是\nB. 否", ("选择 B（否）", "清晰度")),
+        ("What is the man holding?", "A. Hat\nB. Cup", ("guess", "low confidence")),
+        ("Is the left side blurry?", "A. Yes\nB. No", ('"left side" was measured',)),
+    ],
+)
+def test_reasons_name_the_option_the_reading_and_how_sure(query: str, options: str, words: tuple[str, ...]) -> None:
+    image = dspy.Image(IMAGES.add(_made("blurred")).url)
+    told = answer(AnswerQuestion, [], {"image": image, "query": query, "options": options})["quality_reasoning"]
+    assert all(word in told for word in words), told
+
+
+@pytest.mark.parametrize(
+    ("query", "start"),
+    [
+        ("Is this image blurry?", "Yes."),
+        ("Is this image clear?", "No."),
+        ("How is the sharpness of this image?", "The sharpness is very low."),
+        ("How strong is the noise?", "There is no noise."),
+        ("How is the exposure?", "The exposure is"),
+        ("Where is the image blurry?", "It is "),
+        ("图片清晰吗？", "否。"),
+        ("Describe this image.", "The quality is"),
+    ],
+)
+def test_open_questions_are_answered_first(query: str, start: str) -> None:
+    image = dspy.Image(IMAGES.add(_made("blurred")).url)
+    assert answer(ExplainQuality, [], {"image": image, "query": query})["final_answer"].startswith(start)
+
+
+def test_positions_follow_the_population_file() -> None:
+    stated = json.loads(files("program.expert").joinpath(POPULATION_FILE).read_text(encoding="utf-8"))
+    assert stated["model"] == MODEL, "run python -m program.expert.training.population on LIVE In the Wild's manifest"
+    known = population()
+    assert set(known) == {*PROPERTIES, *(f"sum of {name}" for name in COMPOSITES)}
+    assert all(list(values) == sorted(values) for values in known.values())
+    views = [_view(name) for name in ("plain", "blurred", "dark")]
+    assert distribution(views)["brightness"][0] == pytest.approx(PROPERTIES["brightness"](_view("dark")), abs=1e-4)
+    assert position(_view("dark"), "brightness") < 0.1 < position(_view("plain"), "brightness")
+    assert position(_view("blurred"), "sharpness") < 0.15 < position(_view("sharp"), "sharpness")

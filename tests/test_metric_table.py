@@ -1,0 +1,93 @@
+"""One entry in the table of metrics is all that a new figure takes: everything else follows from it."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from program.evaluation import METRICS, EvaluationRecord, Metric, compare
+from program.evaluation.baselines import with_baselines
+from program.evaluation.figures import details_of, summarize
+from program.evaluation.report.comparison import comparison_table
+from program.evaluation.report.page import render
+from program.evaluation.report.publishing import record_figures
+from program.evaluation.report.tables import baseline_tables, figures_table
+from program.evaluation.rows import Row
+
+
+def _near(truth, predicted):
+    return float(np.mean(np.abs(np.subtract(truth, predicted)) <= 1))
+
+
+def _brier(right, confidence):
+    return float(np.mean(np.subtract(right, confidence) ** 2))
+
+
+@pytest.fixture
+def entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    near = Metric(
+        "Within a point ↑", _near, bounds=(0, 1), headline=True, card="scores nearly right", parts=("by_distortion",)
+    )
+    monkeypatch.setitem(METRICS, "near", near)
+    monkeypatch.setitem(METRICS, "brier", Metric("Brier score of levels ↓", _brier, "levels", direction=-1))
+
+
+def _rows(noise=0.8):
+    rng = np.random.default_rng(1)
+    return [
+        Row(
+            id=f"s{i:02}", group=f"g{i}", task="scoring", truth=1 + i / 10, predicted=1 + i / 10 + rng.normal(0, noise),
+            status="ok", distortion="ab"[i % 2], level_probabilities={2: 0.7, 4: 0.3}, baselines={"PIQE": 3.0},
+        )
+        for i in range(40)
+    ]  # fmt: skip
+
+
+def _text(*tables):
+    console = Console(width=120, record=True, file=io.StringIO())
+    for table in tables:
+        console.print(table)
+    return console.export_text()
+
+
+def test_one_entry_reaches_record_comparison_tables_page_and_mlflow(entries):
+    rows, better = _rows(), _rows(0.1)
+    record = summarize(rows)
+    record = with_baselines(record.model_copy(update={"details": details_of(rows)}))
+    by_hand = _near([row.truth for row in rows], [row.predicted for row in rows])
+    summary = json.loads(json.dumps(record.summary()))
+    assert summary["near"]["value"] == record.near.value == pytest.approx(by_hand)
+    assert summary["near"]["method"] == "bootstrap over images"
+    assert 0 <= summary["near"]["low"] <= by_hand <= summary["near"]["high"] <= 1
+    levels = [min(5, int(row.truth + 0.5)) == 2 for row in rows]
+    assert summary["details"]["brier"]["value"] == pytest.approx(_brier(levels, [0.7] * 40))
+    assert summary["details"]["by_distortion"]["a"]["figures"]["near"]["n"] == 20
+    assert summary["baselines"]["PIQE"]["gain"]["near"]["n"] == 40
+    assert EvaluationRecord.model_validate_json(record.model_dump_json()) == record
+
+    gain = compare(rows, better)
+    assert gain["near"].value == pytest.approx(summarize(better).near.value - by_hand)
+    assert "brier" not in gain
+    assert "Within a point ↑" in _text(comparison_table(record, summarize(better), gain))
+    assert "Brier score of levels ↓" in _text(figures_table(record))
+    assert "Within a point ↑" in _text(*baseline_tables(record))
+    page = render(record, [])
+    for words in ("Within a point ↑", "scores nearly right", "Brier score of levels ↓"):
+        assert words in page
+    assert {"near", "brier", "baseline_PIQE_near"} <= record_figures(record).keys()
+
+
+def test_a_record_has_the_fields_of_the_table_and_no_others():
+    record = summarize(_rows())
+    assert record.accuracy is None
+    assert set(METRICS) == {*_figures(record.model_dump()), *_figures(details_of(_rows()).model_dump())}
+    with pytest.raises(ValueError, match="near"):
+        EvaluationRecord.model_validate({**record.model_dump(), "near": None})
+    with pytest.raises(AttributeError, match="near"):
+        _ = record.near
+
+
+def _figures(fields):
+    return set(METRICS) & set(fields)
