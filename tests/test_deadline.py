@@ -7,12 +7,11 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from program.tools.deadline import Overdue, within
+from program.tools.loading import Overdue, within
 
 
 def test_results_and_errors_come_back():
@@ -39,14 +38,6 @@ def test_overdue_work_is_left_behind_and_later_work_is_not_delayed():
     release.set()
 
 
-def test_threads_are_reused():
-    names = {within(5, threading.get_ident) for _ in range(20)}
-    assert len(names) == 1
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: within(5, lambda: time.sleep(0.01)), range(40)))
-    assert sum(t.name == "agentic-iqa-tool" for t in threading.enumerate()) <= 5
-
-
 def test_an_abandoned_thread_ends_when_its_work_does():
     release, seen = threading.Event(), []
 
@@ -65,7 +56,7 @@ def test_an_abandoned_thread_ends_when_its_work_does():
 def test_a_forked_child_does_not_wait_for_its_parents_threads():
     code = """
 import os, sys
-from program.tools.deadline import within
+from program.tools.loading import within
 assert within(5, lambda: 1) == 1
 child = os.fork()
 if child == 0:
@@ -78,7 +69,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_hung_thread_does_not_keep_the_process():
     code = """
 import time
-from program.tools.deadline import Overdue, within
+from program.tools.loading import Overdue, within
 try:
     within(0.1, lambda: time.sleep(3600))
 except Overdue:

@@ -1,113 +1,74 @@
-"""Measured strengths of the tools: |SRCC| with human scores, by distortion category, and on which data."""
+"""Measuring what each tool is good at: |SRCC| with human scores, by distortion category."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from pydantic import Field
 
-from program.tools.stored import Provenance, Stored, read_stored
-from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
+from program.tools.figures import FEWEST, MeasuredStrength, Strength, Strengths
+from program.tools.readiness import library_label
+from program.tools.survey import Surveyed
+from signatures.schemas import DISTORTION_CATEGORIES
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ("FEWEST", "MeasuredStrength", "Readings", "Strength", "Strengths", "strength_of")
+__all__ = ("strength_of", "strengths_all", "strengths_table")
 
-FEWEST = 8
-"""Fewer images of a category in one dataset say nothing of it."""
-
-Agreement: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Rows: TypeAlias = Sequence[tuple[float, float, str | None]]
+"""Raw value, human score and distortion category of the images of one dataset."""
 
 
-class MeasuredStrength(Stored):
-    """|SRCC| over datasets (the mean where several have the category) and the images it rests on."""
-
-    srcc: Agreement
-    n: int = Field(ge=FEWEST)
-
-
-class Strength(Stored):
-    """What one tool was measured to be good at."""
-
-    library: str
-    """With its version, as "pyiqa 0.1.16"."""
-    sources: tuple[str, ...]
-    """Keys of the file's sources."""
-    general: MeasuredStrength
-    """All distortions together."""
-    by_category: dict[DistortionCategory, MeasuredStrength] = Field(default_factory=dict)
+def strengths_all(surveyed: Surveyed, base: Strengths) -> Strengths:
+    """Return the strengths of each surveyed tool over those of `base`."""
+    tools: dict[str, Strength] = {}
+    for spec in surveyed.specs:
+        by_source: dict[str, list[tuple[float, float, str | None]]] = {}
+        for data, sample, m in surveyed.readings(spec):
+            if m.raw is not None:
+                by_source.setdefault(data.source, []).append((m.raw, sample.human, sample.category))
+        measured = strength_of(library_label(spec), by_source)
+        if measured is not None:
+            tools[spec.name] = measured
+    return base.updated(tools, surveyed.sources())
 
 
-class Strengths(Stored):
-    """A strengths file."""
-
-    schema_version: Literal[1] = 1
-    sources: dict[str, Provenance] = Field(default_factory=dict)
-    tools: dict[str, Strength] = Field(default_factory=dict)
-
-    @classmethod
-    def load(cls, path: Path | None = None) -> "Strengths":
-        """Read a strengths file (the shipped one by default). Raises SettingsError naming the file and the key."""
-        return read_stored(cls, "strengths", path)[0]
-
-    def table(self, path: Path) -> "Table":
-        """Return the figures as a table."""
-        from rich.table import Table
-
-        table = Table(title="|SRCC| with human scores", caption=f"written to {path}; from {', '.join(self.sources)}")
-        for column in ("tool", "n", "all", *DISTORTION_CATEGORIES):
-            table.add_column(column, justify="left" if column == "tool" else "right")
-        for name, tool in self.tools.items():
-            own = [tool.by_category.get(category) for category in DISTORTION_CATEGORIES]
-            figures = [f"{found.srcc:.2f}" if found else "-" for found in (tool.general, *own)]
-            table.add_row(name, str(tool.general.n), *figures)
-        return table
-
-    def to_json(self) -> str:
-        """Return the file's text; `load` gives back equal figures."""
-        return self.model_dump_json(indent=1) + "\n"
-
-
-class Readings(NamedTuple):
-    """One tool's raw values on one dataset, the human scores, and the images' categories; all of length n."""
-
-    source: str
-    raw: Sequence[float]
-    human: Sequence[float]
-    categories: Sequence[str | None]
-
-
-def strength_of(library: str, datasets: Sequence[Readings]) -> Strength | None:
-    """Return a tool's strength over datasets, or None where none has 8 images.
+def strength_of(library: str, datasets: Mapping[str, Rows]) -> Strength | None:
+    """Return a tool's strength over datasets by source name, or None where none has 8 images.
 
     >>> raw, human = [1, 2, 3, 4, 5, 6, 7, 8], [8, 7, 6, 5, 4, 3, 1, 2]
-    >>> strength_of("toy 1", [Readings("toy", raw, human, ["Noise"] * 8)]).by_category["Noise"].srcc
+    >>> strength_of("toy 1", {"toy": list(zip(raw, human, ["Noise"] * 8))}).by_category["Noise"].srcc
     0.9762
     """
-    general = _measured([(d.raw, d.human) for d in datasets])
+    general = _measured(datasets.values(), None)
     if general is None:
         return None
-    own = {}
-    for category in DISTORTION_CATEGORIES:
-        parts = [_of_category(d, category) for d in datasets]
-        found = _measured(parts)
-        if found is not None:
-            own[category] = found
-    return Strength(library=library, sources=tuple(d.source for d in datasets), general=general, by_category=own)
+    every = {category: _measured(datasets.values(), category) for category in DISTORTION_CATEGORIES}
+    own = {category: strength for category, strength in every.items() if strength is not None}
+    return Strength(library=library, sources=tuple(datasets), general=general, by_category=own)
 
 
-def _of_category(data: Readings, category: str) -> tuple[Sequence[float], Sequence[float]]:
-    kept = [(r, h) for r, h, c in zip(data.raw, data.human, data.categories, strict=True) if c == category]
-    return [r for r, _ in kept], [h for _, h in kept]
+def strengths_table(strengths: Strengths, caption: str) -> "Table":
+    """Return the figures as a table."""
+    from rich.table import Table
+
+    table = Table(title="|SRCC| with human scores", caption=f"{caption}; from {', '.join(strengths.sources)}")
+    for column in ("tool", "n", "all", *DISTORTION_CATEGORIES):
+        table.add_column(column, justify="left" if column == "tool" else "right")
+    for name, tool in strengths.tools.items():
+        own = [tool.by_category.get(category) for category in DISTORTION_CATEGORIES]
+        figures = [f"{strength.srcc:.2f}" if strength else "-" for strength in (tool.general, *own)]
+        table.add_row(name, str(tool.general.n), *figures)
+    return table
 
 
-def _measured(parts: Sequence[tuple[Sequence[float], Sequence[float]]]) -> MeasuredStrength | None:
+def _measured(datasets: Iterable[Rows], category: str | None) -> MeasuredStrength | None:
     from scipy.stats import spearmanr
 
-    enough = [(raw, human) for raw, human in parts if len(raw) >= FEWEST and np.ptp(raw) > 0 and np.ptp(human) > 0]
-    if not enough:
-        return None
-    agreement = np.mean([abs(float(spearmanr(raw, human).statistic)) for raw, human in enough])
-    return MeasuredStrength(srcc=round(float(agreement), 4), n=sum(len(raw) for raw, _ in enough))
+    agreements, n = [], 0
+    for rows in datasets:
+        pairs = np.array([row[:2] for row in rows if category in (None, row[2])], float)
+        if len(pairs) >= FEWEST and np.ptp(pairs, axis=0).min() > 0:
+            agreements.append(abs(float(spearmanr(*pairs.T).statistic)))
+            n += len(pairs)
+    return MeasuredStrength(srcc=round(float(np.mean(agreements)), 4), n=n) if agreements else None

@@ -4,20 +4,23 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from program.common.errors import ImageError
+from data.distortions import category_named
+from data.manifest import manifest_sha256, read_manifest
+from data.quickstart import DATASETS, resolve_dataset
+from program.common.errors import ImageError, InputError
 from program.common.pool import in_order
 from program.images.store import IMAGES
+from program.tools.figures import Provenance
 from program.tools.registry import ToolSpec
 from program.tools.runner import Measurement, ToolRunner
-from program.tools.stored import Provenance
 from signatures.schemas import DistortionCategory
 
-__all__ = ("Labelled", "LabelledSet", "Pair", "Surveyed", "measure_all", "survey")
+__all__ = ("Labelled", "LabelledSet", "Surveyed", "measure_all", "survey")
 
-Pair: TypeAlias = tuple[Path, Path | None]
-"""An image and its reference, if it has one."""
+AUTHENTIC = (None, "authentic")
+"""What a manifest calls the distortion of a photograph as it was taken."""
 
 
 class Labelled(NamedTuple):
@@ -42,6 +45,25 @@ class LabelledSet(NamedTuple):
     manifest_sha256: str
     split: str
     samples: Sequence[Labelled]
+
+    @classmethod
+    def read(cls, name: str, split: str, cache_dir: Path) -> "LabelledSet":
+        """Return the images of a dataset or manifest that have a score. Raises InputError where there is none."""
+        manifest = resolve_dataset(name, cache_dir)
+        # Several questions on one image are one image.
+        distinct = {
+            (s.image, s.reference): Labelled(
+                s.image, s.reference, s.quality, s.group, category_named(s.distortion), s.distortion in AUTHENTIC,
+                # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
+                s.metadata.get("label_std", 0.0) if name in DATASETS else 0.0,
+            )
+            for s in read_manifest(manifest)
+            if split in ("all", s.split) and s.quality is not None
+        }  # fmt: skip
+        if not distinct:
+            raise InputError(f"dataset {name!r}: no sample with a score in split {split!r}; choose another --split")
+        title = name if name in DATASETS else manifest.resolve().parent.name
+        return cls(title, manifest_sha256(manifest), split, list(distinct.values()))
 
     @property
     def source(self) -> str:
@@ -80,15 +102,19 @@ class Surveyed:
             if spec.name in by_tool
         ]
 
-    def problems(self) -> tuple[str, ...]:
+    def sources(self) -> dict[str, Provenance]:
+        """Return what is told of the datasets beside the figures, by source name."""
+        return {data.source: data.provenance() for data in self.datasets}
+
+    def problems(self) -> list[str]:
         """Return the failed measurements, one line per tool with the first of them."""
         lines = []
         for spec in self.specs:
-            found = self.readings(spec)
-            failed = [m.error for _, _, m in found if m.raw is None]
-            if failed:
-                lines.append(f"{spec.name}: {len(failed)} of {len(found)} failed, the first: {failed[0]}")
-        return tuple(lines)
+            readings = self.readings(spec)
+            errors = [m.error for _, _, m in readings if m.raw is None]
+            if errors:
+                lines.append(f"{spec.name}: {len(errors)} of {len(readings)} failed, the first: {errors[0]}")
+        return lines
 
 
 def measure_all(
@@ -115,18 +141,18 @@ def measure_all(
 def survey(
     runner: ToolRunner,
     specs: Sequence[ToolSpec],
-    pairs: Sequence[Pair],
+    pairs: Sequence[tuple[Path, Path | None]],
     *,
-    workers: int = 2,
     on_image: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Measurement]]:
     """Measure every image with every tool; full-reference tools only where there is a reference.
 
-    Returns one mapping from tool name to measurement per pair, in order. `on_image` is called after each image,
-    from the worker's thread. Nothing raises for a bad image: its measurements hold the error.
+    `pairs` are images and their references, if they have one. Returns one mapping from tool name to measurement per
+    pair, in order. `on_image` is called after each image, from the worker's thread. Nothing raises for a bad image:
+    its measurements hold the error.
     """
 
-    def measure(pair: Pair) -> dict[str, Measurement]:
+    def measure(pair: tuple[Path, Path | None]) -> dict[str, Measurement]:
         fitting = [spec.name for spec in specs if spec.mode == "NR" or pair[1] is not None]
         try:
             image = IMAGES.add(pair[0])
@@ -137,4 +163,4 @@ def survey(
         finally:
             on_image()
 
-    return in_order(measure, pairs, workers=workers)
+    return in_order(measure, pairs, workers=2)
