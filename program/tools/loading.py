@@ -21,7 +21,7 @@ from program.common.errors import ToolError
 from program.common.variables import variable
 from program.tools import readiness
 from program.tools.readiness import HUGGING_FACE, leave_out, left_out, needed_files
-from program.tools.registry import Library, ToolSpec
+from program.tools.registry import ToolSpec
 
 __all__ = ("Overdue", "load", "quiet", "within")
 
@@ -90,9 +90,10 @@ def load(
 
 
 def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool = False) -> Any:
-    library = _import(spec.library)
-    if spec.library == "piq":
-        return partial(getattr(library, spec.function), **spec.options)
+    module, _, function = (spec.python or f"{spec.library}:{spec.function}").partition(":")
+    library = _import(module)
+    if spec.pyiqa is None:
+        return partial(getattr(library, function), **spec.options)
     import torch
 
     options: dict[str, Any] = dict(spec.options)
@@ -109,7 +110,7 @@ def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool =
         raise leave_out(spec, reason, mend if fetch else "") from error
 
 
-def _import(library: Library) -> Any:
+def _import(library: str) -> Any:
     if library in readiness.failures:
         raise ToolError(f"{library} {readiness.failures[library]}")
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from program.common.errors import ToolError
-from program.tools.registry import Library, ToolSpec
+from program.tools.registry import ToolSpec
 
 __all__ = (
     "HUGGING_FACE", "Device", "file_sha256", "hub_folder", "leave_out", "left_out", "library_label", "library_version",
@@ -54,7 +54,7 @@ def resolved_device(device: Device) -> str:
 
 
 @cache
-def library_version(library: Library) -> str | None:
+def library_version(library: str) -> str | None:
     """Return the installed version of a library of tools without importing it, or None."""
     try:
         return version(library)

@@ -14,10 +14,9 @@ from program.common.errors import ToolError, did_you_mean
 from program.tools.figures import Agreement, ConfigFile, Stored, Strengths
 from signatures.schemas import DistortionCategory, category_of
 
-__all__ = ("COSTS", "Library", "Mode", "ToolRegistry", "ToolSpec", "pyiqa_table")
+__all__ = ("COSTS", "Mode", "ToolRegistry", "ToolSpec", "pyiqa_table")
 
 Mode: TypeAlias = Literal["FR", "NR"]
-Library: TypeAlias = Literal["pyiqa", "piq"]
 Cost: TypeAlias = Literal["cheap", "medium", "expensive"]
 
 _NOT_PER_IMAGE = ("fid", "inception_score", "clipscore", "fgresq_pair")
@@ -36,6 +35,11 @@ class ToolSpec(Stored):
     """The metric's name in pyiqa."""
     piq: str | None = None
     """The function's name in piq, for a tool that piq measures instead."""
+    python: str | None = Field(None, pattern=r"^[\w.]+:\w+$")
+    """`module:function` of a tool that neither has: it takes one or two tensors, 1 x 3 x H x W in 0..1 (the reference
+    second), and the options, and returns a tensor of one value."""
+    package: str | None = None
+    """The distribution that `python` measures with; its version is part of every cached reading's key."""
     options: Mapping[str, bool | int | float | str] = Field(default_factory=dict)
     """What the library is called with besides the images."""
     mode: Mode
@@ -70,8 +74,8 @@ class ToolSpec(Stored):
     def _complete(self) -> "ToolSpec":
         if "\n" in self.description:
             raise ValueError("description must be one line")
-        if (self.pyiqa is None) == (self.piq is None):
-            raise ValueError("give the tool's name in one library, pyiqa or piq")
+        if [self.pyiqa, self.piq, self.python].count(None) != 2 or (self.python is None) != (self.package is None):
+            raise ValueError("give the tool's name in one library: pyiqa, piq, or python with its package")
         if (self.needs == "parameters") != (self.parameter_file is not None):
             raise ValueError("parameter_file goes with needs: parameters")
         if self.weights and self.needs != "weights":
@@ -83,14 +87,14 @@ class ToolSpec(Stored):
         return self
 
     @property
-    def library(self) -> Library:
+    def library(self) -> str:
         """The package that measures."""
-        return "pyiqa" if self.pyiqa is not None else "piq"
+        return self.package or ("pyiqa" if self.pyiqa is not None else "piq")
 
     @property
     def function(self) -> str:
         """The tool's name in its library."""
-        return self.pyiqa or self.piq or ""
+        return self.pyiqa or self.piq or str(self.python)
 
     @property
     def key(self) -> str:

