@@ -15,8 +15,8 @@ from data import readers_hub as hub
 from data import readers_questions as questions
 from data import readers_reference as reference
 from data.catalogue import entry_of
+from data.manifest import Sample
 from data.release import Release
-from data.sample import Sample
 from program.common.errors import DataError, did_you_mean
 
 __all__ = ("READERS", "Reader", "load")
@@ -56,7 +56,7 @@ def load(
     columns: Mapping[str, str] | None = None,
     mos_range: tuple[float, float] | None = None,
     higher_is_better: bool | None = None,
-    images: Path | None = None,
+    images: Path = Path("images"),
     on_missing: Callable[[Sample, Path], None] | None = None,
 ) -> Iterator[Sample]:
     """Yield the samples of a dataset's release at `root`.

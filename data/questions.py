@@ -12,8 +12,7 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
-from data.distortions import CATEGORIES
-from data.kadid import Severity, level_mean, severity_of
+from data.kadid import CATEGORIES, Severity, level_mean, severity_of
 
 __all__ = ("LETTERS", "Question", "QuestionKind", "Version", "make_questions")
 

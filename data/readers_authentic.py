@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from data.manifest import Sample, Split
 from data.release import ImageFolder, Release, Row, read_csv, read_mat, read_xlsx
-from data.sample import Sample, Split
 from program.common.errors import DataError
 
 __all__ = ("agiqa3k", "bid", "biq2021", "clive", "koniq10k", "spaq")
@@ -61,7 +61,7 @@ def koniq10k(release: Release) -> Iterator[Sample]:
     table = release.file("koniq10k_distributions_sets.csv", "koniq10k_scores_and_distributions.csv")
     with_sets = table.name == "koniq10k_distributions_sets.csv"
     score = "MOS" if with_sets else "MOS_zscore"
-    folder = release.folder(
+    folder = release.file(
         "1024x768", "koniq10k_1024x768", "koniq10k_1024x768/1024x768", "512x384", "koniq10k_512x384/512x384"
     )
     images = ImageFolder([folder])

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from data.distortions import DISTORTIONS, LIVE_NAMES
+from data.kadid import DISTORTIONS, LIVE_NAMES
+from data.manifest import Sample
 from data.release import Release, Row, read_csv, read_lines, read_mat, read_xlsx
-from data.sample import Sample
 from program.common.errors import DataError
 
 __all__ = ("csiq", "kadid10k", "live", "pipal", "tid2013")
@@ -153,7 +153,7 @@ def csiq(release: Release) -> Iterator[Sample]:
 
 def pipal(release: Release) -> Iterator[Sample]:
     """Read PIPAL's training part: 200 references x 116 restorations and distortions; Elo, higher is better."""
-    labels = release.folder("Train_Label", "training/MOS_Scores_train", "MOS_Scores_train")
+    labels = release.file("Train_Label", "training/MOS_Scores_train", "MOS_Scores_train")
     references = release.image_files("Train_Ref", "training/Reference_train", "Reference_train")
     parents = ("", "training/Distortion/", "Distortion/", "Train_Dist/")
     images = release.image_files(*(f"{parent}Distortion_{n}" for parent in parents for n in range(1, 5)), "Train_Dist")

@@ -9,8 +9,8 @@ from typing import Any
 import dspy
 from rich.console import Console
 
+from data.catalogue import resolve_dataset
 from data.manifest import Sample, manifest_sha256, read_manifest
-from data.quickstart import resolve_dataset
 from data.splits import check_contents, check_leaks
 from optimizers.compile_log import run_key
 from optimizers.examples import choose_samples

@@ -7,8 +7,7 @@ from typing import Any
 
 import dspy
 
-from data.distortions import category_named
-from data.kadid import severity_of
+from data.kadid import category_named, severity_of
 from data.manifest import Sample
 from optimizers.demos import LabelledDemo, as_references
 from program.agent.planner import apply_rules

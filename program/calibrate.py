@@ -80,9 +80,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(shown) + "\n")
     else:
         Console().print(table)
-    run = log_calibration(
-        tracker, settings, [(d.name, d.manifest_sha256, d.split) for d in datasets], shown, out
-    )
+    run = log_calibration(tracker, settings, [(d.name, d.manifest_sha256, d.split) for d in datasets], shown, out)
     if not arguments.json:
         run.show()
     return EXIT_PROBLEMS if surveyed.problems() else 0
@@ -101,9 +99,9 @@ def _paper(arguments: argparse.Namespace) -> int:
 
 
 def _labelled(name: str, split: str, settings: "Settings") -> "LabelledSet":
-    from data.distortions import category_named
+    from data.catalogue import GENERATED, resolve_dataset
+    from data.kadid import category_named
     from data.manifest import manifest_sha256, read_manifest
-    from data.quickstart import DATASETS, resolve_dataset
     from program.common.errors import InputError
     from program.tools.survey import Labelled, LabelledSet
 
@@ -113,14 +111,14 @@ def _labelled(name: str, split: str, settings: "Settings") -> "LabelledSet":
         (s.image, s.reference): Labelled(
             s.image, s.reference, s.quality, s.group, category_named(s.distortion), s.distortion in AUTHENTIC,
             # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
-            s.metadata.get("label_std", 0.0) if name in DATASETS else 0.0,
+            s.metadata.get("label_std", 0.0) if name in GENERATED else 0.0,
         )
         for s in read_manifest(manifest)
         if split in ("all", s.split) and s.quality is not None
     }  # fmt: skip
     if not distinct:
         raise InputError(f"dataset {name!r}: no sample with a score in split {split!r}; choose another --split")
-    shown = name if name in DATASETS else manifest.resolve().parent.name
+    shown = name if name in GENERATED else manifest.resolve().parent.name
     return LabelledSet(shown, manifest_sha256(manifest), split, list(distinct.values()))
 
 

@@ -214,7 +214,7 @@ def test_a_missing_image_is_named_or_left_out(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize("name", [*MAKERS, "live"])
 def test_another_folder_is_refused_with_what_is_wanted(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=r"no (file|folder) '.*'; --root is the folder that holds") as caught:
+    with pytest.raises(DataError, match=r"no '.*'; --root is the folder that holds") as caught:
         list(load(name, tmp_path))
     assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match=f"there is no .*; get it from {entry_of(name).source}"):
@@ -229,7 +229,7 @@ def test_another_folder_is_refused_with_what_is_wanted(tmp_path: Path, name: str
         ("tid2013", "mos_std.txt", "0.1\n", "has 1 lines for 3 scores"),
         ("kadid10k", "dmos.csv", "dist_img,ref_img,mos\n", "has no column 'dmos' but dist_img, ref_img, mos"),
         ("kadid10k", "dmos.csv", "dist_img,ref_img,dmos,var\nI01.png,I01.png,1,1\n", "line 2: 'I01.png' is no name"),
-        ("csiq", "csiq.DMOS.xlsx", "text", "is no .xlsx workbook"),
+        ("csiq", "csiq.DMOS.xlsx", "text", "is no whole .xlsx workbook"),
         ("pipal", "Train_Label/A0001.txt", "A0001_09_00.bmp,1\n", "line 1: 'A0001_09_00.bmp,1' is not"),
     ],
 )  # fmt: skip

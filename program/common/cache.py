@@ -26,8 +26,7 @@ _LAYOUT = 1
 """Raise it with the table below: files of another layout are made anew."""
 _TABLE = "CREATE TABLE entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL)"
 _SIZE = (
-    "SELECT (page_count - freelist_count) * page_size "
-    "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+    "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
 )
 _PATIENCE_S = 10.0
 """How long another process may hold the file."""

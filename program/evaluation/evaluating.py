@@ -14,8 +14,8 @@ from typing import Any
 import dspy
 from pydantic import JsonValue
 
+from data.catalogue import GENERATED, resolve_dataset
 from data.manifest import Sample, manifest_sha256, read_manifest
-from data.quickstart import DATASETS, resolve_dataset
 from data.splits import check_leaks
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
@@ -83,7 +83,7 @@ def samples_of(
             f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; "
             'give "mos", or "options" with an "answer"'
         )
-    name = str(data) if str(data) in DATASETS else "/".join(manifest.resolve().parts[-2:])
+    name = str(data) if str(data) in GENERATED else "/".join(manifest.resolve().parts[-2:])
     return ManifestSplit(manifest, split, size, name)
 
 
