@@ -118,10 +118,7 @@ class Sample(BaseModel):
         if not low < high:
             raise ValueError(f'"mos_range" is {[low, high]}; give the lower end first')
         if self.mos is not None and max(low - self.mos, self.mos - high) > _FAR_OUTSIDE * (high - low):
-            raise ValueError(
-                f'"mos" is {self.mos:g}, far outside {low:g}..{high:g}; correct it or the scale ("mos_range", '
-                "--mos-range)"
-            )
+            raise ValueError(f'"mos" is {self.mos:g}, far outside {low:g}..{high:g}; correct it or "mos_range"')
         for name, (left, top, right, bottom) in (self.regions or {}).items():
             if not (left < right and top < bottom):
                 raise ValueError(f'"regions" {name!r} is empty; give left < right and top < bottom')

@@ -11,22 +11,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 __all__ = (
-    "CATEGORIES_CHINESE",
-    "DISTORTION_CATEGORIES",
-    "GLOBAL",
-    "LEVEL_WORDS",
-    "SEVERITIES",
-    "SEVERITIES_CHINESE",
-    "DistortionCategory",
-    "DistortionFinding",
-    "LevelProbabilities",
-    "Plan",
-    "RegionBox",
-    "RegionDistortions",
-    "Severity",
-    "ToolChoice",
-    "category_of",
-)
+    "CATEGORIES_CHINESE", "DISTORTION_CATEGORIES", "GLOBAL", "LEVEL_WORDS", "SEVERITIES", "SEVERITIES_CHINESE",
+    "DistortionCategory", "DistortionFinding", "LevelProbabilities", "Plan", "RegionBox", "RegionDistortions",
+    "Severity", "ToolChoice", "category_of", "steps",
+)  # fmt: skip
 
 GLOBAL = "Global"
 """The region name that stands for the whole image."""
@@ -272,3 +260,20 @@ class Plan(_Answer):
     @classmethod
     def _tools_as_list(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else (value or [])
+
+
+def steps(*, is_iqa: bool, names_distortions: bool, names_tools: bool, is_measurable: bool) -> dict[str, bool]:
+    """Return which steps a plan takes, by the fields of `Plan`: the paper's rule table.
+
+    "Other" takes none. Detection only where no distortion is named; analysis always. A named tool runs without
+    selection; a scope of which no part can be measured (objects without a box) has no tools; otherwise both.
+
+    >>> steps(is_iqa=True, names_distortions=False, names_tools=True, is_measurable=True)["tool_selection"]
+    False
+    """
+    return {
+        "distortion_detection": is_iqa and not names_distortions,
+        "distortion_analysis": is_iqa,
+        "tool_selection": is_iqa and not names_tools and is_measurable,
+        "tool_execute": is_iqa and (names_tools or is_measurable),
+    }

@@ -65,7 +65,7 @@ CASES: list[tuple[str, list[dict[str, object] | str], str]] = [
     ("missing", [row("nowhere")], r"image '.*nowhere.png' cannot be read \(No such file"),
     ("missing", [row("e", reference="nowhere.png")], r"reference '.*nowhere.png' cannot be read"),
     ("unreadable", [row("broken")], r"image '.*broken.png' cannot be decoded"),
-    ("line", [row("e", mos=7)], r'"mos" is 7, far outside 1..5; correct it or the scale'),
+    ("line", [row("e", mos=7)], r'"mos" is 7, far outside 1..5; correct it or "mos_range"'),
     ("line", [row("e", MOS=3)], r'"MOS" is no key; did you mean "mos"\?'),
     ("unreadable", [row("empty")], r"image '.*empty.png' is no image; fetch it again"),
     ("unreadable", [row("text")], r"image '.*text.png' is no image; fetch it again"),

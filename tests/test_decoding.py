@@ -10,7 +10,8 @@ import pytest
 from PIL import Image, ImageCms
 
 from program.common.errors import ImageError
-from program.images.decoding import decode, reduced_size, reduction
+from program.images.decoding import decode
+from program.images.refs import reduced_size, reduction
 from program.images.store import LARGE, ImageStore
 
 KINDS = ["PNG", "TIFF", "WEBP"]
@@ -417,6 +418,6 @@ def test_bytes_over_the_limit_go_to_disk_and_come_back(rng):
     photos = [rng.integers(0, 256, (400, 400, 3), dtype=np.uint8) for _ in range(5)]
     data = [saved(p) for p in photos]
     refs = [store.add(d) for d in data]
-    assert sum(isinstance(entry.source, bytes) for entry in store._sources._entries.values()) <= 2
+    assert sum(isinstance(entry.source, bytes) for entry in store._entries.values()) <= 2
     assert [store.read(ref) for ref in refs] == data
     assert all(np.array_equal(store.pixels(ref), p) for ref, p in zip(refs, photos, strict=True))

@@ -126,7 +126,7 @@ BAD_LINES = [
     (row(split="val"), "\"split\": .*'train', 'validation' or 'test'"),
     (row(regions={"car": [0, 0, 1]}), '"regions.car.3": Field required'),
     (row(regions={"car": [5, 0, 1, 3]}), "'car' is empty; give left < right"),
-    (row(mos=99), '"mos" is 99, far outside 1..5; correct it or the scale'),
+    (row(mos=99), '"mos" is 99, far outside 1..5; correct it or "mos_range"'),
     (row(mos=-3, mos_range=[0, 10]), '"mos" is -3, far outside 0..10'),
     (row(MOS=3), '"MOS" is no key; did you mean "mos"'),
     (row(groups="g"), '"groups" is no key; did you mean "group"'),

@@ -25,7 +25,7 @@ from program.common.questions import is_chinese, normalise_choice, options_told
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.fitted import FittedFusion
 from program.fusion.logprobs import level_masses, tokens_of
-from program.fusion.note import fusion_note
+from program.fusion.scores import fusion_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import RUNGS, Answer, ask, sharing_calls
 from program.lms.metering import stage

@@ -5,11 +5,10 @@
 - CMYK, and colours with an embedded ICC profile other than sRGB, are converted to sRGB; a profile that cannot be used
   is ignored. What raters saw on a screen went through the same conversion.
 - EXIF orientation is applied. Of an animation the first frame is read.
-- Large images are averaged down in blocks of whole pixels while they are read (see `reduction`).
+- Large images are averaged down in blocks of whole pixels while they are read (see `refs.reduction`).
 """
 
 import io
-import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,11 +21,12 @@ from numpy.typing import NDArray
 
 from program.common.errors import ImageError
 from program.images.colours import as_rgb, is_transparent, srgb_conversion, white_level
+from program.images.refs import reduced_size, reduction
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
-__all__ = ("MAX_PIXELS", "READING_RULES", "DecodedImage", "decode", "reduced_size", "reduction")
+__all__ = ("MAX_PIXELS", "READING_RULES", "DecodedImage", "decode")
 
 READING_RULES = 3
 """Raised whenever the same bytes may give other pixels than before: part of the key of everything measured."""
@@ -72,31 +72,6 @@ class DecodedImage:
     height: int
     notes: tuple[str, ...]
     """What was done to the image beyond plain decoding."""
-
-
-def reduction(width: int, height: int, at_most: int | None) -> int:
-    """Return the smallest whole factor f by which an image has at most `at_most` pixels (None: any number).
-
-    The reduced image is the mean of blocks of f x f pixels; blocks at the right and bottom edge may be smaller.
-
-    >>> reduction(1920, 1080, 2**21), reduction(4000, 3000, 2**21)
-    (1, 3)
-    """
-    if at_most is None:
-        return 1
-    factor = max(1, math.isqrt(width * height // at_most))
-    while math.prod(reduced_size(width, height, factor)) > at_most and factor < max(width, height):
-        factor += 1
-    return factor
-
-
-def reduced_size(width: int, height: int, factor: int) -> tuple[int, int]:
-    """Return width and height after a reduction.
-
-    >>> reduced_size(4000, 3000, 3)
-    (1334, 1000)
-    """
-    return -(-width // factor), -(-height // factor)
 
 
 def decode(

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ToolError
-from program.images.crops import whole_pixels
-from program.images.decoding import reduced_size, reduction
+from program.images.refs import reduced_size, reduction, whole_pixels
 from program.images.store import IMAGES, Box, ImageRef
 from program.tools.registry import ToolSpec
 
