@@ -14,7 +14,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from data import distortion_colour as colour
 from data import distortion_filters as filters
 from data import distortion_noise as noise
 from data.kadid import CATEGORIES, DISTORTIONS, level_mean
@@ -24,8 +23,8 @@ __all__ = ("COLOUR_ONLY", "distort", "distortions_for", "generator_for")
 _Function: TypeAlias = Callable[[NDArray[np.float64], float, np.random.Generator], NDArray[np.float64]]
 
 _FUNCTIONS: Mapping[str, _Function] = dict(zip(DISTORTIONS, (
-    filters.gaussian_blur, filters.lens_blur, filters.motion_blur, colour.diffuse_colour, colour.shift_colour,
-    colour.quantize_colour, colour.saturate_hsv, colour.saturate_lab, noise.compress_jpeg2000, noise.compress_jpeg,
+    filters.gaussian_blur, filters.lens_blur, filters.motion_blur, filters.diffuse_colour, filters.shift_colour,
+    filters.quantize_colour, filters.saturate_hsv, filters.saturate_lab, noise.compress_jpeg2000, noise.compress_jpeg,
     noise.white_noise, noise.colour_component_noise, noise.impulse_noise, noise.multiplicative_noise, filters.brighten,
     filters.darken, filters.mean_shift, noise.jitter, noise.move_patches, noise.pixelate, noise.quantize,
     noise.add_colour_blocks, filters.sharpen, filters.change_contrast,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from signatures.schemas import LEVEL_WORDS
+from signatures.schemas import level_of
 
 __all__ = ("LETTERS", "Mode", "level_in_text", "level_probabilities", "softmax")
 
@@ -118,8 +118,9 @@ def _masses(output: Any, levels: Sequence[int]) -> dict[int, float] | None:
         for key in ("quality_probs", "probabilities"):
             if key in output:
                 return _masses(output[key].by_level() if hasattr(output[key], "by_level") else output[key], levels)
-        masses = {level: mass for key, mass in output.items() if (level := _level_of_key(key)) is not None}
-        return {level: _number(mass) for level, mass in masses.items()} or None
+        return {
+            level: _number(mass) for key, mass in output.items() if (level := level_of(str(key))) is not None
+        } or None
     if isinstance(output, list | tuple):
         if len(output) != len(levels):
             raise ValueError(f"{len(output)} level probabilities; {len(levels)} are needed")
@@ -139,15 +140,6 @@ def _normalised(masses: Mapping[int, float], levels: Sequence[int]) -> dict[int,
     if min(abs(total - 1), abs(total / 100 - 1)) > 0.01:
         logger.warning("level probabilities sum to %.3g; renormalised", total)
     return {level: masses.get(level, 0.0) / total for level in levels}
-
-
-def _level_of_key(key: Any) -> int | None:
-    text = str(key).strip().casefold().removeprefix("level").strip(" _-")
-    if text in LEVEL_WORDS:
-        return LEVEL_WORDS.index(text) + 1
-    if len(text) == 1 and text in "12345":
-        return int(text)
-    return LETTERS.index(text.upper()) + 1 if len(text) == 1 and text in "abcde" else None
 
 
 def _number(value: Any) -> float:

@@ -12,7 +12,7 @@ from program.common.errors import ImageError
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
-__all__ = ("as_rgb", "encode_png", "is_transparent", "srgb_conversion", "white_level")
+__all__ = ("as_rgb", "encode_png", "is_transparent", "srgb_conversion")
 
 _BACKGROUND = 255
 """What transparent pixels are laid over: white."""
@@ -26,10 +26,10 @@ def is_transparent(image: "PILImage") -> bool:
     return "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info
 
 
-def as_rgb(image: "PILImage", to_srgb: Conversion, white: float) -> NDArray[np.uint8]:
-    """Return H x W x 3 pixels; `to_srgb` is the image's `srgb_conversion`, `white` its `white_level`."""
-    if image.mode.startswith("I") or image.mode == "F":
-        return _deep_grey(image, white)
+def as_rgb(image: "PILImage", to_srgb: Conversion) -> NDArray[np.uint8]:
+    """Return H x W x 3 pixels; `to_srgb` is the image's `srgb_conversion`."""
+    if image.mode.startswith("I"):
+        return _deep_grey(image)
     if not is_transparent(image):
         if to_srgb is not None:
             image = to_srgb(image if image.mode in {"RGB", "CMYK", "L"} else image.convert("RGB"))
@@ -41,24 +41,10 @@ def as_rgb(image: "PILImage", to_srgb: Conversion, white: float) -> NDArray[np.u
     return ((colours * alpha + _BACKGROUND * (255 - alpha) + 127) // 255).astype(np.uint8)
 
 
-def white_level(image: "PILImage", name: str) -> float:
-    """Return the value of white where grey has more than 8 bits: 65535, or for floats 1, or their maximum if more.
-
-    Raises ImageError for NaN and infinite pixels.
-    """
-    if image.mode != "F":
-        return 65535.0
-    values = np.asarray(image)
-    highest = float(values.max())
-    if not np.isfinite((highest, values.min())).all():
-        raise ImageError(f"image {name!r}: holds NaN or infinite pixels; save it anew with finite ones")
-    return max(highest, 1.0)
-
-
 def srgb_conversion(image: "PILImage") -> Conversion:
     """Return the conversion that the embedded profile asks for; None without one, for sRGB, or when it is unusable."""
     profile = image.info.get("icc_profile")
-    if not profile or image.mode.startswith(("I", "F")):
+    if not profile or image.mode.startswith("I"):
         return None
     from PIL import ImageCms
 
@@ -100,22 +86,19 @@ def encode_png(source: object) -> bytes:
         upright = ImageOps.exif_transpose(source)
         if upright.mode == "I":
             upright = Image.fromarray(np.clip(np.asarray(upright), 0, 65535).astype(np.uint16))
-        elif upright.mode not in _PNG_MODES:
-            white = white_level(upright, f"of mode {upright.mode}")
-            upright = Image.fromarray(as_rgb(upright, srgb_conversion(upright), white))
+        elif upright.mode not in {*_PNG_MODES, "F"}:  # floating-point pixels have no white: saving refuses them
+            upright = Image.fromarray(as_rgb(upright, srgb_conversion(upright)))
         upright.save(buffer, "PNG")
-    except ImageError:
-        raise
     except Exception as error:  # an image opened from a file is decoded only now, and a broken one may fail in any way
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise ImageError(f"image of mode {source.mode}: cannot be read ({reason}); load it whole first") from error
     return buffer.getvalue()
 
 
-def _deep_grey(image: "PILImage", white: float) -> NDArray[np.uint8]:
-    """Read grey of more than 8 bits: 0..white."""
+def _deep_grey(image: "PILImage") -> NDArray[np.uint8]:
+    """Read grey of 16 bits: 0..65535."""
     values = np.asarray(image, dtype=np.float64)
-    grey = np.clip(values / white * 255.0 + 0.5, 0, 255).astype(np.uint8)
+    grey = np.clip(values / 65535.0 * 255.0 + 0.5, 0, 255).astype(np.uint8)
     clear = image.info.get("transparency")
     if isinstance(clear, int):
         grey[values == clear] = _BACKGROUND

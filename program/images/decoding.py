@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ImageError
-from program.images.colours import as_rgb, is_transparent, srgb_conversion, white_level
+from program.images.colours import as_rgb, is_transparent, srgb_conversion
 from program.images.refs import reduced_size, reduction
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def decode(
 
     Memory: the file, 4 bytes for each of its pixels and what is returned. Time: in proportion to the file and its
     pixels. Raises ImageError naming the image when it is truncated, has more than `max_pixels`, is made to take long,
-    holds NaN or infinite pixels or is not an image.
+    holds floating-point pixels or is not an image.
     """
     from PIL import UnidentifiedImageError
 
@@ -90,8 +90,9 @@ def decode(
             raise ImageError(f"image {name!r}: holds over {_MOST_REPEATED} {parts}; save it anew without them")
     try:
         with _opened(data) as image:
-            if image.format not in _SUFFIX_OF_FORMAT:
-                raise ImageError(f"image {name!r}: format {image.format} is not read here; convert it to PNG")
+            if image.format not in _SUFFIX_OF_FORMAT or image.mode == "F":
+                kind = "floating-point pixels" if image.mode == "F" else f"format {image.format}"
+                raise ImageError(f"image {name!r}: {kind} are not read here; convert it to an 8- or 16-bit PNG")
             if image.width * image.height > max_pixels:
                 raise ImageError(
                     f"image {name!r}: {image.width}x{image.height} is over {max_pixels / 1e6:g} megapixels; "
@@ -101,7 +102,7 @@ def decode(
             # How many frames is not asked for: counting them takes minutes in a file made for it.
             several = image.format != "MPO" and getattr(image, "is_animated", False)
             image.load()
-            pixels, width, height, notes = _read(image, name, at_most, area)
+            pixels, width, height, notes = _read(image, at_most, area)
     except UnidentifiedImageError as error:
         raise ImageError(
             f"image {name!r}: not an image that can be read; give a PNG, JPEG, BMP, TIFF, WebP, GIF or PPM"
@@ -137,7 +138,7 @@ def _opened(data: bytes) -> "Iterator[PILImage]":
 
 
 def _read(
-    image: "PILImage", name: str, at_most: int | None, area: _Area | None
+    image: "PILImage", at_most: int | None, area: _Area | None
 ) -> tuple[NDArray[np.uint8], int, int, tuple[str, ...]]:
     orientation = image.getexif().get(_ORIENTATION, 1)
     turned = _UPRIGHT.get(orientation)
@@ -150,7 +151,7 @@ def _read(
         notes.append("transparency laid over white")
     stored = (0, 0, *image.size) if area is None else _stored(area, orientation, width, height)
     factor = reduction(stored[2] - stored[0], stored[3] - stored[1], at_most)
-    pixels = _strips(image, stored, factor, partial(as_rgb, to_srgb=to_srgb, white=white_level(image, name)))
+    pixels = _strips(image, stored, factor, partial(as_rgb, to_srgb=to_srgb))
     if turned is not None:
         pixels = np.ascontiguousarray(turned(pixels))
     return pixels, width, height, tuple(notes)

@@ -102,7 +102,7 @@ class ImageStore:
 
         A path, encoded bytes or a base64 data URI (kept as they are), or a PIL image / H x W x 3 uint8 array
         (stored losslessly as PNG). Raises ImageError naming the image when it is missing,
-        empty, truncated, over `max_pixels`, not finite or not an image.
+        empty, truncated, over `max_pixels`, of floating-point pixels or not an image.
         """
         if isinstance(source, ImageRef):
             self._entry(source.sha256)
