@@ -54,7 +54,10 @@ def table(release: Release) -> Iterator[Sample]:
     rows = read_csv(path) if path.suffix.casefold() == ".csv" else _records(path, "row")
     for number, row in enumerate(rows, start=1):
         row = Row(path, f"row {number}", {"id": f"{number:06d}", **row.cells})
-        yield sample_from_row(release, row, path.parent)
+        sample = sample_from_row(release, row, path.parent)
+        if sample.task == "open" and sample.query is None and release.columns.get("mos", "mos") in row.cells:
+            raise row.error("its score is blank; give it, or remove the row")
+        yield sample
 
 
 def question_type(question: str, options: Mapping[str, str]) -> str:

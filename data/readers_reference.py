@@ -97,11 +97,10 @@ def kadid10k(release: Release) -> Iterator[Sample]:
 
 def live(release: Release) -> Iterator[Sample]:
     """Read LIVE release 2: 29 references, five distortions; realigned DMOS about 0..100, lower is better."""
-    table = release.file("dmos_realigned.mat", "dmos.mat")
-    realigned = table.name == "dmos_realigned.mat"
-    labels = read_mat(table, *(("dmos_new", "orgs", "dmos_std") if realigned else ("dmos", "orgs")))
-    originals, names = labels.pop("orgs"), read_mat(release.file("refnames_all.mat"), "refnames_all")["refnames_all"]
-    scores = labels["dmos_new" if realigned else "dmos"]
+    table = release.file("dmos_realigned.mat")
+    labels = read_mat(table, "dmos_new", "orgs", "dmos_std")
+    scores, originals = labels["dmos_new"], labels.pop("orgs")
+    names = read_mat(release.file("refnames_all.mat"), "refnames_all")["refnames_all"]
     places = [(folder, n) for folder, count in LIVE_FOLDERS for n in range(1, count + 1)]
     if not len(places) == len(names) == len(originals) == len(scores):
         raise DataError(
@@ -118,11 +117,10 @@ def live(release: Release) -> Iterator[Sample]:
             f"{folder}/img{n}",
             folders[folder].find(f"img{n}.bmp"),
             reference=references.find(reference),
-            mos=row.number("dmos_new" if realigned else "dmos"),
-            mos_std=row.number("dmos_std") if realigned else None,
+            mos=row.number("dmos_new"),
+            mos_std=row.number("dmos_std"),
             distortion=LIVE_NAMES.get(folder, folder),
             group=Path(reference).stem.casefold(),
-            metadata={"realigned": realigned},
         )
 
 

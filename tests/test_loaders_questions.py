@@ -167,6 +167,7 @@ def test_of_two_equal_choices_the_letter_decides(root: Path) -> None:
          "row 1: has no column 'score'; it has file, rating"),
         ("image,mos\nimages/a.png,3\n", {"moss": "mos"}, "--columns moss=mos: 'moss' is no field (did you mean 'mos'?"),
         ("image,MOS\nimages/a.png,3\n", {}, "row 1: column 'MOS' is no field; did you mean 'mos'? (--columns mos=MOS)"),
+        ("image,score\nimages/a.png,3\nimages/b.png,\n", {"mos": "score"}, "row 2: its score is blank; give it"),
         ("image,mos\nimages/a.png,3,4\n", {}, "line 2: has other than the header's 2 cells"),
         ("image,mos\nimages/a.png,3\nimages/b.png\n", {}, "line 3: has other than the header's 2 cells"),
         ("image,score\nimages/a.png,85\n", {"mos": "score"},

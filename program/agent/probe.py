@@ -18,7 +18,7 @@ from program.common.backends import ROLES, RoleSettings
 from program.common.errors import ModelError, did_you_mean
 from program.common.redaction import redact
 from program.common.settings import Settings
-from program.fusion.logprobs import tokens_of
+from program.fusion.levels import tokens_of
 from program.images.store import IMAGES
 from program.lms.build import adapter_for, api_key_of, is_embedded
 from program.lms.call import Unquoting

@@ -24,7 +24,7 @@ from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, S
 from program.common.questions import is_chinese, normalise_choice, options_told
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.fitted import FittedFusion
-from program.fusion.logprobs import level_masses, tokens_of
+from program.fusion.levels import level_masses, tokens_of
 from program.fusion.scores import fusion_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import RUNGS, Answer, ask, sharing_calls

@@ -152,18 +152,18 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
 
     level = {0: logging.ERROR, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    for name in ("program", "optimizers", "data"):
-        logging.getLogger(name).setLevel(level)
+    levels = dict.fromkeys(("program", "optimizers", "data"), level)
     # What costs a run, time or comparability is always said: a broken store, a cache that cannot be used, a program
     # that is loaded by force.
     always = ("program.tracking", "optimizers.command", "program.common.cache", "program.evaluation.evaluating")
-    for name in (*always, "program.agent.saving"):
-        logging.getLogger(name).setLevel(min(level, logging.WARNING))
-    # Every repeat to a server that is down; what comes of them is told by who asked.
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR if level > logging.DEBUG else level)
-    for name in ("dspy.evaluate", "dspy.teleprompt"):
+    levels |= dict.fromkeys((*always, "program.agent.saving"), min(level, logging.WARNING))
+    if level > logging.DEBUG:
+        # Every repeat to a server that is down; what comes of them is told by who asked.
+        levels["urllib3.connectionpool"] = logging.ERROR
         # A line for every candidate, between the progress bars.
-        logging.getLogger(name).setLevel(logging.WARNING if level > logging.DEBUG else level)
+        levels |= dict.fromkeys(("dspy.evaluate", "dspy.teleprompt"), logging.WARNING)
+    for name, value in levels.items():
+        logging.getLogger(name).setLevel(value)
     if arguments.seed is not None:
         overrides["seed"] = arguments.seed
     if arguments.no_cache:

@@ -1,7 +1,8 @@
 """All settings in one tree: configs/*.yaml, then a user's file, then the environment, then arguments."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,6 +15,7 @@ from program.common.errors import SettingsError, did_you_mean
 
 __all__ = (
     "RecipeSettings", "RoleSettings", "ServeSettings", "Settings", "ToolSettings", "WireSettings", "load_settings",
+    "variable",
 )  # fmt: skip
 
 
@@ -310,3 +312,17 @@ def _keys_at(section: Any, location: tuple[int | str, ...]) -> list[str]:
         kind = fields[str(part)].annotation if str(part) in fields else section
         section = next((t for t in (kind, *get_args(kind)) if hasattr(t, "model_fields")), kind)
     return list(getattr(section, "model_fields", ()))
+
+
+@contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable that a library reads inside the block, for the whole process."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before

@@ -7,7 +7,6 @@ only where pixels are needed (tools, the embedded backend) or at the wire.
 
 import base64
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -27,8 +26,7 @@ from numpy.typing import NDArray
 
 from program.common.errors import ImageError
 from program.common.files import plain_file
-from program.images.colours import encode_png
-from program.images.decoding import MAX_PIXELS, decode
+from program.images.decoding import MAX_PIXELS, decode, encode_png
 from program.images.refs import HOST, Box, ImageRef, parse_url, reduction, whole_pixels
 
 if TYPE_CHECKING:
@@ -177,12 +175,12 @@ class ImageStore:
     def _add_file(self, path: Path, max_pixels: int) -> ImageRef:
         name = str(path)
         try:
+            place, facts = path.resolve(), path.stat()
+            key = (str(place), facts.st_mtime_ns, facts.st_size)
+            ref = self._files.get(key)
+            if ref is not None and self._use(ref.sha256, place, max_pixels):
+                return ref
             with open(path, "rb", opener=plain_file) as file:
-                facts, place = os.fstat(file.fileno()), path.resolve()
-                key = (str(place), facts.st_mtime_ns, facts.st_size)
-                ref = self._files.get(key)
-                if ref is not None and self._use(ref.sha256, place, max_pixels):
-                    return ref
                 data = file.read()
         except IsADirectoryError as error:
             raise ImageError(f"image {name!r}: is a folder; give an image file") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from program.common.errors import ToolError
-from program.common.variables import variable
+from program.common.settings import variable
 from program.tools.registry import ToolSpec
 from program.tools.weights import HUGGING_FACE, needed_files
 

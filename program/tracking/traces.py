@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from program.common.variables import variable
+from program.common.settings import variable
 
 if TYPE_CHECKING:
     from program.tracking.store import Tracker
