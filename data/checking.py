@@ -7,9 +7,11 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
 
 from data.catalogue import entry_of
 from data.manifest import Sample, manifest_sha256, scan_manifest
@@ -32,8 +34,7 @@ _ORIENTATION, _TURNED = 0x0112, range(5, 9)
 """EXIF: the tag that says how an image is turned, and its values that swap width and height."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """One thing that is wrong; `line` is where in the manifest, None for the whole of it."""
 
     kind: str
@@ -41,8 +42,7 @@ class Problem:
     message: str
 
 
-@dataclass(slots=True)
-class CheckReport:
+class CheckReport(BaseModel):
     """The outcome of a check; clean when `counts` is empty."""
 
     manifest: str
@@ -53,11 +53,11 @@ class CheckReport:
     images: int = 0
     """Distinct image files, references among them."""
     groups: int = 0
-    splits: Counter[str] = field(default_factory=Counter)
-    tasks: Counter[str] = field(default_factory=Counter)
-    counts: Counter[str] = field(default_factory=Counter)
+    splits: Counter[str] = Counter()
+    tasks: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     """Number of problems by kind."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = []
     """The first 20 of each kind."""
 
     @property
@@ -67,8 +67,8 @@ class CheckReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON's types."""
-        facts = {name: getattr(self, name) for name in self.__slots__ if name != "problems"}
-        return {"clean": self.clean, **facts, "problems": [asdict(problem) for problem in self.problems]}
+        problems = [problem._asdict() for problem in self.problems]
+        return {"clean": self.clean, **self.model_dump(), "problems": problems}
 
     def add(self, kind: str, line: int | None, message: str) -> None:
         """Count a problem, and keep it while there are few of its kind."""
@@ -93,7 +93,7 @@ def check_manifest(
     path = Path(path)
     if dataset is not None:
         entry_of(dataset)
-    report = CheckReport(str(path), manifest_sha256(path), dataset, decode)
+    report = CheckReport(manifest=str(path), sha256=manifest_sha256(path), dataset=dataset, decoded=decode)
     names = {
         str(file): None
         for _, sample in scan_manifest(path)

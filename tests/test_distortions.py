@@ -13,8 +13,7 @@ from skimage import color
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from data.distortion_filters import disk_kernel, motion_kernel
-from data.distortion_noise import is_grey
-from data.distortions import COLOUR_ONLY, distort, distortions_for, generator_for
+from data.distortions import COLOUR_ONLY, distort, distortions_for, generator_for, is_grey
 from data.kadid import CATEGORIES, DISTORTIONS, IDENTITIES, LEVELS, level_mean, level_means, severity_of
 from data.photographs import load_photograph
 

@@ -11,7 +11,7 @@ from scipy.io import savemat
 
 from data.catalogue import catalogue, entry_of
 from data.loaders import READERS, load
-from data.readers_reference import KADID10K_DISTORTIONS, LIVE_FOLDERS, PIPAL_CLASSES, TID2013_DISTORTIONS
+from data.readers_scores import KADID10K_DISTORTIONS, LIVE_FOLDERS, PIPAL_CLASSES, TID2013_DISTORTIONS
 from program.common.errors import DataError
 
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from data.distortion_noise import is_grey
-from data.distortions import distort, distortions_for, generator_for
+from data.distortions import distort, distortions_for, generator_for, is_grey
 from data.kadid import CATEGORIES, IDENTITIES, level_mean
 from data.manifest import read_manifest
 from data.photographs import LONGEST_SIDE_PX, PHOTOGRAPHS, load_photograph, photograph_bytes
