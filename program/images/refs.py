@@ -11,14 +11,9 @@ __all__ = ("HOST", "Box", "ImageRef", "parse_url", "reduced_size", "reduction", 
 
 HOST = "https://images.invalid/sha256/"
 MEDIA_TYPES = {
-    ".bmp": "image/bmp",
-    ".gif": "image/gif",
-    ".jpg": "image/jpeg",
-    ".png": "image/png",
-    ".ppm": "image/x-portable-pixmap",
-    ".tif": "image/tiff",
-    ".webp": "image/webp",
-}
+    ".bmp": "image/bmp", ".gif": "image/gif", ".jpg": "image/jpeg", ".png": "image/png",
+    ".ppm": "image/x-portable-pixmap", ".tif": "image/tiff", ".webp": "image/webp",
+}  # fmt: skip
 """Formats that are read, by the suffix used in references."""
 
 Box: TypeAlias = tuple[float, float, float, float]
