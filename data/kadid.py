@@ -25,32 +25,21 @@ __all__ = (
 LEVELS = (1, 2, 3, 4, 5)
 """KADID-10k's distortion levels, in its order (mean shift and contrast change have their mildest in the middle)."""
 
-CATEGORIES: Mapping[str, DistortionCategory | None] = MappingProxyType({
-    "gaussian_blur": "Blurs",
-    "lens_blur": "Blurs",
-    "motion_blur": "Blurs",
-    "color_diffusion": "Color distortions",
-    "color_shift": "Color distortions",
-    "color_quantization": "Color distortions",
-    "color_saturation_1": "Color distortions",
-    "color_saturation_2": "Color distortions",
-    "jpeg2000": "Compression",
-    "jpeg": "Compression",
-    "white_noise": "Noise",
-    "color_component_noise": "Noise",
-    "impulse_noise": "Noise",
-    "multiplicative_noise": "Noise",
-    "brighten": "Brightness change",
-    "darken": "Brightness change",
-    "mean_shift": "Brightness change",
-    "jitter": None,
-    "non_eccentricity_patch": None,
-    "pixelate": None,
-    "quantization": None,
-    "color_block": None,
-    "high_sharpen": "Sharpness",
-    "contrast_change": "Contrast",
-})  # fmt: skip
+_GROUPS: tuple[tuple[DistortionCategory | None, tuple[str, ...]], ...] = (
+    ("Blurs", ("gaussian_blur", "lens_blur", "motion_blur")),
+    ("Color distortions", ("color_diffusion", "color_shift", "color_quantization", "color_saturation_1",
+                           "color_saturation_2")),
+    ("Compression", ("jpeg2000", "jpeg")),
+    ("Noise", ("white_noise", "color_component_noise", "impulse_noise", "multiplicative_noise")),
+    ("Brightness change", ("brighten", "darken", "mean_shift")),
+    (None, ("jitter", "non_eccentricity_patch", "pixelate", "quantization", "color_block")),
+    ("Sharpness", ("high_sharpen",)),
+    ("Contrast", ("contrast_change",)),
+)  # fmt: skip
+
+CATEGORIES: Mapping[str, DistortionCategory | None] = MappingProxyType(
+    {name: category for category, names in _GROUPS for name in names}
+)
 """The agent's category of each distortion that is generated, in KADID-10k's order. KADID-10k's groups are blurs, color
 distortions, compression, noise, brightness change, spatial distortions (jitter to color block), and sharpness and
 contrast, which the agent's vocabulary parts in two; it has no word for the spatial ones, hence None. Its denoise is

@@ -247,8 +247,8 @@ def load_settings(path: Path | None = None, overrides: Mapping[str, Any] | None 
             raise SettingsError(f"settings file {str(chosen)!r}: cannot be read ({error}); check the path") from error
         origin = str(chosen)
         _merge(tree, _read(text, origin))
-    for variable, keys in _ENVIRONMENT.items():
-        if value := os.environ.get(variable):
+    for name, keys in _ENVIRONMENT.items():
+        if value := os.environ.get(name):
             _merge(tree, {keys[0]: {keys[1]: value} if keys[1:] else value})
     _apply_model_environment(tree["models"])
     _merge(tree, overrides or {})
