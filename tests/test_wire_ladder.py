@@ -17,8 +17,8 @@ from program.agent.many import BatchInterrupted
 from program.common.errors import ImageError
 from program.common.settings import load_settings
 from program.evaluation.runner import run_samples
-from program.lms.budget import Budget, BudgetSpent
 from program.lms.call import breaks_off
+from program.lms.limits import Budget, BudgetSpent
 
 KEY = "sk-planted-0123456789abcdef"
 TRANSPORT = ("rate_limit", "rate_limit_bare", "error_500", "error_503", "drop", "truncate")

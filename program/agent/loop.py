@@ -17,7 +17,7 @@ from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutpu
 from program.agent.summarizer import Summarizer
 from program.common.settings import Settings, load_settings
 from program.images.store import Box, ImageRef, ImageSource
-from program.lms.gate import wired
+from program.lms.limits import wired
 from program.lms.metering import metered
 from program.lms.usage import Usage
 from program.tracking import annotate_trace

@@ -20,8 +20,9 @@ from program.common.redaction import redact
 from program.common.settings import Settings
 from program.fusion.logprobs import tokens_of
 from program.images.store import IMAGES
-from program.lms.build import adapter_for, api_key_of, is_embedded
+from program.lms.build import api_key_of
 from program.lms.call import Unquoting
+from program.lms.dspy_private import adapter_for, is_embedded
 from signatures.probe import NameColours
 from signatures.summarizer import ScoreQuality
 

@@ -15,21 +15,15 @@ from dspy.utils.exceptions import LMConfigurationError
 from program.common.backends import SERVER_PROVIDERS, BackendSettings, RoleSettings
 from program.common.cache import use_lm_cache
 from program.common.errors import ModelError
-from program.lms.adapter import KeptAdapter
 from program.lms.dspy_private import LM15Engine
 from program.lms.reference_engine import AsyncReferenceEngine, ReferenceEngine, Service
 from program.lms.transport import ImageTransport
 from program.lms.wire_images import limits_for
 
-__all__ = (
-    "EMBEDDED", "SERVER_KEY", "adapter_for", "api_key_of", "build_lm", "is_embedded", "model_name",
-    "resolves_references", "role_model",
-)  # fmt: skip
+__all__ = ("api_key_of", "build_lm", "model_name", "role_model")
 
 SERVER_KEY = "AGENTICIQA_API_KEY"
 """Environment variable with the key for a server given by `api_base` (a provider's own key never goes there)."""
-EMBEDDED = "perceptual/expert"
-_JSON = KeptAdapter()
 
 
 def model_name(backend: str) -> str:
@@ -197,18 +191,3 @@ def _declared_capabilities(name: str) -> dict[str, Any]:
         "supports_reasoning": plain.supports_reasoning,
         "supported_params": frozenset(plain.supported_params),
     }
-
-
-def resolves_references(lm: dspy.BaseLM | None) -> bool:
-    """Return whether an LM's engine swaps image references for bytes itself."""
-    return bool(getattr(getattr(lm, "engine", None), "resolves_references", False))
-
-
-def adapter_for(lm: dspy.BaseLM | None) -> dspy.Adapter:
-    """Return the adapter an LM is asked through: its engine's own, else the one in DSPy's settings, else JSON."""
-    return getattr(getattr(lm, "engine", None), "adapter", None) or dspy.settings.adapter or _JSON
-
-
-def is_embedded(lm: dspy.BaseLM | None) -> bool:
-    """Return whether an LM is the embedded expert: no network, no price."""
-    return str(getattr(lm, "model", "")).startswith(EMBEDDED)

@@ -13,14 +13,11 @@ from dspy import lm15
 from program.common.backends import ImageLimits
 from program.common.redaction import redact, scrub
 from program.images.store import HOST, IMAGES
-from program.lms.dspy_private import estimated_cost_usd
-from program.lms.metering import note_change
+from program.lms.metering import FeatureRefused, note_change
 from program.lms.transport import ImageTransport, images_by_token, token_for
 from program.lms.wire_images import encoded_image
 
-__all__ = (
-    "AsyncReferenceEngine", "FeatureRefused", "ReferenceEngine", "Service", "cost_usd", "share_refused_features",
-)  # fmt: skip
+__all__ = ("AsyncReferenceEngine", "ReferenceEngine", "Service", "share_refused_features")
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +30,6 @@ _OPTIONAL = {
 """What a request can do without, and the words a refusal names it by."""
 _REFUSAL_STATUSES = (400, 404, 415, 422, 500, 501)
 """What servers answer unknown or unsupported fields with; llama.cpp gives 500 for a schema it cannot use."""
-
-
-class FeatureRefused(Exception):  # noqa: N818 - it says what happened
-    """A service lacks a feature of the request; the same request, sent again, goes without it. Holds the error."""
-
-    def __init__(self, error: lm15.LM15Error) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 @dataclass
@@ -129,12 +118,6 @@ def share_refused_features(lms: Sequence[Any]) -> None:
         service = getattr(getattr(lm, "engine", None), "service", None)
         if isinstance(service, Service):
             service.refused = by_model.setdefault(str(lm.model), service.refused)
-
-
-def cost_usd(engine: Any, request: lm15.Request, response: lm15.Response) -> float | None:
-    """Return what an answer cost by DSPy's price list, which DSPy itself does not apply to engines like these."""
-    provider, model = getattr(getattr(engine, "service", None), "priced_as", None) or (None, request.model)
-    return estimated_cost_usd(response, provider=provider, model=model, request=request)
 
 
 class ReferenceEngine:

@@ -1,4 +1,4 @@
-"""What a model is sent of an image: its original bytes, or a picture that its service takes.
+"""What a model is shown: inputs and demos, and of an image its original bytes, or a picture that its service takes.
 
 A format that a service refuses becomes PNG without loss; an image over its limits is scaled down, as PNG. That is for
 the model's eyes only: tools always measure the original. Whatever was sent is recorded with the answer.
@@ -11,7 +11,9 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
+import dspy
 import numpy as np
 import yaml
 from cachetools import LRUCache
@@ -19,11 +21,13 @@ from numpy.typing import NDArray
 
 from program.common.backends import ImageLimits
 from program.common.errors import ImageError
-from program.images.store import IMAGES, ImageRef
+from program.images.store import HOST, IMAGES, ImageRef
+from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER
 from program.lms.metering import note_image
 from program.lms.usage import WireImage
 
-__all__ = ("EncodedImage", "encoded_image", "limits_for")
+__all__ = ("EncodedImage", "clean", "encoded_image", "inline", "inline_demo", "is_complete", "limits_for",
+           "with_references")  # fmt: skip
 
 CACHE_MB = 24
 """Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
@@ -34,6 +38,50 @@ _FORMATS = {
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MARGIN = 0.95
 """A scaled picture that is still too large is scaled again, this much below what its size calls for."""
+
+
+def clean(value: Any) -> Any:
+    """Return an input as it may be sent: references for images, text without DSPy's image marker."""
+    if isinstance(value, ImageRef):
+        return dspy.Image(value.url)
+    if isinstance(value, str):
+        # DSPy expands this marker to an image even inside plain text: a question must not be able to fetch one.
+        return value.replace(CUSTOM_TYPE_START_IDENTIFIER, "")
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(name): clean(item) for name, item in value.items()}
+    return value
+
+
+def is_complete(demo: Any, signature: type[dspy.Signature]) -> bool:
+    """Return whether a demo answers every output and shows an image wherever the question does."""
+    images = [n for n in signature.input_fields if n in {"image", "reference"}]
+    return all(demo.get(name) is not None for name in [*signature.output_fields, *images])
+
+
+def inline(value: Any, limits: ImageLimits) -> Any:
+    """Return an input with the images themselves in place of references, for a model that knows none."""
+    if isinstance(value, list):
+        return [inline(item, limits) for item in value]
+    if isinstance(value, dict):
+        return {name: inline(item, limits) for name, item in value.items()}
+    url = value if isinstance(value, str) else getattr(value, "url", None)
+    if isinstance(url, str) and url.startswith(HOST):
+        return dspy.Image(encoded_image(IMAGES.find(url), limits).data_uri)
+    return value
+
+
+def inline_demo(demo: Any, limits: ImageLimits) -> dict[str, Any]:
+    """Return a demo with its images themselves."""
+    return {name: inline(value, limits) if name in {"image", "reference"} else value for name, value in demo.items()}
+
+
+def with_references(demo: Any) -> Any:
+    """Return a demo with references in place of images that are given as data URIs."""
+    urls = {name: getattr(demo.get(name), "url", demo.get(name)) for name in ("image", "reference")}
+    given = {name: url for name, url in urls.items() if isinstance(url, str) and url.startswith("data:")}
+    return {**demo, **{name: dspy.Image(IMAGES.add(url).url) for name, url in given.items()}} if given else demo
 
 
 @dataclass(frozen=True, slots=True)
