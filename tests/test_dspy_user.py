@@ -18,7 +18,7 @@ from dspy.adapters.baml_adapter import BAMLAdapter
 from PIL import Image
 
 from program import AgenticIQA, Assessment, load
-from program.agent.many import FailedSample
+from program.agent.module import FailedSample
 from program.agent.saving import save
 from program.common.errors import ImageError, InputError, ModelError
 from program.expert.engine import MODEL, make_perceptual_lm

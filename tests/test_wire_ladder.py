@@ -13,7 +13,7 @@ from PIL import Image
 
 from data.manifest import Sample
 from program.agent.loop import AgenticIQA
-from program.agent.many import BatchInterrupted
+from program.agent.module import BatchInterrupted
 from program.common.errors import ImageError
 from program.common.settings import load_settings
 from program.evaluation.runner import run_samples

@@ -4,40 +4,45 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import dspy
 
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog
 from program.images.store import IMAGES, Box, ImageRef
-from program.lms.ask import Answer, ask
+from program.lms.ask import ask
 from program.lms.metering import stage
 from program.tools.registry import Mode, ToolSpec
 from signatures.executor import AnalyseDistortions, DetectDistortions, DiagnoseDistortions, LocateRegions, SelectTools
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionFinding, Plan, RegionDistortions
 
-__all__ = ("OVERALL", "Executor", "View")
+__all__ = ("OVERALL", "Executor")
 
 logger = logging.getLogger(__name__)
 
 OVERALL = "Overall"
 """What a tool measures in a region where no distortion was found or named."""
 
+_LOST = "was asked for and gave no score"
+
 _DETECTED = {"distortion_set": [{"region": GLOBAL, "distortions": ["Blurs"]}]}
-_FINDING = {"region": GLOBAL, "type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}
+_FINDINGS = [{"region": GLOBAL, "type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]
 _CHOSEN = {"selected_tools": [{"region": GLOBAL, "distortion": "Blurs", "tool": "PSNR"}]}
 _LOCATED = {"region_boxes": [{"region": "vehicle", "x0": 0.1, "y0": 0.2, "x1": 0.6, "y1": 0.9}]}
 
 
-@dataclass(frozen=True)
-class View:
+class _View(NamedTuple):
     """What the model looks at in one question: an image (or a region's crop) and the regions it stands for."""
 
     image: ImageRef
     reference: ImageRef | None
     regions: tuple[str, ...]
     is_crop: bool = False
+
+    def inputs(self, query: str, **others: Any) -> dict[str, Any]:
+        """Return the inputs of a question about it."""
+        return {"image": self.image, "reference": self.reference, "query": query, **others}
 
 
 @dataclass
@@ -46,10 +51,6 @@ class _Evidence:
     distortions: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     failed_steps: list[str] = field(default_factory=list)
-
-    def failed(self, step: str, answer: Answer[Any]) -> None:
-        self.notes.append(f"{step} failed: {answer.errors[-1]}")
-        self.failed_steps.append(step)
 
 
 class Executor(dspy.Module):
@@ -99,6 +100,7 @@ class Executor(dspy.Module):
                 scores, logs = self._measurements(chosen, image, reference, boxes, avoid)
             if logs and not scores:
                 evidence.failed_steps.append("tools")
+            evidence.notes += _lost_tools(plan, logs, state.executor_evidence)
         return ExecutorOutput(
             distortion_set=evidence.distortions or None,
             distortion_analysis=evidence.findings or None,
@@ -110,20 +112,24 @@ class Executor(dspy.Module):
             failed_steps=evidence.failed_steps,
         )
 
+    def tool_names(self, reference: ImageRef | None, avoid: Sequence[str] = ()) -> list[str]:
+        """Return the tools that are ready for an image, those that compare with a reference first."""
+        modes: tuple[Mode, ...] = ("NR",) if reference is None else ("FR", "NR")
+        return [spec.name for mode in modes for spec in self.resources.runner.ready(mode) if spec.name not in avoid]
+
     def _boxes(self, plan: Plan, state: AssessmentState, image: ImageRef) -> dict[str, Box]:
         """Return the known boxes of the plan's regions, in pixels; the model is asked for those nobody gave."""
         boxes = {r: box for r, box in (state.regions or {}).items() if r in plan.query_scope}
         missing = [region for region in plan.query_scope if region != GLOBAL and region not in boxes]
         if missing:
             inputs = {"image": image, "query": state.query, "regions": missing}
-            answer = ask(self.locate, inputs, lm=self._lm, check=lambda p: p.region_boxes, example=_LOCATED)
-            for found in answer.value or []:
-                if found.region in missing:
-                    width, height = image.width, image.height
-                    boxes[found.region] = (found.x0 * width, found.y0 * height, found.x1 * width, found.y1 * height)
+            width, height = image.width, image.height
+            for place in self._ask(self.locate, inputs, _LOCATED) or ():
+                if place.region in missing:
+                    boxes[place.region] = (place.x0 * width, place.y0 * height, place.x1 * width, place.y1 * height)
         return boxes
 
-    def _diagnose(self, plan: Plan, query: str, views: Sequence[View], evidence: _Evidence) -> None:
+    def _diagnose(self, plan: Plan, query: str, views: Sequence[_View], evidence: _Evidence) -> None:
         named: dict[str, list[str]] = {r.region: list(r.distortions) for r in plan.distortions}
         for view in views:
             asked = {region: named[region] for region in view.regions if region in named}
@@ -140,35 +146,28 @@ class Executor(dspy.Module):
                 self._analyse(view, query, asked, evidence)
             evidence.distortions |= asked
 
-    def _detected(self, view: View, query: str, evidence: _Evidence) -> dict[str, list[str]]:
-        answer = ask(
-            self.detect, _inputs(view, query, regions=list(view.regions)),
-            lm=self._lm, check=lambda p: p.distortion_set, example=_DETECTED,
-        )  # fmt: skip
-        if answer.value is None:
-            evidence.failed("detection", answer)
+    def _detected(self, view: _View, query: str, evidence: _Evidence) -> dict[str, list[str]]:
+        inputs = view.inputs(query, regions=list(view.regions))
+        sets = self._ask(self.detect, inputs, _DETECTED, evidence, "detection")
+        if sets is None:
             return {}
         return {
             region: list(dict.fromkeys(name for entry in entries for name in entry.distortions))
-            for region, entries in _by_region(view, answer.value, evidence).items()
+            for region, entries in _by_region(view, sets, evidence).items()
         }
 
-    def _analyse(self, view: View, query: str, asked: dict[str, list[str]], evidence: _Evidence) -> None:
+    def _analyse(self, view: _View, query: str, asked: dict[str, list[str]], evidence: _Evidence) -> None:
         listed = json.dumps(asked, ensure_ascii=False) if asked else None
         if self.resources.settings.assessment.diagnosis == "separate" and listed:
-            answer = ask(
-                self.analyse, _inputs(view, query, distortion_set=listed),
-                lm=self._lm, check=lambda p: p.distortion_analysis, example={"distortion_analysis": [_FINDING]},
-            )  # fmt: skip
+            predictor, inputs = self.analyse, view.inputs(query, distortion_set=listed)
+            example = {"distortion_analysis": _FINDINGS}
         else:
-            answer = ask(
-                self.diagnose, _inputs(view, query, regions=list(view.regions), distortion_set=listed),
-                lm=self._lm, check=lambda p: p.findings, example={"findings": [_FINDING]},
-            )  # fmt: skip
-        if answer.value is None:
-            evidence.failed("analysis", answer)
+            predictor, inputs = self.diagnose, view.inputs(query, regions=list(view.regions), distortion_set=listed)
+            example = {"findings": _FINDINGS}
+        answer = self._ask(predictor, inputs, example, evidence, "analysis")
+        if answer is None:
             return
-        for region, entries in _by_region(view, answer.value, evidence).items():
+        for region, entries in _by_region(view, answer, evidence).items():
             evidence.findings[region] = [
                 Finding(type=f.type, severity=f.severity, explanation=f.explanation.strip()) for f in entries
             ]
@@ -184,12 +183,14 @@ class Executor(dspy.Module):
         A tool that the user named measures the whole image where no region can be.
         """
         regions = [r for r in plan.query_scope if r == GLOBAL or r in boxes]
-        ready = [spec for spec in self.resources.runner.ready(_mode(plan)) if spec.name not in avoid]
+        mode: Mode = "FR" if plan.reference_mode == "Full-Reference" else "NR"
+        ready = [spec for spec in self.resources.runner.ready(mode) if spec.name not in avoid]
         if plan.required_tools and plan.tool_execute:
             named = self._stand_ins(plan.required_tools, ready, avoid, evidence)
             if named and not regions:
                 evidence.notes.append(f"the whole image is measured with {', '.join(named)} instead")
-            return {region: self._named(named) for region in regions or [GLOBAL] if named}
+            labels = {OVERALL if len(named) == 1 else f"{OVERALL} ({tool})": tool for tool in named}
+            return {region: dict(labels) for region in regions or [GLOBAL] if labels}
         if not (plan.tool_selection or (boxes and plan.distortion_analysis)) or not regions:
             return {}
         if not ready:
@@ -197,10 +198,8 @@ class Executor(dspy.Module):
             return {}
         wanted = {region: _ordered(evidence.distortions.get(region, [])) for region in regions}
         inputs = {"distortion_set": json.dumps(wanted, ensure_ascii=False), "tools": _tool_list(ready)}
-        answer = ask(self.select_tools, inputs, lm=self._lm, check=lambda p: p.selected_tools, example=_CHOSEN)
-        if answer.value is None:
-            evidence.failed("tool selection", answer)
-        picked = {(c.region, c.distortion): c.tool for c in answer.value or []}
+        choices = self._ask(self.select_tools, inputs, _CHOSEN, evidence, "tool selection") or ()
+        picked = {(c.region, c.distortion): c.tool for c in choices}
         return {
             region: {
                 distortion: self._checked(picked.get((region, distortion)), distortion, ready, evidence)
@@ -233,11 +232,6 @@ class Executor(dspy.Module):
                 tools.append(self.resources.registry.best(None, others).name)
                 evidence.notes.append(f"tool {tool!r}: failed on this image; {tools[-1]} measures instead")
         return tools
-
-    def _named(self, tools: Sequence[str]) -> dict[str, str]:
-        if len(tools) == 1:
-            return {OVERALL: tools[0]}
-        return {f"{OVERALL} ({tool})": tool for tool in tools}
 
     def _measurements(
         self,
@@ -272,39 +266,46 @@ class Executor(dspy.Module):
         category = distortion if distortion in DISTORTION_CATEGORIES else None
         return self.resources.registry.best(category, others).name if others else None
 
-    @property
-    def _lm(self) -> dspy.BaseLM:
-        return self.resources.lm("executor")
+    def _ask(
+        self,
+        predictor: dspy.Predict,
+        inputs: Mapping[str, Any],
+        example: Mapping[str, Any],
+        evidence: _Evidence | None = None,
+        step: str = "",
+    ) -> Any:
+        """Return what a model answers in the one field of an example; None, and a failed step, for no usable answer."""
+        (name,) = example
+        answer = ask(predictor, inputs, lm=self.resources.lm("executor"), check=lambda p: p[name], example=example)
+        if answer.value is None and evidence is not None:
+            evidence.notes.append(f"{step} failed: {answer.errors[-1]}")
+            evidence.failed_steps.append(step)
+        return answer.value
 
 
-def _views(scope: Sequence[str], boxes: Mapping[str, Box], image: ImageRef, reference: ImageRef | None) -> list[View]:
+def _lost_tools(plan: Plan, logs: Sequence[ToolLog], earlier: ExecutorOutput | None) -> list[str]:
+    """Return a note for each tool that the user named and that gave no score; a later plan may leave such a one out."""
+    notes = [note for note in (earlier.notes if earlier else ()) if _LOST in note]
+    lost = [log for log in logs if log.error and log.tool in plan.required_tools]
+    notes += [f"tool {log.tool!r} {_LOST} ({str(log.error).removeprefix(f'tool {log.tool!r}: ')})" for log in lost]
+    return list(dict.fromkeys(notes))
+
+
+def _views(scope: Sequence[str], boxes: Mapping[str, Box], image: ImageRef, reference: ImageRef | None) -> list[_View]:
     """Return one view per boxed region (its crop) and one of the whole image for all the others."""
-    views = []
     whole = tuple(region for region in scope if region not in boxes)
-    if whole:
-        views.append(View(image, reference, whole))
-    views += [
-        View(IMAGES.cropped(image, boxes[region]), _cropped_reference(reference, image, boxes[region]), (region,), True)
-        for region in scope
-        if region in boxes
-    ]
+    views = [_View(image, reference, whole)] if whole else []
+    for region in scope:
+        if box := boxes.get(region):
+            cropped = IMAGES.cropped(reference, box) if reference else None
+            views.append(_View(IMAGES.cropped(image, box), cropped, (region,), is_crop=True))
     return views
-
-
-def _cropped_reference(reference: ImageRef | None, image: ImageRef, box: Box) -> ImageRef | None:
-    if reference is None or (reference.width, reference.height) != (image.width, image.height):
-        return None
-    return IMAGES.cropped(reference, box)
-
-
-def _inputs(view: View, query: str, **others: Any) -> dict[str, Any]:
-    return {"image": view.image, "reference": view.reference, "query": query, **others}
 
 
 _Entry = TypeVar("_Entry", DistortionFinding, RegionDistortions)
 
 
-def _by_region(view: View, answered: Sequence[_Entry], evidence: _Evidence) -> dict[str, list[_Entry]]:
+def _by_region(view: _View, answered: Sequence[_Entry], evidence: _Evidence) -> dict[str, list[_Entry]]:
     """Return what was answered by the region that it names; a name that is none of the view's is noted, not moved.
 
     No answer at all is "nothing" for every region; otherwise a region that nothing was said of is left out.
@@ -335,21 +336,6 @@ def _ordered(distortions: Sequence[str]) -> list[str]:
     return [category for category in DISTORTION_CATEGORIES if category in distortions]
 
 
-def _mode(plan: Plan) -> Mode:
-    return "FR" if plan.reference_mode == "Full-Reference" else "NR"
-
-
 def _tool_list(ready: Sequence[ToolSpec]) -> str:
-    return json.dumps(
-        [
-            {
-                "name": s.name,
-                "mode": s.mode,
-                "description": s.description,
-                "strengths": s.strengths,
-                "general": s.general,
-            }
-            for s in ready
-        ],
-        ensure_ascii=False,
-    )
+    fields = ("name", "mode", "description", "strengths", "general")
+    return json.dumps([{field: getattr(spec, field) for field in fields} for spec in ready], ensure_ascii=False)

@@ -79,6 +79,11 @@ class ExecutorOutput(Record):
         """Whether no stage gave anything to rest an answer on."""
         return not self.distortion_analysis and not self.quality_scores
 
+    @property
+    def replaceable_tools(self) -> list[str]:
+        """The tools that failed and have a stand-in: without them the same plan is another question."""
+        return list(dict.fromkeys(log.tool for log in self.tool_logs if log.error and log.alternative))
+
 
 class SummarizerOutput(Record):
     """The Summarizer's answer. `final_answer` is a float on 1..5 for scoring, a letter or text otherwise."""
