@@ -1,6 +1,7 @@
 """AgenticIQA: plan, gather evidence, answer; and plan again when the evidence falls short."""
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 
 import dspy
@@ -67,7 +68,8 @@ class AgenticIQA(ProgramModule):
         usage.tool_failures = sum(log.error is not None for log in logs)
         usage.replans = state.iteration_count
         assessment = Assessment(**dict(result), state=state, usage=usage)
-        annotate_trace(_facts(assessment))
+        if "mlflow" in sys.modules:  # else nobody traces
+            annotate_trace(_facts(assessment))
         return assessment
 
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:

@@ -20,8 +20,8 @@ from program.common.errors import ImageError, InputError
 from program.common.settings import Settings, load_settings
 from program.fusion.fitted import FIELDS, FittedFusion
 from program.images.store import HOST, IMAGES, parse_url
+from program.lms.call import with_references
 from program.lms.dspy_private import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER, is_embedded
-from program.lms.wire_images import with_references
 from program.tracking.models import SCHEME, fetch
 
 __all__ = ("check_folder", "load", "program_from", "program_sha256", "save", "schema_sha256")

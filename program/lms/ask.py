@@ -21,7 +21,17 @@ from pydantic import BaseModel, ValidationError
 
 from program.common.errors import InputError
 from program.common.pool import single_flight
-from program.lms.call import CallAllowance, Question, encodable, is_unusable, one_line, put
+from program.lms.call import (
+    CallAllowance,
+    Question,
+    clean,
+    encodable,
+    is_complete,
+    is_unusable,
+    one_line,
+    put,
+    with_references,
+)
 from program.lms.dspy_private import (
     adapter_for,
     cached,
@@ -32,7 +42,7 @@ from program.lms.dspy_private import (
 )
 from program.lms.limits import wire_settings
 from program.lms.metering import book_kept_answer
-from program.lms.wire_images import clean, inline, inline_demo, is_complete, limits_for, with_references
+from program.lms.wire_images import inline, inline_demo, limits_for
 
 __all__ = ("RUNGS", "Answer", "ask", "sharing_calls")
 

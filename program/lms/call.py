@@ -15,11 +15,15 @@ from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, i
 
 from program.common.errors import InputError
 from program.common.redaction import keys_among, scrub
-from program.lms.dspy_private import adapter_for, is_embedded, retry_after_s
+from program.images.store import IMAGES, ImageRef
+from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER, adapter_for, is_embedded, retry_after_s
 from program.lms.limits import gate_of, wire_settings
 from program.lms.metering import ModelCall
 
-__all__ = ("CallAllowance", "Question", "Unquoting", "breaks_off", "encodable", "is_unusable", "one_line", "put")
+__all__ = (
+    "CallAllowance", "Question", "Unquoting", "breaks_off", "clean", "encodable", "is_complete", "is_unusable",
+    "one_line", "put", "with_references",
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -172,6 +176,33 @@ def one_line(text: str) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ... ({len(text) - MAX_TEXT} characters left out)"
+
+
+def clean(value: Any) -> Any:
+    """Return an input as it may be sent: references for images, text without DSPy's image marker."""
+    if isinstance(value, ImageRef):
+        return dspy.Image(value.url)
+    if isinstance(value, str):
+        # DSPy expands this marker to an image even inside plain text: a question must not be able to fetch one.
+        return value.replace(CUSTOM_TYPE_START_IDENTIFIER, "")
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(name): clean(item) for name, item in value.items()}
+    return value
+
+
+def is_complete(demo: Any, signature: type[dspy.Signature]) -> bool:
+    """Return whether a demo answers every output and shows an image wherever the question does."""
+    images = [n for n in signature.input_fields if n in {"image", "reference"}]
+    return all(demo.get(name) is not None for name in [*signature.output_fields, *images])
+
+
+def with_references(demo: Any) -> Any:
+    """Return a demo with references in place of images that are given as data URIs."""
+    urls = {name: getattr(demo.get(name), "url", demo.get(name)) for name in ("image", "reference")}
+    given = {name: url for name, url in urls.items() if isinstance(url, str) and url.startswith("data:")}
+    return {**demo, **{name: dspy.Image(IMAGES.add(url).url) for name, url in given.items()}} if given else demo
 
 
 class Unquoting(BaseCallback):

@@ -236,7 +236,7 @@ class ModelCall:
         if self._whole_call is not None:
             self._read(entry, self._whole_call)
         if self._keeps_history:
-            _remember(self._lm, {**entry, "messages": without_image_bytes(entry.get("messages"))})
+            _remember(self._lm, entry)
 
     def _read(self, entry: Mapping[str, Any], receipt: _Receipt) -> None:
         """Fill in the receipt of a whole call; DSPy notes no tokens for what its cache answered."""
@@ -250,7 +250,7 @@ class ModelCall:
 
 
 def _remember(lm: dspy.BaseLM, entry: dict[str, Any]) -> None:
-    """Add a call to DSPy's histories; of a user's own LM they keep as many as DSPy's settings say."""
+    """Add a call to DSPy's histories, without the images that a user's own LM was sent inline."""
     if resolves_references(lm):
         _WHOLE.append(entry)
         while len(_WHOLE) > KEPT:
@@ -259,4 +259,6 @@ def _remember(lm: dspy.BaseLM, entry: dict[str, Any]) -> None:
             oldest.update(
                 messages=[{"role": "user", "content": _LEFT_OUT}], outputs=[_LEFT_OUT], response=None, kwargs={}
             )
+    else:
+        entry = {**entry, "messages": without_image_bytes(entry.get("messages"))}
     lm.update_history(entry)

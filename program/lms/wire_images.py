@@ -1,4 +1,4 @@
-"""What a model is shown: inputs and demos, and of an image its original bytes, or a picture that its service takes.
+"""What a model is sent of an image: its original bytes, or a picture that its service takes.
 
 A format that a service refuses becomes PNG without loss; an image over its limits is scaled down, as PNG. That is for
 the model's eyes only: tools always measure the original. Whatever was sent is recorded with the answer.
@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 from program.common.backends import ImageLimits
 from program.common.errors import ImageError
 from program.images.store import HOST, IMAGES, ImageRef
-from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER
 from program.lms.metering import note_image
 from program.lms.usage import WireImage
 
-__all__ = ("EncodedImage", "clean", "encoded_image", "inline", "inline_demo", "is_complete", "limits_for",
-           "with_references")  # fmt: skip
+__all__ = ("EncodedImage", "encoded_image", "inline", "inline_demo", "limits_for")
 
 CACHE_MB = 24
 """Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
@@ -38,26 +36,6 @@ _FORMATS = {
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MARGIN = 0.95
 """A scaled picture that is still too large is scaled again, this much below what its size calls for."""
-
-
-def clean(value: Any) -> Any:
-    """Return an input as it may be sent: references for images, text without DSPy's image marker."""
-    if isinstance(value, ImageRef):
-        return dspy.Image(value.url)
-    if isinstance(value, str):
-        # DSPy expands this marker to an image even inside plain text: a question must not be able to fetch one.
-        return value.replace(CUSTOM_TYPE_START_IDENTIFIER, "")
-    if isinstance(value, list):
-        return [clean(item) for item in value]
-    if isinstance(value, dict):
-        return {clean(name): clean(item) for name, item in value.items()}
-    return value
-
-
-def is_complete(demo: Any, signature: type[dspy.Signature]) -> bool:
-    """Return whether a demo answers every output and shows an image wherever the question does."""
-    images = [n for n in signature.input_fields if n in {"image", "reference"}]
-    return all(demo.get(name) is not None for name in [*signature.output_fields, *images])
 
 
 def inline(value: Any, limits: ImageLimits) -> Any:
@@ -75,13 +53,6 @@ def inline(value: Any, limits: ImageLimits) -> Any:
 def inline_demo(demo: Any, limits: ImageLimits) -> dict[str, Any]:
     """Return a demo with its images themselves."""
     return {name: inline(value, limits) if name in {"image", "reference"} else value for name, value in demo.items()}
-
-
-def with_references(demo: Any) -> Any:
-    """Return a demo with references in place of images that are given as data URIs."""
-    urls = {name: getattr(demo.get(name), "url", demo.get(name)) for name in ("image", "reference")}
-    given = {name: url for name, url in urls.items() if isinstance(url, str) and url.startswith("data:")}
-    return {**demo, **{name: dspy.Image(IMAGES.add(url).url) for name, url in given.items()}} if given else demo
 
 
 @dataclass(frozen=True, slots=True)
