@@ -186,13 +186,15 @@ def _climbed(
 ) -> Answer[T]:
     errors: list[str] = []
     raw = ""
-    for number, rung in enumerate(RUNGS):
+    hint = "\n\nReturn ONLY valid JSON."
+    longer_hint = f"{hint} An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
+    for rung, addition in zip(RUNGS, ("", hint, longer_hint), strict=True):
         if question.calls.left == 0:
             break
         # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
-        adapter = _asking_once(dspy.settings.adapter) if number == 0 else None
-        if number > 0:
-            asked = signature.with_instructions(signature.instructions + _hint(number, example))
+        adapter = None if addition else _asking_once(dspy.settings.adapter)
+        if addition:
+            asked = signature.with_instructions(signature.instructions + addition)
         elif adapter is not None and adapter_for(question.lm) is dspy.settings.adapter:
             asked = question.predictor.signature  # with the absent inputs: `dspy.Refine` knows a predictor by it
         else:
@@ -217,7 +219,8 @@ def _climbed(
             # Log-probabilities may be what cannot be read; the words alone will do.
             question.config = {k: v for k, v in question.config.items() if k not in {"logprobs", "top_logprobs"}}
             errors.append(one_line(str(error)))
-        logger.warning("%s: the %s gave no usable answer: %s", _name(asked), rung, errors[-1])
+        fields = ", ".join(signature.output_fields)
+        logger.warning("question for %s: the %s gave no usable answer: %s", fields, rung, errors[-1])
     return Answer(None, None, raw, tuple(errors))
 
 
@@ -251,13 +254,6 @@ def _without(signature: type[dspy.Signature], absent: tuple[str, ...]) -> type[d
     return signature
 
 
-def _hint(number: int, example: Mapping[str, Any]) -> str:
-    hint = "\n\nReturn ONLY valid JSON."
-    if number == 1:
-        return hint
-    return f"{hint} An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
-
-
 def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> str:
     fields = {name: prediction.get(name) for name in signature.output_fields}
     return json.dumps(
@@ -271,10 +267,6 @@ def _log_prompt(
     if logger.isEnabledFor(logging.DEBUG):
         messages = adapter_for(lm).format(signature, demos, inputs)
         logger.debug("prompt (%s, %d demos): %s", rung, len(demos), json.dumps(messages, ensure_ascii=False))
-
-
-def _name(signature: type[dspy.Signature]) -> str:
-    return f"question for {', '.join(signature.output_fields)}"
 
 
 def _reason(error: AdapterParseError) -> str:

@@ -185,9 +185,4 @@ def _route(name: str) -> Any | None:
 def _declared_capabilities(name: str) -> dict[str, Any]:
     """Return what DSPy knows of a hosted model."""
     plain = dspy.LM(name)
-    return {
-        "supports_response_schema": plain.supports_response_schema,
-        "supports_function_calling": plain.supports_function_calling,
-        "supports_reasoning": plain.supports_reasoning,
-        "supported_params": frozenset(plain.supported_params),
-    }
+    return {capability: getattr(plain, capability) for capability in _SERVER_CAPABILITIES}

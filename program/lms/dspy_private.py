@@ -11,6 +11,7 @@ import threading
 from collections.abc import Hashable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
@@ -95,18 +96,12 @@ def _text_of(field: Any, value: Any) -> str:
     return str(format_field_value(field, value))
 
 
-class _Capable:
-    supported_params = frozenset({"response_format"})
-
-    def __init__(self, *, schema: bool) -> None:
-        self.supports_response_schema = schema
-
-
 @functools.lru_cache(maxsize=256)
 def _response_format(signature: type[dspy.Signature], *, schema: bool) -> Any:
     """Return the format that DSPy's adapter chooses, a schema as it goes on the wire; None asks for no format."""
     options: dict[str, Any] = {}
-    _PLAIN._prepare_response_format(_Capable(schema=schema), options, signature)
+    model = SimpleNamespace(supported_params={"response_format"}, supports_response_schema=schema)
+    _PLAIN._prepare_response_format(model, options, signature)
     form: Any = options.get("response_format")
     if not (isinstance(form, type) and issubclass(form, BaseModel)):
         return form

@@ -128,10 +128,7 @@ class ReferenceEngine:
     def __init__(self, inner: Any, service: Service) -> None:
         self.inner = inner
         self.service = service
-        self.supports_response_schema = service.capabilities["supports_response_schema"]
-        self.supports_function_calling = service.capabilities["supports_function_calling"]
-        self.supports_reasoning = service.capabilities["supports_reasoning"]
-        self.supported_params = service.capabilities["supported_params"]
+        vars(self).update(service.capabilities)  # DSPy looks for them here
 
     @property
     def transport(self) -> ImageTransport | None:
