@@ -120,7 +120,7 @@ def _called(lm: dspy.LM, title: str) -> list[Check]:
 
 
 def _features(lm: dspy.LM, title: str, answer: dspy.Prediction) -> list[Check]:
-    refusals: Mapping[str, str] = getattr(getattr(lm.engine, "service", None), "refused", {})
+    refusals: Mapping[str, str] = getattr(lm.engine, "refused", {})
     takes_schema = lm.supports_response_schema and "response_format" in lm.supported_params
     gap = refusals.get("response_format") or ("" if takes_schema else "not known of this model")
     schema = Check(f"{title}: structured output", "ok", "takes a JSON schema")

@@ -2,9 +2,9 @@
 
 import logging
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from program.agent.query import QueryType
 from program.images.store import Box
@@ -110,7 +110,7 @@ class SummarizerOutput(Record):
     )
 
     final_answer: str | float
-    quality_reasoning: str = Field(min_length=1)
+    quality_reasoning: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     need_replan: bool = False
     replan_reason: str | None = None
     unresolved_gap: str | None = None
@@ -154,11 +154,6 @@ class SummarizerOutput(Record):
         if not (math.isfinite(value) and 1 <= value <= 5):
             raise ValueError(f"final_answer {value!r}: a score must lie in [1, 5]")
         return float(value)
-
-    @field_validator("quality_reasoning", mode="before")
-    @classmethod
-    def _trimmed_reasoning(cls, value: Any) -> Any:
-        return value.strip() if isinstance(value, str) else value
 
     @model_validator(mode="before")
     @classmethod

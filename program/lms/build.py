@@ -16,8 +16,7 @@ from program.common.backends import SERVER_PROVIDERS, BackendSettings, RoleSetti
 from program.common.cache import use_lm_cache
 from program.common.errors import ModelError
 from program.lms.dspy_private import LM15Engine
-from program.lms.reference_engine import AsyncReferenceEngine, ReferenceEngine, Service
-from program.lms.transport import ImageTransport
+from program.lms.reference_engine import AsyncReferenceEngine, ImageTransport, ReferenceEngine
 from program.lms.wire_images import limits_for
 
 __all__ = ("api_key_of", "build_lm", "model_name", "role_model")
@@ -55,12 +54,11 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     if connection is None:
         _check_provider(role.backend, name)
         return dspy.LM(name, **_allowed(name, options), **({"api_key": key} if key else {}))
-    service = Service(
-        capabilities=_with_entry(connection.capabilities, entry), limits=images, wire_model=connection.wire_model,
-        priced_as=connection.priced_as, title=role.backend, address=api_base,
+    engine = ReferenceEngine(
+        LM15Engine(connection.config), _with_entry(connection.capabilities, entry), images, connection.wire_model,
+        connection.priced_as, title=role.backend, address=api_base,
         secrets={entry.key_env or SERVER_KEY: key} if key else {},
     )  # fmt: skip
-    engine = ReferenceEngine(LM15Engine(connection.config), service)
     return dspy.LM(
         connection.lm_name, engine=engine, async_engine=AsyncReferenceEngine(engine), **_allowed(name, options)
     )
