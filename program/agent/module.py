@@ -169,6 +169,6 @@ def _arguments(sample: Any) -> dict[str, Any]:
     if isinstance(sample, Mapping):
         return dict(sample)
     if hasattr(sample, "image") and not hasattr(sample, "mode"):  # a PIL image has a mode and is the image itself
-        known = {name: getattr(sample, name, None) for name in _ARGUMENTS}
-        return {name: value for name, value in known.items() if value is not None}
+        values = {name: getattr(sample, name, None) for name in _ARGUMENTS}
+        return {name: value for name, value in values.items() if value is not None}
     return {"image": sample}

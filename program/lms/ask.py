@@ -43,6 +43,7 @@ from program.lms.dspy_private import (
 from program.lms.limits import wire_settings
 from program.lms.metering import book_kept_answer
 from program.lms.wire_images import inline, inline_demo, limits_for
+from program.tracking.traces import without_image_bytes
 
 __all__ = ("RUNGS", "Answer", "ask", "sharing_calls")
 
@@ -96,25 +97,23 @@ def ask(
     present = {name: clean(value) for name, value in inputs.items() if value is not None}
     signature = _without(predictor.signature, tuple(name for name in inputs if name not in present))
     demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
-    shown = (demos, present)
+    allowance = _SHARED.get() or CallAllowance(wire_settings().attempts)
+    question = Question(predictor, demos, present, model, dict(config or {}), None, allowance)
     if not resolves_references(model):
         limits = limits_for(str(model.model))
-        present = {name: inline(value, limits) for name, value in present.items()}
-        demos = [inline_demo(demo, limits) for demo in demos]
-    question = Question(
-        predictor, demos, present, model, dict(config or {}), None if present is shown[1] else shown[1],
-        _SHARED.get() or CallAllowance(wire_settings().attempts),
-    )  # fmt: skip
+        question.traced_inputs = present
+        question.inputs = {name: inline(value, limits) for name, value in present.items()}
+        question.demos = [inline_demo(demo, limits) for demo in demos]
     key = _key(question, signature)
     if key is None:
-        return _climbed(question, signature, shown, check, example)
+        return _climbed(question, signature, check, example)
     answer = _recalled(key, question, check)
     if answer is not None:
         return answer
     with single_flight(key):  # another thread may be asking the same: its answer will do
         answer = _recalled(key, question, check)
         if answer is None:
-            answer = _climbed(question, signature, shown, check, example)
+            answer = _climbed(question, signature, check, example)
             if answer.prediction is not None and answer.rung == RUNGS[0]:
                 fields = {name: answer.prediction[name] for name in signature.output_fields}
                 put_in_cache(key, fields, question.lm)
@@ -180,7 +179,6 @@ def _is_watched(question: Question) -> bool:
 def _climbed(
     question: Question,
     signature: type[dspy.Signature],
-    shown: tuple[list[Any], dict[str, Any]],
     check: Callable[[dspy.Prediction], T],
     example: Mapping[str, Any],
 ) -> Answer[T]:
@@ -194,16 +192,16 @@ def _climbed(
         # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
         adapter = None if addition else _asking_once(dspy.settings.adapter)
         if addition:
-            asked = signature.with_instructions(signature.instructions + addition)
+            wording = signature.with_instructions(signature.instructions + addition)
         elif adapter is not None and adapter_for(question.lm) is dspy.settings.adapter:
-            asked = question.predictor.signature  # with the absent inputs: `dspy.Refine` knows a predictor by it
+            wording = question.predictor.signature  # with the absent inputs: `dspy.Refine` knows a predictor by it
         else:
-            asked = signature
+            wording = signature
         try:
             with dspy.context(adapter=adapter):
-                _log_prompt(rung, asked, *shown, question.lm)
-                prediction = put(question, asked)
-            raw = _raw_text(prediction, asked)
+                _log_prompt(rung, wording, question)
+                prediction = put(question, wording)
+            raw = _raw_text(prediction, wording)
             logger.debug("response (%s): %s", rung, raw[:_LOGGED_CHARS])
             return Answer(check(prediction), rung, raw, tuple(errors), prediction)
         except AdapterParseError as error:
@@ -261,12 +259,11 @@ def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> s
     )
 
 
-def _log_prompt(
-    rung: str, signature: type[dspy.Signature], demos: list[Any], inputs: dict[str, Any], lm: dspy.BaseLM
-) -> None:
+def _log_prompt(rung: str, signature: type[dspy.Signature], question: Question) -> None:
     if logger.isEnabledFor(logging.DEBUG):
-        messages = adapter_for(lm).format(signature, demos, inputs)
-        logger.debug("prompt (%s, %d demos): %s", rung, len(demos), json.dumps(messages, ensure_ascii=False))
+        inputs = question.traced_inputs or question.inputs
+        messages = without_image_bytes(adapter_for(question.lm).format(signature, question.demos, inputs))
+        logger.debug("prompt (%s, %d demos): %s", rung, len(question.demos), json.dumps(messages, ensure_ascii=False))
 
 
 def _reason(error: AdapterParseError) -> str:

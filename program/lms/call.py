@@ -201,8 +201,8 @@ def is_complete(demo: Any, signature: type[dspy.Signature]) -> bool:
 def with_references(demo: Any) -> Any:
     """Return a demo with references in place of images that are given as data URIs."""
     urls = {name: getattr(demo.get(name), "url", demo.get(name)) for name in ("image", "reference")}
-    given = {name: url for name, url in urls.items() if isinstance(url, str) and url.startswith("data:")}
-    return {**demo, **{name: dspy.Image(IMAGES.add(url).url) for name, url in given.items()}} if given else demo
+    inlined = {name: url for name, url in urls.items() if isinstance(url, str) and url.startswith("data:")}
+    return {**demo, **{name: dspy.Image(IMAGES.add(url).url) for name, url in inlined.items()}} if inlined else demo
 
 
 class Unquoting(BaseCallback):

@@ -83,10 +83,10 @@ def book(*, cached: bool, input_tokens: int = 0, output_tokens: int = 0, cost_us
     if usage is None:
         return
     name = _STAGE.get()
-    kept: list[Usage | StageUsage] = [usage]
+    entries: list[Usage | StageUsage] = [usage]
     if name is not None:
-        kept.append(usage.stages.setdefault(name, StageUsage()))
-    for entry in kept:
+        entries.append(usage.stages.setdefault(name, StageUsage()))
+    for entry in entries:
         entry.lm_calls += 1
         entry.lm_cache_hits += cached
         entry.input_tokens += input_tokens
