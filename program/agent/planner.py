@@ -17,7 +17,7 @@ from signatures.planner import PlanAssessment
 from signatures.rules import steps
 from signatures.schemas import GLOBAL, Plan
 
-__all__ = ("PlanReading", "Planner", "apply_rules", "rule_plan")
+__all__ = ("Planner", "apply_rules", "rule_plan")
 
 logger = logging.getLogger(__name__)
 

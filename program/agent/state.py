@@ -17,7 +17,6 @@ __all__ = (
     "ExecutorOutput",
     "Finding",
     "ReplanEntry",
-    "Status",
     "SummarizerOutput",
     "ToolLog",
 )

@@ -31,7 +31,7 @@ from program.lms.ask import RUNGS, Answer, ask, sharing_calls
 from program.lms.metering import stage
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
 
-__all__ = ("PARSING_FAILED", "UNDETERMINED", "Summarizer")
+__all__ = ("Summarizer",)
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from program.images.store import HOST, IMAGES, ImageRef
 from program.lms.metering import note_image
 from program.lms.usage import WireImage
 
-__all__ = ("EncodedImage", "encoded_image", "inline", "inline_demo", "limits_for")
+__all__ = ("encoded_image", "inline", "inline_demo", "limits_for")
 
 CACHE_MB = 24
 """Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
