@@ -15,7 +15,7 @@ from optimizers.compiling import Compile
 from optimizers.job import Job
 from optimizers.report import Compiled, log_compile, show, spread
 from program.common.errors import InputError
-from program.lms.budget import Budget
+from program.lms.limits import Budget
 from program.tracking import RunHandle, Tracker, experiment_name
 
 if TYPE_CHECKING:

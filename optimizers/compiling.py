@@ -30,7 +30,7 @@ from program.evaluation.figures import compare, summarize
 from program.evaluation.record import EvaluationRecord
 from program.evaluation.report.page import render
 from program.evaluation.runner import OtherAnswers, run_samples
-from program.lms.budget import BudgetSpent
+from program.lms.limits import BudgetSpent
 
 __all__ = ("Compile", "Compiled", "compile_program")
 

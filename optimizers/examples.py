@@ -19,7 +19,7 @@ from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.common.pool import in_order
 from program.images.store import IMAGES
-from program.lms.budget import BudgetSpent
+from program.lms.limits import BudgetSpent
 
 __all__ = ("ExampleSet", "choose_samples", "gather", "to_example")
 

@@ -24,7 +24,7 @@ from program.common.errors import InputError, did_you_mean
 from program.common.settings import RecipeSettings, RoleSettings, Settings
 from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.record import Dataset
-from program.lms.build import resolves_references
+from program.lms.dspy_private import resolves_references
 
 __all__ = ("Job", "prepared")
 

@@ -5,8 +5,8 @@ from typing import Any
 import dspy
 
 from optimizers.student import SearchStopped
-from program.lms.budget import BudgetSpent
-from program.lms.model_call import ModelCall
+from program.lms.limits import BudgetSpent
+from program.lms.metering import ModelCall
 
 __all__ = ("metered_lm",)
 

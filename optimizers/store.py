@@ -26,7 +26,7 @@ from program.agent.state import AssessmentState
 from program.common.cache import PlainCache
 from program.evaluation.evaluating import context_of
 from program.evaluation.rows import Row
-from program.lms.build import is_embedded
+from program.lms.dspy_private import is_embedded
 
 __all__ = ("Questions", "Store", "code_sha256")
 

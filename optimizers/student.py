@@ -17,8 +17,7 @@ from program.agent.resources import Role
 from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.images.store import IMAGES
-from program.lms.budget import BudgetSpent
-from program.lms.gate import wired
+from program.lms.limits import BudgetSpent, wired
 from program.lms.metering import metered
 
 __all__ = ("ROLES", "Gathered", "Replayed", "SearchStopped", "Student", "inputs_key", "role_of", "taught_predictors")

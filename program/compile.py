@@ -59,7 +59,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     from optimizers.command import check_folders, check_request, compile_tracked, seed_compiles
     from optimizers.job import prepared
     from optimizers.plan import call_plan
-    from program.lms.budget import budget_from
+    from program.lms.limits import budget_from
 
     named, repeat = arguments.out is not None, arguments.repeat
     check_request(register=arguments.register, repeat=repeat, resume=arguments.resume, named=named)
@@ -79,9 +79,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     table = None if arguments.json else Console(soft_wrap=True)
     with seed_compiles(job, repeat, console=console) as compiles:
         console.print("\n".join(plan.lines()), highlight=False)
-        done = compile_tracked(
-            job, compiles, register=arguments.register, console=table, budget=budget_from(arguments)
-        )
+        done = compile_tracked(job, compiles, register=arguments.register, console=table, budget=budget_from(arguments))
     if table is None:
         _write({**done.summary(), "plan": plan.to_json()})
     else:

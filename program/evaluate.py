@@ -47,7 +47,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from program.evaluation.evaluating import evaluate, samples_of
     from program.evaluation.report.page import check_report_folder, write_report
     from program.evaluation.report.publishing import log_evaluation, show
-    from program.lms.budget import budget_from
+    from program.lms.limits import budget_from
     from program.tracking import Tracker, experiment_name, traced
 
     settings = settings_from(arguments)

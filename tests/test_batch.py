@@ -25,7 +25,7 @@ from program.batch.rows import BatchRow, safe_cell, write_rows
 from program.batch.running import Question, judge, judge_into
 from program.common.errors import InputError
 from program.images.store import IMAGES
-from program.lms.budget import BudgetSpent
+from program.lms.limits import BudgetSpent
 
 ROOT = Path(__file__).resolve().parents[1]
 

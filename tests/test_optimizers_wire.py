@@ -20,7 +20,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.saving import save
 from program.common.settings import load_settings
 from program.compile import main
-from program.lms.budget import Budget
+from program.lms.limits import Budget
 from program.service.columns import interface
 from program.tracking import Tracker
 from program.tracking.models import promote, register

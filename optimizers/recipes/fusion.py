@@ -31,7 +31,7 @@ from program.evaluation.metrics import plcc, rmse, srcc
 from program.fusion import ScoreFusion
 from program.fusion.fitted import FittedFusion
 from program.images.store import IMAGES
-from program.lms.budget import BudgetSpent
+from program.lms.limits import BudgetSpent
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from program.tools.registry import ToolRegistry
 from signatures.planner import PlanAssessment
 from signatures.schemas import GLOBAL, Plan, steps
 
-__all__ = ("PlanReading", "Planner", "apply_rules", "rule_plan")
+__all__ = ("Planner", "apply_rules", "rule_plan")
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +45,7 @@ class Planner(dspy.Module):
         self.resources = resources
         self.plan = dspy.Predict(PlanAssessment)
 
-    def forward(
-        self, state: AssessmentState, tool_names: Sequence[str], feedback: str | None = None
-    ) -> PlanReading:
+    def forward(self, state: AssessmentState, tool_names: Sequence[str], feedback: str | None = None) -> PlanReading:
         """Return the plan, what the rules changed in the model's answer, and why that could not be used."""
         has_reference = state.reference_path is not None
         boxes = list(state.regions or {})

@@ -17,7 +17,7 @@ from program.common.errors import ImageError, InputError
 from program.common.pool import completed
 from program.common.progress import progress as progress_bar
 from program.images.store import IMAGES
-from program.lms.budget import BudgetSpent
+from program.lms.limits import BudgetSpent
 
 __all__ = ("Question", "judge", "judge_into")
 

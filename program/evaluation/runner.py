@@ -22,7 +22,7 @@ from program.evaluation.progress import RunningFacts
 from program.evaluation.record import Dataset, EvaluationRecord
 from program.evaluation.rows import Cost, Row
 from program.images.store import IMAGES
-from program.lms.budget import BudgetSpent
+from program.lms.limits import BudgetSpent
 
 __all__ = ("OtherAnswers", "run_sample", "run_samples")
 

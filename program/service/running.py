@@ -97,7 +97,7 @@ def _warm_up(program: "AgenticIQA") -> None:
     import numpy as np
 
     from program.images.store import IMAGES
-    from program.lms.build import EMBEDDED
+    from program.lms.dspy_private import EMBEDDED
 
     roles = program.resources.settings.models
     if not all(role.backend.startswith(EMBEDDED) for role in (roles.planner, roles.executor, roles.summarizer)):
