@@ -79,9 +79,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     table = None if arguments.json else Console(soft_wrap=True)
     with seed_compiles(job, repeat, console=console) as compiles:
         console.print("\n".join(plan.lines()), highlight=False)
-        done = compile_tracked(
-            job, compiles, register=arguments.register, console=table, budget=budget_from(arguments)
-        )
+        done = compile_tracked(job, compiles, register=arguments.register, console=table, budget=budget_from(arguments))
     if table is None:
         _write({**done.summary(), "plan": plan.to_json()})
     else:

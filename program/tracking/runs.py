@@ -24,18 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ("RunHandle", "reason")
 
-_MAX_PARAM = 5000
-"""MLflow refuses values of more than 6000 characters."""
-
-_BATCH = 100
-"""MLflow refuses more params in one request."""
-
-_MAX_DIGEST = 36
-"""MLflow refuses longer digests of datasets."""
-
-_PARENT_TAG = "mlflow.parentRunId"
-
-_Action = Callable[["MlflowClient", str], object]
+_MAX_PARAM, _BATCH, _MAX_DIGEST = 5000, 100, 36
+"""MLflow refuses values of more than 6000 characters, more params in one request, and longer digests of datasets."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +44,7 @@ class RunHandle:
         self._broken = False
         self._id = ""
         if parent is not None:
-            tags = {**tags, _PARENT_TAG: parent._id}
+            tags = {**tags, "mlflow.parentRunId": parent._id}
 
         def create(_client: "MlflowClient", _run_id: str) -> None:
             self._id = store.create_run(name, tags)
@@ -67,9 +57,16 @@ class RunHandle:
         return None if self._root._broken else self._id
 
     @property
-    def ui_hint(self) -> str:
-        """The command that opens the store in a browser, or the server's address."""
-        return self._store.ui_hint
+    def where(self) -> str:
+        """The run's id and how to look at it; empty where the store broke."""
+        return f"{self.run_id}  ({self._store.where})" if self.run_id else ""
+
+    def show(self) -> None:
+        """Print where the run is, if it is whole."""
+        from rich.console import Console
+
+        if self.where:
+            Console(soft_wrap=True).print(f"MLflow run  {self.where}", highlight=False)
 
     @contextlib.contextmanager
     def nested(self, name: str, tags: Mapping[str, str] | None = None) -> "Iterator[RunHandle]":
@@ -147,13 +144,13 @@ class RunHandle:
         """Log a text as the file `name`."""
         self._write(lambda client, run_id: client.log_text(run_id, text, name))
 
-    def log_file(self, path: Path, folder: str | None = None) -> None:
-        """Log a copy of one file, under `folder` among the artifacts."""
-        self._write(lambda client, run_id: client.log_artifact(run_id, str(path), folder))
+    def log_file(self, path: Path) -> None:
+        """Log a copy of one file."""
+        self._write(lambda client, run_id: client.log_artifact(run_id, str(path)))
 
-    def log_folder(self, path: Path, folder: str | None = None) -> None:
-        """Log a copy of a folder's content, under `folder` (default: its own name)."""
-        self._write(lambda client, run_id: client.log_artifacts(run_id, str(path), folder or path.name))
+    def log_folder(self, path: Path, folder: str) -> None:
+        """Log a copy of a folder's content, under `folder`."""
+        self._write(lambda client, run_id: client.log_artifacts(run_id, str(path), folder))
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags, overwriting those of the same name."""
@@ -171,7 +168,7 @@ class RunHandle:
             with contextlib.suppress(Exception):  # border: as below; the next Tracker marks it otherwise
                 self._store.client.set_terminated(self._id, "FAILED")
 
-    def _write(self, action: _Action) -> None:
+    def _write(self, action: Callable[["MlflowClient", str], object]) -> None:
         root = self._root
         if root._broken:
             return

@@ -19,7 +19,7 @@ from program.evaluation.report.tables import baseline_tables, figures_table
 from program.tracking import RunHandle, Tracker
 
 __all__ = (
-    "Logged", "log_calibration", "log_evaluation", "log_figures", "log_origin", "record_costs", "record_figures",
+    "log_calibration", "log_evaluation", "log_figures", "log_origin", "record_costs", "record_figures",
     "show",
 )  # fmt: skip
 
@@ -29,26 +29,12 @@ _MAX_TABLE_ROWS = 20_000
 _FAILURES_SHOWN = 5
 
 
-class Logged:
-    """Where an evaluation's MLflow run is found."""
-
-    def __init__(self, run: RunHandle, runs_url: str) -> None:
-        self.run_id = run.run_id
-        """None where the store broke."""
-        self._hint = f"{run.run_id}  ({run.ui_hint}, then {runs_url})"
-
-    def show(self) -> None:
-        """Print where the run is, if it is whole."""
-        if self.run_id:
-            Console(soft_wrap=True).print(f"MLflow run  {self._hint}", highlight=False)
-
-
 def log_evaluation(
     record: EvaluationRecord,
     tracker: Tracker,
     samples: Iterable[Sample],
     page: Path | None = None,
-) -> Logged:
+) -> RunHandle:
     """Log params, every figure with its interval, the samples' table, the charts and the report as one MLflow run.
 
     `page` is the report where it was written already; else one is made from `samples` for the run alone.
@@ -66,7 +52,7 @@ def log_evaluation(
             run.log_plot(plot, plot_name)
         run.log_json(record.summary(), "record")
         run.log_text(page.read_text("utf-8") if page else render(record, samples, plots), "report.html")
-    return Logged(run, tracker.runs_url)
+    return run
 
 
 def log_calibration(
@@ -75,7 +61,7 @@ def log_calibration(
     datasets: Sequence[tuple[str, str, str]],
     result: Mapping[str, Any],
     out: Path,
-) -> Logged:
+) -> RunHandle:
     """Log a calibration (or measured strengths) with the datasets (name, hash, split) it was fitted on, as one run."""
     names = " + ".join(name for name, _, _ in datasets)
     with tracker.run(f"calibrate on {names}", {"command": "calibrate"}, result=f"the result is in {str(out)!r}") as run:
@@ -88,7 +74,7 @@ def log_calibration(
             run.log_metrics({f"{tool}_{key}": float(value) for key, value in known.items()})
         run.log_json(result, "result")
         run.log_file(out)
-    return Logged(run, tracker.runs_url)
+    return run
 
 
 def log_origin(run: RunHandle, record: EvaluationRecord, context: str) -> None:
