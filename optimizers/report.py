@@ -14,8 +14,9 @@ from optimizers.selection import Verdict
 from program.agent.loop import AgenticIQA
 from program.evaluation.intervals import Figure
 from program.evaluation.record import Baseline, EvaluationRecord
-from program.evaluation.report.comparison import comparison_table, scatter_plot
+from program.evaluation.report.charts import scatter_plot
 from program.evaluation.report.publishing import log_figures, log_origin, record_costs, record_figures
+from program.evaluation.report.tables import comparison_table
 from program.images.store import parse_url
 from program.tracking import RunHandle
 

@@ -25,7 +25,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.state import AssessmentState
 from program.common.cache import PlainCache
 from program.evaluation.evaluating import context_of
-from program.evaluation.rows import Row
+from program.evaluation.record import Row
 from program.lms.build import is_embedded
 
 __all__ = ("Questions", "Store", "code_sha256")

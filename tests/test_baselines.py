@@ -15,8 +15,8 @@ from program.evaluation.answers import expected_level
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import summarize
 from program.evaluation.intervals import interval, paired_difference
+from program.evaluation.record import Row
 from program.evaluation.report.tables import baseline_tables, figures_table
-from program.evaluation.rows import Row
 from program.fusion import ScoreFusion
 from program.fusion.fitted import FittedFusion
 

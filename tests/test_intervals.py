@@ -43,7 +43,7 @@ def test_counted_calibration_equals_repeated_answers():
 def test_an_interval_says_that_the_logistic_did_not_converge(monkeypatch):
     x, y = _scores(0, 30)
     assert interval("plcc_logistic5", x, y, resamples=20).method == "bootstrap over images"
-    monkeypatch.setattr("program.evaluation.logistic._MAX_CALLS", 2)
+    monkeypatch.setattr("program.evaluation.metrics._MAX_CALLS", 2)
     note = "; a line instead of the logistic, which did not converge"
     assert interval("plcc_logistic5", x, y, resamples=20).method.endswith(note)
     assert interval("plcc", x, y, resamples=20).method == "bootstrap over images"

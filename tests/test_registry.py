@@ -24,8 +24,7 @@ from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.evaluation.figures import summarize
 from program.evaluation.intervals import Figure
-from program.evaluation.record import EvaluationRecord
-from program.evaluation.rows import Row
+from program.evaluation.record import EvaluationRecord, Row
 from program.tracking import Tracker
 from program.tracking.models import CHAMPION, check_name, fetch, find_champion
 

@@ -26,8 +26,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.errors import InputError
 from program.common.pool import in_order
-from program.evaluation.logistic import fit_logistic
-from program.evaluation.metrics import plcc, rmse, srcc
+from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
 from program.fusion import ScoreFusion
 from program.fusion.fitted import FittedFusion
 from program.images.store import IMAGES

@@ -10,8 +10,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.evaluation.figures import compare, figure_of
-from program.evaluation.record import Baseline, EvaluationRecord
-from program.evaluation.rows import Cost, Row
+from program.evaluation.record import Baseline, Cost, EvaluationRecord, Row
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES
 from program.lms.metering import metered

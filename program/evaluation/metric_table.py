@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.evaluation import metrics
-from program.evaluation.logistic import Parameters, fit_logistic
-from program.evaluation.metrics import Values, paired_arrays
+from program.evaluation.metrics import Parameters, Values, fit_logistic, paired_arrays
 from program.evaluation.resampling import Resampler, mean_of, pearson, right_order, root_mean_square, spearman, tau
 
 __all__ = ("METRICS", "Metric", "PartOf", "headline")

@@ -1,9 +1,12 @@
 """Run a program over samples in parallel: every sample ends as a row, failed ones too."""
 
 import hashlib
+import heapq
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,22 +15,20 @@ from pydantic import JsonValue
 from data.manifest import Sample
 from program.agent.query import DEFAULT_QUERY
 from program.common.errors import InputError
+from program.common.linelog import ResumeLog
 from program.common.pool import completed
 from program.common.progress import progress as progress_bar
 from program.evaluation.answers import answer_fields, one_line
-from program.evaluation.checkpoint import Checkpoint, open_checkpoint
 from program.evaluation.figures import summarize
-from program.evaluation.misses import Misses
-from program.evaluation.progress import RunningFacts
-from program.evaluation.record import Dataset, EvaluationRecord
-from program.evaluation.rows import Cost, Row
+from program.evaluation.record import SCHEMA_VERSION, WORST, Cost, Dataset, EvaluationRecord, Row
 from program.images.store import IMAGES
 from program.lms.budget import BudgetSpent
 
-__all__ = ("OtherAnswers", "run_sample", "run_samples")
+__all__ = ("Misses", "OtherAnswers", "run_sample", "run_samples")
 
 logger = logging.getLogger(__name__)
 
+_MEND = "name another file with --checkpoint, or another cache folder (AGENTICIQA_CACHE_DIR)"
 
 OtherAnswers: TypeAlias = Callable[[Sample, Any], tuple[dict[str, float | str], Cost]]
 """Takes a sample and the program's Assessment (None where it failed), returns other answers by name; never raises."""
@@ -65,24 +66,26 @@ def run_samples(
     dataset, context = dataset or Dataset(), dict(context or {})
     started = time.perf_counter()
     rows: dict[int, Row] = {}
-    misses, facts = Misses(), RunningFacts()
+    misses, failed = Misses(), 0
     total = len(samples) if isinstance(samples, Sized) else None
 
-    def finish(place: int, row: Row, *, fresh: bool) -> None:
+    def finish(place: int, row: Row) -> None:
+        nonlocal failed
         rows[place] = misses.trimmed(row)
-        if fresh:
-            saved.append(rows[place])
-        advance(facts=facts.add(rows[place], fresh=fresh))
+        failed += row.status == "failed"
+        advance(facts=f"{failed} failed" if failed else "")
 
+    header = {"checkpoint": "evaluation", "schema_version": SCHEMA_VERSION, **dataset.model_dump(mode="json")}
     with (
-        open_checkpoint(checkpoint, dataset, context, resume=resume) as saved,
+        _checkpoint(checkpoint, {**header, "context": context}, resume=resume) as (saved, save),
         progress_bar(label, total, shown=progress) as advance,
     ):
-        unfinished = _unfinished(samples, saved, lambda place, row: finish(place, row, fresh=False))
+        unfinished = _unfinished(samples, saved, finish)
         try:
             work = completed(lambda todo: run_sample(program, todo[1], others), unfinished, workers=workers)
             for (place, _), row in work:
-                finish(place, row, fresh=True)
+                finish(place, row)
+                save(rows[place])
         except BudgetSpent as error:
             hint = f"; {len(rows)} samples are finished and kept, resume to go on" if checkpoint else ""
             raise BudgetSpent(f"{error}{hint}") from error
@@ -154,8 +157,49 @@ def _group(sample: Sample) -> str:
     return sample.group or "image-" + hashlib.sha256(str(sample.reference or sample.image).encode()).hexdigest()[:12]
 
 
+class Misses:
+    """Tells, row by row, whether it is among the worst so far; of n rows in random order about 12 ln n are."""
+
+    def __init__(self) -> None:
+        self._heaps: dict[str, list[tuple[float, str]]] = {}
+
+    def trimmed(self, row: Row) -> Row:
+        """Return the row, without its notes unless it is among the worst of its task so far."""
+        size, heap = row.miss, self._heaps.setdefault(row.task, [])
+        if size is not None and len(heap) < WORST:
+            heapq.heappush(heap, (size, row.id))
+            return row
+        if size is not None and heapq.heappushpop(heap, (size, row.id)) != (size, row.id):
+            return row
+        return row.model_copy(update={"notes": None})
+
+
+@contextmanager
+def _checkpoint(
+    path: Path | None, header: Mapping[str, Any], *, resume: bool
+) -> Iterator[tuple[dict[str, Row], Callable[[Row], None]]]:
+    """Yield the rows that an earlier run finished, by id, and what writes those of this one; one run at a time.
+
+    Without `resume` an older file is kept beside the new one as `<name>.previous`, unless another run still writes it.
+    Raises InputError for a file that cannot be written, or that belongs to another run.
+    """
+    if path is None:
+        yield {}, lambda row: None
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"checkpoint {str(path)!r}: cannot be written ({error.strerror}); {_MEND}") from error
+    if not resume:
+        with ResumeLog(path, header, mend=_MEND) as log:  # moved only by who holds its lock
+            if not log.empty:
+                os.replace(path, path.with_name(f"{path.name}.previous"))
+    with ResumeLog(path, header, mend=_MEND) as log:
+        yield {row.id: row for row in log.read(Row.model_validate_json)}, lambda row: log.append(row.line())
+
+
 def _unfinished(
-    samples: Iterable[Sample], saved: Checkpoint, take: Callable[[int, Row], None]
+    samples: Iterable[Sample], saved: dict[str, Row], take: Callable[[int, Row], None]
 ) -> Iterator[tuple[int, Sample]]:
     """Yield the samples still to run with their places; finished ones are taken from the checkpoint."""
     ids: set[str] = set()
@@ -163,7 +207,7 @@ def _unfinished(
         if sample.id in ids:
             raise InputError(f"sample {sample.id!r} occurs twice; give every sample its own id")
         ids.add(sample.id)
-        row = saved.pop(sample.id)
+        row = saved.pop(sample.id, None)
         if row is None:
             yield place, sample
         elif (row.task, row.truth) != (sample.task, _truth(sample)):

@@ -1,4 +1,4 @@
-"""The figures of one evaluation: how predictions lie to human scores, and where they go wrong."""
+"""The figures of evaluations: how predictions lie to human scores, and where they go wrong."""
 
 import base64
 import io
@@ -13,17 +13,19 @@ from matplotlib.figure import Figure as Plot
 from numpy.typing import NDArray
 
 from program.evaluation.intervals import Figure
-from program.evaluation.logistic import fit_logistic
-from program.evaluation.record import EvaluationRecord, Part
+from program.evaluation.record import Details, EvaluationRecord, Part, Row
+from program.evaluation.report.tables import heading
 
-__all__ = ("charts", "plain", "svg_url")
+__all__ = ("charts", "plain", "scatter_plot", "svg_url")
 
 BLUE, ORANGE, INK, FAINT, SOFT = "#3b6fd4", "#e08a1e", "#1f2933", "#e3e8ee", "#6b7785"
 
+_COLOURS = (
+    "#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0", "#9c6b4e", "#ff8ab7", "#9498a0", "#17becf",
+)  # fmt: skip
 _TITLE: dict[str, Any] = {"loc": "left", "fontsize": 11, "fontweight": "bold", "color": INK, "pad": 10}
 
-_MAX_POINTS = 3000
-_MAX_BARS = 30
+_MAX_POINTS, _MAX_BARS = 1500, 30
 _LEVELS = {"1": "1 bad", "2": "2 poor", "3": "3 fair", "4": "4 good", "5": "5 excellent"}
 
 
@@ -32,7 +34,7 @@ def charts(record: EvaluationRecord) -> dict[str, Plot]:
     plots: dict[str, Plot] = {}
     details = record.details
     if record.srcc is not None and record.srcc.n:
-        plots["scatter"] = _scatter(record)
+        plots["scatter"] = scatter_plot({"program": record})
     if details is None:
         return plots
     if len(details.by_distortion) > 1:
@@ -40,7 +42,7 @@ def charts(record: EvaluationRecord) -> dict[str, Plot]:
     if details.by_level:
         plots["by_level"] = _levels(details.by_level)
     if details.calibration_bins:
-        plots["calibration"] = _calibration(record)
+        plots["calibration"] = _calibration(details)
     if details.by_question_type:
         plots["by_question_type"] = _bars(details.by_question_type, "accuracy", "Accuracy by question type", (0, 1))
     if details.confusion:
@@ -63,31 +65,68 @@ def plain(text: str) -> str:
     return short.encode("latin-1", "replace").decode("latin-1").replace("$", r"\$")
 
 
-def _scatter(record: EvaluationRecord) -> Plot:
-    pairs = [(r.predicted, r.truth) for r in record.rows if r.task == "scoring" and r.counts]
-    predicted, truth = np.array(pairs, dtype=float).T
-    plot, axis = _canvas(5.6, 5.2)
-    low, high = min(1.0, truth.min()) - 0.1, max(5.0, truth.max()) + 0.1
-    axis.set(xlim=(0.9, 5.1), ylim=(low, high), xticks=range(1, 6), yticks=range(1, 6), aspect="equal")
-    axis.grid(color=FAINT, linewidth=0.8)
-    axis.plot([1, 5], [1, 5], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="perfect agreement", zorder=2)
-    step = max(1, -(-predicted.size // _MAX_POINTS))
-    shown = slice(None, None, step)
-    size = 30 if predicted.size <= 300 else 12
-    axis.scatter(
-        predicted[shown], truth[shown], s=size, color=BLUE, alpha=0.55, linewidths=0, zorder=3,
-        rasterized=predicted.size > _MAX_POINTS // 2,
-    )  # fmt: skip
-    fit = fit_logistic(truth, predicted, 4)
-    along = np.linspace(predicted.min(), predicted.max(), 200)
-    label = "4-parameter logistic" if fit.converged else "line (the logistic did not converge)"
-    axis.plot(along, fit(along), color=ORANGE, linewidth=2.2, label=label, zorder=4)
-    some = f", every {step}th shown" if step > 1 else ""
-    axis.set_xlabel("predicted score")
-    axis.set_ylabel("human score")
-    axis.set_title(f"Predicted and human score (n = {predicted.size}{some})", **_TITLE)
-    axis.legend(frameon=False, loc="upper left", fontsize=9)
+def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
+    """Return human score (x) against predicted score (y), one panel per record, both on 1..5.
+
+    `records` maps a panel's title ("uncompiled") to its record. Points are coloured by distortion where there are
+    at most ten, else by photograph, else alike. Dashed: perfect agreement; solid: a straight-line fit.
+    """
+    plot = Plot(figsize=(4.6 * len(records) + 1.4, 5.3), layout="constrained")
+    FigureCanvasAgg(plot)
+    axes = plot.subplots(1, len(records), squeeze=False, sharex=True, sharey=True)[0]
+    scored = {title: [r for r in record.rows if r.task == "scoring" and r.counts] for title, record in records.items()}
+    colours, by = _colours([row for rows in scored.values() for row in rows])
+    for axis, (title, record) in zip(axes, records.items(), strict=True):
+        _panel(axis, title, record, scored[title], colours, by)
+    axes[0].set_ylabel("predicted score (1 bad … 5 excellent)")
+    if by:
+        points = [axes[0].plot([], [], "o", color=colour, markeredgecolor="white")[0] for colour in colours.values()]
+        names = [plain(name) or "none" for name in colours]
+        plot.legend(points, names, title=by, loc="outside right center", frameon=False, fontsize=9)
+    lines, names = axes[0].get_legend_handles_labels()
+    plot.legend(lines, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    plot.suptitle(
+        f"Agreement with human scores · {plain(heading(next(iter(records.values()))))}", fontsize=13, color=INK
+    )
     return plot
+
+
+def _colours(rows: Sequence[Row]) -> tuple[dict[str, str], str]:
+    """Return a colour for each kind of sample, and the field that says the kind; empty where all are alike."""
+    for by, field in (("distortion", "distortion"), ("photograph", "group")):
+        names = {getattr(row, field) or "" for row in rows}
+        if 1 < len(names) <= len(_COLOURS):
+            return dict(zip(sorted(names), _COLOURS, strict=False)), by
+    return {"": BLUE}, ""
+
+
+def _panel(
+    axis: Axes, title: str, record: EvaluationRecord, rows: Sequence[Row], colours: Mapping[str, str], by: str
+) -> None:
+    truth, predicted = np.array([(row.truth, row.predicted) for row in rows], dtype=float).reshape(-1, 2).T
+    # A human score may pass its own scale (LIVE's realigned ones do); no point may fall off the picture.
+    low, high = min(1.0, truth.min(initial=1)) - 0.1, max(5.0, truth.max(initial=5)) + 0.1
+    _style(axis)
+    axis.set(xlim=(low, high), ylim=(0.9, 5.1), aspect="equal", xticks=range(1, 6), yticks=range(1, 6))
+    axis.grid(color=FAINT, linewidth=0.8)
+    axis.plot([1, 5], [1, 5], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="perfect agreement", zorder=1)
+    kinds = [{"distortion": row.distortion or "", "photograph": row.group}.get(by, "") for row in rows]
+    size, alpha = (30, 0.7) if len(rows) <= 300 else (12, 0.55) if len(rows) <= 2000 else (5, 0.3)
+    axis.scatter(
+        truth, predicted, s=size, c=[colours[kind] for kind in kinds], alpha=alpha, linewidths=0, zorder=2,
+        rasterized=len(rows) > _MAX_POINTS,
+    )  # fmt: skip
+    if len(rows) > 2 and np.ptp(truth) > 0:
+        ends = np.array([truth.min(), truth.max()])
+        slope, offset = np.polyfit(truth, predicted, 1)
+        axis.plot(ends, slope * ends + offset, color=INK, linewidth=1.4, zorder=3, label="straight-line fit")
+    groups = record.srcc.groups if record.srcc else 0
+    basis = f"n = {len(rows)}" + (f" from {groups} photographs" if groups < len(rows) else "")
+    failed = f", {record.scoring.failed} failed" if record.scoring.failed else ""
+    axis.set_title(title, fontsize=12, fontweight="bold", color=INK, pad=36)
+    figure = "SRCC undefined" if record.srcc is None or record.srcc.value is None else f"SRCC {record.srcc}"
+    axis.text(0.5, 1.02, f"{figure}\n{basis}{failed}", transform=axis.transAxes, ha="center", color=INK, fontsize=10)
+    axis.set_xlabel("human score (1 bad … 5 excellent)")
 
 
 def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[float, float]) -> Plot:
@@ -127,10 +166,9 @@ def _levels(parts: Mapping[str, Part]) -> Plot:
     return plot
 
 
-def _calibration(record: EvaluationRecord) -> Plot:
+def _calibration(details: Details) -> Plot:
     plot, axis = _canvas(5.6, 3.9)
-    details = record.details
-    bins = details.calibration_bins if details else ()
+    bins, error = details.calibration_bins, details.figures.get("calibration_error")
     axis.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="calibrated", zorder=1)
     values = [_numbers(b.right) for b in bins]
     places = np.array([b.confidence for b in bins])
@@ -140,11 +178,8 @@ def _calibration(record: EvaluationRecord) -> Plot:
     axis.grid(color=FAINT, linewidth=0.8)
     axis.set_xlabel("probability given to the likeliest level")
     axis.set_ylabel("share of times it was right")
-    error = details.calibration_error if details else None
-    shown = f"{error.value:.3f}" if error is not None and error.value is not None else "undefined"
-    sizes = sorted({b.n for b in bins})
-    held = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"{sizes[0]}"
-    axis.set_title(f"Calibration of the level probabilities (ECE {shown}, n = {held} a bin)", **_TITLE)
+    shown = error.value_text() if error is not None else "undefined"
+    axis.set_title(f"Calibration of the level probabilities (ECE {shown}, n = {sum(b.n for b in bins)})", **_TITLE)
     return plot
 
 
@@ -171,13 +206,17 @@ def _canvas(width: float, height: float) -> tuple[Plot, Axes]:
     plot = Plot(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(plot)
     axis = plot.subplots()
+    _style(axis)
+    return plot, axis
+
+
+def _style(axis: Axes) -> None:
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color("#9aa5b1")
     axis.tick_params(colors=INK, length=0)
     axis.xaxis.label.set_color(INK)
     axis.yaxis.label.set_color(INK)
-    return plot, axis
 
 
 def _numbers(figure: Figure) -> tuple[float, float, float]:

@@ -1,6 +1,7 @@
 """The report: one self-contained HTML page of an evaluation. It fetches nothing and runs no script."""
 
 import base64
+import heapq
 import io
 import json
 import math
@@ -19,20 +20,18 @@ from program.common.errors import InputError
 from program.common.files import write_whole
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS, headline
-from program.evaluation.misses import worst
-from program.evaluation.record import EvaluationRecord
+from program.evaluation.record import WORST, EvaluationRecord, Row
 from program.evaluation.report.charts import charts, svg_url
 from program.evaluation.report.tables import figure_lines, heading, notes
-from program.evaluation.rows import Row
 from program.images.store import IMAGES, LARGE
 
-__all__ = ("check_report_folder", "render", "write_report")
+__all__ = ("check_report_folder", "render", "worst", "write_report")
 
 _THUMBNAIL_PX = 320
 
 _KINDS = {"tool": "one tool", "tools": "tools", "model": "model", "mean": "plain mean", "fusion": "fusion"}
 _CAPTIONS = {
-    "scatter": "Each point is an image. Above the dashed line people liked it better than the program did.",
+    "scatter": "Each point is an image. Below the dashed line people liked it better than the program did.",
     "by_distortion": "How well images of one distortion are ranked; the line is the 95 % interval.",
     "by_level": "Human scores rounded to a level; the line is the 95 % interval.",
     "calibration": "Five bins of about equal size. On the dashed line, stated probabilities hold as often as stated.",
@@ -94,6 +93,12 @@ def render(
         misses={task: [_miss(row, pictures.get(row.id)) for row in rows] for task, rows in missed.items()},
         facts=_facts(record), failures=list(record.failures()), sections=dict(sections or {}),
     )  # fmt: skip
+
+
+def worst(rows: Iterable[Row], task: str) -> list[Row]:
+    """Return the worst misses of a task, worst first; of multiple choice wrong answers, drawn by their ids' hash."""
+    missed = ((size, row.id, row) for row in rows if row.task == task and (size := row.miss) is not None)
+    return [row for _, _, row in heapq.nlargest(WORST, missed, key=lambda entry: entry[:2])]
 
 
 def _ladders(record: EvaluationRecord) -> list[dict[str, Any]]:

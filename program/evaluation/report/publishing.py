@@ -9,10 +9,9 @@ from rich.console import Console
 
 from data.manifest import Sample
 from program.common.settings import Settings
-from program.evaluation.environment import Environment, environment
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
-from program.evaluation.record import EvaluationRecord
+from program.evaluation.record import Environment, EvaluationRecord, environment
 from program.evaluation.report.charts import charts
 from program.evaluation.report.page import render
 from program.evaluation.report.tables import baseline_tables, figures_table

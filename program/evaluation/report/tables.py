@@ -1,7 +1,7 @@
-"""One evaluation on a terminal of 80 columns: its figures, and what the agent adds to simpler ways."""
+"""Evaluations on a terminal of 80 columns: figures, what the agent adds to simpler ways, two programs compared."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -11,7 +11,7 @@ from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS, headline
 from program.evaluation.record import Baseline, EvaluationRecord
 
-__all__ = ("baseline_tables", "figure_cell", "figure_lines", "figures_table", "gain_cell", "heading", "notes")
+__all__ = ("baseline_tables", "comparison_table", "figure_lines", "figures_table", "heading", "notes")
 
 _COLUMNS = 80
 _LABEL = 17
@@ -58,6 +58,33 @@ def baseline_tables(record: EvaluationRecord) -> list[Table]:
         if ways and columns[0] in record.figures:
             tables.append(_baseline_table(record, ways, columns))
     return tables
+
+
+def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differences: Mapping[str, Figure]) -> Table:
+    """Return one row per figure: both programs, their paired difference, each with its 95 % interval, and n."""
+    split = f" · {after.dataset.split} split" if after.dataset.split else ""
+    title = f"{after.dataset.name}{split} · 95 % intervals in brackets"
+    table = Table(title=title, title_justify="left", box=box.HORIZONTALS, pad_edge=False, caption_justify="left")
+    table.add_column("", no_wrap=True)
+    for column in ("uncompiled", "compiled", "difference", "n\nphotographs"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for metric in dict.fromkeys((*before.figures, *after.figures)):
+        old, new, change = before.figures.get(metric), after.figures.get(metric), differences.get(metric)
+        basis = change or new or old
+        size = f"{basis.n}\n{basis.groups}" if basis else ""
+        gain = change if change is not None and change.value is not None else None
+        table.add_row(METRICS[metric].title, figure_cell(old), figure_cell(new), gain_cell(metric, gain), size)
+    lines = [
+        f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out"
+        for name, record in (("uncompiled", before), ("compiled", after))
+        if record.failed
+    ]
+    figures = [*before.figures.values(), *after.figures.values(), *differences.values()]
+    if few := [figure.groups for figure in figures if figure.descriptive]:
+        only = _photographs(min(few))
+        lines.append(f"Descriptive intervals: over images, from only {only}; they do not speak of new photographs.")
+    table.caption = "\n".join(lines)
+    return table
 
 
 def notes(record: EvaluationRecord) -> list[str]:
