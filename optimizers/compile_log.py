@@ -5,7 +5,6 @@
 answers of paid models come from the LM cache. No state of an optimizer is stored, so none is loaded.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Mapping
@@ -15,25 +14,18 @@ from typing import Any
 
 import dspy
 
-from optimizers.scores import Candidate
+from optimizers.search import Candidate
 from program.agent.loop import AgenticIQA
 from program.agent.saving import save
 from program.common.errors import InputError
-from program.common.files import write_whole
 from program.common.linelog import LineLog
 
-__all__ = ("CompileLog", "folder_lock", "run_key")
+__all__ = ("CompileLog", "folder_lock")
 
 _LOGS = ("run.json", "candidates.jsonl")
 """Files of a program's folder that outlive its replacement by a better candidate."""
 _MEND = "give another --out"
 _UNSCORED = float("-inf")
-
-
-def run_key(parts: Mapping[str, Any]) -> dict[str, str]:
-    """Return a short hash of each part that a compile's candidates depend on (data, program, objective, seed, ...)."""
-    return {name: hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
-            for name, value in parts.items()}  # fmt: skip
 
 
 def folder_lock(folder: Path) -> LineLog:
@@ -81,12 +73,9 @@ class CompileLog:
         Where a compile goes on, the folder holds the best candidate of before until then.
         """
         if self._saved_score == _UNSCORED:
+            run = {"run.json": json.dumps({"key": self._key}, indent=1) + "\n"}
             record = {"chosen": "uncompiled", "finished": False}
-            save(
-                program, self.folder, record=record, keep=_LOGS if self._resume else (), files=self._run(finished=False)
-            )
-        else:
-            write_whole(self.folder / "run.json", self._run(finished=False)["run.json"])
+            save(program, self.folder, record=record, keep=_LOGS if self._resume else (), files=run)
 
     def close(self) -> None:
         """Let another compile have the folder."""
@@ -94,34 +83,27 @@ class CompileLog:
 
     def scored(self, candidate: Candidate) -> None:
         """Log a candidate with its search score (higher is better); the best so far becomes the folder's program."""
-        score, program = float(candidate.search_score or 0.0), candidate.program
+        score = float(candidate.search_score or 0.0)
         best = max((b for _, _, b in self.curve), default=_UNSCORED)
         self.curve.append((candidate.name, score, max(best, score)))
         if score > max(best, self._saved_score):
             record = {"chosen": candidate.name, "search_score": score, "finished": False}
             with dspy.context(lm=self._lm):
-                save(program, self.folder, record=record, keep=_LOGS)
+                save(candidate.program, self.folder, record=record, keep=_LOGS)
         # After the program, so that whatever ends the process in between, the folder holds the best that was logged.
-        demos = {name: len(p.demos) for name, p in program.named_predictors() if p.demos}
-        self.note("candidate", name=candidate.name, digest=candidate.digest, score=round(score, 6), best=score > best,
-                  demos=demos)  # fmt: skip
-
-    def note(self, event: str, **facts: Any) -> None:
-        """Append one line to candidates.jsonl."""
-        line = {"event": event, "seconds": round(time.perf_counter() - self._started, 2), **facts}
+        line = {
+            "event": "candidate", "seconds": round(time.perf_counter() - self._started, 2), "name": candidate.name,
+            "digest": candidate.digest, "score": round(score, 6), "best": score > best,
+        }  # fmt: skip
         with closing(self._lines()) as log:
             log.append(json.dumps(line, ensure_ascii=False))
 
     def finished(self, program: AgenticIQA, record: Mapping[str, Any], files: Mapping[str, str] | None = None) -> None:
         """Save the chosen program with its record and further files, and mark the compile as done."""
-        files = {**(files or {}), **self._run(finished=True)}
         save(program, self.folder, record={**record, "finished": True}, keep=_LOGS, files=files)
 
     def _lines(self) -> LineLog:
         return LineLog(self.folder / "candidates.jsonl", mend=_MEND)
-
-    def _run(self, *, finished: bool) -> dict[str, str]:
-        return {"run.json": json.dumps({"key": self._key, "finished": finished}, indent=1) + "\n"}
 
     def _read(self) -> None:
         name = repr(str(self.folder))
@@ -138,11 +120,8 @@ class CompileLog:
                 "start without --resume, or undo the change"
             )
         with closing(self._lines()) as log:
-            for line in log.lines():
-                with suppress(ValueError):  # half a line that an earlier version wrote on behind
-                    entry = json.loads(line)
-                    if entry.get("event") == "candidate":
-                        self.scores[entry["digest"]] = float(entry["score"])
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # it is written anew
+            entries = [json.loads(line) for line in log.lines()]
+        self.scores = {each["digest"]: float(each["score"]) for each in entries if each["event"] == "candidate"}
+        with suppress(OSError, ValueError, KeyError):  # it is written anew
             record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
-            self._saved_score = float("inf") if record.get("finished") else float(record.get("search_score", "-inf"))
+            self._saved_score = float("inf") if record["finished"] else float(record.get("search_score", "-inf"))

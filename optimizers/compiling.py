@@ -17,9 +17,8 @@ from optimizers.job import Job
 from optimizers.objectives import Objective
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.report import Compiled, difference_markdown
-from optimizers.scores import Candidate, Scores, Trial
-from optimizers.search import Search, scored_examples
-from optimizers.selection import Ranked, Ranking, validation_score, verdict_of
+from optimizers.search import Candidate, Scores, Search, Trial, scored_examples
+from optimizers.selection import Ranked, Ranking, verdict_of
 from optimizers.store import Store
 from optimizers.student import Replayed, SearchStopped, Student, taught_predictors
 from program.agent.loop import AgenticIQA
@@ -90,7 +89,7 @@ class Compile:
         names = taught_predictors(base.program, job.roles, sorted(tasks))
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
         pool = train if recipe.scored_on == "train" else validation
-        scored = scored_examples(pool.examples, budget, kind, seed) if recipe.reflects else []
+        scored = scored_examples(pool.examples, budget.search_samples, kind, seed) if recipe.reflects else []
 
         def on_complete(trial: Trial) -> None:
             name = f"{recipe.name}/{len(self.log.curve)}"
@@ -173,7 +172,6 @@ def _compiled(run: Compile) -> Compiled:
             best = ranking.add(candidates, clearly=recipe.gains_clearly)
         if note:
             run.notes.append("; ".join(filter(None, (note, ranking.shortfall(candidates)))))
-    run.log.note("chosen", name=best.candidate.name, validation=validation_score(best.record))
     return _reported(run, ranking, best)
 
 

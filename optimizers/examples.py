@@ -10,8 +10,7 @@ import dspy
 
 from data.manifest import Sample
 from data.splits import group_of
-from optimizers.demos import LabelledDemo
-from optimizers.labels import distortion_truth, labelled_demos, plan_by_rule
+from optimizers.demos import LabelledDemo, distortion_truth, labelled_demos, plan_by_rule
 from optimizers.store import Questions, Store
 from optimizers.student import Gathered, inputs_key
 from program.agent.loop import DEFAULT_QUERY, AgenticIQA

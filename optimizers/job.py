@@ -1,8 +1,10 @@
 """What to compile, checked before anything is asked of a model."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,9 @@ from rich.console import Console
 from data.manifest import Sample, manifest_sha256, read_manifest
 from data.quickstart import resolve_dataset
 from data.splits import check_contents, check_leaks
-from optimizers.compile_log import run_key
 from optimizers.examples import choose_samples
-from optimizers.metering import metered_lm
 from optimizers.recipes import recipe_named
-from optimizers.student import ROLES, Student
+from optimizers.student import ROLES, Student, metered_lm
 from program.agent.loop import AgenticIQA
 from program.agent.resources import lm_of
 from program.agent.saving import check_folder
@@ -124,14 +124,16 @@ class Job:
         lms = [program.resources.lm(role) for role in ROLES]
         sampling = [[lm.kwargs.get(name) for name in ("temperature", "max_tokens")] for lm in lms]
         optimizers = self.settings.optimizers
-        return run_key({
+        parts = {
             "dataset": [self.dataset.manifest_sha256, sorted(s.id for s in samples)],
             "program": [context_of(program), sampling],
             "objective": [self.settings.compile.objective, optimizers.weights],
             "optimizer": [self.optimizers, {n: self.budget(n).model_dump() for n in self.optimizers}, self.roles,
                           self.teacher_lm],
             "seed": self.settings.seed,
-        })  # fmt: skip
+        }  # fmt: skip
+        return {name: sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+                for name, value in parts.items()}  # fmt: skip
 
     def context(self, program: AgenticIQA) -> dict[str, Any]:
         """Return whose results these are, for records."""

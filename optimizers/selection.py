@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optimizers.scores import Candidate
+from optimizers.search import Candidate
 from program.evaluation.intervals import Figure
 from program.evaluation.record import Baseline, EvaluationRecord
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optimizers.registering import register_compiled, verdict
+from optimizers.command import register_compiled, verdict
 from program import AgenticIQA
 from program.agent.saving import load, program_sha256, save
 from program.common.errors import InputError

@@ -9,7 +9,7 @@ import pytest
 from optimizers.compiling import compile_program
 from optimizers.job import prepared
 from optimizers.recipes import fusion
-from optimizers.scores import Candidate
+from optimizers.search import Candidate
 from optimizers.selection import (
     CLEAR,
     CLEARLY_NEARER,

@@ -17,8 +17,7 @@ from data.manifest import Sample
 from data.splits import group_of
 from optimizers.demos import image_url
 from optimizers.recipes import Bound, Recipe
-from optimizers.scores import Candidate
-from optimizers.search import Search
+from optimizers.search import Candidate, Search
 from optimizers.selection import PLCC_STEP
 from optimizers.student import Replayed
 from program.agent.evidence import tool_precisions, tool_scores

@@ -19,10 +19,10 @@ from data.manifest import Sample
 from program.common.errors import InputError
 from program.common.files import write_whole
 from program.evaluation.intervals import Figure
-from program.evaluation.metric_table import METRICS, headline
-from program.evaluation.record import WORST, EvaluationRecord, Row
+from program.evaluation.metric_table import METRICS
+from program.evaluation.record import WORST, Baseline, EvaluationRecord, Row
 from program.evaluation.report.charts import charts, svg_url
-from program.evaluation.report.tables import figure_lines, heading, notes
+from program.evaluation.report.tables import baselines_by_task, figure_lines, heading, notes
 from program.images.store import IMAGES, LARGE
 
 __all__ = ("check_report_folder", "render", "worst", "write_report")
@@ -87,11 +87,11 @@ def render(
     template = environment.from_string(files("program.evaluation.report").joinpath("page.html").read_text("utf-8"))
     drawn = charts(record) if plots is None else plots
     return template.render(
-        heading=heading(record), record=record, notes=notes(record),
-        metrics=METRICS, figures=list(figure_lines(record)), ladders=_ladders(record), kinds=_KINDS, captions=_CAPTIONS,
-        charts={name: svg_url(plot) for name, plot in drawn.items()},
-        misses={task: [_miss(row, pictures.get(row.id)) for row in rows] for task, rows in missed.items()},
-        facts=_facts(record), failures=list(record.failures()), sections=dict(sections or {}),
+        heading=heading(record), record=record, notes=notes(record), metrics=METRICS,
+        figures=list(figure_lines(record)),
+        ladders=[_ladder(record, ways, columns) for ways, columns in baselines_by_task(record)],
+        kinds=_KINDS, captions=_CAPTIONS, charts={name: svg_url(plot) for name, plot in drawn.items()},
+        misses=missed, pictures=pictures, failures=list(record.failures()), sections=dict(sections or {}),
     )  # fmt: skip
 
 
@@ -101,24 +101,18 @@ def worst(rows: Iterable[Row], task: str) -> list[Row]:
     return [row for _, _, row in heapq.nlargest(WORST, missed, key=lambda entry: entry[:2])]
 
 
-def _ladders(record: EvaluationRecord) -> list[dict[str, Any]]:
-    """Return the tables of the program against every baseline, each figure with its place on a common axis."""
-    ladders = []
-    for columns in (headline("scoring", cards=True), headline("mcq", cards=True)):
-        metric = columns[0]
-        ways = [way for way in record.baselines.values() if metric in way.figures]
-        if metric not in record.figures or not ways:
-            continue
-        ways.sort(key=lambda way, metric=metric: -(way.figures[metric].value or -2))  # type: ignore[misc]
-        figures = [record.figures[metric], *(way.figures[metric] for way in ways)]
-        ends = [end for f in figures for end in (f.low, f.value) if end is not None]
-        floor = math.floor(min([*ends, 0.9]) * 10) / 10
-        rows = [
-            {"way": None if holder is record else holder, "figures": holder.figures, "bar": _bar(figure, floor)}
-            for holder, figure in zip((record, *ways), figures, strict=True)
-        ]
-        ladders.append({"metric": metric, "columns": columns, "rows": rows, "floor": floor})
-    return ladders
+def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) -> dict[str, Any]:
+    """Return the table of the program against every baseline, each figure with its place on a common axis."""
+    metric = columns[0]
+    ways = sorted(ways, key=lambda way: -(way.figures[metric].value or -2))
+    figures = [record.figures[metric], *(way.figures[metric] for way in ways)]
+    ends = [end for f in figures for end in (f.low, f.value) if end is not None]
+    floor = math.floor(min([*ends, 0.9]) * 10) / 10
+    rows = [
+        {"way": None if holder is record else holder, "figures": holder.figures, "bar": _bar(figure, floor)}
+        for holder, figure in zip((record, *ways), figures, strict=True)
+    ]
+    return {"metric": metric, "columns": columns, "rows": rows, "floor": floor}
 
 
 def _bar(figure: Figure, floor: float) -> list[float] | None:
@@ -126,63 +120,6 @@ def _bar(figure: Figure, floor: float) -> list[float] | None:
     if figure.low is None or figure.value is None or figure.high is None:
         return None
     return [round(100 * (max(end, floor) - floor) / (1 - floor), 2) for end in (figure.low, figure.value, figure.high)]
-
-
-def _miss(row: Row, picture: Mapping[str, Any] | None) -> dict[str, Any]:
-    evidence = (row.notes.evidence if row.notes else None) or {}
-    return {
-        "row": row,
-        "picture": picture,
-        "findings": [_tag(f, "severity", "type") for f in _dicts(evidence.get("findings"))],
-        "readings": [_reading(r) for r in _dicts(evidence.get("readings"))],
-    }
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _tag(item: Mapping[str, Any], *keys: str) -> str:
-    region = item.get("region", "Global")
-    return " ".join(str(item.get(key, "")) for key in keys) + ("" if region == "Global" else f" in {region}")
-
-
-def _reading(item: Mapping[str, Any]) -> str:
-    score = item.get("score")
-    return _tag(item, "tool") + (f" {score:.2f}" if isinstance(score, int | float) else "")
-
-
-def _facts(record: EvaluationRecord) -> list[tuple[str, str]]:
-    context, where = record.context, record.environment
-    models = context.get("models")
-    tools = context.get("tools")
-    distinct = sorted({str(m) for m in models.values()}) if isinstance(models, dict) else []
-    counts = [
-        f"{kind}: {c.asked:,} asked, {c.used:,} used, {c.failed:,} failed, {c.unlabelled:,} unlabelled"
-        for kind, c in (("scoring", record.scoring), ("multiple choice", record.mcq), ("other", record.other))
-        if c.asked
-    ]
-    versions = ", ".join(f"{name} {version}" for name, version in where.versions.items())
-    dirty = " (with uncommitted changes)" if where.git_dirty else ""
-    cost = f", {record.cost_usd:.4f} USD" if record.cost_usd is not None else ", price unknown or none"
-    facts = [
-        ("Samples", "; ".join(counts)),
-        ("Photographs", f"{record.groups:,}"),
-        ("Manifest SHA-256", record.dataset.manifest_sha256 or "none"),
-        ("Language model", ", ".join(distinct)),
-        ("Scoring mode", str(context.get("scoring_mode", ""))),
-        ("Answered on", ", ".join(f"{r}: {n:,} ({record.rung_shares.get(r, 0):.1%})" for r, n in record.rungs.items())),
-        ("Program SHA-256", str(context.get("program_sha256", ""))),
-        ("Settings SHA-256", str(context.get("settings_sha256", ""))),
-        ("Tools", "; ".join(f"{k} ({v})" for k, v in tools.items()) if isinstance(tools, dict) else ""),
-        ("Model calls", f"{record.lm_calls or 0:,} calls, {record.tokens or 0:,} tokens{cost}"),
-        ("Seed", str(record.seed)),
-        ("Wall time", f"{record.wall_seconds:.1f} s"),
-        ("Commit", f"{where.git_commit}{dirty}" if where.git_commit else "not a checkout"),
-        ("Software", f"Python {where.python} on {where.platform}; {versions}"),
-        ("Record schema", str(record.schema_version)),
-    ]
-    return [(name, value) for name, value in facts if value]
 
 
 def _pictures(samples: Iterable[Sample], wanted: set[str]) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,8 @@ from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS, headline
 from program.evaluation.record import Baseline, EvaluationRecord
 
-__all__ = ("baseline_tables", "comparison_table", "figure_lines", "figures_table", "heading", "notes")
+__all__ = ("baseline_tables", "baselines_by_task", "comparison_table", "figure_lines", "figures_table", "heading",
+           "notes")  # fmt: skip
 
 _COLUMNS = 80
 _LABEL = 17
@@ -52,12 +53,15 @@ def figures_table(record: EvaluationRecord) -> Table:
 
 def baseline_tables(record: EvaluationRecord) -> list[Table]:
     """Return the program against every baseline on the same samples, a table for scores and one for answers."""
-    tables = []
+    return [_baseline_table(record, ways, columns) for ways, columns in baselines_by_task(record)]
+
+
+def baselines_by_task(record: EvaluationRecord) -> Iterator[tuple[list[Baseline], list[str]]]:
+    """Yield the baselines of scores and those of answers, where there are such, with the metrics to show of them."""
     for columns in (headline("scoring", cards=True), headline("mcq", cards=True)):
         ways = [way for way in record.baselines.values() if columns[0] in way.figures]
         if ways and columns[0] in record.figures:
-            tables.append(_baseline_table(record, ways, columns))
-    return tables
+            yield ways, columns
 
 
 def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differences: Mapping[str, Figure]) -> Table:
