@@ -198,7 +198,7 @@ def _reported(run: Compile, ranking: Ranking, best: Ranked) -> Compiled:
     verdict = verdict_of(chosen.name, best.record, ranking.uncompiled.record, differences, before)
     result = Compiled(
         folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before, compiled=after,
-        differences=differences, baseline=verdict.baseline, verdict=verdict, validation=table,
+        differences=differences, verdict=verdict, validation=table,
         curve=run.log.curve, notes=run.notes, seconds=run.seconds, runs=run.runs,
         difference=difference_markdown(run.program, chosen.program),
     )  # fmt: skip

@@ -12,7 +12,6 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.state import AssessmentState
 from program.common.cache import PlainCache
 from program.evaluation.evaluating import context_of
-from program.evaluation.record import Row
+from program.evaluation.record import Row, installed_version
 from program.lms.build import is_embedded
 
 __all__ = ("Questions", "Store", "code_sha256")
@@ -132,7 +131,7 @@ class Store:
 @functools.cache
 def code_sha256() -> str:
     """Return the hash of the project's own code, settings and arrays, and of the libraries that compute with it."""
-    parts: list[Any] = [platform.python_version(), platform.machine(), [_version(name) for name in _LIBRARIES]]
+    parts: list[Any] = [platform.python_version(), platform.machine(), [installed_version(name) for name in _LIBRARIES]]
     for package in _PACKAGES:
         for folder, inside, names in os.walk(str(files(package))):
             inside[:] = sorted(name for name in inside if name not in {"__pycache__", "raw"})
@@ -145,13 +144,6 @@ def _sha256(path: Path) -> str | None:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:  # the sample fails where it is opened, with an error that names it
-        return None
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
         return None
 
 
