@@ -12,11 +12,11 @@ from rich.console import Console
 
 from optimizers.selection import Verdict
 from program.agent.loop import AgenticIQA
+from program.evaluation.charts import scatter_plot
 from program.evaluation.intervals import Figure
+from program.evaluation.publishing import log_figures, log_origin, record_costs, record_figures
 from program.evaluation.record import EvaluationRecord
-from program.evaluation.report.charts import scatter_plot
-from program.evaluation.report.publishing import log_figures, log_origin, record_costs, record_figures
-from program.evaluation.report.tables import comparison_table
+from program.evaluation.tables import comparison_table
 from program.images.store import parse_url
 from program.tracking import RunHandle
 

@@ -22,12 +22,12 @@ from rich.console import Console
 
 from program.agent.query import DEFAULT_QUERY
 from program.common.errors import InputError
+from program.evaluation.charts import scatter_plot
 from program.evaluation.figures import compare, summarize
 from program.evaluation.metric_table import METRICS
 from program.evaluation.record import Dataset, EvaluationRecord, Row
-from program.evaluation.report.charts import scatter_plot
-from program.evaluation.report.tables import comparison_table, notes
 from program.evaluation.runner import run_sample, run_samples
+from program.evaluation.tables import comparison_table, notes
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -7,8 +7,7 @@ from scipy import stats
 from program.common.errors import InputError
 from program.evaluation import intervals
 from program.evaluation.intervals import Figure, interval, paired_difference, wilson
-from program.evaluation.metric_table import METRICS
-from program.evaluation.resampling import bootstrap
+from program.evaluation.metric_table import METRICS, bootstrap
 
 NUMERIC = ("srcc", "plcc", "krcc", "rmse", "mae")
 FURTHER = ("bias", "pairwise", "plcc_logistic4", "rmse_logistic5")

@@ -10,10 +10,10 @@ from rich.console import Console
 from program.evaluation.baselines import with_baselines
 from program.evaluation.figures import compare, details_of, summarize
 from program.evaluation.metric_table import METRICS, Metric
+from program.evaluation.page import render
+from program.evaluation.publishing import record_figures
 from program.evaluation.record import EvaluationRecord, Row
-from program.evaluation.report.page import render
-from program.evaluation.report.publishing import record_figures
-from program.evaluation.report.tables import baseline_tables, comparison_table, figures_table
+from program.evaluation.tables import baseline_tables, comparison_table, figures_table
 
 
 def _near(truth, predicted):

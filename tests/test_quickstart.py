@@ -259,9 +259,7 @@ def test_progress_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_photograph_that_is_missing_names_package_and_mend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(photographs, "files", lambda package: tmp_path)
-    with pytest.raises(
-        DataError, match=r"photograph 'china': datasets/images/china.jpg is missing in .*scikit-learn"
-    ):
+    with pytest.raises(DataError, match=r"photograph 'china': datasets/images/china.jpg is missing in .*scikit-learn"):
         photograph_bytes("china")
 
     def absent(package: str) -> Path:

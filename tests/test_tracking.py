@@ -22,7 +22,7 @@ from matplotlib.figure import Figure as Plot
 from program.common.cli import Parser, add_settings_flags, settings_from
 from program.common.errors import InputError
 from program.evaluation.intervals import Figure
-from program.evaluation.report.publishing import log_figures
+from program.evaluation.publishing import log_figures
 from program.tracking import Tracker, experiment_name, traced
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,9 +22,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from scipy import special
 
 from program.common.errors import InputError
-from program.evaluation.metric_table import METRICS, Metric
+from program.evaluation.metric_table import METRICS, Metric, bootstrap
 from program.evaluation.metrics import Values
-from program.evaluation.resampling import bootstrap
 
 __all__ = ("CONFIDENCE", "MIN_GROUPS", "Figure", "interval", "paired_difference", "wilson")
 

@@ -9,12 +9,12 @@ from rich.console import Console
 
 from data.manifest import Sample
 from program.common.settings import Settings
+from program.evaluation.charts import charts
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
+from program.evaluation.page import render
 from program.evaluation.record import Environment, EvaluationRecord, environment
-from program.evaluation.report.charts import charts
-from program.evaluation.report.page import render
-from program.evaluation.report.tables import baseline_tables, figures_table
+from program.evaluation.tables import baseline_tables, figures_table
 from program.tracking import RunHandle, Tracker
 
 __all__ = (

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from program.evaluation.intervals import Figure
 from program.evaluation.record import Details, EvaluationRecord, Part, Row
-from program.evaluation.report.tables import heading
+from program.evaluation.tables import heading
 
 __all__ = ("charts", "plain", "scatter_plot", "svg_url")
 

@@ -18,11 +18,11 @@ from PIL import Image
 from data.manifest import Sample
 from program.common.errors import InputError
 from program.common.files import write_whole
+from program.evaluation.charts import charts, svg_url
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
 from program.evaluation.record import WORST, Baseline, EvaluationRecord, Row
-from program.evaluation.report.charts import charts, svg_url
-from program.evaluation.report.tables import baselines_by_task, figure_lines, heading, notes
+from program.evaluation.tables import baselines_by_task, figure_lines, heading, notes
 from program.images.store import IMAGES, LARGE
 
 __all__ = ("check_report_folder", "render", "worst", "write_report")
@@ -84,7 +84,7 @@ def render(
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    template = environment.from_string(files("program.evaluation.report").joinpath("page.html").read_text("utf-8"))
+    template = environment.from_string(files("program.evaluation").joinpath("page.html").read_text("utf-8"))
     drawn = charts(record) if plots is None else plots
     return template.render(
         heading=heading(record), record=record, notes=notes(record), metrics=METRICS,
