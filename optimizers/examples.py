@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,12 +55,11 @@ def choose_samples(samples: Iterable[Sample], *, scoring: int, mcq: int, seed: i
     for task, count in (("scoring", scoring), ("mcq", mcq)):
         of_task = [sample for sample in pool if sample.task == task]
         random.Random(f"{seed}/{task}").shuffle(of_task)
-        turn: dict[str, int] = {}
+        turns: Counter[str] = Counter()
         ranked = []
         for place, sample in enumerate(of_task):
-            kind = sample.distortion or ""
-            turn[kind] = turn.get(kind, 0) + 1
-            ranked.append((turn[kind], place))
+            turns[sample.distortion or ""] += 1
+            ranked.append((turns[sample.distortion or ""], place))
         chosen += [of_task[place] for _, place in sorted(ranked)[:count]]
     return chosen
 

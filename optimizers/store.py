@@ -84,8 +84,12 @@ class Store:
         if evidence.failed_steps or any(log.error for log in evidence.tool_logs):
             return
         text = state.model_dump_json(exclude_unset=True)
-        plain = [[name, {field: _plain(value) for field, value in inputs.items()}] for name, inputs in questions]
-        if AssessmentState.model_validate_json(text) == state and _survives(plain):
+        plain = [
+            [name, {field: {_IMAGE: v.url} if isinstance(v, dspy.Image) else v for field, v in inputs.items()}]
+            for name, inputs in questions
+        ]
+        # What JSON does not give back as it is stays out: a tuple, say, would come back as a list.
+        if AssessmentState.model_validate_json(text) == state and json.loads(json.dumps(plain, default=str)) == plain:
             self.put("evidence", sample, value={"state": text, "questions": plain})
 
     def rows(self, what: Sequence[Any], samples: Sequence[Sample]) -> tuple[list[Row], float] | None:
@@ -147,20 +151,8 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
-def _plain(value: Any) -> Any:
-    return {_IMAGE: value.url} if isinstance(value, dspy.Image) else value
-
-
 def _restored(value: Any) -> Any:
     return dspy.Image(value[_IMAGE]) if isinstance(value, Mapping) and _IMAGE in value else value
-
-
-def _survives(value: Any) -> bool:
-    """Return whether JSON gives a value back as it is: a tuple, say, would come back as a list."""
-    try:
-        return bool(json.loads(json.dumps(value)) == value)
-    except (TypeError, ValueError):
-        return False
 
 
 def _digest(value: Any) -> str:

@@ -139,33 +139,26 @@ def _answered(program: Callable[..., Any], sample: Sample) -> tuple[Row, Any]:
 
 def _failed_row(sample: Sample) -> Row:
     kind = (getattr(sample, "metadata", None) or {}).get("question_type")
+    std, (low, high) = getattr(sample, "mos_std", None), getattr(sample, "mos_range", (1.0, 5.0))
+    shown = hashlib.sha256(str(sample.reference or sample.image).encode()).hexdigest()[:12]
     return Row(
         id=sample.id,
-        group=_group(sample),
+        # Several samples of one photograph are not independent, whether or not the manifest names a group.
+        group=sample.group or f"image-{shown}",
         task=sample.task,
         distortion=sample.distortion,
         question_type=str(kind)[:80] if kind is not None and sample.task == "mcq" else None,
         choices=len(sample.options) if sample.options else None,
         truth=_truth(sample),
-        mos_std=_spread(sample),
+        mos_std=round(4 * std / (high - low), 6) if std is not None and sample.task == "scoring" else None,
         status="failed",
     )
-
-
-def _spread(sample: Sample) -> float | None:
-    std, scale = getattr(sample, "mos_std", None), getattr(sample, "mos_range", (1.0, 5.0))
-    return round(4 * std / (scale[1] - scale[0]), 6) if std is not None and sample.task == "scoring" else None
 
 
 def _truth(sample: Sample) -> float | str | None:
     if sample.task == "mcq":
         return sample.answer.strip().upper() if sample.answer else None
     return sample.quality if sample.task == "scoring" else None
-
-
-def _group(sample: Sample) -> str:
-    # Several samples of one photograph are not independent, whether or not the manifest names a group.
-    return sample.group or "image-" + hashlib.sha256(str(sample.reference or sample.image).encode()).hexdigest()[:12]
 
 
 def _answer_fields(program: Callable[..., Any], task: str, assessment: Any) -> dict[str, Any]:
