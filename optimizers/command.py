@@ -31,7 +31,7 @@ from program.tracking import RunHandle, Tracker, experiment_name
 from program.tracking.models import Version, check_name, find_champion, promote, register
 
 __all__ = (
-    "Registered", "Tracked", "check_folders", "check_request", "compile_tracked", "register_compiled", "seed_compiles",
+    "check_folders", "check_request", "compile_tracked", "register_compiled", "seed_compiles",
     "verdict",
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ from program.common.pool import in_order
 from program.images.store import IMAGES
 from program.lms.budget import BudgetSpent
 
-__all__ = ("ExampleSet", "choose_samples", "gather", "to_example")
+__all__ = ("ExampleSet", "choose_samples", "gather")
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 from optimizers.job import Job
 from optimizers.recipes import Sizes, recipe_named
 
-__all__ = ("CallPlan", "Phase", "call_plan")
+__all__ = ("call_plan",)
 
 _TOKENS_IN, _TOKENS_OUT = 1500, 200
 """Assumed of a call with an image and eight demos, for the cost."""

@@ -15,7 +15,7 @@ from program.fusion import ScoreFusion
 from program.images.store import IMAGES
 from program.lms.metering import metered
 
-__all__ = ("ALL_TOOLS", "MODEL_ONLY", "BaselineAnswers", "with_baselines")
+__all__ = ("BaselineAnswers", "with_baselines")
 
 MODEL_ONLY = "model only"
 ALL_TOOLS = "all tools"

@@ -24,7 +24,7 @@ from program.common.errors import InputError
 from program.evaluation.metric_table import METRICS, Metric, bootstrap
 from program.evaluation.metrics import Values
 
-__all__ = ("CONFIDENCE", "MIN_GROUPS", "Figure", "interval", "paired_difference", "wilson")
+__all__ = ("Figure", "interval", "paired_difference", "wilson")
 
 CONFIDENCE = 0.95
 

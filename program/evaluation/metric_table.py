@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from program.evaluation import metrics
 from program.evaluation.metrics import Parameters, Values, fit_logistic, paired_arrays
 
-__all__ = ("METRICS", "Metric", "PartOf", "bootstrap", "headline", "mean_of")
+__all__ = ("METRICS", "Metric", "bootstrap", "headline")
 
 PartOf = Literal["by_distortion", "by_level", "by_question_type"]
 
