@@ -14,8 +14,7 @@ from typing import Any
 import dspy
 from rich.console import Console
 
-from optimizers.compile_log import folder_lock
-from optimizers.compiling import Compile
+from optimizers.compiling import Compile, folder_lock
 from optimizers.job import Job
 from optimizers.report import Compiled, log_compile, show, spread
 from program.agent.loop import AgenticIQA
