@@ -180,9 +180,15 @@ def _registered(name: str, job: Job, result: Compiled, tracker: Tracker, run: Ru
 
 
 def register_compiled(
-    name: str, folder: Path, record: EvaluationRecord, settings: Settings, *, tracker: Tracker, run: RunHandle,
+    name: str,
+    folder: Path,
+    record: EvaluationRecord,
+    settings: Settings,
+    *,
+    tracker: Tracker,
+    run: RunHandle,
     judge: Callable[[AgenticIQA], EvaluationRecord],
-) -> Registered:  # fmt: skip
+) -> Registered:
     """Register the program of `folder`, whose test record is `record`, and promote it if it beats the champion.
 
     It beats it with a paired interval above zero, and no more failed samples.

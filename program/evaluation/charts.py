@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -32,11 +32,9 @@ _LEVELS = {"1": "1 bad", "2": "2 poor", "3": "3 fair", "4": "4 good", "5": "5 ex
 def charts(record: EvaluationRecord) -> dict[str, Plot]:
     """Return the charts that the data has labels for, by name."""
     plots: dict[str, Plot] = {}
-    details = record.details
+    details = record.details or Details()
     if record.srcc is not None and record.srcc.n:
         plots["scatter"] = scatter_plot({"program": record})
-    if details is None:
-        return plots
     if len(details.by_distortion) > 1:
         plots["by_distortion"] = _bars(details.by_distortion, "srcc", "SRCC by distortion", (-1, 1))
     if details.by_level:
@@ -131,15 +129,14 @@ def _panel(
 
 def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[float, float]) -> Plot:
     known = {name: part for name, part in parts.items() if part.figures[metric].value is not None}
-    shown = sorted(known.items(), key=lambda item: _numbers(item[1].figures[metric])[0])[-_MAX_BARS:]
+    shown = sorted(known.items(), key=lambda item: item[1].figures[metric].value or 0.0)[-_MAX_BARS:]
     plot, axis = _canvas(5.6, max(2.4, 1.2 + 0.34 * len(shown)))
-    values = [_numbers(part.figures[metric]) for _, part in shown]
+    values, lows, highs = _numbers(part.figures[metric] for _, part in shown)
     places = np.arange(len(shown))
-    axis.barh(places, [value for value, _, _ in values], height=0.62, color=BLUE, alpha=0.85, zorder=2)
-    _whiskers(axis, values, places, upright=False)
+    axis.barh(places, values, height=0.62, color=BLUE, alpha=0.85, zorder=2)
+    axis.hlines(places, lows, highs, color=INK, linewidth=1.3, zorder=3)
     axis.set_yticks(places, [f"{plain(name)}  ({part.n})" for name, part in shown])
-    lowest = min([0.0, *(low for _, low, _ in values)])
-    axis.set_xlim(max(limits[0], lowest - 0.02), limits[1] + 0.02)
+    axis.set_xlim(max(limits[0], lows.min(initial=0.0) - 0.02), limits[1] + 0.02)
     axis.grid(axis="x", color=FAINT, linewidth=0.8)
     axis.set_title(f"{title} (n)", **_TITLE)
     if len(known) > len(shown):
@@ -150,13 +147,10 @@ def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[floa
 def _levels(parts: Mapping[str, Part]) -> Plot:
     plot, axis = _canvas(5.6, 3.9)
     places = np.arange(len(parts))
-    pair: tuple[tuple[float, str, str, str], ...] = (
-        (-0.2, "mae", BLUE, "mean absolute error"), (0.2, "bias", ORANGE, "bias"),
-    )  # fmt: skip
-    for shift, metric, colour, label in pair:
-        values = [_numbers(part.figures[metric]) for part in parts.values()]
-        axis.bar(places + shift, [v for v, _, _ in values], width=0.36, color=colour, alpha=0.9, label=label, zorder=2)
-        _whiskers(axis, values, places + shift, upright=True)
+    for shift, metric, colour, label in ((-0.2, "mae", BLUE, "mean absolute error"), (0.2, "bias", ORANGE, "bias")):
+        values, lows, highs = _numbers(part.figures[metric] for part in parts.values())
+        axis.bar(places + shift, values, width=0.36, color=colour, alpha=0.9, label=label, zorder=2)
+        axis.vlines(places + shift, lows, highs, color=INK, linewidth=1.3, zorder=3)
     axis.axhline(0, color=INK, linewidth=0.8)
     axis.set_xticks(places, [f"{_LEVELS[level]}\n(n = {part.n})" for level, part in parts.items()], fontsize=9)
     axis.grid(axis="y", color=FAINT, linewidth=0.8)
@@ -170,10 +164,10 @@ def _calibration(details: Details) -> Plot:
     plot, axis = _canvas(5.6, 3.9)
     bins, error = details.calibration_bins, details.figures.get("calibration_error")
     axis.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="calibrated", zorder=1)
-    values = [_numbers(b.right) for b in bins]
-    places = np.array([b.confidence for b in bins])
-    _whiskers(axis, values, places, upright=True)
-    axis.plot(places, [v for v, _, _ in values], "o-", color=BLUE, markersize=7, linewidth=1.5, zorder=3)
+    values, lows, highs = _numbers(b.right for b in bins)
+    places = [b.confidence for b in bins]
+    axis.vlines(places, lows, highs, color=INK, linewidth=1.3, zorder=3)
+    axis.plot(places, values, "o-", color=BLUE, markersize=7, linewidth=1.5, zorder=3)
     axis.set(xlim=(0.15, 1.02), ylim=(-0.02, 1.08))
     axis.grid(color=FAINT, linewidth=0.8)
     axis.set_xlabel("probability given to the likeliest level")
@@ -219,12 +213,7 @@ def _style(axis: Axes) -> None:
     axis.yaxis.label.set_color(INK)
 
 
-def _numbers(figure: Figure) -> tuple[float, float, float]:
-    value = figure.value if figure.value is not None else 0.0
-    return value, value if figure.low is None else figure.low, value if figure.high is None else figure.high
-
-
-def _whiskers(axis: Axes, values: Sequence[tuple[float, float, float]], places: NDArray[Any], *, upright: bool) -> None:
-    for place, (_, low, high) in zip(places, values, strict=True):
-        along = ([place, place], [low, high]) if upright else ([low, high], [place, place])
-        axis.plot(*along, color=INK, linewidth=1.3, solid_capstyle="butt", zorder=3)
+def _numbers(figures: Iterable[Figure]) -> NDArray[np.float64]:
+    """Return values, low and high ends, 3 x n: 0 for an undefined value, and the value where there is no interval."""
+    values = [(f.value or 0.0, f.low, f.high) for f in figures]
+    return np.array([[v, v if low is None else low, v if high is None else high] for v, low, high in values]).T

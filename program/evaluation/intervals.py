@@ -99,9 +99,14 @@ class Figure(BaseModel):
 
 
 def interval(
-    metric: str, truth: Values, predicted: Values, groups: Sequence[Hashable] | None = None, *,
-    seed: int = 0, resamples: int = 2000,
-) -> Figure:  # fmt: skip
+    metric: str,
+    truth: Values,
+    predicted: Values,
+    groups: Sequence[Hashable] | None = None,
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
+) -> Figure:
     """Return `metric` with its 95 % interval by the rule of this module's table.
 
     `metric` is its name in the table; `groups[i]` names the content of sample i (None: each its own). Raises InputError
@@ -137,9 +142,15 @@ def interval(
 
 
 def paired_difference(
-    metric: str, truth: Values, before: Values, after: Values, groups: Sequence[Hashable] | None = None, *,
-    seed: int = 0, resamples: int = 2000,
-) -> Figure:  # fmt: skip
+    metric: str,
+    truth: Values,
+    before: Values,
+    after: Values,
+    groups: Sequence[Hashable] | None = None,
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
+) -> Figure:
     """Return `metric(after) - metric(before)` on the same samples with its paired 95 % interval.
 
     Both programs see the same resamples (or left-out groups), so what the samples share cancels out.

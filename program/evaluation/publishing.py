@@ -17,10 +17,7 @@ from program.evaluation.record import Environment, EvaluationRecord, environment
 from program.evaluation.tables import baseline_tables, figures_table
 from program.tracking import RunHandle, Tracker
 
-__all__ = (
-    "log_calibration", "log_evaluation", "log_figures", "log_origin", "record_costs", "record_figures",
-    "show",
-)  # fmt: skip
+__all__ = ("log_calibration", "log_evaluation", "log_figures", "log_origin", "record_costs", "record_figures", "show")
 
 _MAX_TABLE_ROWS = 20_000
 """A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
@@ -29,10 +26,7 @@ _FAILURES_SHOWN = 5
 
 
 def log_evaluation(
-    record: EvaluationRecord,
-    tracker: Tracker,
-    samples: Iterable[Sample],
-    page: Path | None = None,
+    record: EvaluationRecord, tracker: Tracker, samples: Iterable[Sample], page: Path | None = None
 ) -> RunHandle:
     """Log params, every figure with its interval, the samples' table, the charts and the report as one MLflow run.
 
@@ -55,11 +49,7 @@ def log_evaluation(
 
 
 def log_calibration(
-    tracker: Tracker,
-    settings: Settings,
-    datasets: Sequence[tuple[str, str, str]],
-    result: Mapping[str, Any],
-    out: Path,
+    tracker: Tracker, settings: Settings, datasets: Sequence[tuple[str, str, str]], result: Mapping[str, Any], out: Path
 ) -> RunHandle:
     """Log a calibration (or measured strengths) with the datasets (name, hash, split) it was fitted on, as one run."""
     names = " + ".join(name for name, _, _ in datasets)
