@@ -37,7 +37,7 @@ from program.common.linelog import LineLog
 from program.common.progress import Advance, progress, timed
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import compare, summarize
-from program.evaluation.page import render
+from program.evaluation.publishing import render
 from program.evaluation.record import EvaluationRecord
 from program.evaluation.runner import OtherAnswers, run_samples
 from program.lms.budget import BudgetSpent

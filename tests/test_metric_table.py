@@ -10,8 +10,7 @@ from rich.console import Console
 from program.evaluation.baselines import with_baselines
 from program.evaluation.figures import compare, details_of, summarize
 from program.evaluation.metric_table import METRICS, Metric
-from program.evaluation.page import render
-from program.evaluation.publishing import record_figures
+from program.evaluation.publishing import record_figures, render
 from program.evaluation.record import EvaluationRecord, Row
 from program.evaluation.tables import baseline_tables, comparison_table, figures_table
 

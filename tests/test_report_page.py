@@ -16,7 +16,7 @@ from program.common.errors import InputError
 from program.evaluation.baselines import with_baselines
 from program.evaluation.charts import charts, plain, svg_url
 from program.evaluation.figures import details_of, summarize
-from program.evaluation.page import render, worst, write_report
+from program.evaluation.publishing import render, worst, write_report
 from program.evaluation.record import WORST, Dataset, Notes, Row
 from program.evaluation.runner import Misses
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from program.evaluation.evaluating import evaluate as evaluate
     from program.evaluation.figures import compare as compare
-    from program.evaluation.page import write_report as write_report
+    from program.evaluation.publishing import write_report as write_report
 
-_HOMES = {"compare": "figures", "evaluate": "evaluating", "write_report": "page"}
+_HOMES = {"compare": "figures", "evaluate": "evaluating", "write_report": "publishing"}
 
 __all__ = ("compare", "evaluate", "write_report")
 
