@@ -16,9 +16,9 @@ from data.quickstart import resolve_dataset
 from data.splits import check_contents, check_leaks
 from optimizers.examples import choose_samples
 from optimizers.recipes import recipe_named
-from optimizers.student import ROLES, Student, metered_lm
+from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
-from program.agent.resources import lm_of
+from program.agent.resources import ROLES, lm_of
 from program.agent.saving import check_folder
 from program.common.errors import InputError, did_you_mean
 from program.common.settings import RecipeSettings, RoleSettings, Settings

@@ -19,8 +19,8 @@ from typing import Any
 import dspy
 
 from data.manifest import Sample
-from optimizers.student import ROLES
 from program.agent.loop import AgenticIQA
+from program.agent.resources import ROLES
 from program.agent.state import AssessmentState
 from program.common.cache import PlainCache
 from program.evaluation.evaluating import context_of

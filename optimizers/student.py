@@ -22,12 +22,11 @@ from program.lms.gate import wired
 from program.lms.metering import metered
 from program.lms.model_call import ModelCall
 
-__all__ = ("ROLES", "Gathered", "Replayed", "SearchStopped", "Student", "inputs_key", "metered_lm",
+__all__ = ("Gathered", "Replayed", "SearchStopped", "Student", "inputs_key", "metered_lm",
            "role_of", "taught_predictors")  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
-ROLES: tuple[Role, ...] = ("planner", "executor", "summarizer")
 Gathered = dict[str, AssessmentState]
 """Plan and evidence of each sample, by the program's inputs, from one pass of the uncompiled program."""
 

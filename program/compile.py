@@ -92,11 +92,10 @@ def _write(told: dict[str, Any] | list[str]) -> None:
 
 
 def _demos(text: str) -> int:
-    if text == "all":
-        return 0
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1, or all")
-    return int(text)
+    try:
+        return 0 if text == "all" else whole_number(1)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or all") from None
 
 
 if __name__ == "__main__":
