@@ -1,6 +1,5 @@
 """Evaluations on a terminal of 80 columns: figures, what the agent adds to simpler ways, two programs compared."""
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich import box
@@ -139,18 +138,18 @@ def _baseline_table(record: EvaluationRecord, ways: Sequence[Baseline], columns:
     digits = 3 if _width(record, ways, columns) <= _COLUMNS else 2
     title = f"{heading(record)}\nn = {basis.n} of {basis.asked}, {_photographs(basis.groups)}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-    table.add_column("", no_wrap=True, min_width=_LABEL)
+    table.add_column("", width=_LABEL, overflow="fold")
     for name in columns:
         table.add_column(METRICS[name].title, justify="right", no_wrap=True)
     table.add_column(f"program\n- this, {METRICS[metric].title.split()[0]}", justify="right", no_wrap=True)
     own = [figure_cell(record.figures.get(name), digits) for name in columns]
     table.add_row(Text("program", style="bold"), *own, "", end_section=True)
-    ordered = sorted(ways, key=lambda w: (_ORDER.index(w.kind), -(_value(w, metric) if w.kind == "tool" else 0)))
+    values = {way.label: way.figures[metric].value or -2.0 for way in ways if way.kind == "tool"}
+    ordered = sorted(ways, key=lambda way: (_ORDER.index(way.kind), -values.get(way.label, 0.0)))
     for number, way in enumerate(ordered):
         last = number + 1 == len(ordered) or (ordered[number + 1].kind == "tool") != (way.kind == "tool")
         gain = way.gain[metric]
-        label = textwrap.fill(way.label, _LABEL, break_on_hyphens=False, break_long_words=False)
-        label += f"\n(n = {gain.n})" if gain.n != basis.n else ""
+        label = way.label + (f"\n(n = {gain.n})" if gain.n != basis.n else "")
         cells = [figure_cell(way.figures.get(name), digits) for name in columns]
         table.add_row(label, *cells, gain_cell(metric, gain, digits), end_section=last)
     table.caption, table.caption_justify = "Brackets: 95 % intervals,\npaired in the last column.", "left"
@@ -165,8 +164,3 @@ def _width(record: EvaluationRecord, ways: Sequence[Baseline], columns: Sequence
 
 def _photographs(count: int) -> str:
     return f"{count} photograph" + ("s" if count != 1 else "")
-
-
-def _value(way: Baseline, metric: str) -> float:
-    value = way.figures[metric].value
-    return -2.0 if value is None else value
