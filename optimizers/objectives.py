@@ -111,18 +111,24 @@ def distortion_agreement(findings: Mapping[str, str], truth: Mapping[str, str]) 
 
 
 def _answer(example: dspy.Example, assessment: Assessment | None) -> Part:
-    words = _answer_words(example, assessment)
-    if assessment is None or assessment.status == "failed":
-        return Part(0.0, False, words)
+    """Compare an answer with the human one: how far, in which direction, and which evidence led there or warned."""
+    if assessment is None:
+        return Part(0.0, False, "The program failed on this image; answer in the asked form.")
+    answer = assessment.final_answer
+    if assessment.status == "failed":
+        fault = assessment.error or "unreadable"
+        return Part(0.0, False, f"No usable answer came ({fault}); answer in the asked form.")
+    evidence = _evidence_words(assessment.state.executor_evidence)
     if example.get("answer") is not None:
-        right = bool(assessment.final_answer == example.answer)
-        return Part(float(right), right, words)
-    if not isinstance(assessment.final_answer, float):
-        return Part(0.0, False, words)
-    std = example.get("quality_std")
-    distance = abs(assessment.final_answer - float(example.quality))
-    agreement = scoring_agreement(assessment.final_answer, float(example.quality), std)
-    return Part(agreement, distance <= max(GATE, (std or 0.0) / 2), words)
+        right = bool(answer == example.answer)
+        words = f"{answer} is right." if right else f"{answer} is wrong: people chose {example.answer}."
+        return Part(float(right), right, f"{words} {evidence}")
+    if not isinstance(answer, float):
+        return Part(0.0, False, f"A score was asked; the answer was {str(answer)[:60]!r}.")
+    human, std = float(example.quality), example.get("quality_std")
+    words = f"{_distance_words(answer, human, std)} {_sources(assessment, human)} {evidence}"
+    close = abs(answer - human) <= max(GATE, (std or 0.0) / 2)
+    return Part(scoring_agreement(answer, human, std), close, words)
 
 
 def _plan(example: dspy.Example, assessment: Assessment) -> Part:
@@ -143,23 +149,6 @@ def _distortion(example: dspy.Example, assessment: Assessment) -> Part:
             strongest[finding.type] = finding.severity
     agreement = distortion_agreement(strongest, example.distortion_truth)
     return Part(agreement, agreement >= 0.5, _distortion_words(strongest, example.distortion_truth))
-
-
-def _answer_words(example: dspy.Example, assessment: Assessment | None) -> str:
-    """Compare an answer with the human one: how far, in which direction, and which evidence led there or warned."""
-    if assessment is None:
-        return "The program failed on this image; answer in the asked form."
-    if assessment.status == "failed":
-        return f"No usable answer came ({assessment.error or 'unreadable'}); answer in the asked form."
-    evidence = _evidence_words(assessment.state.executor_evidence)
-    if example.get("answer") is not None:
-        if assessment.final_answer == example.answer:
-            return f"{example.answer} is right. {evidence}"
-        return f"{assessment.final_answer} is wrong: people chose {example.answer}. {evidence}"
-    if not isinstance(assessment.final_answer, float):
-        return f"A score was asked; the answer was {str(assessment.final_answer)[:60]!r}."
-    distance = _distance_words(assessment.final_answer, example)
-    return f"{distance} {_sources(assessment, float(example.quality))} {evidence}"
 
 
 def _distortion_words(findings: Mapping[str, str], truth: Mapping[str, str]) -> str:
@@ -189,8 +178,7 @@ def _evidence_words(output: ExecutorOutput | None) -> str:
     return f"Evidence: {'; '.join(parts)}."
 
 
-def _distance_words(score: float, example: dspy.Example) -> str:
-    human, std = float(example.quality), example.get("quality_std")
+def _distance_words(score: float, human: float, std: float | None) -> str:
     gap = score - human
     spread = f" (opinions spread by {std:.2f})" if std else ""
     if abs(gap) < 0.25:

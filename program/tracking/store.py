@@ -113,14 +113,8 @@ class Tracker:
         SIGTERM counts as one. A run whose process was killed outright is marked FAILED by the next Tracker. Where the
         store breaks, a warning says with `result` where to find what the run is about.
         """
-        handle = RunHandle(self, name, tags or {}, result)
-        status = "FAILED"
-        try:
-            with _sigterm_as_exit():
-                yield handle
-            status = "FINISHED"
-        finally:
-            handle.terminate(status)
+        with RunHandle(self, name, tags or {}, result) as handle, _sigterm_as_exit():
+            yield handle
 
     def _open_experiment(self) -> str:
         experiment = self.client.get_experiment_by_name(self.experiment)
