@@ -28,8 +28,6 @@ from program.lms.build import resolves_references
 
 __all__ = ("Job", "prepared")
 
-_NAMED = 3
-"""Missing files that a message names."""
 _UNSHOWN = {"cache_dir", "mlruns_dir", "programs_dir", "serve", "optimizers"}
 
 
@@ -210,19 +208,14 @@ def _splits(manifest: Path) -> dict[str, list[Sample]]:
     samples = list(read_manifest(manifest))
     check_leaks(samples)
     check_contents(samples)
-    labelled = [sample for sample in samples if sample.task != "open"]
-    if not labelled:
-        raise InputError(
-            f'manifest {str(manifest)!r}: no sample has a label; give "mos", or "options" with an "answer"'
-        )
-    for sample in labelled:
-        if sample.split is not None:
+    for sample in samples:
+        if sample.task != "open" and sample.split is not None:
             splits[sample.split].append(sample)
     empty = [name for name, members in splits.items() if not members]
     if empty:
         raise InputError(
-            f"manifest {str(manifest)!r}: no labelled sample in split {', '.join(empty)}; "
-            'give every sample a "split" of train, validation or test'
+            f"manifest {str(manifest)!r}: no labelled sample in split {', '.join(empty)}; give every sample a "
+            '"split" of train, validation or test, and "mos", or "options" with an "answer"'
         )
     return splits
 
@@ -234,10 +227,10 @@ def _without_missing(splits: dict[str, list[Sample]]) -> tuple[str, ...]:
         lost = [sample for sample in members if sample.missing_file is not None]
         if not lost:
             continue
-        files = [f"{sample.id!r} has no file {str(sample.missing_file)!r}" for sample in lost[:_NAMED]]
-        files += [f"and {len(lost) - _NAMED} more"] if len(lost) > _NAMED else []
+        files = f"{lost[0].id!r} has no file {str(lost[0].missing_file)!r}"
+        files += f", and {len(lost) - 1} more lack theirs" if len(lost) > 1 else ""
         kind = "training" if name == "train" else name
-        note = f"{len(members) - len(lost)} of {len(members)} {kind} samples usable: {', '.join(files)}"
+        note = f"{len(members) - len(lost)} of {len(members)} {kind} samples usable: {files}"
         if len(lost) == len(members):
             raise InputError(f"{note}; restore the files (python -m data.check lists all)")
         notes.append(note if name == "train" else f"{note}; they count as failed")
