@@ -216,4 +216,5 @@ def _style(axis: Axes) -> None:
 def _numbers(figures: Iterable[Figure]) -> NDArray[np.float64]:
     """Return values, low and high ends, 3 x n: 0 for an undefined value, and the value where there is no interval."""
     values = [(f.value or 0.0, f.low, f.high) for f in figures]
-    return np.array([[v, v if low is None else low, v if high is None else high] for v, low, high in values]).T
+    ends = [(v, v if low is None else low, v if high is None else high) for v, low, high in values]
+    return np.array(ends, dtype=float).reshape(-1, 3).T
