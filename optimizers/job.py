@@ -208,14 +208,19 @@ def _splits(manifest: Path) -> dict[str, list[Sample]]:
     samples = list(read_manifest(manifest))
     check_leaks(samples)
     check_contents(samples)
-    for sample in samples:
-        if sample.task != "open" and sample.split is not None:
+    labelled = [sample for sample in samples if sample.task != "open"]
+    if not labelled:
+        raise InputError(
+            f'manifest {str(manifest)!r}: no sample has a label; give "mos", or "options" with an "answer"'
+        )
+    for sample in labelled:
+        if sample.split is not None:
             splits[sample.split].append(sample)
     empty = [name for name, members in splits.items() if not members]
     if empty:
         raise InputError(
-            f"manifest {str(manifest)!r}: no labelled sample in split {', '.join(empty)}; give every sample a "
-            '"split" of train, validation or test, and "mos", or "options" with an "answer"'
+            f"manifest {str(manifest)!r}: no labelled sample in split {', '.join(empty)}; "
+            'give every sample a "split" of train, validation or test'
         )
     return splits
 
