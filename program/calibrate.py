@@ -49,7 +49,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
     from program.common.errors import InputError
     from program.common.progress import progress
-    from program.evaluation.report.publishing import log_calibration
+    from program.evaluation.publishing import log_calibration
     from program.tools.calibration import Calibration
     from program.tools.fitting import fit_all, strengths_all, write_text
     from program.tools.runner import ToolRunner

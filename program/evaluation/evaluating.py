@@ -30,7 +30,7 @@ from program.tools.paper import PAPER
 from program.tools.runner import ReadingCounts
 from program.tools.weights import file_sha256, library_version, parameter_path
 
-__all__ = ("SPLITS", "ManifestSplit", "checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
+__all__ = ("checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
 
 logger = logging.getLogger(__name__)
 

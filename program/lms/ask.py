@@ -43,7 +43,7 @@ from program.lms.dspy_private import (
 from program.lms.limits import wire_settings
 from program.lms.metering import book_kept_answer
 from program.lms.wire_images import inline, inline_demo, limits_for
-from program.tracking.traces import without_image_bytes
+from program.tracking.traces import stripped
 
 __all__ = ("RUNGS", "Answer", "ask", "sharing_calls")
 
@@ -262,7 +262,7 @@ def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> s
 def _log_prompt(rung: str, signature: type[dspy.Signature], question: Question) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         inputs = question.traced_inputs or question.inputs
-        messages = without_image_bytes(adapter_for(question.lm).format(signature, question.demos, inputs))
+        messages = stripped(adapter_for(question.lm).format(signature, question.demos, inputs))
         logger.debug("prompt (%s, %d demos): %s", rung, len(question.demos), json.dumps(messages, ensure_ascii=False))
 
 

@@ -21,7 +21,7 @@ from program.lms.dspy_private import (
 )
 from program.lms.limits import current_budget, gate_of
 from program.lms.usage import StageUsage, Usage, WireImage
-from program.tracking.traces import without_image_bytes
+from program.tracking.traces import stripped
 
 __all__ = ("FeatureRefused", "ModelCall", "book", "book_kept_answer", "metered", "note_change", "note_image", "stage")
 
@@ -260,5 +260,5 @@ def _remember(lm: dspy.BaseLM, entry: dict[str, Any]) -> None:
                 messages=[{"role": "user", "content": _LEFT_OUT}], outputs=[_LEFT_OUT], response=None, kwargs={}
             )
     else:
-        entry = {**entry, "messages": without_image_bytes(entry.get("messages"))}
+        entry = {**entry, "messages": stripped(entry.get("messages"))}
     lm.update_history(entry)

@@ -15,8 +15,8 @@ from starlette.exceptions import HTTPException
 
 from program.agent.loop import AgenticIQA
 from program.common.errors import InputError
-from program.evaluation.environment import environment
 from program.evaluation.evaluating import context_of
+from program.evaluation.record import environment
 from program.service.assessing import Assessor
 from program.service.guard import Guard, error_response
 from program.service.metrics import Metrics
