@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from data.manifest import read_manifest
 from program.common.settings import load_settings
 from program.images.store import IMAGES, ImageRef, ImageStore
+from program.tools.readiness import parameter_path
 from program.tools.registry import ToolRegistry, ToolSpec
 from program.tools.runner import ToolRunner
-from program.tools.weights import parameter_path
 
 DATA = Path("../shared/data")
 SETS = {"live": ("PSNR", "GMSD", "VSI", "FSIM"), "clive": ("NIQE", "BRISQUE", "PIQE")}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from program.tools.deadline import Overdue, within
+from program.tools.loading import Overdue, within
 
 
 def test_results_and_errors_come_back():
@@ -65,7 +65,7 @@ def test_an_abandoned_thread_ends_when_its_work_does():
 def test_a_forked_child_does_not_wait_for_its_parents_threads():
     code = """
 import os, sys
-from program.tools.deadline import within
+from program.tools.loading import within
 assert within(5, lambda: 1) == 1
 child = os.fork()
 if child == 0:
@@ -78,7 +78,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_hung_thread_does_not_keep_the_process():
     code = """
 import time
-from program.tools.deadline import Overdue, within
+from program.tools.loading import Overdue, within
 try:
     within(0.1, lambda: time.sleep(3600))
 except Overdue:

@@ -12,78 +12,63 @@ from program.common.cache import PlainCache
 from program.common.cli import add_settings_flags, settings_from
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.tools.cache import ReadingKey, ReadingsCache
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
 ROOT = Path(__file__).parents[1]
 
 
-def key(number, **changes):
-    fields = {
-        "tool": "vif",
-        "version": "1",
-        "parameters": None,
-        "image": f"{number:064x}",
-        "reference": None,
-        "box": None,
-    }
-    return ReadingKey(**{**fields, **changes})
+def _runner(folder, **options):
+    return ToolRunner(ToolRegistry.load(), device="cpu", cache_dir=folder, **options)
 
 
-def test_readings_of_earlier_versions_with_seconds_beside_the_value_are_read(tmp_path):
-    PlainCache(tmp_path, size_limit_mb=1).set(key(1).text(), [0.1, 2.5])
-    assert ReadingsCache(tmp_path).get(key(1)) == 0.1
+def test_readings_of_earlier_versions_with_seconds_beside_the_value_are_read(tmp_path, picture, monkeypatch):
+    image = IMAGES.add(picture(5, 64, 64))
+    fresh = _runner(tmp_path).measure("PIQE", image).raw
+    real = PlainCache.get
+    monkeypatch.setattr(PlainCache, "get", lambda *a: [*real(*a), 2.5])
+    again = _runner(tmp_path).measure("PIQE", image)
+    assert (again.raw, again.cached) == (fresh, True)
 
 
-def test_the_key_tells_apart_how_it_was_measured(tmp_path):
-    cache = ReadingsCache(tmp_path)
-    cache.put(key(1), 0.5)
-    for changes in ({"factor": 2}, {"device": "cuda"}, {"threads": 2}):
-        assert cache.get(key(1, **changes)) is None
-    assert len({key(1).text(), key(1, factor=2).text(), key(1, threads=12).text(), key(1, device="12").text()}) == 4
-
-
-def test_other_reading_rules_are_other_readings(tmp_path, monkeypatch):
-    cache = ReadingsCache(tmp_path)
-    cache.put(key(1), 0.5)
-    monkeypatch.setattr("program.tools.cache.READING_RULES", 999)
-    assert cache.get(key(1)) is None
+def test_other_reading_rules_are_other_readings(tmp_path, picture, monkeypatch):
+    image = IMAGES.add(picture(5, 64, 64))
+    assert not _runner(tmp_path).measure("PIQE", image).cached
+    assert _runner(tmp_path).measure("PIQE", image).cached
+    monkeypatch.setattr("program.tools.runner.READING_RULES", 999)
+    assert not _runner(tmp_path).measure("PIQE", image).cached
 
 
 def test_floats_come_back_exactly(tmp_path, rng):
-    cache = ReadingsCache(tmp_path)
+    cache = PlainCache(tmp_path)
     values = [*rng.standard_normal(50).tolist(), 1e-308, 0.1 + 0.2, -0.0]
     for i, value in enumerate(values):
-        cache.put(key(i), value)
-    assert [ReadingsCache(tmp_path).get(key(i)) for i in range(len(values))] == list(values)
+        cache.set(str(i), [value])
+    assert [PlainCache(tmp_path).get(str(i)) for i in range(len(values))] == [[value] for value in values]
 
 
 def test_the_size_is_bounded_and_the_oldest_go(tmp_path):
-    cache = ReadingsCache(tmp_path, size_limit_mb=1)
+    cache = PlainCache(tmp_path, size_limit_mb=1)
     for i in range(6000):
-        cache.put(key(i), float(i))
-    entries, size_mb, limit_mb = cache.state
-    assert limit_mb == 1
-    assert size_mb < 1.2
-    assert 500 < entries < 6000
-    assert cache.get(key(5999)) == 5999.0
-    assert cache.get(key(0)) is None
+        cache.set(f"{i:064x}|{i:064x}", [float(i)])
+    assert cache.volume() < 1.2 * 2**20
+    assert 500 < len(cache) < 6000
+    assert cache.get(f"{5999:064x}|{5999:064x}") == [5999.0]
+    assert cache.get(f"{0:064x}|{0:064x}") is None
 
 
 _WORK = """
 import sys
 from pathlib import Path
-from program.tools.cache import ReadingKey, ReadingsCache
+from program.common.cache import PlainCache
 folder, me = Path(sys.argv[1]), int(sys.argv[2])
-cache, wrong, hits = ReadingsCache(folder), 0, 0
+cache, wrong, hits = PlainCache(folder), 0, 0
 for turn in range(3):
     for i in range(150):
         number = (i * 7 + me * 31) % 150
-        k = ReadingKey("vif", "1", None, f"{number:064x}", None, None)
-        found = cache.get(k)
+        found = cache.get(str(number))
         if found is None:
-            cache.put(k, number / 7)
+            cache.set(str(number), number / 7)
         else:
             hits += 1
             wrong += found != number / 7
@@ -104,9 +89,9 @@ def test_several_processes_share_one_cache(tmp_path):
     counts = [tuple(map(int, out.split())) for out, _ in results]
     assert [wrong for wrong, _ in counts] == [0] * 4
     assert all(hits >= 300 for _, hits in counts)
-    cache = ReadingsCache(tmp_path)
-    assert [cache.get(key(i)) for i in range(150)] == [i / 7 for i in range(150)]
-    assert cache.state.entries == 150
+    cache = PlainCache(tmp_path)
+    assert [cache.get(str(i)) for i in range(150)] == [i / 7 for i in range(150)]
+    assert len(cache) == 150
 
 
 def test_the_flag_turns_the_cache_off():

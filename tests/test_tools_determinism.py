@@ -11,9 +11,9 @@ from scipy.ndimage import gaussian_filter
 from program.images.store import IMAGES
 from program.tools import models
 from program.tools.models import Running, evaluate
+from program.tools.readiness import parameter_path
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
-from program.tools.weights import parameter_path
 
 PARAMS = Path(__file__).resolve().parents[2] / "shared" / "data" / "params"
 REGISTRY = ToolRegistry.load()

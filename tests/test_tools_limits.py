@@ -15,7 +15,7 @@ from PIL import Image
 from program.common.errors import ToolError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.tools import loading, models
+from program.tools import loading, models, readiness
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
@@ -37,10 +37,12 @@ def scene(rng):
 def alone(monkeypatch):
     """No model and no failure of another test, and none left for the next."""
     monkeypatch.setattr(models, "_pools", {})
-    monkeypatch.setattr(loading, "_failures", {})
+    monkeypatch.setattr(readiness, "failures", {})
+    monkeypatch.setattr(readiness, "loaded", set())
+    monkeypatch.setattr(readiness, "hanging", {})
     yield
     deadline = time.monotonic() + 20
-    while loading.held_up() is not None and time.monotonic() < deadline:
+    while any(not work.done() for work in readiness.hanging.values()) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -194,8 +196,6 @@ def test_two_threads_that_want_a_tool_whose_loading_hangs_wait_once(alone, scene
     release, calls = threading.Event(), []
 
     def make(spec, *_, **__):
-        if (reason := models.load_failure(spec)) is not None:
-            raise ToolError(reason)
         calls.append(spec.name)
         release.wait(60)
 
@@ -214,7 +214,7 @@ def test_a_hung_tool_does_not_keep_the_process():
 import time
 import numpy as np
 from program.images.store import IMAGES
-from program.tools import loading, models
+from program.tools import loading, models, readiness
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 loading._make = lambda *a, **k: lambda *inputs: time.sleep(3600)
@@ -243,10 +243,8 @@ def test_a_tool_that_writes_into_its_input_spoils_no_other_reading(alone, scene,
 
 
 def test_the_tools_of_one_image_share_its_tensor(scene, monkeypatch):
-    from program.tools import tensors
-
-    made, real = [], tensors._tensor
-    monkeypatch.setattr(tensors, "_tensor", lambda *a: made.append(a) or real(*a))
+    made, real = [], models._tensor
+    monkeypatch.setattr(models, "_tensor", lambda *a: made.append(a) or real(*a))
     image, reference = (IMAGES.add(255 - p) for p in scene)
     runner = _runner()
     for name in ("PSNR", "GMSD", "FSIM", "PIQE"):
@@ -268,23 +266,23 @@ def test_what_was_borrowed_leaves_no_pixels_behind(scene):
         for box in (None, (0, 0, 100, 100)):
             assert _runner().measure("PIQE", image, box=box).error is None
             pixels = IMAGES.pixels(image) if box is None else IMAGES.cut(image, box)[0]
-            tensor = models.TENSORS.get(pixels, "cpu")
-            assert models.TENSORS.get(pixels, "cpu") is tensor
+            tensor = models.tensor_of(pixels, "cpu")
+            assert models.tensor_of(pixels, "cpu") is tensor
             kept += [weakref.ref(pixels), weakref.ref(tensor)]
             del pixels, tensor
     gc.collect()
     assert all(ref() is None for ref in kept)
 
 
-def test_a_tensor_is_never_another_arrays(rng):
-    cache = models.TensorCache()
+def test_a_tensor_is_never_another_arrays(rng, monkeypatch):
+    monkeypatch.setattr(models, "_tensors", {})
     for _ in range(200):  # a new array often lies where the last one lay
         pixels = rng.integers(0, 256, (8, 8, 3), np.uint8)
         pixels.setflags(write=False)
-        tensor = cache.get(pixels, "cpu")
+        tensor = models.tensor_of(pixels, "cpu")
         assert torch.equal(tensor, torch.from_numpy(pixels.transpose(2, 0, 1)[None].copy()) / 255)
-        assert cache.get(pixels, "cpu") is tensor
-    assert len(cache._kept) <= 1
+        assert models.tensor_of(pixels, "cpu") is tensor
+    assert len(models._tensors) <= 1
 
 
 def test_settings_reach_the_runner(tmp_path):

@@ -5,13 +5,15 @@ import inspect
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from scipy.stats import spearmanr
 
 from program.common.errors import SettingsError, ToolError
+from program.tools.figures import Strengths
+from program.tools.fitting import strength_of
 from program.tools.registry import ToolRegistry, ToolSpec, pyiqa_table
-from program.tools.strengths import Readings, Strengths, strength_of
 from signatures.schemas import DISTORTION_CATEGORIES
 
 REGISTRY = ToolRegistry.load()
@@ -35,16 +37,21 @@ PAPER_FR = set("TOPIQ_FR AHIQ DISTS GMSD FSIM LPIPS WaDIQaM_FR PieAPP MS-SSIM SS
 PAPER_NR = set(
     "QAlign UNIQUE LIQE CLIPIQA HyperIQA TReS MUSIQ WaDIQaM_NR DBCNN ARNIQA MANIQA NIMA BRISQUE NIQE".split()
 )
+
+
+def _of(mode):
+    return [spec for spec in REGISTRY.specs() if spec.mode == mode]
+
+
 MEASURED = [spec for spec in REGISTRY.specs() if spec.strengths]
 
 
 def test_the_shipped_registry_holds_the_papers_tools_and_others():
     others = {"NLPD", "CW-SSIM", "MAD", "MDSI", "HaarPSI", "SR-SIM", "MS-GMSD", "DSS"}
-    assert {s.name for s in REGISTRY.for_mode("FR")} == PAPER_FR | others
-    assert {s.name for s in REGISTRY.for_mode("NR")} == PAPER_NR | {"PIQE", "ILNIQE"}
+    assert {s.name for s in _of("FR")} == PAPER_FR | others
+    assert {s.name for s in _of("NR")} == PAPER_NR | {"PIQE", "ILNIQE"}
     assert set(REGISTRY.names()) == {s.name for s in REGISTRY.specs()}
     assert len(PAPER_FR | PAPER_NR) == 28
-    assert all(spec.listed for spec in REGISTRY.specs())
 
 
 @pytest.mark.parametrize("spec", [s for s in REGISTRY.specs() if s.pyiqa], ids=lambda s: s.name)
@@ -99,7 +106,7 @@ def test_strengths_come_from_measurements_with_their_sources_else_from_publicati
 
 
 def test_the_planned_tool_for_a_distortion_is_the_strongest_declared_one():
-    ready = [spec for spec in REGISTRY.for_mode("FR") if spec.strengths and spec.cost != "expensive"]
+    ready = [spec for spec in _of("FR") if spec.strengths and spec.cost != "expensive"]
     for category in DISTORTION_CATEGORIES:
         best = REGISTRY.best(category, ready)
         assert best.strength(category) == max(spec.strengths[category] for spec in ready)
@@ -107,7 +114,7 @@ def test_the_planned_tool_for_a_distortion_is_the_strongest_declared_one():
 
 def test_a_metric_that_only_pyiqa_knows_is_found_by_its_exact_name_and_claims_nothing():
     found = REGISTRY.get("TOPIQ_NR")
-    assert (found.name, found.mode, found.higher_is_better, found.listed) == ("topiq_nr", "NR", True, False)
+    assert (found.name, found.mode, found.higher_is_better) == ("topiq_nr", "NR", True)
     assert (found.general, found.strengths) == (0, {})
     assert "not calibrated" in found.description
     assert REGISTRY.get("clipiqa+").pyiqa == "clipiqa+"
@@ -171,17 +178,17 @@ def test_entries_do_not_change():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"strenghts": {}}, r"unknown key 'Toy\.strenghts' \(did you mean 'strengths'\?\)"),
-        ({"general": 1.5}, r"Toy\.general = 1\.5: input should be less than or equal to 1"),
-        ({"mode": "XR"}, r"Toy\.mode = 'XR'"),
+        ({"strenghts": {}}, r"tools\.Toy\.strenghts: extra inputs"),
+        ({"general": 1.5}, r"Toy\.general: input should be less than or equal to 1"),
+        ({"mode": "XR"}, r"Toy\.mode: input should be 'FR' or 'NR'"),
         ({"strengths": {"Fog": 0.4}}, r"Toy\.strengths\.Fog"),
-        ({"licence": ...}, r"key 'Toy\.licence' is missing"),
+        ({"licence": ...}, r"Toy\.licence: field required"),
         ({"needs": "parameters"}, "Toy: parameter_file goes with needs: parameters"),
         ({"identity": 1.0}, "identity is given for FR tools"),
         ({"description": "a\nb"}, "description must be one line"),
         ({"piq": "toy"}, "Toy: give the tool's name in one library, pyiqa or piq"),
         ({"weights": ["pyiqa/toy.pth"]}, "Toy: weights go with needs: weights"),
-        ({"minimum_size_px": 0}, r"Toy\.minimum_size_px = 0"),
+        ({"minimum_size_px": 0}, r"Toy\.minimum_size_px: input should"),
     ],
 )
 def test_a_malformed_entry_is_named_with_its_key(tmp_path, change, message):
@@ -196,11 +203,11 @@ def test_a_malformed_entry_is_named_with_its_key(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "must hold one key, 'tools'"),
-        ("tools: []", "must hold one key, 'tools'"),
-        ("tools: {A: 3}", "A holds int"),
+        ("", "the file: input should be a valid dictionary"),
+        ("tools: []", "tools: dictionary should have at least 1 item"),
+        ("tools: {A: 3}", "tools.A: input should be a valid dictionary"),
         ("tools: {A: ", "not valid YAML"),
-        ("tools: {}\nother: 1", "must hold one key, 'tools'"),
+        ("tools: {}\nother: 1", "tools: dictionary should have at least 1 item"),
     ],
 )
 def test_a_malformed_file_is_named(tmp_path, text, message):
@@ -219,8 +226,8 @@ def test_strengths_are_rank_correlations_averaged_over_datasets(rng):
     human = rng.uniform(1, 5, 60)
     raw = [-human + rng.normal(0, 1, 60), -human + rng.normal(0, 2, 60)]
     kinds = ["Noise"] * 20 + ["Blurs"] * 5 + [None] * 35
-    one, two = (Readings(name, list(r), list(human), kinds) for name, r in zip("ab", raw, strict=True))
-    found = strength_of("toy 1", [one, two])
+    rows = [{"source": "ab"[i], "raw": raw[i], "human": human, "category": kinds} for i in range(2)]
+    found = strength_of("toy 1", pd.concat([pd.DataFrame(each) for each in rows]))
     each = [abs(spearmanr(r, human).statistic) for r in raw]
     noise = [abs(spearmanr(r[:20], human[:20]).statistic) for r in raw]
     assert found.general.srcc == pytest.approx(np.mean(each), abs=5e-5)
@@ -228,13 +235,14 @@ def test_strengths_are_rank_correlations_averaged_over_datasets(rng):
     assert (found.general.n, found.by_category["Noise"].n) == (120, 40)
     assert set(found.by_category) == {"Noise"}
     assert found.sources == ("a", "b")
-    assert strength_of("toy 1", [Readings("c", [1.0] * 9, list(human[:9]), [None] * 9)]) is None
+    flat = pd.DataFrame({"source": "c", "raw": [1.0] * 9, "human": human[:9], "category": None})
+    assert strength_of("toy 1", flat) is None
 
 
 def test_a_strengths_file_is_read_back_and_a_malformed_one_is_named(tmp_path):
     path = tmp_path / "strengths.json"
     path.write_text(Strengths.load().to_json(), encoding="utf-8")
-    assert Strengths.load(path) == Strengths.load()
+    assert Strengths.load(path).tools == Strengths.load().tools
     path.write_text('{"tools": {"VIF": {"general": 2}}}', encoding="utf-8")
     with pytest.raises(SettingsError, match=r"strengths\.json': tools\.VIF\..*--strengths"):
         Strengths.load(path)

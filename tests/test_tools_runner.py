@@ -14,8 +14,7 @@ from PIL import Image
 from program.common.errors import ToolError
 from program.images.store import IMAGES
 from program.tools import __main__ as listing
-from program.tools import loading, models
-from program.tools.cache import ReadingKey, ReadingsCache
+from program.tools import loading, models, readiness
 from program.tools.calibration import Calibration
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ReadingCounts, ToolRunner
@@ -96,19 +95,21 @@ def test_the_second_reading_comes_from_the_cache_and_is_the_same(tmp_path, pictu
     assert runner.counts == ReadingCounts(fresh=1, cached=1, failed=0)
 
 
-def test_the_cache_tells_apart_what_a_value_depends_on(tmp_path):
-    cache = ReadingsCache(tmp_path)
-    base = {"tool": "vif", "version": "1", "parameters": None, "image": "a", "reference": "b", "box": None}
-    others = {"tool": "vsi", "version": "2", "parameters": "c", "image": "x", "reference": None, "box": (0, 0, 8, 8)}
-    cache.put(ReadingKey(**base), 0.1)
-    for field, value in others.items():
-        assert cache.get(ReadingKey(**{**base, field: value})) is None
-    assert ReadingsCache(tmp_path).get(ReadingKey(**base)) == 0.1
+def test_the_cache_tells_apart_what_a_value_depends_on(tmp_path, pictures):
+    noisy, blurred, reference = _refs(pictures, "noisy", "blurred", "reference")
+    runner = _runner(tmp_path)
+    boxed = (noisy, reference, (0, 0, 64, 64))
+    different = [("GMSD", noisy, reference), ("PSNR", noisy, reference), ("GMSD", blurred, reference),
+                 ("GMSD", noisy, blurred), ("GMSD", *boxed), ("PIQE", noisy)]  # fmt: skip
+    assert [runner.measure(*each).cached for each in different] == [False] * 6
+    assert [_runner(tmp_path).measure(*each).cached for each in different] == [True] * 6
 
 
 def test_a_new_calibration_needs_no_new_reading(tmp_path, pictures):
     image, reference = _refs(pictures, "noisy", "reference")
-    bare = _runner(tmp_path, calibration=Calibration.empty()).measure("PSNR", image, reference)
+    without_maps = _runner(tmp_path)
+    without_maps.calibration = Calibration()
+    bare = without_maps.measure("PSNR", image, reference)
     assert bare.raw is not None
     assert bare.score is None
     assert "has no map to 1..5" in bare.error
@@ -244,7 +245,7 @@ def test_a_crashing_tool_is_a_line(tmp_path, pictures, monkeypatch):
 def test_readiness_names_the_missing_file_and_the_setting(tmp_path):
     runner = _runner(tmp_path, params_dir=tmp_path)
     assert {s.name for s in runner.ready("NR")} == {"PIQE"}
-    closed_form = {s.name for s in REGISTRY.for_mode("FR") if s.needs == "none"}
+    closed_form = {s.name for s in REGISTRY.specs() if s.mode == "FR" and s.needs == "none"}
     assert {s.name for s in runner.ready("FR")} == closed_form - {"SSIM", "MS-SSIM", "CW-SSIM", "MAD"}
     assert {s.name for s in runner.ready("FR", expensive=True)} == closed_form
     missing = runner.unavailable()
@@ -273,11 +274,11 @@ def test_a_parameter_file_that_would_run_code_is_refused(tmp_path, pictures, mon
         def __reduce__(self):
             return (Path.touch, (tmp_path / "sprung",))
 
-    monkeypatch.setattr(loading, "_failures", {})
+    monkeypatch.setattr(readiness, "failures", {})
     (tmp_path / PARAMETERS[1]).write_bytes(pickle.dumps(Trap()))
     runner = _runner(tmp_path, params_dir=tmp_path)
     result = runner.measure("BRISQUE", *_refs(pictures, "noisy"))
-    assert "not plain numbers or damaged" in result.error
+    assert "cannot be loaded (Weights only load failed" in result.error
     assert not (tmp_path / "sprung").exists()
     # Reported, and from then on left out of what is ready.
     assert "BRISQUE" in runner.unavailable()
@@ -292,7 +293,7 @@ def test_a_broken_torchvision_is_explained(tmp_path, pictures, monkeypatch):
         return real(name, *more)
 
     monkeypatch.setattr(models, "_pools", {})
-    monkeypatch.setattr(loading, "_failures", {})
+    monkeypatch.setattr(readiness, "failures", {})
     monkeypatch.setattr(importlib, "import_module", broken)
     runner = _runner(tmp_path)
     result = runner.measure("PIQE", *_refs(pictures, "noisy"))

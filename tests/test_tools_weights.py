@@ -6,11 +6,11 @@ import pickle
 import pytest
 
 from program.images.store import IMAGES
-from program.tools import loading, models
+from program.tools import models, readiness
 from program.tools.__main__ import main
+from program.tools.readiness import hub_folder, needed_files, what_is_missing
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
-from program.tools.weights import hub_folder, needed_files, what_is_missing
 
 REGISTRY = ToolRegistry.load()
 FILE = "WaDIQaM-NR-koniq-aaffea29.pth"
@@ -21,7 +21,7 @@ def _fresh(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-    monkeypatch.setattr(loading, "_failures", {})
+    monkeypatch.setattr(readiness, "failures", {})
     monkeypatch.setattr(models, "_pools", {})
 
 
@@ -88,15 +88,15 @@ def test_files_are_found_by_name_in_the_folder_then_where_pyiqa_and_hugging_face
     own, first, second = spec.weights
     (hub_folder() / "pyiqa").mkdir(parents=True)
     (hub_folder() / own).write_bytes(b"x")
-    assert needed_files(spec, []) == {own: hub_folder() / own, first: None, second: None}
+    assert needed_files(spec, None) == {own: hub_folder() / own, first: None, second: None}
     (tmp_path / "given").mkdir()
     (tmp_path / "given" / own.rsplit("/", 1)[-1]).write_bytes(b"x")
-    assert needed_files(spec, [tmp_path / "given"])[own].parent == tmp_path / "given"
+    assert needed_files(spec, tmp_path / "given")[own].parent == tmp_path / "given"
     snapshot = tmp_path / "hf" / "hub" / "models--timm--resnet50.a1_in1k" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
-    assert needed_files(spec, [])[first] is None
+    assert needed_files(spec, None)[first] is None
     (snapshot / "model.safetensors").write_bytes(b"x")
-    assert needed_files(spec, [])[first] == snapshot
+    assert needed_files(spec, None)[first] == snapshot
     assert repr(second) in what_is_missing(spec, None)
 
 

@@ -26,9 +26,9 @@ from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import details_of
 from program.evaluation.record import SCHEMA_VERSION, Dataset, EvaluationRecord, Readings
 from program.evaluation.runner import run_samples
-from program.tools.paper import PAPER
+from program.tools.calibration import PAPER
+from program.tools.readiness import file_sha256, library_label, parameter_path
 from program.tools.runner import ReadingCounts
-from program.tools.weights import file_sha256, library_version, parameter_path
 
 __all__ = ("checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
 
@@ -174,7 +174,7 @@ def tool_versions(program: AgenticIQA) -> dict[str, Any]:
     for spec in (*runner.ready("FR"), *runner.ready("NR")):
         parameters = parameter_path(spec, runner.params_dir) if spec.needs != "none" else None
         suffix = f", parameters {file_sha256(parameters)[:12]}" if parameters else ""
-        versions[spec.name] = f"{spec.key}, {spec.library} {library_version(spec.library)}{suffix}"
+        versions[spec.name] = f"{spec.key}, {library_label(spec)}{suffix}"
     return versions
 
 

@@ -4,8 +4,20 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from program.common.cli import EXIT_PROBLEMS, Parser, add_settings_flags, run_command, settings_from
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from program.images.store import ImageRef
+    from program.tools.registry import ToolSpec
+    from program.tools.runner import ToolRunner
+
+TRIAL_SIZE_PX = 256
+SLOW_S = 60.0
+"""A tool slower than this is not run a second time."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,31 +38,104 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     from program.common.errors import InputError
-    from program.tools.listing import check, entries, table
     from program.tools.models import fetch
     from program.tools.registry import ToolRegistry
     from program.tools.runner import ToolRunner
 
     settings = settings_from(arguments)
     registry = ToolRegistry.load()
+    specs = [registry.get(name) for name in arguments.names] or registry.specs()
     if arguments.fetch and not arguments.names:
         raise InputError("--fetch: names no tool; give those to download, as `python -m program.tools --fetch LPIPS`")
     if arguments.fetch:
-        for name in arguments.names:
-            fetch(registry.get(name))
+        for spec in specs:
+            fetch(spec)
     # A check that answered from the cache would check nothing.
     fresh = settings.model_copy(update={"tools": settings.tools.model_copy(update={"cache": False})})
     runner = ToolRunner.of(fresh, registry)
-    rows = check(runner, arguments.names) if arguments.check else entries(runner, arguments.names)
+    rows = [entry(spec, runner) for spec in specs]
+    if arguments.check:
+        image, reference = _trial_pair()
+        for row in [row for row in rows if row["ready"]]:
+            row.update(_trial(row["name"], runner, image, reference))
     if arguments.json:
-        sys.stdout.write(json.dumps([row.model_dump(mode="json") for row in rows]) + "\n")
+        sys.stdout.write(json.dumps(rows) + "\n")
     else:
         from rich.console import Console
 
-        Console().print(table(rows, checked=arguments.check))
+        Console().print(_table(rows, checked=arguments.check))
     # Of all tools some are never ready; one that was named is wanted.
-    failed = any(row.error or (arguments.names and not row.ready) for row in rows)
+    failed = any(row["error"] or (arguments.names and not row["ready"]) for row in rows)
     return EXIT_PROBLEMS if arguments.check and failed else 0
+
+
+def entry(spec: "ToolSpec", runner: "ToolRunner") -> dict[str, Any]:
+    """Return what is listed of a tool; the last five are of a trial run."""
+    reason = runner.why_not(spec)
+    return {
+        **spec.model_dump(include={"name", "mode", "description", "needs", "cost", "licence", "general"}),
+        "library": spec.library, "function": spec.function, "calibrated": runner.calibration.knows(spec.name),
+        "ready": reason is None, "reason": reason,
+        "raw": None, "score": None, "seconds": None, "deterministic": None, "error": None,
+    }  # fmt: skip
+
+
+def _trial(name: str, runner: "ToolRunner", image: "ImageRef", reference: "ImageRef") -> dict[str, Any]:
+    """Return raw value, score 1..5, seconds of a second run, whether it gave the same to the last digit, or the error.
+
+    A tool that takes over a minute runs once.
+    """
+    first = runner.measure(name, image, reference)
+    again = runner.measure(name, image, reference) if first.raw is not None and first.seconds < SLOW_S else None
+    return {
+        "raw": first.raw,
+        "score": first.score,
+        "seconds": round((again or first).seconds, 4),
+        "deterministic": None if again is None else again.raw == first.raw,
+        # A raw value without a map is a reading all the same.
+        "error": first.error if first.raw is None else None,
+    }
+
+
+def _trial_pair() -> "tuple[ImageRef, ImageRef]":
+    """Return a 256 x 256 part of a photograph as JPEG of quality 20, and the part itself."""
+    import io
+
+    import numpy as np
+    from PIL import Image
+    from skimage.data import astronaut
+
+    from program.images.store import IMAGES
+
+    scene = np.ascontiguousarray(astronaut()[:TRIAL_SIZE_PX, 96 : 96 + TRIAL_SIZE_PX])
+    packed = io.BytesIO()
+    Image.fromarray(scene).save(packed, "JPEG", quality=20)
+    return IMAGES.add(packed.getvalue()), IMAGES.add(scene)
+
+
+def _table(rows: Sequence[dict[str, Any]], *, checked: bool) -> "Group":
+    """Return the entries as a table, and below it why some cannot be used."""
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(
+        title="Image-quality tools",
+        caption="FR compares with a reference, NR does not. SRCC: agreement with people, measured or published",
+    )
+    trial = ("raw", "1..5", "s", "same") if checked else ()
+    for column in ("tool", "mode", "cost", "SRCC", "ready", *trial):
+        table.add_column(column, no_wrap=True)
+    if not checked:
+        table.add_column("what it is", min_width=24)
+    for row in rows:
+        figures = ["-" if row[key] is None else f"{row[key]:.3f}" for key in ("raw", "score", "seconds")]
+        same = {None: "-", True: "yes", False: "NO"}[row["deterministic"]]
+        last = [*figures, same] if checked else [row["description"]]
+        general = f"{row['general']:.2f}" if row["general"] else "-"
+        table.add_row(row["name"], row["mode"], row["cost"], general, "yes" if row["ready"] else "no", *last)
+    why = [f"{row['name']}: {row['error'] or row['reason']}" for row in rows if row["error"] or row["reason"]]
+    return Group(table, *map(escape, why))
 
 
 if __name__ == "__main__":

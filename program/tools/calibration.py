@@ -5,29 +5,29 @@ tells little gets scores close to the mean, and a mean over tools is not dragged
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, FiniteFloat, model_validator
 
 from program.common.errors import ToolError
-from program.tools.maps import MapParameters, apply_map
-from program.tools.stored import Provenance, Stored, read_stored
+from program.tools.figures import Figures, Stored
 from signatures.schemas import DistortionCategory, category_of
 
 __all__ = (
-    "Calibration",
-    "CategoryMap",
-    "Residual",
-    "ToolCalibration",
-    "least_variance",
-    "mixed",
-)
+    "HIGHEST", "LOWEST", "PAPER", "Calibration", "CategoryMap", "MapParameters", "Residual", "ToolCalibration",
+    "apply_map", "is_identity", "least_variance", "logistic", "mixed",
+)  # fmt: skip
 
+LOWEST, HIGHEST = 1.0, 5.0
+PAPER = "paper"
+"""In the place of a calibration file: the maps that the AgenticIQA paper prints."""
+_FARTHEST = 1e6
+"""Standardised raw values are cut here, so that no finite raw value overflows."""
+IDENTITY_SLACK = 1e-5
+"""A raw value this close to the identity's (times it, where that is above 1) is it: piq's HaarPSI is up to 6e-6 off."""
 CATEGORY_WEIGHT = 0.5
 """Weight of the map fitted on one distortion category against the tool's general map. The general one (0) shifts
 categories against each other, the category's own (1) rests on few kinds of distortion. Tool chosen by category,
@@ -39,26 +39,75 @@ LEAST_RMSE = 0.1
 """No tool is surer than this: people's own mean scores are not."""
 
 
-def least_variance(covariance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Return the weights (summing to 1, none negative) of the sum with the least variance, and that variance.
+class MapParameters(Stored):
+    """A fitted map in numbers; z = sign (raw - centre) / scale."""
 
-    `covariance` is n x n with a positive diagonal. Items whose best weight is negative leave, the most negative first.
+    kind: Literal["logistic", "isotonic"]
+    sign: Literal[-1, 1]
+    centre: FiniteFloat
+    scale: FiniteFloat = Field(gt=0)
+    logistic: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = None
+    """a, b, s, m, c of a + b / (1 + exp(-s (z - m))) + c z, with b, s, c >= 0."""
+    knots: tuple[tuple[FiniteFloat, FiniteFloat], ...] | None = None
+    """Isotonic: (z, score), linear between them."""
+    ramp: tuple[FiniteFloat, FiniteFloat] | None = None
+    """FR: the z where the rise to 5 begins and the z of the identity."""
 
-    >>> weights, variance = least_variance(np.array([[1.0, 0.0], [0.0, 3.0]]))
-    >>> weights.round(6).tolist(), round(variance, 6)
-    ([0.75, 0.25], 0.75)
-    """
-    # A little independent error on each keeps two equal items apart.
-    steady = covariance + 1e-9 * np.diag(np.diag(covariance))
-    kept = np.arange(len(covariance))
-    while True:
-        best = np.linalg.solve(steady[np.ix_(kept, kept)], np.ones(len(kept)))
-        if len(kept) == 1 or best.min() >= 0:
-            break
-        kept = np.delete(kept, int(best.argmin()))
-    weights = np.zeros(len(covariance))
-    weights[kept] = best / best.sum()
-    return weights, float(weights @ covariance @ weights)
+    @model_validator(mode="after")
+    def _monotone(self) -> "MapParameters":
+        if self.kind == "logistic" and (
+            self.logistic is None or min(self.logistic[1], self.logistic[2], self.logistic[4]) < 0
+        ):
+            raise ValueError("a logistic map needs its five numbers, with b, s and c not below 0")
+        if self.kind == "isotonic":
+            z, scores = np.asarray(self.knots or [], float).reshape(-1, 2).T
+            if len(z) < 2 or np.any(np.diff(z) <= 0) or np.any(np.diff(scores) < 0):
+                raise ValueError("an isotonic map needs two or more rising knots")
+        if self.ramp is not None and not self.ramp[0] < self.ramp[1]:
+            raise ValueError("the ramp must end above its start")
+        return self
+
+
+def apply_map(parameters: MapParameters, raw: ArrayLike) -> NDArray[np.float64]:
+    """Return the scores of a stored map, in 1..5, for finite raw values of any shape."""
+    # Cut before the division: a huge value over a small scale would overflow.
+    reach = _FARTHEST * parameters.scale
+    values = np.clip(np.asarray(raw, float), parameters.centre - reach, parameters.centre + reach)
+    z = parameters.sign * (values - parameters.centre) / parameters.scale
+    scores = _base(parameters, z)
+    if parameters.ramp is not None:
+        start, end = parameters.ramp
+        foot = float(np.clip(_base(parameters, np.asarray(start)), LOWEST, HIGHEST))
+        share = np.clip((z - start) / (end - start), 0, 1)
+        scores = np.where(share > 0, np.maximum(scores, foot + (HIGHEST - foot) * share), scores)
+        # The identity itself, whatever float32 made of it.
+        identity = parameters.centre + parameters.sign * end * parameters.scale
+        slack = IDENTITY_SLACK * max(1.0, abs(identity)) / parameters.scale
+        scores = np.where(z >= end - slack, HIGHEST, scores)
+    return np.clip(scores, LOWEST, HIGHEST)
+
+
+def is_identity(raw: ArrayLike, identity: float | None) -> NDArray[np.bool_]:
+    """Return which raw values are those of an image equal to its reference."""
+    if identity is None:
+        return np.zeros(np.shape(raw), bool)
+    return np.asarray(np.abs(np.subtract(raw, identity)) <= IDENTITY_SLACK * max(1.0, abs(identity)))
+
+
+def _base(parameters: MapParameters, z: NDArray[np.float64]) -> NDArray[np.float64]:
+    if parameters.logistic is not None:
+        return logistic(np.asarray(parameters.logistic), z)
+    knots = np.asarray(parameters.knots, float)
+    value: NDArray[np.float64] = np.interp(z, knots[:, 0], knots[:, 1])
+    return value
+
+
+def logistic(theta: NDArray[np.float64], z: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a + b / (1 + exp(-s (z - m))) + c z for theta = (a, b, s, m, c)."""
+    a, b, s, m, c = theta
+    # tanh form of the logistic: finite for any argument.
+    value: NDArray[np.float64] = a + b * 0.5 * (1 + np.tanh(np.clip(s * (z - m), -700, 700) / 2)) + c * z
+    return value
 
 
 def mixed(own: Any, general: Any) -> Any:
@@ -126,8 +175,7 @@ class ToolCalibration(Stored):
 
     def score(self, raw: float, category: str | None = None) -> float:
         """Return the score 1..5 of a finite raw value, of an image whose distortion is of this category (if known)."""
-        general = float(apply_map(self.map, raw))
-        own = self._own(category)
+        general, own = float(apply_map(self.map, raw)), self._own(category)
         return general if own is None else mixed(float(apply_map(own.map, raw)), general)
 
     def error(self, category: str | None = None) -> Residual:
@@ -137,34 +185,21 @@ class ToolCalibration(Stored):
         shows may be the category it was tried on or may not.
         """
         own = self._own(category)
-        found = self.residual if own is None else own.residual
-        if self.authentic is not None and self.authentic.precision < found.precision:
-            return self.authentic
-        return found
+        residual = self.residual if own is None else own.residual
+        return min(residual, self.authentic or residual, key=lambda each: each.precision)
 
     def _own(self, category: str | None) -> CategoryMap | None:
         known = category_of(category) if category else None
         return self.by_category.get(known) if known else None
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """The maps of tools by display name, and the data behind them by source name."""
+class Calibration(Figures):
+    """The maps of tools by display name; one without maps makes every score an error, every raw value still comes."""
 
-    sources: Mapping[str, Provenance]
-    tools: Mapping[str, ToolCalibration]
-    origin: str = "memory"
-
-    @classmethod
-    def load(cls, path: Path | None = None) -> "Calibration":
-        """Read a calibration file (default: the shipped one). Raises SettingsError naming the file and the key."""
-        stored, origin = read_stored(_File, "calibration", path)
-        return cls(stored.sources, stored.tools, origin)
-
-    @classmethod
-    def empty(cls) -> "Calibration":
-        """Return a calibration without maps: every score is an error, every raw value still comes."""
-        return cls({}, {})
+    FILE: ClassVar[str] = "calibration.json"
+    MEND: ClassVar[str] = "make it anew with `python -m program.calibrate`"
+    schema_version: Literal[2] = 2
+    tools: dict[str, ToolCalibration] = Field(default_factory=dict)
 
     def score(self, tool_name: str, raw: float, category: str | None = None) -> float:
         """Return the score 1..5 of a raw value; `category` is the distortion the tool was taken for, if any.
@@ -195,15 +230,14 @@ class Calibration:
         """
         entries = [self.tools.get(tool) for tool, _ in readings]
         errors = [e.error(category) if e else None for e, (_, category) in zip(entries, readings, strict=True)]
-        usable = [i for i, error in enumerate(errors) if error is not None and error.precision > 0]
         shares: list[float | None] = [None if error is None else 0.0 for error in errors]
+        usable = {i: error for i, error in enumerate(errors) if error is not None and error.precision > 0}
         if not usable:
             return shares
-        chosen = [error for i in usable if (error := errors[i]) is not None]
-        rmse = np.array([max(error.rmse, LEAST_RMSE) for error in chosen])
+        rmse = np.array([max(error.rmse, LEAST_RMSE) for error in usable.values()])
         together = np.array([[self._correlation(readings[i][0], readings[j][0]) for j in usable] for i in usable])
         weights, variance = least_variance(together * np.outer(rmse, rmse))
-        total = float(weights @ np.array([error.precision_of(variance) for error in chosen]))
+        total = float(weights @ np.array([error.precision_of(variance) for error in usable.values()]))
         for i, weight in zip(usable, weights, strict=True):
             shares[i] = round(float(weight) * total, 6)
         return shares
@@ -211,32 +245,27 @@ class Calibration:
     def _correlation(self, one: str, other: str) -> float:
         if one == other:
             return 1.0
-        known = self.tools[one].correlations.get(other)
-        return self.tools[other].correlations.get(one, ASSUMED_CORRELATION) if known is None else known
-
-    def to_json(self) -> str:
-        """Return the file's text; `load` gives back equal maps."""
-        return (
-            _File(sources=dict(self.sources), tools=dict(self.tools)).model_dump_json(indent=1, exclude_none=True)
-            + "\n"
-        )
-
-    def updated(self, tools: Mapping[str, ToolCalibration], sources: Mapping[str, Provenance]) -> "Calibration":
-        """Return this calibration with these maps in place of their namesakes; sources no map rests on are dropped."""
-        merged = {**self.tools, **tools}
-        used = {source for entry in merged.values() for source in entry.sources}
-        sources = {name: kept for name, kept in {**self.sources, **sources}.items() if name in used}
-        return replace(self, sources=sources, tools=merged)
+        measured = self.tools[other].correlations.get(one, ASSUMED_CORRELATION)
+        return self.tools[one].correlations.get(other, measured)
 
 
-class _File(Stored):
-    schema_version: Literal[2] = 2
-    sources: dict[str, Provenance]
-    tools: dict[str, ToolCalibration]
+def least_variance(covariance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Return the weights (summing to 1, none negative) of the sum with the least variance, and that variance.
 
-    @model_validator(mode="after")
-    def _sourced(self) -> "_File":
-        missing = {source for entry in self.tools.values() for source in entry.sources} - set(self.sources)
-        if missing:
-            raise ValueError(f"no source {min(missing)!r}")
-        return self
+    `covariance` is n x n with a positive diagonal. Items whose best weight is negative leave, the most negative first.
+
+    >>> weights, variance = least_variance(np.array([[1.0, 0.0], [0.0, 3.0]]))
+    >>> weights.round(6).tolist(), round(variance, 6)
+    ([0.75, 0.25], 0.75)
+    """
+    # A little independent error on each keeps two equal items apart.
+    steady = covariance + 1e-9 * np.diag(np.diag(covariance))
+    rest = np.arange(len(covariance))
+    while True:
+        best = np.linalg.solve(steady[np.ix_(rest, rest)], np.ones(len(rest)))
+        if len(rest) == 1 or best.min() >= 0:
+            break
+        rest = np.delete(rest, int(best.argmin()))
+    weights = np.zeros(len(covariance))
+    weights[rest] = best / best.sum()
+    return weights, float(weights @ covariance @ weights)

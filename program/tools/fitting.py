@@ -1,145 +1,156 @@
-"""Fitting the maps of tools, and measuring what each is good at, on images with human scores."""
+"""What people's scores say of the tools: fitted maps and measured strengths, and the files that hold them."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import SettingsError, ToolError
 from program.common.files import write_whole
-from program.tools.calibration import Calibration, CategoryMap, Residual, ToolCalibration, mixed
-from program.tools.maps import is_identity
-from program.tools.monotone import MonotoneMap
+from program.tools.calibration import (
+    Calibration,
+    CategoryMap,
+    MapParameters,
+    Residual,
+    ToolCalibration,
+    apply_map,
+    is_identity,
+    mixed,
+)  # fmt: skip
+from program.tools.figures import FEWEST, Figures, MeasuredStrength, Strength, Strengths
+from program.tools.monotone import fit_map
+from program.tools.readiness import file_sha256, library_label, parameter_path
 from program.tools.registry import ToolSpec
-from program.tools.stored import Provenance
-from program.tools.strengths import Readings, Strength, Strengths, strength_of
-from program.tools.survey import Labelled, Surveyed
-from program.tools.weights import file_sha256, library_version, parameter_path
+from program.tools.survey import Surveyed
 from signatures.schemas import DISTORTION_CATEGORIES
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.table import Table
 
-__all__ = ("FitReport", "fit_all", "fit_tool", "strengths_all", "write_text")
+__all__ = ("FitReport", "fit_all", "results", "strength_of")
 
 FEWEST_OF_A_CATEGORY = 25
 """Fewer images of a distortion category get no map of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class FitReport:
-    """Fitted maps, where they come from, and what could not be used."""
+class FitReport(NamedTuple):
+    """Fitted maps, and what could not be used."""
 
     tools: Mapping[str, ToolCalibration]
-    sources: Mapping[str, Provenance]
     skipped: Mapping[str, str]
     """Tools that were not fitted, and why."""
-    problems: tuple[str, ...]
-    """Failed measurements, one line each, the first of each tool."""
-
-    def write(self, base: Calibration, path: Path) -> None:
-        """Write the maps over those of `base`: a whole file or none.
-
-        Raises ToolError when nothing was fitted, SettingsError when the file cannot be written.
-        """
-        if not self.tools:
-            reasons = "; ".join(f"{name}: {why}" for name, why in self.skipped.items())
-            raise ToolError(f"calibration on {', '.join(self.sources)}: no tool could be fitted ({reasons})")
-        write_text(path, base.updated(self.tools, self.sources).to_json())
-
-    def as_json(self, path: Path) -> dict[str, Any]:
-        """Return what a program wants to know of the fit."""
-        shown = {
-            name: {
-                "n": t.residual.n,
-                "rmse": t.residual.rmse,
-                "srcc": t.srcc,
-                "precision": round(t.error().precision, 4),
-            }
-            for name, t in self.tools.items()
-        }
-        return {
-            "out": str(path),
-            "sources": {name: p.model_dump(mode="json") for name, p in self.sources.items()},
-            "tools": shown,
-            "skipped": dict(self.skipped),
-            "problems": list(self.problems),
-        }
-
-    def table(self, path: Path) -> "Table":
-        """Return the fit as a table."""
-        from rich.table import Table
-
-        table = Table(title=f"Maps to 1..5 fitted on {', '.join(self.sources)}", caption=f"written to {path}")
-        for column in ("tool", "n", "SRCC", "RMSE", "precision", "map"):
-            table.add_column(column, justify="left" if column in ("tool", "map") else "right")
-        for name, t in self.tools.items():
-            figures = (f"{t.srcc:.3f}", f"{t.residual.rmse:.3f}", f"{t.error().precision:.2f}")
-            table.add_row(name, str(t.residual.n), *figures, t.map.kind)
-        for name, why in self.skipped.items():
-            table.add_row(name, "-", "-", "-", "-", why)
-        return table
 
 
-def fit_tool(
-    spec: ToolSpec,
-    readings: Sequence[tuple[float, Labelled]],
-    *,
-    sources: Sequence[str],
-    parameters: Path | None = None,
-) -> ToolCalibration:
-    """Fit one tool's maps on its raw values of labelled images.
+def results(
+    surveyed: Surveyed, out: Path, *, strengths: bool, params_dir: Path | None = None
+) -> tuple[dict[str, Any], "Table"]:
+    """Write strengths or maps over those of a file, whole or not at all; returns the figures as JSON and as a table.
+
+    Raises ToolError when nothing was fitted, SettingsError when the file cannot be read or written.
+    """
+    if strengths:
+        measured = strengths_all(surveyed, Strengths.load(out) if out.exists() else Strengths())
+        _write(measured, out)
+        lines = []
+        for name, tool in measured.tools.items():
+            own = (tool.general, *map(tool.by_category.get, DISTORTION_CATEGORIES))
+            lines.append((name, str(tool.general.n), *(f"{each.srcc:.2f}" if each else "-" for each in own)))
+        title = f"|SRCC| with human scores from {', '.join(measured.sources)}"
+        table = _table(title, out, ("tool", "n", "all", *DISTORTION_CATEGORIES), lines)
+        return {"out": str(out), **measured.model_dump(mode="json")}, table
+    fit = fit_all(surveyed, params_dir=params_dir)
+    if not fit.tools:
+        reasons = "; ".join(f"{name}: {why}" for name, why in fit.skipped.items())
+        raise ToolError(f"calibration on {', '.join(surveyed.sources)}: no tool could be fitted ({reasons})")
+    base = Calibration.load(out) if out.exists() else Calibration()
+    _write(base.updated(fit.tools, surveyed.sources), out)
+    figures = {
+        name: {"n": t.residual.n, "srcc": t.srcc, "rmse": t.residual.rmse, "precision": round(t.error().precision, 4)}
+        for name, t in fit.tools.items()
+    }
+    report = {
+        "out": str(out),
+        "sources": {name: source.model_dump(mode="json") for name, source in surveyed.sources.items()},
+        "tools": figures,
+        "skipped": dict(fit.skipped),
+        "problems": surveyed.problems(),
+    }
+    lines = [(name, *map(str, own.values()), fit.tools[name].map.kind) for name, own in figures.items()]
+    lines += [(name, "-", "-", "-", "-", why) for name, why in fit.skipped.items()]
+    title = f"Maps to 1..5 fitted on {', '.join(surveyed.sources)}"
+    return report, _table(title, out, ("tool", "n", "SRCC", "RMSE", "precision", "map"), lines)
+
+
+def _write(figures: Figures, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, figures.to_json())
+    except OSError as error:
+        raise SettingsError(
+            f"file {str(path)!r}: cannot be written ({error.strerror}); choose another --out"
+        ) from error
+
+
+def _table(title: str, out: Path, columns: Sequence[str], lines: Iterable[Sequence[str]]) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title, caption=f"written to {out}")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("tool", "map") else "right")
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def fit_tool(spec: ToolSpec, readings: "pd.DataFrame", parameters: Path | None = None) -> ToolCalibration:
+    """Fit one tool's maps on its readings of labelled images (see `Surveyed.readings`), none of which failed.
 
     A category with too few readings gets no map of its own. Raises ValueError where nothing can be fitted.
     """
     from scipy.stats import spearmanr
 
-    values = np.array([raw for raw, _ in readings], float)
-    human = np.array([sample.human for _, sample in readings], float)
-    kinds = np.array([sample.category or "" for _, sample in readings])
+    values, human, label_sd = (readings[name].to_numpy(float) for name in ("raw", "human", "label_sd"))
+    authentic = readings.authentic.to_numpy(bool)
+    # Identities are left out, as in the fit: the map gives them 5 whatever people said.
+    differs = ~is_identity(values, spec.identity)
 
-    def fitted(keep: NDArray[np.bool_]) -> MonotoneMap:
-        unfitted = MonotoneMap(higher_is_better=spec.higher_is_better, identity=spec.identity)
-        return unfitted.fit(values[keep], human[keep])
+    def fitted(part: NDArray[np.bool_]) -> MapParameters:
+        return fit_map(values[part], human[part], higher_is_better=spec.higher_is_better, identity=spec.identity)
 
-    def residual(keep: NDArray[np.bool_], predicted: NDArray[np.float64]) -> Residual:
-        # Identities are left out, as in the fit: the map gives them 5 whatever people said.
-        differs = keep & ~is_identity(values, spec.identity)
-        apart = [sample.label_sd**2 for (_, sample), wanted in zip(readings, differs, strict=True) if wanted]
+    def residual(part: NDArray[np.bool_], predicted: NDArray[np.float64]) -> Residual:
+        part = part & differs
         return Residual(
-            n=int(differs.sum()),
-            rmse=round(float(np.sqrt(np.mean((predicted - human)[differs] ** 2))), 4),
-            spread=round(float(np.std(human[differs])), 4),
-            label_sd=round(float(np.sqrt(np.mean(apart))), 4),
+            n=int(part.sum()),
+            rmse=round(float(np.sqrt(np.mean((predicted - human)[part] ** 2))), 4),
+            spread=round(float(np.std(human[part])), 4),
+            label_sd=round(float(np.sqrt(np.mean(label_sd[part] ** 2))), 4),
         )
 
     everything = np.ones(len(values), bool)
     general = fitted(everything)
-    predicted = general.predict(values)
+    predicted = apply_map(general, values)
     own = {}
     for category in DISTORTION_CATEGORIES:
-        keep = kinds == category
-        if keep.sum() >= FEWEST_OF_A_CATEGORY:
-            narrow = fitted(keep)
-            own[category] = CategoryMap(
-                map=narrow.parameters_, residual=residual(keep, mixed(narrow.predict(values), predicted))
-            )
-    taken = np.array([sample.authentic for _, sample in readings], bool)
+        part = (readings.category == category).to_numpy(bool)
+        if part.sum() >= FEWEST_OF_A_CATEGORY:
+            narrow = fitted(part)
+            score = mixed(apply_map(narrow, values), predicted)
+            own[category] = CategoryMap(map=narrow, residual=residual(part, score))
     srcc = float(spearmanr(values, human).statistic) * (1 if spec.higher_is_better else -1)
     return ToolCalibration(
-        sources=tuple(sources),
+        sources=tuple(readings.source.unique()),
         function=spec.key,
-        library=_library(spec),
+        library=library_label(spec),
         parameter_file_sha256=file_sha256(parameters) if parameters else None,
         residual=residual(everything, predicted),
-        authentic=residual(taken, predicted) if taken.sum() >= FEWEST_OF_A_CATEGORY else None,
+        authentic=residual(authentic, predicted) if authentic.sum() >= FEWEST_OF_A_CATEGORY else None,
         srcc=round(srcc, 4),
         raw_range=(float(np.min(values)), float(np.max(values))),
-        map=general.parameters_,
+        map=general,
         by_category=own,
     )
 
@@ -148,69 +159,62 @@ def fit_all(surveyed: Surveyed, *, params_dir: Path | None = None) -> FitReport:
     """Fit each surveyed tool's maps."""
     skipped, tools = dict(surveyed.skipped), {}
     for spec in surveyed.specs:
-        found = surveyed.readings(spec)
-        if not found:
+        readings = surveyed.readings[surveyed.readings.tool == spec.name]
+        if readings.empty:
             skipped[spec.name] = "no sample has a reference" if spec.mode == "FR" else "no sample it was not trained on"
             continue
-        good = [(m.raw, sample) for _, sample, m in found if m.raw is not None]
         try:
-            tools[spec.name] = fit_tool(
-                spec,
-                good,
-                sources=list(dict.fromkeys(data.source for data, _, m in found if m.raw is not None)),
-                parameters=parameter_path(spec, params_dir),
-            )
+            tools[spec.name] = fit_tool(spec, readings[readings.raw.notna()], parameter_path(spec, params_dir))
         except ValueError as error:
             skipped[spec.name] = str(error)
-    sources = {data.source: data.provenance() for data in surveyed.datasets}
-    return FitReport(_with_correlations(tools, surveyed), sources, skipped, surveyed.problems())
+    return FitReport(_with_correlations(tools, surveyed), skipped)
 
 
 def _with_correlations(tools: Mapping[str, ToolCalibration], surveyed: Surveyed) -> dict[str, ToolCalibration]:
     """Return the tools with how the errors of each go with those of the others, on the images that both measured."""
+    identities = {spec.name: spec.identity for spec in surveyed.specs}
     errors: dict[str, dict[int, float]] = {name: {} for name in tools}
-    for spec in surveyed.specs:
-        if spec.name in tools:
-            for _, sample, m in surveyed.readings(spec):
-                if m.raw is not None and not is_identity(m.raw, spec.identity):
-                    errors[spec.name][id(sample)] = tools[spec.name].score(m.raw) - sample.human
-    found: dict[str, dict[str, float]] = {name: {} for name in tools}
+    for row in surveyed.readings.dropna(subset="raw").itertuples():
+        if row.tool in tools and not is_identity(row.raw, identities[row.tool]):
+            errors[row.tool][row.sample] = tools[row.tool].score(row.raw) - row.human
+    together: dict[str, dict[str, float]] = {name: {} for name in tools}
     for one, other in itertools.combinations(tools, 2):
         common = sorted(errors[one].keys() & errors[other].keys())
         if len(common) >= FEWEST_OF_A_CATEGORY:
             e, f = (np.array([errors[name][key] for key in common]) for name in (one, other))
-            found[one][other] = round(float(e @ f / np.sqrt((e @ e) * (f @ f))), 4)
-    return {name: tool.model_copy(update={"correlations": found[name]}) for name, tool in tools.items()}
+            together[one][other] = round(float(e @ f / np.sqrt((e @ e) * (f @ f))), 4)
+    return {name: tool.model_copy(update={"correlations": together[name]}) for name, tool in tools.items()}
 
 
 def strengths_all(surveyed: Surveyed, base: Strengths) -> Strengths:
-    """Return the strengths of each surveyed tool over those of `base`; sources no figure rests on are dropped."""
-    tools: dict[str, Strength] = dict(base.tools)
-    for spec in surveyed.specs:
-        by_source: dict[str, list[tuple[float, float, str | None]]] = {}
-        for data, sample, m in surveyed.readings(spec):
-            if m.raw is not None:
-                by_source.setdefault(data.source, []).append((m.raw, sample.human, sample.category))
-        measured = strength_of(
-            _library(spec), [Readings(source, *zip(*rows, strict=True)) for source, rows in by_source.items()]
-        )
-        if measured is not None:
-            tools[spec.name] = measured
-    used = {source for strength in tools.values() for source in strength.sources}
-    sources = {**base.sources, **{data.source: data.provenance() for data in surveyed.datasets}}
-    return Strengths(sources={name: kept for name, kept in sources.items() if name in used}, tools=tools)
+    """Return the strengths of each surveyed tool over those of `base`."""
+    good = surveyed.readings[surveyed.readings.raw.notna()]
+    every = {spec.name: strength_of(library_label(spec), good[good.tool == spec.name]) for spec in surveyed.specs}
+    return base.updated({name: own for name, own in every.items() if own is not None}, surveyed.sources)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or none. Raises SettingsError when it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
-    except OSError as error:
-        raise SettingsError(
-            f"file {str(path)!r}: cannot be written ({error.strerror}); choose another --out"
-        ) from error
+def strength_of(library: str, readings: "pd.DataFrame") -> Strength | None:
+    """Return a tool's strength from columns source, raw, human and category, or None where no source has 8 images.
+
+    >>> import pandas as pd
+    >>> rows = {"source": "toy", "raw": [1, 2, 3, 4, 5, 6, 7, 8], "human": [8, 7, 6, 5, 4, 3, 1, 2]}
+    >>> strength_of("toy 1", pd.DataFrame({**rows, "category": "Noise"})).by_category["Noise"].srcc
+    0.9762
+    """
+    general = _measured(readings)
+    if general is None:
+        return None
+    every = {category: _measured(readings[readings.category == category]) for category in DISTORTION_CATEGORIES}
+    own = {category: strength for category, strength in every.items() if strength is not None}
+    return Strength(library=library, sources=tuple(readings.source.unique()), general=general, by_category=own)
 
 
-def _library(spec: ToolSpec) -> str:
-    return f"{spec.library} {library_version(spec.library) or 'unknown'}"
+def _measured(readings: "pd.DataFrame") -> MeasuredStrength | None:
+    from scipy.stats import spearmanr
+
+    parts = [part for _, part in readings.groupby("source", sort=False)]
+    enough = [part for part in parts if len(part) >= FEWEST and part.raw.nunique() > 1 and part.human.nunique() > 1]
+    if not enough:
+        return None
+    agreement = np.mean([abs(float(spearmanr(part.raw, part.human).statistic)) for part in enough])
+    return MeasuredStrength(srcc=round(float(agreement), 4), n=sum(map(len, enough)))

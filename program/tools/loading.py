@@ -1,181 +1,233 @@
-"""Loading a tool: its library imported on first use, its metric built, one at a time, failures remembered."""
+"""Loading a tool within its time: its library imported on first use, its metric built from files that are here."""
 
 import importlib
+import io
 import logging
+import math
+import os
+import shutil
 import sys
+import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextvars import Context, copy_context
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
 
 from program.common.errors import ToolError
-from program.tools.building import building
+from program.common.settings import variable
+from program.tools import readiness
+from program.tools.readiness import HUGGING_FACE, leave_out, left_out, needed_files
 from program.tools.registry import Library, ToolSpec
 
-__all__ = ("failure_of", "give_up", "held_up", "left_out", "load", "quiet")
+__all__ = ("Overdue", "load", "quiet", "within")
 
 logger = logging.getLogger(__name__)
 
-_failures: dict[str, str] = {}
-"""Why a library, or a tool by its key, is left out for the rest of the process."""
-_lock = threading.RLock()
-_WAIT_S = 0.1
+_T = TypeVar("_T")
+_SAFE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""torch's own switch. pyiqa 0.1.16 opens its weights with weights_only=False, which runs whatever a pickle holds; under
+this switch `torch.load` refuses anything but plain tensors, whoever calls it and however."""
+_turn = threading.Lock()
 
 
-def failure_of(spec: ToolSpec) -> str | None:
-    """Return why this tool, or its library, failed before in this process."""
-    return _failures.get(spec.library) or _failures.get(spec.key)
+class Overdue(Exception):  # noqa: N818 - it says what the work is
+    """The work did not end in time; it may still be running."""
+
+    def __init__(self, work: "Future[Any]") -> None:
+        super().__init__()
+        self.work = work
 
 
-def left_out(spec: ToolSpec, reason: str, mend: str = "") -> ToolError:
-    """Leave a tool out for the rest of the process; returns the error that says why."""
-    _failures[spec.key] = reason
-    return ToolError(f"tool {spec.name!r}: {reason}{mend}")
+_Job: TypeAlias = "tuple[Future[Any], Context, Callable[[], Any]]"
+_idle: "list[SimpleQueue[_Job | None]]" = []
+"""Of threads that wait for work: a new one would have to get its memory, and torch's, from the system each time."""
+os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of its parent's threads
 
 
-@dataclass
-class _Loading:
-    """The tool that is being loaded: standard output is redirected meanwhile, for the whole process."""
+def within(seconds: float, work: Callable[[], _T]) -> _T:
+    """Return what `work` returns, or raise what it raises; Overdue when it takes longer than `seconds`.
 
-    name: str
-    output: TextIO
-    given_up: bool = False
-
-
-_under_way: list[_Loading] = []
-
-
-def give_up(spec: ToolSpec) -> None:
-    """Say that nobody waits for a tool's loading any more. Output goes where it belongs again.
-
-    The thread that loads cannot be stopped and holds the process's settings for loading, so none is loaded meanwhile.
+    Python cannot stop a thread. Work that runs over its time goes on where it is, with whatever it holds, on a daemon
+    thread that never keeps the process from ending. Work that never lets go of the interpreter (a loop in C code that
+    holds the GIL) cannot be left behind. Thread-safe.
     """
-    for loading in _under_way:
-        if loading.name == spec.name:
-            loading.given_up, sys.stdout = True, loading.output
-
-
-def held_up() -> str | None:
-    """Return why no tool can be loaded now, or None: one's loading was given up and still goes on."""
-    other = next((loading.name for loading in _under_way if loading.given_up), None)
-    return other and f"cannot be loaded while the loading of {other!r} hangs; mend that and start again"
-
-
-@contextmanager
-def _turn(spec: ToolSpec) -> Iterator[None]:
-    """Load one tool, and its library, at a time. Raises ToolError while another's loading hangs."""
-    while not _lock.acquire(timeout=_WAIT_S):
-        if (reason := held_up()) is not None:
-            raise ToolError(f"tool {spec.name!r}: {reason}")
-    loading = _Loading(spec.name, sys.stdout)
-    _under_way.append(loading)
     try:
-        yield
-    finally:
-        _under_way.remove(loading)
-        _lock.release()
+        jobs = _idle.pop()
+    except IndexError:
+        jobs = SimpleQueue()
+        threading.Thread(target=_work_off, args=(jobs,), name="agentic-iqa-tool", daemon=True).start()
+    future: Future[_T] = Future()
+    jobs.put((future, copy_context(), work))
+    if wait([future], min(seconds, threading.TIMEOUT_MAX)).not_done:
+        jobs.put(None)
+        raise Overdue(future)
+    _idle.append(jobs)
+    return future.result()
 
 
-def load(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool = False) -> Any:
-    """Return a new model object of a tool, in its turn; with `fetch`, what it lacks is downloaded to pyiqa's folder.
+def _work_off(jobs: "SimpleQueue[_Job | None]") -> None:
+    while (job := jobs.get()) is not None:
+        future, context, work = job
+        try:
+            future.set_result(context.run(work))
+        except BaseException as error:  # Border: it is raised again on the caller's thread.
+            future.set_exception(error)
+        del job, future, context, work  # else a result lives until the next one
 
-    Raises ToolError when that fails, or failed before.
+
+def load(
+    spec: ToolSpec, parameters: Path | None, device: str, *, seconds: float = math.inf, fetch: bool = False
+) -> Any:
+    """Return a new model object of a tool; with `fetch`, what it lacks is downloaded to pyiqa's folder.
+
+    One tool at a time, with its library where it is the first. Raises ToolError when that fails, failed before, takes
+    longer than `seconds`, or while another's loading hangs: that cannot be stopped and holds the process's settings.
     """
-    if fetch:
-        _failures.pop(spec.key, None)
-    with _turn(spec):
-        return _make(spec, parameters, device, fetch=fetch)
+    with _turn:
+        if fetch:
+            readiness.failures.pop(spec.key, None)
+        elif (reason := left_out(spec)) is not None:
+            raise ToolError(f"tool {spec.name!r}: {reason}")
+        output = sys.stdout
+        try:
+            model = within(seconds, lambda: _make(spec, parameters, device, fetch=fetch))
+        except Overdue as overdue:
+            # Else output stays where the thread that is left behind sends it.
+            sys.stdout, readiness.hanging[spec.name] = output, overdue.work
+            why = f"did not load within {seconds:g} s and is left out from here on (tools.load_timeout_s)"
+            raise leave_out(spec, why) from overdue
+        readiness.loaded.add(spec.key)
+        return model
 
 
 def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool = False) -> Any:
     library = _import(spec.library)
     if spec.library == "piq":
         return partial(getattr(library, spec.function), **spec.options)
-    try:
-        import torch
+    import torch
 
-        options: dict[str, Any] = dict(spec.options)
-        if parameters is not None and spec.needs == "parameters":
-            _check_parameters(parameters)
-            options["pretrained_model_path"] = str(parameters)
-        with building(spec, parameters, fetch=fetch), quiet():
+    options: dict[str, Any] = dict(spec.options)
+    if parameters is not None and spec.needs == "parameters":
+        options["pretrained_model_path"] = str(parameters)
+    try:
+        with _building(spec, parameters, fetch=fetch), quiet():
             # Our tensors are in range; looking for their extremes takes longer than the fastest tools.
             return library.create_metric(spec.function, device=torch.device(device), check_input_range=False, **options)
     except Exception as error:  # Border: whatever a third-party metric raises becomes one line.
         reason = f"cannot be loaded ({_one_line(error)[:300]})"
         logger.warning("tool %s: %s; it is left out from here on", spec.name, reason)
         mend = "; connect to the network, or get its files elsewhere and name their folder in AGENTICIQA_PARAMS_DIR"
-        raise left_out(spec, reason, mend if fetch else "") from error
+        raise leave_out(spec, reason, mend if fetch else "") from error
 
 
 def _import(library: Library) -> Any:
-    if library in _failures:
-        raise ToolError(f"{library} {_failures[library]}")
+    if library in readiness.failures:
+        raise ToolError(f"{library} {readiness.failures[library]}")
     try:
         with quiet():
             module = importlib.import_module(library)
     except Exception as error:  # Border: a torch and torchvision that do not match raise RuntimeError here.
-        _failures[library] = reason = _import_reason(library, error)
-        raise ToolError(f"{library} {reason}") from error
+        text = _one_line(error)
+        why, mend = text, "reinstall it"
+        if "torchvision::" in text:
+            why, mend = f"torch and torchvision are of different builds: {text}", "reinstall both in one command"
+        readiness.failures[library] = f"cannot be imported ({why}); {mend}"
+        raise ToolError(f"{library} {readiness.failures[library]}") from error
     logging.getLogger(library).setLevel(logging.WARNING)
     return module
-
-
-def _import_reason(library: Library, error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name == library:
-        return f"is not installed; install it with `pip install {library}`"
-    text = _one_line(error)
-    if "torchvision::" in text:
-        return (
-            f"cannot be imported: torch and torchvision are of different builds ({text}); reinstall both in one command"
-        )
-    return f"cannot be imported ({text}); reinstall it"
-
-
-def _check_parameters(path: Path) -> None:
-    """Open a parameter file without running code from it, before pyiqa does. Raises ToolError."""
-    import scipy.io
-    import torch
-
-    try:
-        if path.suffix == ".mat":
-            scipy.io.loadmat(str(path))
-        else:
-            torch.load(str(path), weights_only=True, map_location="cpu")
-    except Exception as error:  # Border: a damaged file raises anything.
-        raise ToolError(
-            f"parameter file {str(path)!r}: not plain numbers or damaged ({_one_line(error)[:80]}); get the original"
-        ) from error
 
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+@contextmanager
+def _building(spec: ToolSpec, parameters: Path | None, *, fetch: bool) -> Iterator[None]:
+    """Hold the conditions under which pyiqa may build a tool, in its turn.
+
+    `torch.load` reads plain tensors only. Files beside `parameters` are shown to pyiqa as if it had downloaded them.
+    Unless `fetch`, a download is a ToolError that names the file.
+    """
+    with ExitStack() as stack:
+        # pyiqa prints what it loads; standard output belongs to the commands.
+        stack.enter_context(redirect_stdout(sys.stderr if fetch else io.StringIO()))
+        stack.enter_context(variable(_SAFE, "1"))
+        if not fetch:
+            _refuse_downloads(stack, spec.name)
+            paths = needed_files(spec, parameters.parent if parameters is not None else None)
+            files = {place: path for place, path in paths.items() if path and not place.startswith(HUGGING_FACE)}
+            if spec.needs == "weights" and files:
+                _stand_in_for_hub(stack, files)
+        yield
+
+
+def _refuse_downloads(stack: ExitStack, name: str) -> None:
+    """Turn a download by torch, pyiqa or Hugging Face into a ToolError that names the file."""
+    import huggingface_hub.constants
+    import torch.hub
+    from pyiqa.utils import download_util
+
+    def refuse(url: str, *_: Any, **__: Any) -> None:
+        file = url.split("?")[0].rsplit("/", 1)[-1]
+        raise ToolError(
+            f"weights {file!r} are not here; with a network `python -m program.tools --fetch {name}`, without put the "
+            "file into tools.params_dir (AGENTICIQA_PARAMS_DIR)"
+        )
+
+    _set(stack, torch.hub, "download_url_to_file", refuse)
+    _set(stack, download_util, "download_url_to_file", refuse)
+    _set(stack, huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+def _stand_in_for_hub(stack: ExitStack, files: Mapping[str, Path]) -> None:
+    """Stand a folder of links to these files in for torch's hub folder, by their places below it."""
+    import torch.hub
+    from pyiqa.utils import download_util
+
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="agentic-iqa-hub-"))
+    for place, path in files.items():
+        target = Path(folder, place)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            target.symlink_to(path.resolve())
+        except OSError:  # Windows without the privilege.
+            shutil.copyfile(path, target)
+    stack.callback(torch.hub.set_dir, torch.hub.get_dir())
+    torch.hub.set_dir(folder)
+    # pyiqa reads torch's hub folder once, when it is imported.
+    _set(stack, download_util, "DEFAULT_CACHE_DIR", str(Path(folder, "pyiqa")))
+
+
+def _set(stack: ExitStack, module: Any, attribute: str, value: Any) -> None:
+    """Set an attribute of a module until the stack closes."""
+    stack.callback(setattr, module, attribute, getattr(module, attribute))
+    setattr(module, attribute, value)
+
+
 _quiet_lock = threading.Lock()
 _quiet_users = 0
-_quiet_saved: "warnings.catch_warnings[None] | None" = None
+_quiet_filters = warnings.catch_warnings()
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence a library's warnings, for many threads at once: the last one out restores the filters."""
-    global _quiet_users, _quiet_saved
+    global _quiet_users, _quiet_filters
     with _quiet_lock:
         if _quiet_users == 0:
-            _quiet_saved = warnings.catch_warnings()
-            _quiet_saved.__enter__()
-            warnings.simplefilter("ignore")
+            _quiet_filters = warnings.catch_warnings(action="ignore")
+            _quiet_filters.__enter__()
         _quiet_users += 1
     try:
         yield
     finally:
         with _quiet_lock:
             _quiet_users -= 1
-            if _quiet_users == 0 and _quiet_saved is not None:
-                _quiet_saved.__exit__(None, None, None)
-                _quiet_saved = None
+            if _quiet_users == 0:
+                _quiet_filters.__exit__(None, None, None)

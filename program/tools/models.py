@@ -1,84 +1,29 @@
-"""pyiqa behind one door: tools run within their time, on model objects that are made once and lent out."""
+"""Tools run within their time, on model objects that are made once and lent to one thread at a time."""
 
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ToolError
-from program.tools.deadline import Overdue, within
-from program.tools.loading import failure_of, give_up, held_up, left_out, load, quiet
+from program.tools.loading import Overdue, load, quiet, within
+from program.tools.readiness import Device, leave_out, left_out
 from program.tools.registry import ToolSpec
-from program.tools.tensors import TensorCache
 
-__all__ = ("Device", "Running", "evaluate", "fetch", "load_failure", "resolved_device")
+if TYPE_CHECKING:
+    import torch
 
-Device = Literal["auto", "cpu", "cuda"]
+__all__ = ("Running", "evaluate", "fetch")
 
-TENSORS = TensorCache()
-
-
-@dataclass
-class _Pool:
-    """The model objects of one tool on one device, each lent to one thread at a time.
-
-    pyiqa's PIQE keeps its result on itself, so two threads in one object would swap their scores.
-    """
-
-    make: Callable[[], Any]
-    limit: int
-    free: list[Any] = field(default_factory=list)
-    made: int = 0
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    @contextmanager
-    def borrow(self) -> Iterator[Any]:
-        """Lend a model object, made where none is free; raises what making it or the work inside raises."""
-        model, usable = self._take(), True
-        try:
-            yield model
-        except Overdue:
-            usable = False  # the work that was left behind still uses it: never lent again
-            raise
-        finally:
-            with self.changed:
-                if usable:
-                    self.free.append(model)
-                else:
-                    self.made -= 1
-                self.changed.notify_all()
-
-    def _take(self) -> Any:
-        with self.changed:
-            while not self.free and self.made >= self.limit:
-                self.changed.wait()
-            if self.free:
-                return self.free.pop()
-            # Made under the lock: two threads must not import or build at once.
-            model = self.make()
-            self.made += 1
-            return model
-
-
-_lock = threading.RLock()
-_pools: dict[tuple[str, str, str], _Pool] = {}
-
-
-def load_failure(spec: ToolSpec) -> str | None:
-    """Return why this tool cannot be loaded in this process: it was tried and failed, or another's loading hangs."""
-    return failure_of(spec) or (None if _is_loaded(spec) else held_up())
-
-
-def _is_loaded(spec: ToolSpec) -> bool:
-    return any(key == spec.key and pool.made for (key, *_), pool in list(_pools.items()))
+TENSORS_MB = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +54,12 @@ def evaluate(
     device = _resolve(running.device)
     images = [pixels for pixels in (image, reference) if pixels is not None]
     try:
-        with _pool(spec, parameters, device, running.load_timeout_s).borrow() as model, quiet():
-            if (reason := load_failure(spec)) is not None:
-                raise ToolError(f"tool {spec.name!r}: {reason}")
+        with _borrowed(spec, parameters, device, running.load_timeout_s) as model, quiet():
             raw = within(running.timeout_s, lambda: _value(model, running.threads, device, images))
     except Overdue as error:
         size = f"{image.shape[1]}x{image.shape[0]}"
         why = f"did not finish within {running.timeout_s:g} s on {size} pixels and is left out from here on"
-        raise left_out(spec, f"{why} (tools.timeout_s)") from error
+        raise leave_out(spec, f"{why} (tools.timeout_s)") from error
     if not math.isfinite(raw):
         raise ToolError(
             f"tool {spec.name!r}: returned {raw} here (a flat image leaves it nothing to measure); use another tool"
@@ -124,24 +67,9 @@ def evaluate(
     return raw
 
 
-def _value(model: Callable[..., Any], threads: int, device: str, images: Sequence[NDArray[np.uint8]]) -> float:
-    import torch
-
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
-    tensors = [TENSORS.get(pixels, device) for pixels in images]
-    raw = model(*tensors)
-    for tensor in tensors:
-        TENSORS.check(tensor)
-    return float(raw.reshape(-1)[0])
-
-
-@cache
-def resolved_device(device: Device) -> str:
-    """Return what a device setting comes to here, as far as that can be said without importing torch."""
-    accelerators = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-    nothing_there = os.name == "posix" and not any(os.path.exists(path) for path in accelerators)
-    return "cpu" if device == "auto" and nothing_there else device
+def fetch(spec: ToolSpec) -> None:
+    """Load a tool, downloading what it lacks to where pyiqa keeps it. Raises ToolError when that fails."""
+    load(spec, None, "cpu", fetch=True)
 
 
 def _resolve(device: Device) -> str:
@@ -156,26 +84,79 @@ def _resolve(device: Device) -> str:
     return "cpu"
 
 
-def _pool(spec: ToolSpec, parameters: Path | None, device: str, load_timeout_s: float) -> _Pool:
-    key = (spec.key, str(parameters or ""), device)
-    with _lock:
-        if key not in _pools:
-            limit = 1 if device == "cuda" else os.cpu_count() or 1
-            _pools[key] = _Pool(lambda: _made_within(load_timeout_s, spec, parameters, device), limit)
-        return _pools[key]
+class _Pool:
+    """The model objects of one tool on one device that nobody uses now, and how many more may be lent."""
+
+    def __init__(self, limit: int) -> None:
+        self.free: list[Any] = []
+        self.turns = threading.Semaphore(limit)
 
 
-def _made_within(seconds: float, spec: ToolSpec, parameters: Path | None, device: str) -> Any:
-    if (reason := load_failure(spec)) is not None:
-        raise ToolError(f"tool {spec.name!r}: {reason}")
-    try:
-        return within(seconds, lambda: load(spec, parameters, device))
-    except Overdue as error:
-        give_up(spec)
-        why = f"did not load within {seconds:g} s and is left out from here on (tools.load_timeout_s)"
-        raise left_out(spec, why) from error
+_pools: dict[tuple[str, Path | None, str], _Pool] = {}
 
 
-def fetch(spec: ToolSpec, device: Device = "cpu") -> None:
-    """Load a tool, downloading what it lacks to where pyiqa keeps it. Raises ToolError when that fails."""
-    load(spec, None, _resolve(device), fetch=True)
+@contextmanager
+def _borrowed(spec: ToolSpec, parameters: Path | None, device: str, load_timeout_s: float) -> Iterator[Any]:
+    """Lend a model object, made where none is free; raises what making it or the work inside raises.
+
+    pyiqa's PIQE keeps its result on itself, so two threads in one object would swap their scores.
+    """
+    limit = 1 if device == "cuda" else os.cpu_count() or 1
+    pool = _pools.setdefault((spec.key, parameters, device), _Pool(limit))
+    with pool.turns:
+        if (reason := left_out(spec)) is not None:
+            raise ToolError(f"tool {spec.name!r}: {reason}")
+        model = pool.free.pop() if pool.free else load(spec, parameters, device, seconds=load_timeout_s)
+        try:
+            yield model
+        except Overdue:
+            raise  # the work that was left behind still uses it: never lent again
+        except BaseException:
+            pool.free.append(model)
+            raise
+        pool.free.append(model)
+
+
+def _value(model: Callable[..., Any], threads: int, device: str, images: list[NDArray[np.uint8]]) -> float:
+    import torch
+
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    tensors = [tensor_of(pixels, device) for pixels in images]
+    raw = model(*tensors)
+    for pixels, tensor in zip(images, tensors, strict=True):
+        if tensor._version > 0:  # a tool that writes into its input spoils it for the others
+            _tensors.pop((id(pixels), device), None)
+    return float(raw.reshape(-1)[0])
+
+
+_tensors: "dict[tuple[int, str], torch.Tensor]" = {}
+"""By the array they were made from, as long as that lives: what was sent to a service is not to stay."""
+_tensors_lock = threading.Lock()
+
+
+def tensor_of(pixels: NDArray[np.uint8], device: str) -> "torch.Tensor":
+    """Return 1 x 3 x H x W float32 in 0..1 of H x W x 3 uint8 pixels, made once for the tools of one image.
+
+    Only of arrays that cannot be written to are some kept. Thread-safe.
+    """
+    key = (id(pixels), device)
+    tensor = _tensors.get(key)
+    if tensor is None:
+        tensor = _tensor(pixels, device)
+        if not pixels.flags.writeable:
+            with _tensors_lock:
+                _tensors[key] = tensor
+                while sum(each.nbytes for each in list(_tensors.values())) > TENSORS_MB * 2**20:
+                    _tensors.pop(next(iter(_tensors)), None)
+            weakref.finalize(pixels, _tensors.pop, key, None)
+    return tensor
+
+
+def _tensor(pixels: NDArray[np.uint8], device: str) -> "torch.Tensor":
+    import torch
+
+    # Contiguous planes, as pyiqa reads a file: other memory layouts sum in another order. Divided, not multiplied by
+    # 1 / 255: that rounds otherwise.
+    planes = np.divide(pixels.transpose(2, 0, 1)[None], np.float32(255), dtype=np.float32, order="C")
+    return torch.from_numpy(planes).to(device)

@@ -4,23 +4,19 @@ import math
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import yaml
 
 from program.common.errors import ToolError
-from program.tools.calibration import Calibration
-from program.tools.maps import HIGHEST, LOWEST
+from program.tools.calibration import HIGHEST, LOWEST, Calibration
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ("PAPER", "PaperCalibration", "PrintedMap", "faults", "open_calibration", "printed_maps", "report_table")
+__all__ = ("PaperCalibration", "faults", "report_table")
 
-PAPER = "paper"
-"""In the place of a file: the maps that the paper prints."""
 _NEAR = 0.05
 """A map that ends this close to 1 or 5 counts as reaching it."""
 
@@ -56,8 +52,7 @@ def printed_maps() -> Mapping[str, PrintedMap]:
 class PaperCalibration(Calibration):
     """The paper's maps in the place of fitted ones, clipped to 1..5. They know no categories and no reliability."""
 
-    def __init__(self) -> None:
-        super().__init__({}, {}, "the paper's Table 5")
+    origin: str = "the paper's Table 5"
 
     def knows(self, tool_name: str) -> bool:
         """Return whether the table has a row for the tool."""
@@ -76,40 +71,30 @@ class PaperCalibration(Calibration):
         return min(HIGHEST, max(LOWEST, row.unclipped(raw)))
 
 
-def open_calibration(path: Path | None) -> Calibration:
-    """Return the calibration that the settings name: a file, `paper`, or None for the shipped one."""
-    return PaperCalibration() if str(path) == PAPER else Calibration.load(path)
-
-
 def faults() -> dict[str, dict[str, Any]]:
     """Return, by tool, the scores at the ends of its range and what is wrong with the map between them.
 
     Ends are looked at unclipped: `falls` is the most that the score drops while the raw value gets better.
     """
-    maps = printed_maps()
-    found = {}
+    maps, report = printed_maps(), {}
     for name, row in maps.items():
         scores = np.array([row.unclipped(float(q)) for q in np.linspace(row.worst, row.best, 2001)])
         falls = float(np.max(np.maximum.accumulate(scores) - scores))
-        said = []
-        if falls > 1e-9:
-            said.append(f"falls by up to {falls:.2g} where the tool says better")
-        if scores[-1] < HIGHEST - _NEAR:
-            said.append(f"a perfect value gets {scores[-1]:.2f}, not 5")
-        if scores.max() > HIGHEST + _NEAR:
-            said.append(f"passes 5 ({scores.max():.2f})")
-        if scores.min() < LOWEST - _NEAR:
-            said.append(f"falls below 1 ({scores.min():.2f})")
         twins = [other for other, its in maps.items() if other != name and np.allclose(its[:5], row[:5], rtol=1e-3)]
-        if twins:
-            said.append(f"the row of {twins[0]} again")
-        found[name] = {
+        texts = {
+            f"falls by up to {falls:.2g} where the tool says better": falls > 1e-9,
+            f"a perfect value gets {scores[-1]:.2f}, not 5": scores[-1] < HIGHEST - _NEAR,
+            f"passes 5 ({scores.max():.2f})": scores.max() > HIGHEST + _NEAR,
+            f"falls below 1 ({scores.min():.2f})": scores.min() < LOWEST - _NEAR,
+            f"the row of {', '.join(twins)} again": bool(twins),
+        }
+        report[name] = {
             "worst": round(float(scores[0]), 4),
             "best": round(float(scores[-1]), 4),
             "falls": round(falls, 4),
-            "faults": said,
+            "faults": [text for text, holds in texts.items() if holds],
         }
-    return found
+    return report
 
 
 def report_table() -> "Table":
@@ -119,6 +104,6 @@ def report_table() -> "Table":
     table = Table(title="The paper's maps to 1..5 (Table 5, with the missing 1 + put in)")
     for column in ("tool", "at worst", "at best", "what is wrong"):
         table.add_column(column, justify="right" if column.startswith("at") else "left")
-    for name, found in faults().items():
-        table.add_row(name, f"{found['worst']:.2f}", f"{found['best']:.2f}", "; ".join(found["faults"]) or "-")
+    for name, row in faults().items():
+        table.add_row(name, f"{row['worst']:.2f}", f"{row['best']:.2f}", "; ".join(row["faults"]) or "-")
     return table

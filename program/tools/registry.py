@@ -2,26 +2,23 @@
 
 import importlib.util
 import re
+import runpy
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from program.common.errors import SettingsError, ToolError, did_you_mean
-from program.tools.strengths import Strength, Strengths
+from program.common.errors import ToolError, did_you_mean
+from program.tools.figures import Agreement, ConfigFile, Stored, Strengths
 from signatures.schemas import DistortionCategory, category_of
 
-__all__ = ("COSTS", "Cost", "Library", "Mode", "Needs", "ToolRegistry", "ToolSpec", "pyiqa_table")
+__all__ = ("COSTS", "Library", "Mode", "ToolRegistry", "ToolSpec", "pyiqa_table")
 
 Mode: TypeAlias = Literal["FR", "NR"]
 Library: TypeAlias = Literal["pyiqa", "piq"]
-Needs: TypeAlias = Literal["none", "parameters", "weights"]
 Cost: TypeAlias = Literal["cheap", "medium", "expensive"]
-Agreement: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 _NOT_PER_IMAGE = ("fid", "inception_score", "clipscore", "fgresq_pair")
 """pyiqa's metrics of sets of images, of texts or of pairs in no order."""
@@ -30,10 +27,8 @@ COSTS: tuple[Cost, ...] = ("cheap", "medium", "expensive")
 """Per 384 x 384 image on one CPU core: up to 0.1 s, up to 0.3 s, more. From cheapest to dearest."""
 
 
-class ToolSpec(BaseModel):
+class ToolSpec(Stored):
     """One tool: how to run it, what it is good at, what it needs and costs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_+.-]*$")
     """As shown to models and users."""
@@ -58,7 +53,7 @@ class ToolSpec(BaseModel):
     """SRCC on TID2013 as its authors or pyiqa's publish it."""
     trained_on: tuple[str, ...] = ()
     """Datasets whose human scores it was fitted on: it is neither measured nor calibrated on those."""
-    needs: Needs
+    needs: Literal["none", "parameters", "weights"]
     """none; parameters: a small file; weights: a network's."""
     parameter_file: str | None = None
     weights: tuple[str, ...] = ()
@@ -70,8 +65,6 @@ class ToolSpec(BaseModel):
     cost: Cost
     minimum_size_px: int = Field(ge=1)
     """Shortest side the tool can measure."""
-    listed: bool = True
-    """False for a metric that pyiqa has and the registry's file has not: it runs when a user names it, uncalibrated."""
 
     @model_validator(mode="after")
     def _complete(self) -> "ToolSpec":
@@ -127,24 +120,15 @@ class ToolRegistry:
 
         Raises SettingsError naming the file and the key.
         """
-        origin = str(path) if path else "configs/tools.yaml"
-        try:
-            text = path.read_text("utf-8") if path else files("configs").joinpath("tools.yaml").read_text("utf-8")
-            tree = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"tools file {origin!r}: cannot be read ({error}); check the path") from error
-        except yaml.YAMLError as error:
-            raise SettingsError(f"tools file {origin!r}: not valid YAML ({' '.join(str(error).split())})") from error
-        if (
-            not isinstance(tree, dict)
-            or set(tree) != {"tools"}
-            or not isinstance(tree["tools"], dict)
-            or not tree["tools"]
-        ):
-            raise SettingsError(f"tools file {origin!r}: must hold one key, 'tools', with an entry per tool name")
         measured = Strengths.load(strengths).tools
-        specs = [_spec(str(name), entry, origin) for name, entry in tree["tools"].items()]
-        return cls([_with_strengths(spec, measured.get(spec.name)) for spec in specs])
+        specs = []
+        for name, spec in _ToolsFile.load(path).tools.items():
+            if name in measured:
+                own = {category: strength.srcc for category, strength in measured[name].by_category.items()}
+                specs.append(spec.model_copy(update={"strengths": own, "general": measured[name].general.srcc}))
+            else:
+                specs.append(spec.model_copy(update={"general": spec.general or spec.published or 0.0}))
+        return cls(specs)
 
     def names(self) -> tuple[str, ...]:
         """Return the display names."""
@@ -185,64 +169,42 @@ class ToolRegistry:
         return max(ready, key=lambda s: (s.strength(category), s.general, -COSTS.index(s.cost)))
 
 
+class _ToolsFile(ConfigFile):
+    FILE: ClassVar[str] = "tools.yaml"
+    tools: dict[str, ToolSpec] = Field(min_length=1)
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _named(cls, tree: Any) -> Any:
+        entries = tree.items() if isinstance(tree, dict) else ()
+        return {name: {"name": name, **entry} if isinstance(entry, dict) else entry for name, entry in entries}
+
+
 @cache
 def pyiqa_table() -> Mapping[str, Mapping[str, Any]]:
     """Return pyiqa's own table of metrics (mode, direction, options) without importing pyiqa; empty without it."""
     package = importlib.util.find_spec("pyiqa")
     if package is None or package.origin is None:
         return {}
-    location = importlib.util.spec_from_file_location(
-        "_pyiqa_table", Path(package.origin).with_name("default_model_configs.py")
-    )
-    if location is None or location.loader is None:
-        return {}
-    module = importlib.util.module_from_spec(location)
-    try:
-        location.loader.exec_module(module)
-    except (OSError, ImportError):
-        return {}
-    return dict(module.DEFAULT_CONFIGS)
+    table = runpy.run_path(str(Path(package.origin).with_name("default_model_configs.py")))["DEFAULT_CONFIGS"]
+    return dict(table)
 
 
 def unlisted(name: str) -> ToolSpec | None:
-    """Return an entry for a metric that pyiqa knows by this very name (in lower case), or None."""
+    """Return an entry for a metric that pyiqa knows by this very name (in lower case), or None.
+
+    The registry's file has it not: it runs when a user names it, uncalibrated.
+    """
     known = next((key for key in pyiqa_table() if key.casefold() == name), None)
     if known is None or known.startswith(_NOT_PER_IMAGE):
         return None
     entry = pyiqa_table()[known]
     return ToolSpec(
         name=known, pyiqa=known, mode=entry["metric_mode"], higher_is_better=not entry.get("lower_better", False),
-        description=f"pyiqa's {known}; not calibrated here, so it gives a raw value and no score.", strengths={},
-        general=0.0, needs="weights", licence="PolyForm-Noncommercial-1.0.0; its weights' own", cost="expensive",
-        minimum_size_px=32, listed=False,
+        description=f"pyiqa's {known}; not calibrated here, so it gives a raw value and no score.", needs="weights",
+        licence="PolyForm-Noncommercial-1.0.0; its weights' own", cost="expensive", minimum_size_px=32,
     )  # fmt: skip
 
 
-def _with_strengths(spec: ToolSpec, measured: Strength | None) -> ToolSpec:
-    if measured is None:
-        return spec if spec.general or spec.published is None else spec.model_copy(update={"general": spec.published})
-    own = {category: found.srcc for category, found in measured.by_category.items()}
-    return spec.model_copy(update={"strengths": own, "general": measured.general.srcc})
-
-
 def _key(name: str) -> str:
-    folded = re.sub(r"[^a-z0-9]", "", name.casefold())
-    return folded.removesuffix("tool")
-
-
-def _spec(name: str, entry: Any, origin: str) -> ToolSpec:
-    if not isinstance(entry, dict):
-        raise SettingsError(f"tools file {origin!r}: {name} holds {type(entry).__name__}; give its keys and values")
-    try:
-        return ToolSpec(**{"name": name, **entry})
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join([name, *map(str, first["loc"])])
-        if first["type"] == "extra_forbidden":
-            hint = did_you_mean(str(first["loc"][-1]), ToolSpec.model_fields)
-            raise SettingsError(f"tools file {origin!r}: unknown key {key!r}{hint}") from error
-        if first["type"] == "missing":
-            raise SettingsError(f"tools file {origin!r}: key {key!r} is missing; add it") from error
-        if first["type"] == "value_error":
-            raise SettingsError(f"tools file {origin!r}: {key}: {first['ctx']['error']}") from error
-        raise SettingsError(f"tools file {origin!r}: {key} = {first['input']!r}: {first['msg'].lower()}") from error
+    return re.sub(r"[^a-z0-9]", "", name.casefold()).removesuffix("tool")

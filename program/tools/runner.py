@@ -8,17 +8,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from numpy import uint8
+from numpy.typing import NDArray
+
+from program.common.cache import PlainCache
 from program.common.errors import InputError, ToolError
 from program.common.pool import single_flight
 from program.common.settings import Settings
-from program.images.store import LARGE, Box, ImageRef
-from program.tools.cache import CacheState, ReadingKey, ReadingsCache
-from program.tools.calibration import Calibration
-from program.tools.models import Device, Running, evaluate, load_failure, resolved_device
-from program.tools.paper import open_calibration
+from program.images.decoding import READING_RULES
+from program.images.refs import reduced_size, reduction, whole_pixels
+from program.images.store import IMAGES, LARGE, Box, ImageRef
+from program.tools import readiness
+from program.tools.calibration import PAPER, Calibration
+from program.tools.models import Running, evaluate
+from program.tools.readiness import Device, parameter_path
 from program.tools.registry import Mode, ToolRegistry, ToolSpec
-from program.tools.target import Target, target_of
-from program.tools.weights import file_sha256, library_version, parameter_path, what_is_missing
 
 __all__ = ("LOAD_TIMEOUT_S", "TIMEOUT_S", "Measurement", "ReadingCounts", "ToolRunner")
 
@@ -57,6 +61,25 @@ class ReadingCounts(NamedTuple):
     failed: int = 0
 
 
+class CacheState(NamedTuple):
+    """What the cache on disk holds, over all processes that ever wrote to it."""
+
+    entries: int
+    size_mb: float
+    limit_mb: int
+
+
+class Target(NamedTuple):
+    """Images that suit a tool, which part of them, and how much averaged down."""
+
+    image: ImageRef
+    reference: ImageRef | None
+    box: Box | None
+    """The box asked for, grown to the tool's minimum size; None for the whole image."""
+    factor: int
+    note: str | None
+
+
 class ToolRunner:
     """Measures images with the registry's tools. One runner serves several threads."""
 
@@ -67,7 +90,7 @@ class ToolRunner:
         params_dir: Path | None = None,
         device: Device = "auto",
         cache_dir: Path | None = None,
-        calibration: Path | Calibration | None = None,
+        calibration: Path | None = None,
         cache_mb: int = 512,
         threads: int = 1,
         timeout_s: float = TIMEOUT_S,
@@ -78,15 +101,16 @@ class ToolRunner:
         """Set up; no tool is loaded yet.
 
         `params_dir` holds parameter files by name, `cache_dir` gets the readings (None: nothing is kept) up to
-        `cache_mb`, `calibration` is a file or its content (None: the shipped one). The others are the settings of the
+        `cache_mb`, `calibration` is a file or `paper` (None: the shipped one). The others are the settings of the
         same names (see `ToolSettings`). Raises SettingsError for a malformed calibration.
         """
         self.registry = registry
-        self.calibration = calibration if isinstance(calibration, Calibration) else open_calibration(calibration)
+        self.calibration = open_calibration(calibration)
         self.params_dir = params_dir
         self._running = Running(device, threads, timeout_s, load_timeout_s)
         self._reduce_above_px, self._resize_reference = reduce_above_px, resize_reference
-        self._cache = ReadingsCache(cache_dir / "readings" if cache_dir else None, size_limit_mb=cache_mb)
+        self._cache = PlainCache(cache_dir / "readings", size_limit_mb=cache_mb) if cache_dir else None
+        self._cache_mb = cache_mb
         self._lock = threading.Lock()
         self._counts = ReadingCounts()
 
@@ -100,13 +124,14 @@ class ToolRunner:
     @property
     def cache_state(self) -> CacheState | None:
         """How full the readings cache is, or None where nothing is kept."""
-        return self._cache.state
+        if self._cache is None:
+            return None
+        return CacheState(len(self._cache), round(self._cache.volume() / 2**20, 3), self._cache_mb)
 
     @property
     def counts(self) -> ReadingCounts:
         """Readings so far, over all threads."""
-        with self._lock:
-            return self._counts
+        return self._counts
 
     def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
         """Return what each reading (tool, distortion category) of one image adds to its score, as 1 / variance on 1..5.
@@ -122,13 +147,17 @@ class ToolRunner:
         """
         return tuple(
             spec
-            for spec in self.registry.for_mode(mode)
-            if (expensive or spec.cost != "expensive") and self.why_not(spec) is None
+            for spec in self.registry.specs()
+            if spec.mode == mode and (expensive or spec.cost != "expensive") and self.why_not(spec) is None
         )
 
     def unavailable(self) -> dict[str, str]:
         """Return, for each tool that cannot run here, why and what to do about it. Imports no torch."""
         return {spec.name: reason for spec in self.registry.specs() if (reason := self.why_not(spec)) is not None}
+
+    def why_not(self, spec: ToolSpec) -> str | None:
+        """Return why a tool cannot run here and what to do about it, or None when it can. Imports no torch."""
+        return readiness.what_is_missing(spec, self.params_dir) or readiness.left_out(spec)
 
     def measure(
         self,
@@ -145,63 +174,118 @@ class ToolRunner:
         for the tool, `raw` is set and the error says so.
         """
         started = time.perf_counter()
-        known = self.registry.find(tool_name)
-        name = known.name if known else tool_name
-        result = Measurement(tool=name)
+        result = Measurement(tool=tool_name)
         try:
-            result = self._read(known or self.registry.get(tool_name), image, reference, box)
+            spec = self.registry.get(tool_name)
+            result = Measurement(tool=spec.name)
+            result = self._read(spec, image, reference, box)
             if result.raw is not None:
-                result = replace(result, score=self.calibration.score(name, result.raw, category))
+                result = replace(result, score=self.calibration.score(spec.name, result.raw, category))
         except InputError as error:
             result = replace(result, error=str(error))
         except Exception as error:  # Border: one failing tool must not end an assessment.
-            logger.exception("tool %s failed on %s", name, image.name)
+            logger.exception("tool %s failed on %s", result.tool, image.name)
             text = " ".join(str(error).split()) or type(error).__name__
-            result = replace(result, error=f"tool {name!r}: failed on {image.name!r} ({text[:200]}); use another tool")
+            message = f"tool {result.tool!r}: failed on {image.name!r} ({text[:200]}); use another tool"
+            result = replace(result, error=message)
         if result.error is not None:
             logger.info("%s", result.error)
-        self._count(result)
+        field = "failed" if result.raw is None else "cached" if result.cached else "fresh"
+        with self._lock:
+            self._counts = self._counts._replace(**{field: getattr(self._counts, field) + 1})
         return replace(result, seconds=time.perf_counter() - started)
 
     def _read(self, spec: ToolSpec, image: ImageRef, reference: ImageRef | None, box: Box | None) -> Measurement:
-        target = target_of(
-            spec, image, reference, box, reduce_above_px=self._reduce_above_px, resize_reference=self._resize_reference
-        )
+        target = self._target(spec, image, reference, box)
         reason = self.why_not(spec)
         if reason is not None:
             raise ToolError(f"tool {spec.name!r}: {reason}")
         parameters = parameter_path(spec, self.params_dir)
-        key = ReadingKey(
-            tool=spec.key,
-            version=library_version(spec.library) or "",
-            parameters=file_sha256(parameters) if parameters else None,
-            image=image.sha256,
-            reference=target.reference.sha256 if target.reference else None,
-            box=target.box,
-            factor=target.factor,
-            device=resolved_device(self._running.device),
-            threads=self._running.threads,
-        )
-        raw, cached = self._cache.get(key), True
+        key = _key(spec, parameters, target, self._running)
+        raw, cached = self._remembered(key), True
         if raw is None:
             # Two threads that judge one image (a score and a question of it) must not both measure it.
             with single_flight(key):
-                raw = self._cache.get(key)
+                raw = self._remembered(key)
                 if raw is None:
-                    raw, cached = self._evaluate(spec, parameters, target), False
-                    self._cache.put(key, raw)
+                    raw, cached = self._evaluate(spec, parameters, target, key), False
         return Measurement(tool=spec.name, raw=raw, cached=cached, box=target.box, note=target.note)
 
-    def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: Target) -> float:
-        image = target.pixels(target.image)
-        reference = target.pixels(target.reference) if target.reference is not None else None
-        return evaluate(spec, parameters, self._running, image, reference)
+    def _remembered(self, key: str) -> float | None:
+        stored = self._cache.get(key) if self._cache is not None else None
+        return float(stored[0]) if stored is not None else None
 
-    def why_not(self, spec: ToolSpec) -> str | None:
-        """Return why a tool cannot run here and what to do about it, or None when it can. Imports no torch."""
-        return what_is_missing(spec, self.params_dir) or load_failure(spec)
+    def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: Target, key: str) -> float:
+        def pixels(ref: ImageRef) -> NDArray[uint8]:
+            if target.box is None:
+                return IMAGES.pixels(ref, at_most=self._reduce_above_px)
+            return IMAGES.cut(ref, target.box, at_most=self._reduce_above_px)[0]
 
-    def _count(self, result: Measurement) -> None:
-        field = "failed" if result.raw is None else "cached" if result.cached else "fresh"
-        with self._lock:
-            self._counts = self._counts._replace(**{field: getattr(self._counts, field) + 1})
+        reference = pixels(target.reference) if target.reference is not None else None
+        raw = evaluate(spec, parameters, self._running, pixels(target.image), reference)
+        if self._cache is not None:
+            # A list, as earlier files hold the seconds beside the value. JSON keeps the float exactly.
+            self._cache.set(key, [raw])
+        return raw
+
+    def _target(self, spec: ToolSpec, image: ImageRef, reference: ImageRef | None, box: Box | None) -> Target:
+        """Return what to measure, nothing decoded. Raises ToolError where the pair or the size does not suit the tool.
+
+        A box is grown to the tool's minimum size; a large image or box is averaged down.
+        """
+        notes = []
+        if spec.mode == "NR":
+            reference = None
+        elif reference is None:
+            raise ToolError(f"tool {spec.name!r}: needs a reference image; give one or use a no-reference tool")
+        elif (reference.width, reference.height) != (image.width, image.height):
+            sizes = [f"{ref.width}x{ref.height}" for ref in (reference, image)]
+            if not self._resize_reference:
+                raise ToolError(
+                    f"reference {reference.name!r}: is {sizes[0]}, image {image.name!r} is {sizes[1]}; give a "
+                    "reference of the same size, or set tools.resize_reference"
+                )
+            notes.append(f"reference {reference.name!r} resampled from {sizes[0]} to {sizes[1]}")
+            reference = IMAGES.resized(reference, image.width, image.height)
+        width, height = image.width, image.height
+        if box is not None:
+            x0, y0, x1, y1 = box = whole_pixels(box, width, height, minimum_px=spec.minimum_size_px)
+            box = None if box == (0, 0, width, height) else box
+            width, height = x1 - x0, y1 - y0
+        factor = reduction(width, height, self._reduce_above_px)
+        width, height = reduced_size(width, height, factor)
+        if min(width, height) < spec.minimum_size_px:
+            size = f"{'is' if factor == 1 else 'is measured at'} {width}x{height}"
+            mend = "use a larger image" if factor == 1 else "raise tools.reduce_above_px"
+            raise ToolError(
+                f"tool {spec.name!r}: image {image.name!r} {size}, it needs at least {spec.minimum_size_px} pixels a "
+                f"side; {mend} or use another tool"
+            )
+        if factor > 1:
+            notes.append(f"measured at {width}x{height}, each pixel the mean of {factor}x{factor}")
+        return Target(image, reference, box, factor, "; ".join(notes) or None)
+
+
+def open_calibration(path: Path | None) -> Calibration:
+    """Return the calibration that the settings name: a file, `paper`, or None for the shipped one."""
+    if str(path) == PAPER:
+        from program.tools.paper import PaperCalibration
+
+        return PaperCalibration()
+    return Calibration.load(path)
+
+
+def _key(spec: ToolSpec, parameters: Path | None, target: Target, running: Running) -> str:
+    """Return everything a raw value depends on as one line; calibration is not among it: it is applied afterwards."""
+    box = ",".join(f"{v:g}" for v in target.box) if target.box else "-"
+    return "|".join(
+        (
+            spec.key,
+            readiness.library_version(spec.library) or "",
+            readiness.file_sha256(parameters) if parameters else "-",
+            target.image.sha256,
+            target.reference.sha256 if target.reference else "-",
+            box,
+            f"{READING_RULES}/{target.factor}/{readiness.resolved_device(running.device)}/{running.threads}",
+        )
+    )

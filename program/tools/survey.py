@@ -2,22 +2,28 @@
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
-from program.common.errors import ImageError
+from data.catalogue import GENERATED, resolve_dataset
+from data.kadid import category_named
+from data.manifest import manifest_sha256, read_manifest
+from program.common.errors import ImageError, InputError
 from program.common.pool import in_order
 from program.images.store import IMAGES
+from program.tools.figures import Provenance
 from program.tools.registry import ToolSpec
 from program.tools.runner import Measurement, ToolRunner
-from program.tools.stored import Provenance
 from signatures.schemas import DistortionCategory
 
-__all__ = ("Labelled", "LabelledSet", "Pair", "Surveyed", "measure_all", "survey")
+if TYPE_CHECKING:
+    import pandas as pd
 
-Pair: TypeAlias = tuple[Path, Path | None]
-"""An image and its reference, if it has one."""
+__all__ = ("Labelled", "LabelledSet", "Surveyed", "measure_all", "survey")
+
+AUTHENTIC = (None, "authentic")
+"""What a manifest calls the distortion of a photograph as it was taken."""
+_COLUMNS = ("tool", "source", "sample", "raw", "error", "human", "category", "authentic", "label_sd")
 
 
 class Labelled(NamedTuple):
@@ -43,6 +49,25 @@ class LabelledSet(NamedTuple):
     split: str
     samples: Sequence[Labelled]
 
+    @classmethod
+    def read(cls, name: str, split: str, cache_dir: Path) -> "LabelledSet":
+        """Return the images of a dataset or manifest that have a score. Raises InputError where there is none."""
+        manifest = resolve_dataset(name, cache_dir)
+        # Several questions on one image are one image.
+        distinct = {
+            (s.image, s.reference): Labelled(
+                s.image, s.reference, s.quality, s.group, category_named(s.distortion), s.distortion in AUTHENTIC,
+                # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
+                s.metadata.get("label_std", 0.0) if name in GENERATED else 0.0,
+            )
+            for s in read_manifest(manifest)
+            if split in ("all", s.split) and s.quality is not None
+        }  # fmt: skip
+        if not distinct:
+            raise InputError(f"dataset {name!r}: no sample with a score in split {split!r}; choose another --split")
+        title = name if name in GENERATED else manifest.resolve().parent.name
+        return cls(title, manifest_sha256(manifest), split, list(distinct.values()))
+
     @property
     def source(self) -> str:
         """How the files call it."""
@@ -60,35 +85,48 @@ class LabelledSet(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Surveyed:
-    """Readings of tools on datasets: one mapping by tool name per sample."""
+class Surveyed(NamedTuple):
+    """Readings of tools on datasets, those on data that a tool was trained on left out."""
 
-    datasets: Sequence[LabelledSet]
-    measured: Sequence[Sequence[Mapping[str, Measurement]]]
+    readings: "pd.DataFrame"
+    """One row a reading: tool, source, sample (a number), raw (NaN where it failed), error, and the sample's human,
+    category, authentic and label_sd."""
     specs: Sequence[ToolSpec]
+    sources: Mapping[str, Provenance]
+    """What is told of the datasets beside the figures, by source name."""
     skipped: Mapping[str, str]
     """Tools that cannot run here, and why."""
 
-    def readings(self, spec: ToolSpec) -> list[tuple[LabelledSet, Labelled, Measurement]]:
-        """Return a tool's readings, those on data it was trained on left out."""
-        return [
-            (data, sample, by_tool[spec.name])
-            for data, rows in zip(self.datasets, self.measured, strict=True)
-            if data.name.casefold() not in {name.casefold() for name in spec.trained_on}
-            for sample, by_tool in zip(data.samples, rows, strict=True)
-            if spec.name in by_tool
-        ]
+    @classmethod
+    def of(
+        cls,
+        datasets: Sequence[LabelledSet],
+        measured: Sequence[Sequence[Mapping[str, Measurement]]],
+        specs: Sequence[ToolSpec],
+        skipped: Mapping[str, str],
+    ) -> "Surveyed":
+        """Return the readings from one mapping by tool name per sample of each dataset."""
+        import pandas as pd
 
-    def problems(self) -> tuple[str, ...]:
+        rows = [
+            (spec.name, data.source, id(sample), by_tool[spec.name].raw, by_tool[spec.name].error, sample.human,
+             sample.category, sample.authentic, sample.label_sd)
+            for data, by_sample in zip(datasets, measured, strict=True)
+            for sample, by_tool in zip(data.samples, by_sample, strict=True)
+            for spec in specs
+            if spec.name in by_tool and data.name.casefold() not in {name.casefold() for name in spec.trained_on}
+        ]  # fmt: skip
+        table = pd.DataFrame(rows, columns=list(_COLUMNS)).astype({"raw": float})
+        return cls(table, specs, {data.source: data.provenance() for data in datasets}, skipped)
+
+    def problems(self) -> list[str]:
         """Return the failed measurements, one line per tool with the first of them."""
         lines = []
-        for spec in self.specs:
-            found = self.readings(spec)
-            failed = [m.error for _, _, m in found if m.raw is None]
-            if failed:
-                lines.append(f"{spec.name}: {len(failed)} of {len(found)} failed, the first: {failed[0]}")
-        return tuple(lines)
+        for name, rows in self.readings.groupby("tool", sort=False):
+            errors = list(rows.error[rows.raw.isna()])
+            if errors:
+                lines.append(f"{name}: {len(errors)} of {len(rows)} failed, the first: {errors[0]}")
+        return lines
 
 
 def measure_all(
@@ -109,24 +147,24 @@ def measure_all(
     measured = [
         survey(runner, usable, [(s.image, s.reference) for s in data.samples], on_image=on_image) for data in datasets
     ]
-    return Surveyed(datasets, measured, usable, {s.name: missing[s.name] for s in wanted if s.name in missing})
+    return Surveyed.of(datasets, measured, usable, {s.name: missing[s.name] for s in wanted if s.name in missing})
 
 
 def survey(
     runner: ToolRunner,
     specs: Sequence[ToolSpec],
-    pairs: Sequence[Pair],
+    pairs: Sequence[tuple[Path, Path | None]],
     *,
-    workers: int = 2,
     on_image: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Measurement]]:
     """Measure every image with every tool; full-reference tools only where there is a reference.
 
-    Returns one mapping from tool name to measurement per pair, in order. `on_image` is called after each image,
-    from the worker's thread. Nothing raises for a bad image: its measurements hold the error.
+    `pairs` are images and their references, if they have one. Returns one mapping from tool name to measurement per
+    pair, in order. `on_image` is called after each image, from the worker's thread. Nothing raises for a bad image:
+    its measurements hold the error.
     """
 
-    def measure(pair: Pair) -> dict[str, Measurement]:
+    def measure(pair: tuple[Path, Path | None]) -> dict[str, Measurement]:
         fitting = [spec.name for spec in specs if spec.mode == "NR" or pair[1] is not None]
         try:
             image = IMAGES.add(pair[0])
@@ -137,4 +175,4 @@ def survey(
         finally:
             on_image()
 
-    return in_order(measure, pairs, workers=workers)
+    return in_order(measure, pairs, workers=2)
