@@ -21,17 +21,17 @@ def step(name: str, path: Path) -> int:
     """Do one step and return how many samples it saw."""
     from data.checking import check_manifest
     from data.manifest import read_manifest, write_manifest
-    from data.splits import find_leaks, plan_splits, with_splits
+    from data.splits import check_leaks, plan_splits
 
     if name == "count":
         return sum(1 for _ in read_manifest(path))
     if name.startswith("split"):
         plan = plan_splits(read_manifest(path))
         if name == "split and write":
-            write_manifest(path.with_name("split.jsonl"), with_splits(read_manifest(path), plan))
-        return plan.groups.total()
+            write_manifest(path.with_name("split.jsonl"), plan.applied(read_manifest(path)))
+        return len(plan.splits)
     if name.startswith("read"):
-        return len(find_leaks(read_manifest(path.with_name("split.jsonl"))))
+        check_leaks(read_manifest(path.with_name("split.jsonl")))
     if name == "check":
         return check_manifest(path, decode=False).lines
     return 0

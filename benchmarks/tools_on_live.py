@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from data.distortions import category_named
+from data.catalogue import resolve_dataset
+from data.kadid import category_named
 from data.manifest import Sample, read_manifest
-from data.quickstart import resolve_dataset
 from program.common.cli import add_settings_flags, run_command, settings_from
 from program.common.errors import ToolError
 from program.evaluation.intervals import interval, paired_difference

@@ -1,8 +1,10 @@
-"""The public datasets and their facts: configs/datasets.yaml as objects."""
+"""Datasets by name: the public ones and their facts (configs/datasets.yaml), and the manifest a name stands for."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
@@ -10,7 +12,10 @@ from pydantic import BaseModel, ConfigDict
 
 from program.common.errors import DataError, did_you_mean
 
-__all__ = ("DatasetEntry", "Scale", "catalogue", "entry_of")
+__all__ = ("GENERATED", "DatasetEntry", "catalogue", "entry_of", "resolve_dataset")
+
+GENERATED: Mapping[str, str] = {"quickstart": "manifest.jsonl", "quickstart-fr": "manifest-fr.jsonl"}
+"""Names that stand for a manifest which is made on first use, with its file."""
 
 
 class Scale(BaseModel):
@@ -57,3 +62,28 @@ def entry_of(name: str) -> DatasetEntry:
     if name not in entries:
         raise DataError(f"dataset {name!r}: is not known{did_you_mean(name, entries)}")
     return entries[name]
+
+
+def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool = True) -> Path:
+    """Return the manifest that a name ("quickstart", "quickstart-fr") or a path stands for.
+
+    Quickstart data is generated on first use. Raises DataError when there is neither such a name nor such a file.
+    """
+    path, name = Path(name_or_path).expanduser(), str(name_or_path)
+    if name in GENERATED:
+        from data.quickstart import build_quickstart
+
+        return build_quickstart(cache_dir, progress=progress).with_name(GENERATED[name])
+    if path.is_file():
+        return path
+    if name in catalogue():
+        raise DataError(
+            f"dataset {name!r}: give its prepared manifest; to make one: python -m data.prepare {name} --root DIR "
+            f"--out {name}/manifest.jsonl"
+        )
+    if path.is_dir():
+        inside = ", ".join(sorted(p.name for p in path.glob("*.jsonl"))) or "none is there; make one"
+        raise DataError(f"dataset {name!r}: is a folder; give a manifest in it ({inside})")
+    close = get_close_matches(name, [*GENERATED, *map(str, path.parent.glob("*.jsonl"))], n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"give a manifest's path or {' or '.join(GENERATED)}"
+    raise DataError(f"dataset {name!r}: neither a known name nor a file; {hint}")

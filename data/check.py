@@ -35,10 +35,10 @@ def _check(arguments: argparse.Namespace) -> int:
     from data.checking import check_manifest
     from program.common.progress import progress
 
-    with progress("Checking lines", None) as advance:
+    with progress("Checking files", None) as advance:
         report = check_manifest(
             arguments.manifest, dataset=arguments.dataset, decode=not arguments.no_decode,
-            workers=arguments.workers, on_lines=advance,
+            workers=arguments.workers, on_file=advance,
         )  # fmt: skip
     text = json.dumps(report.as_json(), indent=2, ensure_ascii=False) if arguments.json else _as_text(report)
     sys.stdout.write(text + "\n")
@@ -57,7 +57,6 @@ def _as_text(report: "CheckReport") -> str:
     lines += [
         f"{kind}: and {count - listed[kind]} more" for kind, count in report.counts.items() if count > listed[kind]
     ]
-    lines += [f"note: {count} {note}" for note, count in report.notes.items()]
     how = "" if report.decoded else " (files were not decoded)"
     total = report.counts.total()
     lines.append(f"clean{how}" if report.clean else f"{total} problem{'s' * (total != 1)}{how}")

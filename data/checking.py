@@ -1,28 +1,27 @@
 """Checking a manifest's data: files, scores, duplicates, leaks between splits, counts.
 
-Lines stream in blocks; every image file is read once, in parallel. Of a line its names and hashes are kept.
+Every image file is read once, in parallel. Of a line its names and hashes are kept.
 """
 
 import hashlib
-import io
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, fields
-from itertools import islice
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
 
 from data.catalogue import entry_of
-from data.manifest import manifest_sha256, scan_manifest
+from data.manifest import Sample, manifest_sha256, scan_manifest
 from data.preparing import read_record
-from data.sample import Sample
 from data.splits import SplitsByKey, group_of
 from program.common.errors import DataError
 from program.common.files import plain_file
 from program.common.pool import in_order
 
-__all__ = ("KINDS", "SHOWN_PER_KIND", "CheckReport", "Problem", "check_manifest")
+__all__ = ("KINDS", "SHOWN_PER_KIND", "CheckReport", "check_manifest")
 
 KINDS = ("line", "missing", "unreadable", "region", "repeated", "duplicate", "leak", "count", "record")
 """line: not a sample. missing, unreadable: an image file. region: a box that passes the edge of its image. repeated:
@@ -30,14 +29,12 @@ the same question about the same file twice. duplicate: the same bytes in two gr
 splits. count: other than the release's. record: the manifest is not the one its record describes."""
 
 SHOWN_PER_KIND = 20
-BLOCK = 256
 
 _ORIENTATION, _TURNED = 0x0112, range(5, 9)
 """EXIF: the tag that says how an image is turned, and its values that swap width and height."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """One thing that is wrong; `line` is where in the manifest, None for the whole of it."""
 
     kind: str
@@ -45,8 +42,7 @@ class Problem:
     message: str
 
 
-@dataclass(slots=True)
-class CheckReport:
+class CheckReport(BaseModel):
     """The outcome of a check; clean when `counts` is empty."""
 
     manifest: str
@@ -57,13 +53,11 @@ class CheckReport:
     images: int = 0
     """Distinct image files, references among them."""
     groups: int = 0
-    splits: Counter[str] = field(default_factory=Counter)
-    tasks: Counter[str] = field(default_factory=Counter)
-    counts: Counter[str] = field(default_factory=Counter)
+    splits: Counter[str] = Counter()
+    tasks: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     """Number of problems by kind."""
-    notes: Counter[str] = field(default_factory=Counter)
-    """What is worth knowing and no fault, with its number."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = []
     """The first 20 of each kind."""
 
     @property
@@ -73,8 +67,8 @@ class CheckReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON's types."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problems"}
-        return {"clean": self.clean, **plain, "problems": [asdict(problem) for problem in self.problems]}
+        problems = [problem._asdict() for problem in self.problems]
+        return {"clean": self.clean, **self.model_dump(), "problems": problems}
 
     def add(self, kind: str, line: int | None, message: str) -> None:
         """Count a problem, and keep it while there are few of its kind."""
@@ -89,7 +83,7 @@ def check_manifest(
     dataset: str | None = None,
     decode: bool = True,
     workers: int | None = None,
-    on_lines: Callable[[int], None] = lambda lines: None,
+    on_file: Callable[[], None] = lambda: None,
 ) -> CheckReport:
     """Read a manifest and all its images and report what is wrong.
 
@@ -99,18 +93,29 @@ def check_manifest(
     path = Path(path)
     if dataset is not None:
         entry_of(dataset)
-    report = CheckReport(str(path), manifest_sha256(path), dataset, decode)
-    checker, lines = _Checker(report), scan_manifest(path)
-    while block := list(islice(lines, BLOCK)):
-        checker.read_files((s for _, s in block if isinstance(s, Sample)), workers or os.cpu_count() or 1)
-        for number, sample in block:
-            report.lines += 1
-            if isinstance(sample, DataError):
-                report.add("line", number, str(sample).partition(f"line {number}: ")[2] or str(sample))
-            else:
-                checker.check(number, sample)
-        on_lines(len(block))
-    report.images, report.groups = len(checker.files), len(checker.groups)
+    report = CheckReport(manifest=str(path), sha256=manifest_sha256(path), dataset=dataset, decoded=decode)
+    names = {
+        str(file): None
+        for _, sample in scan_manifest(path)
+        if isinstance(sample, Sample)
+        for file in (sample.image, sample.reference)
+        if file is not None
+    }
+
+    def read(name: str) -> _File:
+        on_file()
+        return _read(name, decode=decode)
+
+    checker = _Checker(
+        report, dict(zip(names, in_order(read, names, workers=workers or os.cpu_count() or 1), strict=True))
+    )
+    for number, sample in scan_manifest(path):
+        report.lines += 1
+        if isinstance(sample, DataError):
+            report.add("line", number, str(sample).partition(f"line {number}: ")[2])
+        else:
+            checker.check(number, sample)
+    report.images, report.groups = len(names), len(checker.groups)
     _check_release(path, report)
     return report
 
@@ -121,8 +126,7 @@ def _check_release(path: Path, report: CheckReport) -> None:
         report.add(
             "record", None, "the manifest was changed since it was prepared; prepare it again or remove the record"
         )
-    name = report.dataset or record.get("dataset")
-    report.dataset = name if isinstance(name, str) else None
+    report.dataset = report.dataset or record.get("dataset")
     if report.dataset is None:
         return
     entry = entry_of(report.dataset)
@@ -145,32 +149,23 @@ class _File:
 class _Checker:
     """Holds each line against all lines before it."""
 
-    def __init__(self, report: CheckReport) -> None:
+    def __init__(self, report: CheckReport, files: dict[str, _File]) -> None:
         self.report = report
-        self.files: dict[str, _File] = {}
         self.groups: dict[str, int] = {}
         """The first line of each group."""
+        self._files = files
         self._questions: dict[bytes, int] = {}
         self._images: dict[bytes, tuple[int, str]] = {}
         """The first line and the group of each image, by its content."""
-        self._splits_of_group, self._splits_of_content = SplitsByKey[str](), SplitsByKey[bytes]()
-
-    def read_files(self, samples: Iterable[Sample], workers: int) -> None:
-        """Read the files that were not read before, in parallel."""
-        paths = {str(path): None for s in samples for path in (s.image, s.reference) if path is not None}
-        new = [path for path in paths if path not in self.files]
-        contents = in_order(lambda path: _read(path, decode=self.report.decoded), new, workers=workers)
-        self.files.update(zip(new, contents, strict=True))
+        self._splits = SplitsByKey()
 
     def check(self, line: int, sample: Sample) -> None:
         """Check one line."""
         self.report.splits[sample.split or "no split"] += 1
         self.report.tasks[sample.task] += 1
-        if sample.mos is not None and not sample.mos_range[0] <= sample.mos <= sample.mos_range[1]:
-            self.report.notes["scores a little outside their scale"] += 1
         group = group_of(sample)
         first = self.groups.setdefault(group, line)
-        if sample.split is not None and (splits := self._splits_of_group.enter(group, sample.split)):
+        if splits := self._splits.enter(group, sample.split):
             message = f"group {group!r} is in {' and '.join(splits)} (first in line {first}); keep it in one split"
             self.report.add("leak", line, message)
         self._check_file(line, sample.image, "image", sample)
@@ -181,17 +176,15 @@ class _Checker:
         self._check_duplicate(line, sample, group)
 
     def _check_file(self, line: int, path: Path, role: str, sample: Sample) -> None:
-        file = self.files[str(path)]
+        file = self._files[str(path)]
         if file.kind:
             self.report.add(file.kind, line, f"{role} {str(path)!r} {file.fault}")
-        if file.digest is None or sample.split is None:
-            return
-        if splits := self._splits_of_content.enter(file.digest, sample.split):
+        if file.digest is not None and (splits := self._splits.enter(file.digest, sample.split)):
             message = f"{role} {path.name!r} is in {' and '.join(splits)} (by content); keep it in one split"
             self.report.add("leak", line, message)
 
     def _check_regions(self, line: int, sample: Sample) -> None:
-        width, height = self.files[str(sample.image)].size
+        width, height = self._files[str(sample.image)].size
         for name, (left, top, right, bottom) in (sample.regions or {}).items() if width else ():
             if left < 0 or top < 0 or right > width or bottom > height:
                 box = f"({left:g}, {top:g}, {right:g}, {bottom:g})"
@@ -206,38 +199,32 @@ class _Checker:
             self.report.add("repeated", line, f"asks the same of {sample.image.name!r} as line {first}; remove one")
 
     def _check_duplicate(self, line: int, sample: Sample, group: str) -> None:
-        digest = self.files[str(sample.image)].digest
-        if digest is None:
-            return
-        first, its_group = self._images.setdefault(digest, (line, group))
+        digest = self._files[str(sample.image)].digest
+        first, its_group = self._images.setdefault(digest, (line, group)) if digest is not None else (line, group)
         if its_group != group:
             message = f"image {sample.image.name!r} is that of line {first}, in another group; give both one group"
             self.report.add("duplicate", line, message)
-        elif first != line:
-            self.report.notes["lines on an image that another line of their group has too"] += 1
 
 
 def _read(path: str, *, decode: bool) -> _File:
-    try:
-        with open(path, "rb", opener=plain_file) as file:
-            data = file.read()
-    except OSError as error:
-        return _File(kind="missing", fault=f"cannot be read ({error.strerror or error}); check the path")
-    digest = hashlib.sha256(data).digest()
-    if not decode:
-        return _File(digest)
-    if not data:
-        return _File(digest, kind="unreadable", fault="is empty; fetch it again")
     from PIL import Image, UnidentifiedImageError
 
-    # A broken file may fail in any way; whatever it is, it is this image's fault.
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            image.load()
-            turned = image.getexif().get(_ORIENTATION, 1) in _TURNED
-            return _File(digest, image.size[::-1] if turned else image.size)
-    except UnidentifiedImageError:
-        return _File(digest, kind="unreadable", fault="is no image; fetch it again")
-    except Exception as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        return _File(digest, kind="unreadable", fault=f"cannot be decoded ({reason}); fetch it again")
+        file = open(path, "rb", opener=plain_file)
+    except OSError as error:
+        return _File(kind="missing", fault=f"cannot be read ({error.strerror}); check the path")
+    with file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+        if not decode:
+            return _File(digest)
+        # A broken file may fail in any way; whatever it is, it is this image's fault.
+        try:
+            with Image.open(file) as image:
+                image.load()
+                turned = image.getexif().get(_ORIENTATION, 1) in _TURNED
+                return _File(digest, image.size[::-1] if turned else image.size)
+        except UnidentifiedImageError:
+            return _File(digest, kind="unreadable", fault="is no image; fetch it again")
+        except Exception as error:
+            reason = " ".join(str(error).split())[:120] or type(error).__name__
+            return _File(digest, kind="unreadable", fault=f"cannot be decoded ({reason}); fetch it again")

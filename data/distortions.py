@@ -4,78 +4,31 @@ Sources: H. Lin, V. Hosu, D. Saupe, "KADID-10k", QoMEX 2019 (what each distortio
 the authors' public MATLAB generator (which functions it calls, with which settings); MATLAB's
 documentation (what those functions compute). Rebuilt here on SciPy, scikit-image and Pillow, no code
 taken over. The generator also stretches every result to the full range of values; the paper
-describes no such step, it would undo the mean shift, and it is left out.
+describes no such step, it would undo the mean shift, and it is left out. Noise follows MATLAB's
+documentation of `imnoise`. On a greyscale photograph (three equal channels) all channels get the
+same noise, as they would in a one-channel image.
 """
 
 import hashlib
+import io
+import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
+from scipy import ndimage
+from skimage import color
 
-from data import distortion_colour as colour
 from data import distortion_filters as filters
-from data import distortion_noise as noise
-from data.kadid import LEVELS, level_mean
-from program.common.errors import DataError, did_you_mean
-from signatures.schemas import DistortionCategory, category_of
+from data.kadid import CATEGORIES, DISTORTIONS, level_mean
 
-__all__ = (
-    "CATEGORIES", "COLOUR_ONLY", "DISTORTIONS", "EXCLUDED", "IDENTITIES", "LIVE_NAMES", "category_named",
-    "check_distortion", "distort", "distortions_for", "generator_for",
-)  # fmt: skip
+__all__ = ("COLOUR_ONLY", "distort", "distortions_for", "generator_for", "is_grey")
 
-_Function: TypeAlias = Callable[[NDArray[np.float64], float, np.random.Generator], NDArray[np.float64]]
-
-_FUNCTIONS: Mapping[str, tuple[_Function, DistortionCategory | None]] = MappingProxyType({
-    "gaussian_blur": (filters.gaussian_blur, "Blurs"),
-    "lens_blur": (filters.lens_blur, "Blurs"),
-    "motion_blur": (filters.motion_blur, "Blurs"),
-    "color_diffusion": (colour.diffuse_colour, "Color distortions"),
-    "color_shift": (colour.shift_colour, "Color distortions"),
-    "color_quantization": (colour.quantize_colour, "Color distortions"),
-    "color_saturation_1": (colour.saturate_hsv, "Color distortions"),
-    "color_saturation_2": (colour.saturate_lab, "Color distortions"),
-    "jpeg2000": (noise.compress_jpeg2000, "Compression"),
-    "jpeg": (noise.compress_jpeg, "Compression"),
-    "white_noise": (noise.white_noise, "Noise"),
-    "color_component_noise": (noise.colour_component_noise, "Noise"),
-    "impulse_noise": (noise.impulse_noise, "Noise"),
-    "multiplicative_noise": (noise.multiplicative_noise, "Noise"),
-    "brighten": (filters.brighten, "Brightness change"),
-    "darken": (filters.darken, "Brightness change"),
-    "mean_shift": (filters.mean_shift, "Brightness change"),
-    "jitter": (noise.jitter, None),
-    "non_eccentricity_patch": (noise.move_patches, None),
-    "pixelate": (noise.pixelate, None),
-    "quantization": (noise.quantize, None),
-    "color_block": (noise.add_colour_blocks, None),
-    "high_sharpen": (filters.sharpen, "Sharpness"),
-    "contrast_change": (filters.change_contrast, "Contrast"),
-})  # fmt: skip
-
-DISTORTIONS: tuple[str, ...] = tuple(_FUNCTIONS)
-"""Names of the distortions that are generated, in KADID-10k's order."""
-
-CATEGORIES: Mapping[str, DistortionCategory | None] = MappingProxyType(
-    {name: group for name, (_, group) in _FUNCTIONS.items()}
-)
-"""The agent's category of each distortion. KADID-10k's groups are blurs, color distortions, compression, noise,
-brightness change, spatial distortions (jitter to color block), and sharpness and contrast, which the agent's
-vocabulary parts in two; it has no word for the spatial ones, hence None."""
-
-EXCLUDED: Mapping[str, str] = MappingProxyType({
-    "denoise": "made in KADID-10k by a trained network (DnCNN) on noisy input, whose weights are not at hand; another "
-    "denoiser leaves other traces, for which the human scores would not hold",
-})  # fmt: skip
-"""Distortions of KADID-10k that are left out, and why."""
-
-IDENTITIES: frozenset[tuple[str, int]] = frozenset({
-    ("gaussian_blur", 1), ("motion_blur", 1), ("color_saturation_2", 1), ("mean_shift", 3),
-})  # fmt: skip
-"""Distortion and level that leave every pixel as it was; their mean scores (4.58 to 4.61) say so too."""
+Floats: TypeAlias = NDArray[np.float64]
+PATCH_PX = 16
+BLOCK_PX = 32
 
 COLOUR_ONLY: frozenset[str] = frozenset(
     {name for name, category in CATEGORIES.items() if category == "Color distortions"}
@@ -83,27 +36,10 @@ COLOUR_ONLY: frozenset[str] = frozenset(
 )
 """Distortions that mean nothing on a greyscale photograph."""
 
-LIVE_NAMES: Mapping[str, str] = MappingProxyType({
-    "jp2k": "jpeg2000", "wn": "white_noise", "gblur": "gaussian_blur", "fastfading": "jpeg2000_transmission_errors",
-})  # fmt: skip
-"""LIVE's abbreviations as other datasets write them; its fast fading is TID2013's JPEG 2000 transmission errors."""
-
-SMALLEST_SIDE_PX = 64
-
-
-def category_named(distortion: str | None) -> DistortionCategory | None:
-    """Return the category of a distortion by a dataset's name for it; None for no distortion or one outside the seven.
-
-    >>> category_named("wn"), category_named("mean_shift"), category_named("authentic")
-    ('Noise', 'Brightness change', None)
-    """
-    name = LIVE_NAMES.get((distortion or "").casefold(), distortion or "")
-    return CATEGORIES[name] if name in CATEGORIES else category_of(name.replace("_", " "))
-
 
 def distortions_for(image: NDArray[np.uint8]) -> tuple[str, ...]:
     """Return the distortions that make sense for H x W x 3 pixels: no colour ones on greyscale."""
-    return tuple(d for d in DISTORTIONS if d not in COLOUR_ONLY) if noise.is_grey(image) else DISTORTIONS
+    return tuple(d for d in DISTORTIONS if d not in COLOUR_ONLY) if is_grey(image) else DISTORTIONS
 
 
 def generator_for(name: str, distortion: str, level: int) -> np.random.Generator:
@@ -113,39 +49,143 @@ def generator_for(name: str, distortion: str, level: int) -> np.random.Generator
 
 
 def distort(image: NDArray[np.uint8], distortion: str, level: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Distort H x W x 3 uint8 pixels as KADID-10k does at this level (1..5).
+    """Distort H x W x 3 uint8 pixels, at least 64 x 64, as KADID-10k does at this level (1..5).
 
-    The input is not changed. Raises DataError for an unknown or excluded distortion, a level outside 1..5,
-    or an image that is not H x W x 3 uint8 of at least 64 x 64 pixels.
+    The input is not changed. Raises KeyError for an unknown distortion or level.
     """
-    check_distortion(distortion)
-    if level not in LEVELS:
-        raise DataError(f"distortion level {level!r}: KADID-10k has levels 1 to 5; give one of them")
-    _check(image)
     parameter = level_mean(distortion, level).parameter
-    if parameter is None:
-        raise DataError(
-            f"distortion {distortion!r} level {level}: the table states no setting; restore data/kadid_level_means.csv"
-        )
-    result = _FUNCTIONS[distortion][0](image.astype(np.float64) / 255, parameter, rng)
-    if distortion not in COLOUR_ONLY and noise.is_grey(image):
+    result = _FUNCTIONS[distortion](image.astype(np.float64) / 255, parameter, rng)
+    if distortion not in COLOUR_ONLY and is_grey(image):
         # The way through L*a*b* and back leaves a trace of colour, a step of 1/255 here and there.
         result = np.repeat(result[..., :1], 3, axis=2)
     return np.rint(np.clip(result, 0, 1) * 255).astype(np.uint8)
 
 
-def check_distortion(distortion: str) -> None:
-    """Raise DataError, with the mend, when a distortion is unknown or left out."""
-    if distortion in _FUNCTIONS:
-        return
-    if distortion in EXCLUDED:
-        raise DataError(f"distortion {distortion!r}: is left out ({EXCLUDED[distortion]}); choose another")
-    raise DataError(f"distortion {distortion!r}: is not known{did_you_mean(distortion, DISTORTIONS)}")
+def is_grey(image: NDArray[Any]) -> bool:
+    """Tell whether the three channels of H x W x 3 are equal."""
+    return bool(np.array_equal(image[..., 0], image[..., 1]) and np.array_equal(image[..., 0], image[..., 2]))
 
 
-def _check(image: NDArray[Any]) -> None:
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or min(image.shape[:2]) < SMALLEST_SIDE_PX:
-        raise DataError(
-            f"image of shape {image.shape}, {image.dtype}: distortions need H x W x 3 uint8 of at least "
-            f"{SMALLEST_SIDE_PX} x {SMALLEST_SIDE_PX} pixels; convert or enlarge it"
+def white_noise(image: Floats, variance: float, rng: np.random.Generator) -> Floats:
+    """Add Gaussian noise of this variance to R, G and B."""
+    return np.clip(image + math.sqrt(variance) * rng.standard_normal(_field(image)), 0, 1)
+
+
+def colour_component_noise(image: Floats, variance: float, rng: np.random.Generator) -> Floats:
+    """Add Gaussian noise of this variance to Y, Cb and Cr (ITU-R BT.601)."""
+    components = color.rgb2ycbcr(image) / 255
+    noisy = np.clip(components + math.sqrt(variance) * rng.standard_normal(image.shape), 0, 1)
+    rgb: Floats = color.ycbcr2rgb(noisy * 255)
+    return np.clip(rgb, 0, 1)
+
+
+def impulse_noise(image: Floats, density: float, rng: np.random.Generator) -> Floats:
+    """Set this share of the values to 0 or 1, half each (salt and pepper, per channel)."""
+    draw = np.broadcast_to(rng.random(_field(image)), image.shape)
+    return np.where(draw < density / 2, 0.0, np.where(draw < density, 1.0, image))
+
+
+def multiplicative_noise(image: Floats, variance: float, rng: np.random.Generator) -> Floats:
+    """Multiply each value by 1 + n, n uniform with mean 0 and this variance (speckle)."""
+    reach = math.sqrt(3 * variance)
+    return np.clip(image * (1 + rng.uniform(-reach, reach, _field(image))), 0, 1)
+
+
+def compress_jpeg(image: Floats, quality: float, rng: np.random.Generator) -> Floats:
+    """Round-trip through JPEG of this quality, chroma halved both ways (libjpeg's default)."""
+    return _through_file(image, format="JPEG", quality=int(quality), subsampling="4:2:0")
+
+
+def compress_jpeg2000(image: Floats, ratio: float, rng: np.random.Generator) -> Floats:
+    """Round-trip through lossy JPEG 2000 at this compression ratio."""
+    return _through_file(
+        image, format="JPEG2000", quality_mode="rates", quality_layers=[ratio], irreversible=True, no_jp2=True
+    )
+
+
+def jitter(image: Floats, amount: float, rng: np.random.Generator) -> Floats:
+    """Move every pixel by Gaussian steps of `amount` pixels, five times over, with bicubic interpolation."""
+    rows, columns = np.mgrid[: image.shape[0], : image.shape[1]].astype(np.float64)
+    moved = image
+    for _ in range(5):
+        down, across = amount * rng.standard_normal((2, *image.shape[:2]))
+        places = np.stack([rows + down, columns + across])
+        moved = np.stack(
+            [ndimage.map_coordinates(moved[..., c], places, order=3, mode="nearest") for c in range(3)], axis=-1
         )
+    return np.clip(moved, 0, 1)
+
+
+def move_patches(image: Floats, count: float, rng: np.random.Generator) -> Floats:
+    """Copy `count` patches of 16 x 16 pixels to a place up to 8 pixels away each way."""
+    moved = image.copy()
+    height, width = image.shape[:2]
+    for _ in range(int(count)):
+        top = int(rng.integers(PATCH_PX, height - 2 * PATCH_PX + 1))
+        left = int(rng.integers(PATCH_PX, width - 2 * PATCH_PX + 1))
+        patch = moved[top : top + PATCH_PX, left : left + PATCH_PX].copy()
+        down, across = np.rint((rng.random(2) - 0.5) * PATCH_PX).astype(int)
+        moved[top + down : top + down + PATCH_PX, left + across : left + across + PATCH_PX] = patch
+    return moved
+
+
+def pixelate(image: Floats, strength: float, rng: np.random.Generator) -> Floats:
+    """Scale by .95 - strength^.6 and back, both to the nearest pixel."""
+    height, width = image.shape[:2]
+    scale = 0.95 - strength**0.6
+    picture = Image.fromarray(np.rint(image * 255).astype(np.uint8))
+    small = picture.resize((math.ceil(scale * width), math.ceil(scale * height)), Image.Resampling.NEAREST)
+    return np.asarray(small.resize((width, height), Image.Resampling.NEAREST), dtype=np.float64) / 255
+
+
+def quantize(image: Floats, thresholds: float, rng: np.random.Generator) -> Floats:
+    """Round all values to `thresholds` + 1 steps, cut where Otsu's within-class variance is least.
+
+    The cuts t1 .. tn come from weighted k-means over the 256 values (the same sum of squares), started
+    from even steps; the steps become 0, t2 .. tn, 1, as in the original.
+    """
+    from sklearn.cluster import KMeans
+
+    values = np.rint(image * 255).astype(np.uint8)
+    counts = np.bincount(values.ravel(), minlength=256)
+    used = np.flatnonzero(counts)
+    steps = min(int(thresholds) + 1, len(used))
+    if steps < 2:
+        return image
+    start = np.linspace(used[0], used[-1], steps)[:, None]
+    means = KMeans(steps, init=start, n_init=1).fit(used[:, None], sample_weight=counts[used]).cluster_centers_
+    centres = np.sort(means.ravel()) / 255
+    cuts = (centres[:-1] + centres[1:]) / 2
+    return np.array([0.0, *cuts[1:], 1.0])[np.digitize(image, cuts)]
+
+
+def add_colour_blocks(image: Floats, count: float, rng: np.random.Generator) -> Floats:
+    """Paint `count` blocks of 32 x 32 pixels at random places in random colours."""
+    painted = image.copy()
+    height, width = image.shape[:2]
+    for _ in range(int(count)):
+        top = int(rng.integers(0, height - BLOCK_PX + 1))
+        left = int(rng.integers(0, width - BLOCK_PX + 1))
+        painted[top : top + BLOCK_PX, left : left + BLOCK_PX] = rng.random(3)
+    return painted
+
+
+def _field(image: Floats) -> tuple[int, int, int]:
+    return (image.shape[0], image.shape[1], 1 if is_grey(image) else 3)
+
+
+def _through_file(image: Floats, **options: Any) -> Floats:
+    buffer = io.BytesIO()
+    Image.fromarray(np.rint(image * 255).astype(np.uint8)).save(buffer, **options)
+    with Image.open(buffer) as decoded:
+        return np.asarray(decoded.convert("RGB"), dtype=np.float64) / 255
+
+
+_FUNCTIONS: Mapping[str, Callable[[Floats, float, np.random.Generator], Floats]] = dict(zip(DISTORTIONS, (
+    filters.gaussian_blur, filters.lens_blur, filters.motion_blur, filters.diffuse_colour, filters.shift_colour,
+    filters.quantize_colour, filters.saturate_hsv, filters.saturate_lab, compress_jpeg2000, compress_jpeg,
+    white_noise, colour_component_noise, impulse_noise, multiplicative_noise, filters.brighten,
+    filters.darken, filters.mean_shift, jitter, move_patches, pixelate, quantize,
+    add_colour_blocks, filters.sharpen, filters.change_contrast,
+), strict=True))  # fmt: skip
+"""By name; each takes H x W x 3 values 0..1, the generator's setting and a random generator."""

@@ -1,4 +1,4 @@
-"""KADID-10k's figures: what people thought, on average, of each distortion at each level.
+"""KADID-10k's distortions by name, and what people thought, on average, of each at each level.
 
 `kadid_level_means.csv` holds, per distortion and level, the setting of the generator, the mean
 opinion score over KADID-10k's 81 references (1..5, higher is better), its standard deviation over
@@ -14,27 +14,61 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Literal
 
-__all__ = ("LEVELS", "LevelMean", "Severity", "level_mean", "level_means", "level_means_sha256", "severity_of")
+from signatures.schemas import DistortionCategory, Severity, category_of
+
+__all__ = (
+    "CATEGORIES", "DISTORTIONS", "IDENTITIES", "LEVELS", "LIVE_NAMES", "Severity", "category_named", "level_mean",
+    "level_means", "level_means_sha256", "severity_of",
+)  # fmt: skip
 
 LEVELS = (1, 2, 3, 4, 5)
 """KADID-10k's distortion levels, in its order (mean shift and contrast change have their mildest in the middle)."""
 
-Severity = Literal["none", "slight", "moderate", "severe", "extreme"]
+_GROUPS: tuple[tuple[DistortionCategory | None, tuple[str, ...]], ...] = (
+    ("Blurs", ("gaussian_blur", "lens_blur", "motion_blur")),
+    ("Color distortions", ("color_diffusion", "color_shift", "color_quantization", "color_saturation_1",
+                           "color_saturation_2")),
+    ("Compression", ("jpeg2000", "jpeg")),
+    ("Noise", ("white_noise", "color_component_noise", "impulse_noise", "multiplicative_noise")),
+    ("Brightness change", ("brighten", "darken", "mean_shift")),
+    (None, ("jitter", "non_eccentricity_patch", "pixelate", "quantization", "color_block")),
+    ("Sharpness", ("high_sharpen",)),
+    ("Contrast", ("contrast_change",)),
+)  # fmt: skip
+
+CATEGORIES: Mapping[str, DistortionCategory | None] = MappingProxyType(
+    {name: category for category, names in _GROUPS for name in names}
+)
+"""The agent's category of each distortion that is generated, in KADID-10k's order. KADID-10k's groups are blurs, color
+distortions, compression, noise, brightness change, spatial distortions (jitter to color block), and sharpness and
+contrast, which the agent's vocabulary parts in two; it has no word for the spatial ones, hence None. Its denoise is
+left out: a trained network (DnCNN) made it on noisy input, whose weights are not at hand; another denoiser leaves other
+traces, for which the human scores would not hold."""
+
+DISTORTIONS: tuple[str, ...] = tuple(CATEGORIES)
+
+IDENTITIES: frozenset[tuple[str, int]] = frozenset({
+    ("gaussian_blur", 1), ("motion_blur", 1), ("color_saturation_2", 1), ("mean_shift", 3),
+})  # fmt: skip
+"""Distortion and level that leave every pixel as it was; their mean scores (4.58 to 4.61) say so too."""
+
+LIVE_NAMES: Mapping[str, str] = MappingProxyType({
+    "jp2k": "jpeg2000", "wn": "white_noise", "gblur": "gaussian_blur", "fastfading": "jpeg2000_transmission_errors",
+})  # fmt: skip
+"""LIVE's abbreviations as other datasets write them; its fast fading is TID2013's JPEG 2000 transmission errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class LevelMean:
     """One row: the generator's setting and the mean human score of a distortion at a level."""
 
-    parameter: float | None
-    """The generator's setting; None where KADID-10k states none (denoise)."""
+    parameter: float
+    """The generator's setting."""
     mos: float
     """Mean opinion score over the references, 1..5, higher is better."""
     mos_std: float
     """Standard deviation of the images' scores over the references."""
-    n_images: int
 
 
 @cache
@@ -43,12 +77,10 @@ def level_means() -> Mapping[tuple[str, int], LevelMean]:
     rows = csv.DictReader(_table().decode("utf-8").splitlines())
     return MappingProxyType({
         (row["distortion"], int(row["level"])): LevelMean(
-            float(row["parameter"]) if row["parameter"] else None,
-            float(row["mos_mean"]),
-            float(row["mos_std_over_images"]),
-            int(row["n_images"]),
+            float(row["parameter"]), float(row["mos_mean"]), float(row["mos_std_over_images"])
         )
         for row in rows
+        if row["distortion"] in CATEGORIES
     })  # fmt: skip
 
 
@@ -64,6 +96,16 @@ def level_mean(distortion: str, level: int) -> LevelMean:
 def level_means_sha256() -> str:
     """Return the SHA-256 of the table's bytes, in hex."""
     return hashlib.sha256(_table()).hexdigest()
+
+
+def category_named(distortion: str | None) -> DistortionCategory | None:
+    """Return the category of a distortion by a dataset's name for it; None for no distortion or one outside the seven.
+
+    >>> category_named("wn"), category_named("mean_shift"), category_named("authentic")
+    ('Noise', 'Brightness change', None)
+    """
+    name = LIVE_NAMES.get((distortion or "").casefold(), distortion or "")
+    return CATEGORIES[name] if name in CATEGORIES else category_of(name.replace("_", " "))
 
 
 def severity_of(mos: float) -> Severity:

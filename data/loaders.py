@@ -10,13 +10,12 @@ from string import ascii_uppercase
 from types import MappingProxyType
 from typing import TypeAlias
 
-from data import readers_authentic as authentic
 from data import readers_hub as hub
 from data import readers_questions as questions
-from data import readers_reference as reference
+from data import readers_scores as scores
 from data.catalogue import entry_of
+from data.manifest import Sample
 from data.release import Release
-from data.sample import Sample
 from program.common.errors import DataError, did_you_mean
 
 __all__ = ("READERS", "Reader", "load")
@@ -24,17 +23,17 @@ __all__ = ("READERS", "Reader", "load")
 Reader: TypeAlias = Callable[[Release], Iterator[Sample]]
 
 READERS: Mapping[str, Reader] = MappingProxyType({
-    "tid2013": reference.tid2013,
-    "kadid10k": reference.kadid10k,
-    "live": reference.live,
-    "csiq": reference.csiq,
-    "pipal": reference.pipal,
-    "clive": authentic.clive,
-    "bid": authentic.bid,
-    "koniq10k": authentic.koniq10k,
-    "spaq": authentic.spaq,
-    "agiqa3k": authentic.agiqa3k,
-    "biq2021": authentic.biq2021,
+    "tid2013": scores.tid2013,
+    "kadid10k": scores.kadid10k,
+    "live": scores.live,
+    "csiq": scores.csiq,
+    "pipal": scores.pipal,
+    "clive": scores.clive,
+    "bid": scores.bid,
+    "koniq10k": scores.koniq10k,
+    "spaq": scores.spaq,
+    "agiqa3k": scores.agiqa3k,
+    "biq2021": scores.biq2021,
     "qbench-dev": questions.qbench_dev,
     "qbench-test": questions.qbench_test,
     "agenticiqa-eval": questions.agenticiqa_eval,
@@ -56,7 +55,7 @@ def load(
     columns: Mapping[str, str] | None = None,
     mos_range: tuple[float, float] | None = None,
     higher_is_better: bool | None = None,
-    images: Path | None = None,
+    images: Path = Path("images"),
     on_missing: Callable[[Sample, Path], None] | None = None,
 ) -> Iterator[Sample]:
     """Yield the samples of a dataset's release at `root`.

@@ -4,7 +4,6 @@ Textures, medical and astronomical images of those packages are left out, and so
 picture of a stereo pair and drawings. Nothing is downloaded, and no image is stored in the project.
 """
 
-import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from data.sample import Split
+from data.manifest import Split
 from program.common.errors import DataError
 
 __all__ = ("LONGEST_SIDE_PX", "PHOTOGRAPHS", "Photograph", "load_photograph", "photograph_bytes")
@@ -35,36 +34,32 @@ class Photograph:
     path: str
     """Path inside the package."""
     split: Split
-    content: str
     licence: str
     source: str
 
 
-_NASA = "NASA Great Images (flic.kr/p/r9qvLn)"
 _NO_NOTE = "not stated in the package; "
 
 PHOTOGRAPHS: Mapping[str, Photograph] = MappingProxyType({
     photograph.name: photograph
     for photograph in (
-        Photograph("astronaut", "skimage", "scikit-image", "data/astronaut.png", "train", "portrait",
-                   "public domain", _NASA),
-        Photograph("camera", "skimage", "scikit-image", "data/camera.png", "train", "person outdoors, greyscale", "CC0",
-                   "Lav Varshney"),
-        Photograph("flower", "sklearn", "scikit-learn", "datasets/images/flower.jpg", "train", "flower, close",
-                   "CC BY 2.0", "vultilion (flickr.com/photos/vultilion/6056698931)"),
-        Photograph("motorcycle", "skimage", "scikit-image", "data/motorcycle_left.png", "train", "workshop indoors",
+        Photograph("astronaut", "skimage", "scikit-image", "data/astronaut.png", "train", "public domain",
+                   "NASA Great Images (flic.kr/p/r9qvLn)"),
+        Photograph("camera", "skimage", "scikit-image", "data/camera.png", "train", "CC0", "Lav Varshney"),
+        Photograph("flower", "sklearn", "scikit-learn", "datasets/images/flower.jpg", "train", "CC BY 2.0",
+                   "vultilion (flickr.com/photos/vultilion/6056698931)"),
+        Photograph("motorcycle", "skimage", "scikit-image", "data/motorcycle_left.png", "train",
                    _NO_NOTE + "published for research, to be cited",
                    "Middlebury 2014 stereo benchmark (Scharstein et al., GCPR 2014)"),
-        Photograph("rocket", "skimage", "scikit-image", "data/rocket.jpg", "train", "launch against the sky",
-                   "public domain", "SpaceX (flickr.com/photos/spacexphotos/16511594820)"),
-        Photograph("coffee", "skimage", "scikit-image", "data/coffee.png", "validation", "still life", "CC0",
+        Photograph("rocket", "skimage", "scikit-image", "data/rocket.jpg", "train", "public domain",
+                   "SpaceX (flickr.com/photos/spacexphotos/16511594820)"),
+        Photograph("coffee", "skimage", "scikit-image", "data/coffee.png", "validation", "CC0",
                    "Rachel Michetti, Pikolo Espresso Bar"),
         Photograph("grace_hopper", "matplotlib", "matplotlib", "mpl-data/sample_data/grace_hopper.jpg", "validation",
-                   "portrait", _NO_NOTE + "portrait by the US Navy, a work of the US government", "US Navy, 1984"),
-        Photograph("chelsea", "skimage", "scikit-image", "data/chelsea.png", "test", "animal, close", "CC0",
-                   "Stefan van der Walt"),
-        Photograph("china", "sklearn", "scikit-learn", "datasets/images/china.jpg", "test", "architecture outdoors",
-                   "CC BY 2.0", "danielbuechele (flickr.com/photos/danielbuechele/6061409035)"),
+                   _NO_NOTE + "portrait by the US Navy, a work of the US government", "US Navy, 1984"),
+        Photograph("chelsea", "skimage", "scikit-image", "data/chelsea.png", "test", "CC0", "Stefan van der Walt"),
+        Photograph("china", "sklearn", "scikit-learn", "datasets/images/china.jpg", "test", "CC BY 2.0",
+                   "danielbuechele (flickr.com/photos/danielbuechele/6061409035)"),
     )
 })  # fmt: skip
 """By name. The split is fixed by hand: with nine photographs a random one may leave validation or test with two
@@ -73,31 +68,21 @@ another subject, all in colour, so that every distortion is in both; the greysca
 
 
 def photograph_bytes(name: str) -> bytes:
-    """Return the photograph's file as it ships; DataError when the name is unknown or the package lacks it."""
-    if name not in PHOTOGRAPHS:
-        raise DataError(f"photograph {name!r}: is not known; choose among {', '.join(PHOTOGRAPHS)}")
+    """Return the photograph's file as it ships; DataError when its package lacks it."""
     photograph = PHOTOGRAPHS[name]
     try:
         return files(photograph.package).joinpath(photograph.path).read_bytes()
-    except ModuleNotFoundError as error:
-        raise _unusable(photograph, f"the package {photograph.distribution} is not installed") from error
-    except OSError as error:
-        raise _unusable(photograph, f"{photograph.path} is missing in its package") from error
+    except (ModuleNotFoundError, OSError) as error:
+        raise DataError(
+            f"photograph {name!r}: {photograph.package}/{photograph.path} is not installed; install its package anew: "
+            f"pip install --force-reinstall {photograph.distribution}"
+        ) from error
 
 
-def load_photograph(name: str) -> tuple[NDArray[np.uint8], str]:
-    """Return the photograph as H x W x 3 uint8, longest side 384 (Lanczos), and its file's SHA-256."""
-    data = photograph_bytes(name)
-    try:
-        with Image.open(io.BytesIO(data)) as picture:
-            rgb = picture.convert("RGB")
-    except OSError as error:
-        raise _unusable(PHOTOGRAPHS[name], "is damaged") from error
+def load_photograph(name: str) -> NDArray[np.uint8]:
+    """Return the photograph as H x W x 3 uint8, longest side 384 (Lanczos)."""
+    with Image.open(io.BytesIO(photograph_bytes(name))) as picture:
+        rgb = picture.convert("RGB")
     scale = min(1.0, LONGEST_SIDE_PX / max(rgb.size))
     size = (round(rgb.width * scale), round(rgb.height * scale))
-    return np.array(rgb.resize(size, Image.Resampling.LANCZOS)), hashlib.sha256(data).hexdigest()
-
-
-def _unusable(photograph: Photograph, fault: str) -> DataError:
-    mend = f"pip install --force-reinstall {photograph.distribution}"
-    return DataError(f"photograph {photograph.name!r}: {fault}; install its package anew: {mend}")
+    return np.array(rgb.resize(size, Image.Resampling.LANCZOS))

@@ -2,15 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from program.common.cli import EXIT_PROBLEMS, Parser, run_command, whole_number
-
-if TYPE_CHECKING:
-    from data.preparing import Prepared
-    from data.sample import Sample
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,55 +44,51 @@ def main(argv: list[str] | None = None) -> int:
 
 def _prepare(arguments: argparse.Namespace) -> int:
     import json
-    from dataclasses import asdict
 
     from data.catalogue import entry_of
     from data.loaders import load
+    from data.manifest import Sample
     from data.preparing import prepare
     from program.common.progress import progress
 
     entry, left_out = entry_of(arguments.name), list[Path]()
-    if not entry.verified:
-        sys.stderr.write(f"warning: the layout of {entry.name} is not verified; {entry.layout}\n")
-    with progress(f"Reading {entry.name}", entry.count) as advance:
-        samples = load(
+
+    def samples() -> Iterator[Sample]:
+        for sample in load(
             arguments.name, arguments.root, columns=arguments.columns, mos_range=arguments.mos_range,
             higher_is_better=False if arguments.lower_is_better else None, images=arguments.out.parent / "images",
             on_missing=(lambda _, path: left_out.append(path)) if arguments.allow_missing else None,
-        )  # fmt: skip
-        prepared = prepare(
-            entry, _counted(samples, advance), arguments.out, fractions=arguments.fractions, seed=arguments.seed,
-            missing=lambda: len(left_out),
-        )  # fmt: skip
-    record = json.dumps(asdict(prepared), indent=2, ensure_ascii=False)
-    sys.stdout.write((record if arguments.json else _as_text(prepared, arguments.out)) + "\n")
-    return EXIT_PROBLEMS if prepared.leaks else 0
+        ):  # fmt: skip
+            advance()
+            yield sample
+
+    with progress(f"Reading {entry.name}", entry.count) as advance:
+        record = prepare(
+            entry, samples(), arguments.out, fractions=arguments.fractions, seed=arguments.seed, left_out=left_out
+        )
+    text = json.dumps(record, indent=2, ensure_ascii=False) if arguments.json else _as_text(record, arguments.out)
+    sys.stdout.write(text + "\n")
+    return EXIT_PROBLEMS if record["leaks"] else 0
 
 
-def _counted(samples: "Iterable[Sample]", advance: Callable[[], None]) -> "Iterator[Sample]":
-    for sample in samples:
-        advance()
-        yield sample
-
-
-def _as_text(prepared: "Prepared", out: Path) -> str:
-    sizes = ", ".join(
-        f"{name} {prepared.splits[name]}" for name in ("train", "validation", "test") if name in prepared.splits
-    )
-    expected = "" if prepared.expected in {None, prepared.samples} else f" of {prepared.expected} in the full release"
+def _as_text(record: dict[str, Any], out: Path) -> str:
+    splits = record["splits"]
+    sizes = ", ".join(f"{name} {splits[name]}" for name in ("train", "validation", "test") if name in splits)
+    expected = record["expected"]
+    release = "" if expected in {None, record["samples"]} else f" of {expected} in the full release"
     lines = [
-        f"{out}: {prepared.samples} samples{expected}, {prepared.groups} groups",
-        f"splits: {sizes} (by {prepared.split_by}" + (f", seed {prepared.seed})" if prepared.split_sha256 else ")"),
-        f"sha256: {prepared.manifest_sha256}",
-        f"licence: {prepared.licence}",
-        f"cite: {prepared.citation}",
+        f"{out}: {record['samples']} samples{release}, {record['groups']} groups",
+        f"splits: {sizes} (by {record['split_by']}" + (f", seed {record['seed']})" if record["split_sha256"] else ")"),
+        f"sha256: {record['manifest_sha256']}",
+        f"licence: {record['licence']}",
+        f"cite: {record['citation']}",
     ]
-    if prepared.missing:
-        lines.append(f"left out: {prepared.missing} lines whose image is not there")
-    if prepared.unlabelled:
-        lines.append(f"unlabelled: {prepared.unlabelled} samples have neither a score nor an answer")
-    if prepared.leaks:
-        lines.append(f"leaks: {prepared.leaks} groups are in more than one split; split anew with --fractions")
+    if record["missing"]:
+        lines.append(f"left out: {record['missing']} lines whose image is not there")
+    if record["unlabelled"]:
+        lines.append(f"unlabelled: {record['unlabelled']} samples have neither a score nor an answer")
+    if record["leaks"]:
+        lines.append(f"leaks: {record['leaks']} groups are in more than one split; split anew with --fractions")
     return "\n".join(lines)
 
 

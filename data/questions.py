@@ -12,8 +12,7 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
-from data.distortions import CATEGORIES
-from data.kadid import Severity, level_mean, severity_of
+from data.kadid import CATEGORIES, Severity, level_mean, severity_of
 
 __all__ = ("LETTERS", "Question", "QuestionKind", "Version", "make_questions")
 
@@ -63,15 +62,16 @@ _Draft: TypeAlias = tuple[QuestionKind, str, Version, str, str, Sequence[str]]
 """A question before its options have letters: kind, photograph, version, query, right answer, wrong answers."""
 
 _PLAIN = "No visible distortion"
-_LABELS: Mapping[str, str] = {
-    "Blurs": "Blur",
-    "Color distortions": "Color distortion",
-    "Compression": "Compression artifacts",
-    "Noise": "Noise",
-    "Brightness change": "Brightness change",
-    "Sharpness": "Over-sharpening",
-    "Contrast": "Contrast change",
+_LABELS: Mapping[str, tuple[str, str]] = {
+    "Blurs": ("Blur", "is the blur"),
+    "Color distortions": ("Color distortion", "is the color distortion"),
+    "Compression": ("Compression artifacts", "are the compression artifacts"),
+    "Noise": ("Noise", "is the noise"),
+    "Brightness change": ("Brightness change", "is the brightness problem"),
+    "Sharpness": ("Over-sharpening", "is the over-sharpening"),
+    "Contrast": ("Contrast change", "is the contrast problem"),
 }
+"""By category: its name as an option, and how its severity is asked after."""
 _WHICH = (
     "Which distortion is most visible in this image?",
     "What is the main quality problem of this image?",
@@ -84,15 +84,6 @@ _ALSO_TRUE: Mapping[str, frozenset[str]] = {
     "mean_shift": frozenset({"Contrast change"}),
     "contrast_change": frozenset({"Brightness change"}),
     "high_sharpen": frozenset({"Contrast change"}),
-}
-_HOW_SEVERE: Mapping[str, str] = {
-    "Blurs": "How severe is the blur in this image?",
-    "Color distortions": "How severe is the color distortion in this image?",
-    "Compression": "How severe are the compression artifacts in this image?",
-    "Noise": "How severe is the noise in this image?",
-    "Brightness change": "How severe is the brightness problem in this image?",
-    "Sharpness": "How severe is the over-sharpening in this image?",
-    "Contrast": "How severe is the contrast problem in this image?",
 }
 # Query, distortions for which the answer is yes, distortions for which it is no (or none at all).
 _YES_NO: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
@@ -128,8 +119,9 @@ def make_questions(versions: Mapping[str, Sequence[Version]]) -> list[Question]:
 
 def _which(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
     rng = _generator(photograph, "which")
-    labels = [label for category, label in _LABELS.items() if any(v.category == category for v in versions)]
-    for category, label in (*_LABELS.items(), (None, _PLAIN)):
+    names = {category: label for category, (label, _) in _LABELS.items()}
+    labels = [label for category, label in names.items() if any(v.category == category for v in versions)]
+    for category, label in (*names.items(), (None, _PLAIN)):
         fitting = [v for v in versions if v.category == category and (v.is_clear if category else not v.distortion)]
         # The photograph itself is one version only: it is asked about in both wordings.
         chosen = _pick(rng, fitting, PER_LABEL) if category else fitting * PER_LABEL
@@ -148,7 +140,14 @@ def _severity(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
         right = severity.capitalize()
         wrong = [word for word in words if word != right]
         for version in _pick(rng, [v for v in versions if v.category and v.severity == severity], PER_LABEL):
-            yield "severity", photograph, version, _HOW_SEVERE[version.category or ""], right, wrong
+            yield (
+                "severity",
+                photograph,
+                version,
+                f"How severe {_LABELS[version.category or ''][1]} in this image?",
+                right,
+                wrong,
+            )
 
 
 def _yes_no(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:

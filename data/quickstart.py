@@ -14,39 +14,43 @@ import json
 import logging
 import os
 import shutil
-import time
-import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from data.catalogue import catalogue
-from data.distortions import DISTORTIONS, check_distortion, distort, distortions_for, generator_for
-from data.kadid import LEVELS, level_means_sha256
-from data.manifest import write_manifest
+from data.catalogue import GENERATED
+from data.distortions import distort, distortions_for, generator_for
+from data.kadid import CATEGORIES, DISTORTIONS, IDENTITIES, LEVELS, level_mean, level_means_sha256, severity_of
+from data.manifest import Sample, Split, write_manifest
 from data.photographs import LONGEST_SIDE_PX, PHOTOGRAPHS, load_photograph, photograph_bytes
-from data.questions import Version
-from data.quickstart_lines import Images, lines_with_reference, lines_without_reference
+from data.questions import Version, make_questions
 from program.common.errors import DataError
+from program.common.files import locked
 from program.common.pool import in_order
 from program.common.progress import progress as progress_bar
 
-__all__ = ("DATASETS", "FULL", "QuickstartPlan", "build_quickstart", "resolve_dataset")
+__all__ = ("FULL", "QuickstartPlan", "build_quickstart")
 
 GENERATOR_VERSION = 2
 """Raise it when the same inputs would give other images, questions or lines: old folders are then left aside."""
 
-DATASETS: Mapping[str, str] = {"quickstart": "manifest.jsonl", "quickstart-fr": "manifest-fr.jsonl"}
-"""Names that stand for a generated manifest, with its file."""
+Images: TypeAlias = Mapping[str, Mapping[Version, str]]
+"""File name by photograph and version; each photograph's own (undistorted) version is among them."""
 
-RECORD = "quickstart.json"
-STALE_AFTER_S = 6 * 3600
+SCORING_QUERIES = (
+    "Rate the perceptual quality of this image.",
+    "What is the quality score of this image?",
+    "How would you rate the quality of this photo?",
+    "How good is the quality of this image?",
+)
+LABEL_NOTE = "mean human score of this distortion and level over KADID-10k's 81 references, not a score of this image"
+
+_RECORD = "quickstart.json"
 
 logger = logging.getLogger(__name__)
 
@@ -75,103 +79,59 @@ class QuickstartPlan:
 FULL = QuickstartPlan()
 
 
-def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool = True) -> Path:
-    """Return the manifest that a name ("quickstart", "quickstart-fr") or a path stands for.
-
-    Quickstart data is generated on first use. Raises DataError when there is neither such a name nor such a file.
-    """
-    if str(name_or_path) in DATASETS:
-        return build_quickstart(cache_dir, progress=progress).with_name(DATASETS[str(name_or_path)])
-    path, name = Path(name_or_path).expanduser(), str(name_or_path)
-    if path.is_file():
-        return path
-    if name in catalogue():
-        raise DataError(
-            f"dataset {name!r}: give its prepared manifest; to make one: python -m data.prepare {name} --root DIR "
-            f"--out {name}/manifest.jsonl"
-        )
-    if path.is_dir():
-        inside = ", ".join(sorted(p.name for p in path.glob("*.jsonl"))) or "none is there; make one"
-        raise DataError(f"dataset {name!r}: is a folder; give a manifest in it ({inside})")
-    beside = [str(p) for p in path.parent.glob("*.jsonl")] if path.parent.is_dir() else []
-    close = get_close_matches(name, [*DATASETS, *beside], n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"give a manifest's path or {' or '.join(DATASETS)}"
-    raise DataError(f"dataset {name!r}: neither a known name nor a file; {hint}")
-
-
-def build_quickstart(
-    cache_dir: Path, *, progress: bool = True, plan: QuickstartPlan = FULL, workers: int | None = None
-) -> Path:
+def build_quickstart(cache_dir: Path, *, progress: bool = True, plan: QuickstartPlan = FULL) -> Path:
     """Return the quickstart's manifest.jsonl, made first where it is not there whole.
 
     The folder appears under its name only when it is whole, so a killed run leaves nothing that is taken
-    for it, and of several runs at once the first one to finish stands. The same package versions give the
+    for it; of several runs at once one makes it and the others wait. The same package versions give the
     same bytes. Raises DataError when a photograph is missing or the folder cannot be written.
     """
     folder = cache_dir / f"quickstart-{plan.revision()}"
-    if not _is_whole(folder):
-        try:
-            cache_dir.mkdir(parents=True, exist_ok=True)
-            _clear_stale(cache_dir)
-            _build(folder, plan, progress=progress, workers=workers or os.cpu_count() or 1)
-        except OSError as error:
-            raise DataError(
-                f"quickstart data in {str(cache_dir)!r}: cannot be written ({error.strerror or error}); "
-                "free space, mend its permissions, or set another cache folder"
-            ) from error
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with locked(cache_dir / "quickstart.lock"):
+            if not _is_whole(folder):
+                _build(folder, plan, progress=progress)
+    except OSError as error:
+        raise DataError(
+            f"quickstart data in {str(cache_dir)!r}: cannot be written ({error.strerror or error}); "
+            "free space, mend its permissions, or set another cache folder"
+        ) from error
     return folder / "manifest.jsonl"
 
 
-def _build(folder: Path, plan: QuickstartPlan, *, progress: bool, workers: int) -> None:
-    temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
+def _build(folder: Path, plan: QuickstartPlan, *, progress: bool) -> None:
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)  # what a killed run left
     try:
         (temporary / "images").mkdir(parents=True)
-        images = _make_images(temporary / "images", plan, progress=progress, workers=workers)
-        write_manifest(temporary / "manifest.jsonl", lines_without_reference(images, temporary / "images"))
-        write_manifest(temporary / "manifest-fr.jsonl", lines_with_reference(images, temporary / "images"))
-        count = len(list((temporary / "images").iterdir()))
-        record = {"images": count, "revision": plan.revision()}
-        (temporary / RECORD).write_text(json.dumps(record) + "\n", encoding="utf-8")
-        _put_in_place(temporary, folder)
+        images = _make_images(temporary / "images", plan, progress=progress)
+        scoring = _scoring_lines(images, temporary / "images")
+        questions = _question_lines(images, temporary / "images")
+        write_manifest(temporary / "manifest.jsonl", _in_hash_order([*scoring, *questions]))
+        with_reference = _scoring_lines(images, temporary / "images", with_reference=True)
+        write_manifest(temporary / "manifest-fr.jsonl", _in_hash_order(with_reference))
+        record = {"images": len(os.listdir(temporary / "images")), "revision": plan.revision()}
+        (temporary / _RECORD).write_text(json.dumps(record) + "\n", encoding="utf-8")
+        if folder.exists():
+            logger.warning("quickstart folder %s was damaged; it is made anew", folder.name)
+            shutil.rmtree(folder)
+        temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _put_in_place(temporary: Path, folder: Path) -> None:
-    if folder.exists() and not _is_whole(folder):
-        logger.warning("quickstart folder %s was damaged; it is made anew", folder.name)
-        shutil.rmtree(folder, ignore_errors=True)
-    try:
-        os.replace(temporary, folder)
-    except OSError:
-        # A folder that is not empty is not replaced: another run was faster, and its result is the same.
-        if not _is_whole(folder):
-            raise
-
-
 def _is_whole(folder: Path) -> bool:
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        images = sum(entry.name.endswith(".png") for entry in os.scandir(folder / "images"))
-        return bool(record["images"] == images and all((folder / name).is_file() for name in DATASETS.values()))
-    except (OSError, ValueError, KeyError, TypeError):
+        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        images = len(os.listdir(folder / "images"))
+    except (OSError, ValueError):
         return False
+    return record["images"] == images and all((folder / name).is_file() for name in GENERATED.values())
 
 
-def _clear_stale(cache_dir: Path) -> None:
-    for folder in cache_dir.glob(".quickstart-*.tmp"):
-        try:
-            old = time.time() - folder.stat().st_mtime > STALE_AFTER_S
-        except OSError:
-            continue
-        if old:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _make_images(folder: Path, plan: QuickstartPlan, *, progress: bool, workers: int) -> Images:
-    for distortion in plan.distortions:
-        check_distortion(distortion)
-    photographs = {name: load_photograph(name)[0] for name in plan.photographs}
+def _make_images(folder: Path, plan: QuickstartPlan, *, progress: bool) -> Images:
+    photographs = {name: load_photograph(name) for name in plan.photographs}
     jobs = [(name, version) for name, pixels in photographs.items() for version in _versions(pixels, plan)]
     with progress_bar("Making quickstart images", len(jobs), shown=progress) as advance:
 
@@ -185,7 +145,7 @@ def _make_images(folder: Path, plan: QuickstartPlan, *, progress: bool, workers:
             advance(facts=version.distortion or "undistorted")
             return file
 
-        files = in_order(make, jobs, workers=workers)
+        files = in_order(make, jobs, workers=os.cpu_count() or 1)
     images: dict[str, dict[Version, str]] = {name: {} for name in photographs}
     for (name, version), file in zip(jobs, files, strict=True):
         images[name][version] = file
@@ -205,3 +165,58 @@ def _store(folder: Path, pixels: NDArray[np.uint8]) -> str:
     # Two threads may hold the same image (identities); each writes the same bytes.
     path.write_bytes(data)
     return path.name
+
+
+def _scoring_lines(images: Images, folder: Path, *, with_reference: bool = False) -> Iterator[Sample]:
+    for name, versions in images.items():
+        reference = folder / versions[Version()] if with_reference else None
+        for number, (version, file) in enumerate((v, f) for v, f in versions.items() if v.distortion):
+            yield Sample(
+                id=f"{name}/{version.distortion}/{version.level}",
+                image=folder / file,
+                reference=reference,
+                query=SCORING_QUERIES[number % len(SCORING_QUERIES)],
+                mos=level_mean(version.distortion or "", version.level).mos,
+                **_facts(name, version),
+            )
+
+
+def _question_lines(images: Images, folder: Path) -> Iterator[Sample]:
+    for split in get_args(Split):
+        versions = {n: tuple(v) for n, v in images.items() if PHOTOGRAPHS[n].split == split}
+        for number, question in enumerate(make_questions(versions)):
+            yield Sample(
+                id=f"{question.photograph}/{question.kind}/{number:03d}",
+                image=folder / images[question.photograph][question.version],
+                query=question.query,
+                options=dict(question.options),
+                answer=question.answer,
+                **_facts(question.photograph, question.version, question_type=question.kind),
+            )
+
+
+def _facts(name: str, version: Version, **more: str) -> dict[str, Any]:
+    """Return the fields of an image beside its score and question; `more` goes to the metadata.
+
+    "label_std" is the deviation of KADID-10k's images from the score, not of people's opinions of this one.
+    """
+    photograph = PHOTOGRAPHS[name]
+    metadata: dict[str, Any] = {"photograph": name, "licence": photograph.licence, "source": photograph.source}
+    if version.distortion:
+        mean = level_mean(version.distortion, version.level)
+        metadata |= {
+            "level": version.level,
+            "category": CATEGORIES[version.distortion],
+            "severity": severity_of(mean.mos),
+            "label_std": mean.mos_std,
+            "identity": (version.distortion, version.level) in IDENTITIES,
+            "label_note": LABEL_NOTE,
+        }
+    return {
+        "group": name, "split": photograph.split, "distortion": version.distortion, "metadata": metadata | more
+    }  # fmt: skip
+
+
+def _in_hash_order(samples: Iterable[Sample]) -> list[Sample]:
+    """Order lines by a hash of their id, so that the first n of a split are a fair draw from it."""
+    return sorted(samples, key=lambda sample: hashlib.sha256(sample.id.encode()).digest())

@@ -1,7 +1,7 @@
 """Reader of any Hugging Face dataset with an image column: a local folder, a Parquet file or a name on the hub.
 
-Rows stream, so no copy of the data goes into a cache. Images keep their original bytes where the dataset has them and
-are stored as PNG where it holds pixels only; files are named by their content.
+Rows stream, so no copy of the data goes into a cache. Images keep their original bytes; files are named by their
+content.
 """
 
 import hashlib
@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from data.manifest import Sample
 from data.readers_questions import SPLIT_WORDS, sample_from_row
 from data.release import Release, Row
-from data.sample import Sample
 from program.common.errors import DataError
-from program.common.files import plain_file, write_whole
+from program.common.files import write_whole
 
 __all__ = ("huggingface",)
 
@@ -25,8 +25,6 @@ BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "c
 
 def huggingface(release: Release) -> Iterator[Sample]:
     """Read a dataset of the `datasets` library; columns are named as manifest fields or by --columns FIELD=COLUMN."""
-    if release.images is None:
-        raise DataError("dataset 'huggingface': no folder for its images; name one")
     folder = release.images.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     for split, rows in _splits(release.root):
@@ -44,25 +42,14 @@ def huggingface(release: Release) -> Iterator[Sample]:
 
 def _splits(root: Path) -> Iterator[tuple[str, Any]]:
     """Yield the name and the rows of each split."""
-    # A broken installation can fail with more than ImportError; the user needs the reason either way.
-    try:
-        import datasets  # type: ignore[import-untyped]
-    except Exception as error:
-        raise DataError(
-            f"dataset {str(root)!r}: needs the `datasets` package ({error}); pip install datasets"
-        ) from error
+    import datasets  # type: ignore[import-untyped]
+
     try:
         if (root / "dataset_dict.json").is_file() or (root / "state.json").is_file():
             loaded = datasets.load_from_disk(str(root))
         elif root.is_file():
-            if root.suffix.casefold() not in BUILDERS:
-                raise DataError(
-                    f"dataset {str(root)!r}: is none of {', '.join(BUILDERS)}; give such a file or a folder"
-                )
-            files = {"train": str(root)}
-            loaded = datasets.load_dataset(BUILDERS[root.suffix.casefold()], data_files=files, streaming=True)
-            yield "all", loaded["train"]
-            return
+            builder = BUILDERS.get(root.suffix.casefold(), "parquet")
+            loaded = datasets.load_dataset(builder, data_files=str(root), streaming=True, split="train")
         else:
             # Relative names with one slash are names on the hub unless such a folder is there.
             loaded = datasets.load_dataset(str(root.resolve()) if root.is_dir() else root.as_posix(), streaming=True)
@@ -83,13 +70,13 @@ def _image_columns(rows: Any, release: Release) -> dict[str, str]:
 
     features = rows.features or {}
     images = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
-    image = release.columns.get("image") or next((name for name in ("image", *images) if name in features), None)
-    reference = release.columns.get("reference") or ("reference" if "reference" in images else None)
-    columns = {field: name for field, name in (("image", image), ("reference", reference)) if name is not None}
-    missing = [name for name in columns.values() if name not in features]
-    if not image or missing:
+    columns = {}
+    for field, names in (("image", ["image", *images]), ("reference", ["reference"] if "reference" in images else [])):
+        if name := release.columns.get(field) or next((name for name in names if name in features), None):
+            columns[field] = name
+    if "image" not in columns or not set(columns.values()) <= set(features):
         raise DataError(
-            f"dataset {str(release.root)!r}: has no image column {missing[0] if missing else ''!r} but "
+            f"dataset {str(release.root)!r}: has no image column {columns.get('image', '')!r} but "
             f"{', '.join(features) or 'no columns'}; name it with --columns image=NAME"
         )
     return columns
@@ -99,10 +86,10 @@ def _undecoded(rows: Any, columns: Mapping[str, str], release: Release) -> Itera
     import datasets
 
     for column, feature in dict(rows.features).items():
-        if isinstance(feature, datasets.Image):
-            wanted = column in columns.values()
-            # Another image column would only be decoded and thrown away.
-            rows = rows.cast_column(column, datasets.Image(decode=False)) if wanted else rows.remove_columns(column)
+        if column in columns.values():
+            rows = rows.cast_column(column, datasets.Image(decode=False))
+        elif isinstance(feature, datasets.Image):  # it would only be decoded and thrown away
+            rows = rows.remove_columns(column)
     try:
         yield from rows
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
@@ -110,22 +97,15 @@ def _undecoded(rows: Any, columns: Mapping[str, str], release: Release) -> Itera
         raise DataError(f"dataset {str(release.root)!r}: stopped in the middle ({reason}); fetch it again") from error
 
 
-def _store(image: Any, folder: Path, where: str) -> Path:
-    """Write an image under a name made of its content and return the path."""
-    from PIL import Image, UnidentifiedImageError
+def _store(image: Mapping[str, Any], folder: Path, where: str) -> Path:
+    """Write an image's bytes, or those of its file, under a name made of its content and return the path."""
+    from PIL import Image
 
-    data: Any = image.get("bytes") if isinstance(image, Mapping) else image
-    if data is None and isinstance(image, Mapping) and image.get("path"):
-        with open(image["path"], "rb", opener=plain_file) as file:
-            data = file.read()
-    if not isinstance(data, bytes):
-        buffer = io.BytesIO()
-        (data if isinstance(data, Image.Image) else Image.fromarray(data)).save(buffer, "PNG")
-        data = buffer.getvalue()
     try:
+        data = image["bytes"] or Path(image["path"]).read_bytes()
         with Image.open(io.BytesIO(data)) as opened:
             suffix = SUFFIXES.get(opened.format or "", ".img")
-    except (UnidentifiedImageError, OSError) as error:
+    except OSError as error:
         raise DataError(f"dataset {where}: the image cannot be opened; correct or remove the row") from error
     path = folder / f"{hashlib.sha256(data).hexdigest()}{suffix}"
     if not path.is_file():

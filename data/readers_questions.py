@@ -1,7 +1,6 @@
 """Readers of multiple-choice questions: Q-Bench LLVisionQA, AgenticIQA-Eval and tables of one's own."""
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from data.manifest import Sample, Split, close_field, fault_of
 from data.release import Release, Row, read_csv
-from data.sample import Sample, Split, close_field, fault_of, is_far_outside
 from program.common.errors import DataError
 
 __all__ = ("SPLIT_WORDS", "agenticiqa_eval", "qbench_dev", "qbench_test", "question_type", "sample_from_row", "table")
@@ -50,23 +49,14 @@ def agenticiqa_eval(release: Release) -> Iterator[Sample]:
 def table(release: Release) -> Iterator[Sample]:
     """Read a JSON list, JSON lines or a CSV file with a header; --root names the file."""
     path = release.root
-    if not path.is_file():
-        raise DataError(f"table {str(path)!r}: is not a file; give the .json, .jsonl or .csv with --root")
+    if path.is_dir():
+        raise DataError(f"table {str(path)!r}: is a folder; give the .json, .jsonl or .csv with --root")
     rows = read_csv(path) if path.suffix.casefold() == ".csv" else _records(path, "row")
-    column, scores = release.columns.get("mos", "mos"), dict[tuple[str, str, str | None], tuple[int, float]]()
-    for number, cells in enumerate((row.cells for row in rows), start=1):
-        row = Row(path, f"row {number}", {"id": f"{number:06d}", **cells})
+    for number, row in enumerate(rows, start=1):
+        row = Row(path, f"row {number}", {"id": f"{number:06d}", **row.cells})
         sample = sample_from_row(release, row, path.parent)
-        if sample.mos is not None:
-            question = (str(sample.image), str(sample.reference), sample.query)
-            first, score = scores.setdefault(question, (number, sample.mos))
-            if score != sample.mos:
-                raise row.error(
-                    f"image {sample.image.name!r} has the score {sample.mos:g} and in row {first} {score:g}; keep one, "
-                    "or give their mean"
-                )
-        elif sample.query is None and sample.options is None and column in cells:
-            raise row.error(f"column {column!r} is blank; give the score, or remove the row")
+        if sample.task == "open" and sample.query is None and release.columns.get("mos", "mos") in row.cells:
+            raise row.error("its score is blank; give it, or remove the row")
         yield sample
 
 
@@ -87,36 +77,39 @@ def sample_from_row(release: Release, row: Row, folder: Path) -> Sample:
     Paths in it are relative to `folder`. Raises DataError naming the row for a column that is not there and for
     anything that cannot be used.
     """
-    absent = [name for name in release.columns.values() if name not in row.cells]
-    if absent:
-        raise row.error(f"has no column {absent[0]!r}; it has {_columns(row)}")
-    row = replace(row, cells=_renamed(row.cells, release.columns))
-    for name in row.cells:
+    present = ", ".join(name for name in row.cells if name != "id")
+    if absent := [name for name in release.columns.values() if name not in row.cells]:
+        raise row.error(f"has no column {absent[0]!r}; it has {present}")
+    cells = _renamed(row.cells, release.columns)
+    for name in cells:
         meant = close_field(name) if name not in Sample.model_fields else None
-        if meant is not None and meant not in row.cells:
+        if meant is not None and meant not in cells:
             raise row.error(f"column {name!r} is no field; did you mean {meant!r}? (--columns {meant}={name})")
-    if not isinstance(row.cells.get("image"), str | Path) or not str(row["image"]).strip():
-        raise row.error(f"has no image but {_columns(row)}; fill it in, or name its column with --columns image=NAME")
+    cells = {name: value for name, value in cells.items() if value is not None and str(value).strip()}
+    if "image" not in cells:
+        raise row.error(f"has no image but {present}; fill it in, or name its column with --columns image=NAME")
     try:
-        return Sample.model_validate(_fields(release, row, folder))
+        return Sample.model_validate(_fields(release, replace(row, cells=cells), folder))
     except ValidationError as error:
         raise row.error(fault_of(error)) from error
 
 
 def _fields(release: Release, row: Row, folder: Path) -> dict[str, Any]:
-    cells = {name: value for name, value in row.cells.items() if not _is_blank(value)}
+    cells = dict(row.cells)
     options = _options(cells, row)
     image = folder / str(cells.pop("image"))
     fields: dict[str, Any] = {
         "id": f"{release.entry.name}/{cells.pop('id')}", "image": image, "options": options,
         "answer": _letter(cells.pop("answer", ""), options, row), "split": _split(cells.pop("split", ""), row),
-        "regions": cells.pop("regions", None) or None,
+        "regions": cells.pop("regions", None),
     }  # fmt: skip
     if reference := cells.pop("reference", None):
         fields["reference"] = folder / str(reference)
     fields |= {name: row.number(name) for name in ("mos", "mos_std") if cells.pop(name, None) is not None}
-    if "mos" in fields:
-        fields |= _scale(release, cells, fields["mos"], row)
+    if (scale := release.mos_range or cells.pop("mos_range", None)) is not None:
+        fields["mos_range"] = scale
+    higher = cells.pop("higher_is_better", True)
+    fields["higher_is_better"] = higher if release.higher_is_better is None else release.higher_is_better
     content = fields.get("reference", image)
     fields["group"] = str(content.relative_to(folder)) if content.is_relative_to(folder) else None
     fields |= {name: str(cells.pop(name)) for name in ("query", "distortion", "group") if name in cells}
@@ -124,24 +117,9 @@ def _fields(release: Release, row: Row, folder: Path) -> dict[str, Any]:
     return fields
 
 
-def _scale(release: Release, cells: dict[str, Any], mos: float, row: Row) -> dict[str, Any]:
-    own_scale, own_direction = cells.pop("mos_range", None), cells.pop("higher_is_better", True)
-    scale = release.mos_range or (1.0, 5.0)
-    if release.mos_range is None and own_scale is not None:
-        scale = own_scale
-    elif is_far_outside(mos, scale):
-        column = release.columns.get("mos", "mos")
-        raise row.error(
-            f"column {column!r} is {mos:g}, far outside {scale[0]:g}..{scale[1]:g}; correct it, or give the scale with "
-            "--mos-range LOW,HIGH"
-        )
-    higher = own_direction if release.higher_is_better is None else release.higher_is_better
-    return {"mos_range": scale, "higher_is_better": higher}
-
-
 def _qbench(release: Release, part: str, split: Split) -> Iterator[Sample]:
     path = release.file(f"llvisionqa_{part}.json", f"llvisionqa_qbench_{part}.json")
-    images = release.folder("images", "images_llvisionqa", f"llvisionqa_qbench_{part}")
+    images = release.file("images", "images_llvisionqa", f"llvisionqa_qbench_{part}")
     for number, row in enumerate(_records(path, "question"), start=1):
         if missing := [key for key in ("img_path", "question", "candidates") if not row.cells.get(key)]:
             raise row.error(f"has no {missing[0]!r}; fetch the release again")
@@ -177,10 +155,6 @@ def _records(path: Path, noun: str) -> Iterator[Row]:
         raise DataError(f"table {str(path)!r}: is not JSON in UTF-8 ({error}); correct it") from error
 
 
-def _columns(row: Row) -> str:
-    return ", ".join(name for name in row.cells if name != "id")
-
-
 def _renamed(cells: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     renamed = dict(cells)
     for target, column in {"query": "question", **columns}.items():
@@ -197,17 +171,18 @@ def _options(cells: dict[str, Any], row: Row) -> dict[str, str] | None:
             options = json.loads(options)
         except ValueError:
             options = [part.strip() for part in options.split("|")]
-    if isinstance(options, Mapping):
-        return {str(letter): str(text) for letter, text in options.items()}
-    if isinstance(options, Sequence) and not isinstance(options, str) and options:
+    if options is None:
+        options = {letter: cells.pop(letter) for letter in ascii_uppercase if letter in cells}
+    elif isinstance(options, Sequence):
         if len(options) > len(ascii_uppercase):
             raise row.error(f"has {len(options)} options; give at most {len(ascii_uppercase)}")
-        return dict(zip(ascii_uppercase, map(str, options), strict=False))
-    return {letter: str(cells.pop(letter)) for letter in ascii_uppercase if cells.get(letter)} or None
+        options = dict(zip(ascii_uppercase, options, strict=False))
+    return {str(letter): str(text) for letter, text in dict(options).items()} or None
 
 
 def _letter(answer: Any, options: Mapping[str, str] | None, row: Row) -> str | None:
-    if answer is None or (text := str(answer).strip()) == "":
+    text = str(answer or "").strip()
+    if not text:
         return None
     if options is None:
         return text
@@ -226,14 +201,10 @@ def _split(word: Any, row: Row) -> Split | None:
     return SPLIT_WORDS.get(word)
 
 
-def _is_blank(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and not value.strip())
-
-
 def _is_plain(value: Any) -> bool:
     """Tell whether JSON can hold a value."""
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value))
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True

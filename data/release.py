@@ -3,14 +3,14 @@
 import csv
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from data.catalogue import DatasetEntry
-from data.sample import Sample
+from data.manifest import Sample
 from program.common.errors import DataError
 
 __all__ = ("ImageFolder", "Release", "Row", "read_csv", "read_lines", "read_mat", "read_xlsx")
@@ -26,20 +26,16 @@ class Release:
     """Manifest field -> column, for tables and Hugging Face datasets."""
     mos_range: tuple[float, float] | None = None
     higher_is_better: bool | None = None
-    images: Path | None = None
+    images: Path = Path("images")
     """Folder that takes the images of a dataset that holds them as bytes."""
 
     def file(self, *names: str) -> Path:
-        """Return the first of these files that is there; DataError naming them when none is."""
-        return self._present(names, Path.is_file, "file")[0]
-
-    def folder(self, *names: str) -> Path:
-        """Return the first of these folders that is there; DataError naming them when none is."""
-        return self._present(names, Path.is_dir, "folder")[0]
+        """Return the first of these files or folders that is there; DataError naming them when none is."""
+        return self._present(names)[0]
 
     def image_files(self, *folders: str) -> "ImageFolder":
         """Return the files of those of these folders that are there; DataError naming them when none is."""
-        return ImageFolder(self._present(folders, Path.is_dir, "folder"))
+        return ImageFolder(self._present(folders))
 
     def sample(self, name: str, image: Path, **fields: Any) -> Sample:
         """Return a sample of this dataset, on its scale."""
@@ -47,12 +43,12 @@ class Release:
             fields |= {"mos_range": self.entry.score.range, "higher_is_better": self.entry.score.higher_is_better}
         return Sample(id=f"{self.entry.name}/{name}", image=image, **fields)
 
-    def _present(self, names: Sequence[str], is_there: Callable[[Path], bool], kind: str) -> list[Path]:
-        paths = [self.root / name for name in names if is_there(self.root / name)]
+    def _present(self, names: Sequence[str]) -> list[Path]:
+        paths = [self.root / name for name in names if (self.root / name).exists()]
         if not paths:
             raise DataError(
-                f"dataset {self.entry.name!r} in {str(self.root)!r}: no {kind} {' or '.join(map(repr, names))}; --root "
-                f"is the folder that holds {self.entry.layout}"
+                f"dataset {self.entry.name!r} in {str(self.root)!r}: no {' or '.join(map(repr, names))}; --root is the "
+                f"folder that holds {self.entry.layout}"
             )
         return paths
 
@@ -105,21 +101,19 @@ class Row:
 def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[Row]:
     """Yield the rows of a CSV file with a header.
 
-    Raises DataError when one of `columns` is not in it, when it is separated by other than commas, and for a row with
-    a cell too many or too few.
+    Raises DataError when one of `columns` is not in it, and for a row with a cell too many or too few.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, skipinitialspace=True)
-            _check_header(path, [name or "" for name in rows.fieldnames or ()], columns)
+            header = rows.fieldnames or ()
+            if missing := [name for name in columns if name not in header]:
+                raise DataError(f"table {str(path)!r}: has no column {missing[0]!r} but {', '.join(header)}")
             for cells in rows:
                 extra: Any = cells.pop(None, None)
                 row = Row(path, f"line {rows.line_num}", cells)
                 if any(extra or ()) or (None in cells.values() and any(cells.values())):
-                    raise row.error(
-                        f"has {'more' if extra else 'fewer'} cells than the header's {len(cells)}; put text that holds "
-                        "commas in quotes, and fill or remove the row"
-                    )
+                    raise row.error(f"has other than the header's {len(cells)} cells; put text with commas in quotes")
                 if any(cells.values()):
                     yield row
     except (UnicodeDecodeError, csv.Error) as error:
@@ -139,22 +133,14 @@ def read_lines(path: Path, columns: Sequence[str], separator: str | None = None)
 def read_xlsx(path: Path, columns: Sequence[str], sheet: str | None = None) -> Iterator[Row]:
     """Yield the rows below the header that have a value in the first of `columns`.
 
-    The header is the first row that holds all of `columns`, wherever it stands. Needs openpyxl.
+    The header is the first row that holds all of `columns`, wherever it stands.
     """
-    try:
-        import openpyxl  # type: ignore[import-untyped]
-        from openpyxl.utils.exceptions import InvalidFileException  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise DataError(f"table {str(path)!r}: needs openpyxl to be read; pip install openpyxl") from error
     from zipfile import BadZipFile
+
+    import openpyxl  # type: ignore[import-untyped]
 
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    except (InvalidFileException, BadZipFile, KeyError, ValueError) as error:
-        raise DataError(f"table {str(path)!r}: is no .xlsx workbook; save it as .xlsx or fetch it again") from error
-    try:
-        if sheet is not None and sheet not in book.sheetnames:
-            raise DataError(f"table {str(path)!r}: has no sheet {sheet!r} but {', '.join(book.sheetnames)}")
         values = (book[sheet] if sheet else book.worksheets[0]).iter_rows(values_only=True)
         header = next((names for row in values if set(columns) <= set(names := _stripped(row))), None)
         if header is None:
@@ -163,8 +149,9 @@ def read_xlsx(path: Path, columns: Sequence[str], sheet: str | None = None) -> I
             cells = {name: row[place] if (place := header.index(name)) < len(row) else None for name in columns}
             if cells[columns[0]] is not None:
                 yield Row(path, f"row {number} below the header", cells, row)
-    finally:
         book.close()
+    except (BadZipFile, KeyError) as error:
+        raise DataError(f"table {str(path)!r}: is no whole .xlsx workbook ({error}); fetch it again") from error
 
 
 def read_mat(path: Path, *names: str) -> dict[str, Any]:
@@ -184,14 +171,3 @@ def read_mat(path: Path, *names: str) -> dict[str, Any]:
 
 def _stripped(row: Iterable[Any]) -> list[str]:
     return ["" if value is None else str(value).strip() for value in row]
-
-
-def _check_header(path: Path, header: Sequence[str], columns: Sequence[str]) -> None:
-    if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
-        raise DataError(f"table {str(path)!r}: its cells are separated by {other!r}; save it with commas between")
-    missing = [name for name in columns if name not in header]
-    if missing:
-        raise DataError(
-            f"table {str(path)!r}: has no column {missing[0]!r} but {', '.join(header) or 'nothing'}; "
-            "fetch the release again or name the columns"
-        )

@@ -5,25 +5,19 @@ scores are kept, so a manifest of millions of lines streams through.
 """
 
 import hashlib
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar, get_args
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, get_args
 
-from data.sample import Sample, Split
+from data.manifest import Sample, Split
 from program.common.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = (
-    "FRACTIONS", "SplitPlan", "SplitsByKey", "check_contents", "check_leaks", "find_leaks", "group_of", "plan_splits",
-    "with_splits",
-)  # fmt: skip
-
-Key = TypeVar("Key", str, bytes)
+__all__ = ("FRACTIONS", "SplitPlan", "SplitsByKey", "check_contents", "check_leaks", "group_of", "plan_splits")
 
 FRACTIONS = (0.6, 0.2, 0.2)
 """Default shares of train, validation and test."""
@@ -40,31 +34,27 @@ def group_of(sample: Sample) -> str:
 class SplitPlan:
     """Which split each group belongs to."""
 
-    seed: int
-    fractions: tuple[float, float, float]
-    groups: Counter[Split]
-    """Number of groups by split."""
+    splits: Mapping[str, Split]
+    """Split by group."""
     sha256: str
     """Hash of the assignment: the same groups in the same splits give the same, in whatever order they came."""
-    _splits: Mapping[str, Split] = field(repr=False, compare=False)
 
-    def split_of(self, group: str) -> Split:
-        """Return the split of a group; DataError for one that was not there when the plan was made."""
-        if group not in self._splits:
-            raise DataError(f"group {group!r}: has no split; plan the splits again with all groups")
-        return self._splits[group]
+    def applied(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        """Yield the samples with their group's split."""
+        for sample in samples:
+            yield sample.model_copy(update={"split": self.splits[group_of(sample)]})
 
 
-class SplitsByKey(Generic[Key]):
+class SplitsByKey:
     """The splits that each key, a group's name or a content's hash, was seen in."""
 
     def __init__(self) -> None:
-        self._splits: dict[Key, tuple[Split, ...]] = {}
+        self._splits: dict[Hashable, tuple[Split, ...]] = {}
 
-    def enter(self, key: Key, split: Split) -> tuple[Split, ...]:
+    def enter(self, key: Hashable, split: Split | None) -> tuple[Split, ...]:
         """Return the key's splits, in their order, where it was in others before and is new in this one, else ()."""
-        before: tuple[Split, ...] = self._splits.get(key, ())
-        if split in before:
+        before = self._splits.get(key, ())
+        if split is None or split in before:
             return ()
         self._splits[key] = tuple(sorted((*before, split), key=_SPLITS.index))
         return self._splits[key] if before else ()
@@ -81,8 +71,8 @@ def plan_splits(
     negative or all are zero, or when a share above zero would get no group.
 
     >>> samples = [Sample(id=name, image="x.png", group=name) for name in "abcde"]
-    >>> sorted(plan_splits(samples).groups.items())
-    [('test', 1), ('train', 3), ('validation', 1)]
+    >>> sorted(plan_splits(samples).splits.values())
+    ['test', 'train', 'train', 'train', 'validation']
     """
     import numpy as np
 
@@ -97,40 +87,25 @@ def plan_splits(
     ranks = _mixed(keys, seed)
     shares = tuple(share / total for share in fractions)
     codes = _dealt(np.lexsort((ranks, means)), ranks, shares)
-    sizes = Counter({split: int((codes == code).sum()) for code, split in enumerate(_SPLITS)})
-    for split, share in zip(_SPLITS, fractions, strict=True):
-        if share and not sizes[split]:
+    for code, share in enumerate(fractions):
+        if share and code not in codes:
             raise DataError(
-                f"split {split!r}: {len(groups)} group(s) leave it none at {share:g}; give more groups or 0"
+                f"split {_SPLITS[code]!r}: {len(groups)} group(s) leave it none at {share:g}; give more groups or 0"
             )
     order = np.argsort(keys)
     digest = hashlib.sha256(keys[order].astype("<u8").tobytes() + codes[order].tobytes()).hexdigest()
-    splits = {group: _SPLITS[code] for group, code in zip(groups, codes, strict=True)}
-    return SplitPlan(seed, fractions, sizes, digest, splits)
-
-
-def with_splits(samples: Iterable[Sample], plan: SplitPlan) -> Iterator[Sample]:
-    """Yield the samples with their group's split; DataError for a group that has none."""
-    for sample in samples:
-        yield sample.model_copy(update={"split": plan.split_of(group_of(sample))})
-
-
-def find_leaks(samples: Iterable[Sample]) -> dict[str, tuple[Split, ...]]:
-    """Return the groups that are in more than one split, with these splits; samples without a split do not count."""
-    by_group, leaks = SplitsByKey[str](), dict[str, tuple[Split, ...]]()
-    for sample in samples:
-        if sample.split is not None and (splits := by_group.enter(group_of(sample), sample.split)):
-            leaks[group_of(sample)] = splits
-    return dict(sorted(leaks.items()))
+    return SplitPlan({group: _SPLITS[code] for group, code in zip(groups, codes, strict=True)}, digest)
 
 
 def check_leaks(samples: Iterable[Sample]) -> None:
-    """Raise DataError naming a group that is in more than one split."""
-    leaks = find_leaks(samples)
-    if leaks:
-        group, splits = next(iter(leaks.items()))
-        more = f" (and {len(leaks) - 1} more)" if len(leaks) > 1 else ""
-        raise DataError(f"group {group!r}{more}: is in {' and '.join(splits)}; keep each group in one split")
+    """Raise DataError naming a group that is in more than one split; samples without a split do not count."""
+    by_group = SplitsByKey()
+    for sample in samples:
+        if splits := by_group.enter(group_of(sample), sample.split):
+            raise DataError(
+                f"group {group_of(sample)!r}: is in {' and '.join(splits)}; keep each group in one split (python -m "
+                "data.check lists all)"
+            )
 
 
 def check_contents(samples: Iterable[Sample]) -> None:
@@ -138,29 +113,26 @@ def check_contents(samples: Iterable[Sample]) -> None:
 
     Files that are not there are passed over. Only files of one length are read, so unequal ones cost nothing.
     """
-    splits: defaultdict[Path, set[Split]] = defaultdict(set)
-    for sample in samples:
-        for path in (sample.image, sample.reference):
-            if sample.split is not None and path is not None:
-                splits[path].add(sample.split)
-    by_length: defaultdict[int, list[Path]] = defaultdict(list)
-    for path in splits:
-        if path.is_file():
-            by_length[path.stat().st_size].append(path)
-    for paths in by_length.values():
-        if len(set().union(*(splits[path] for path in paths))) == 1:
+    sizes = {
+        (path, sample.split): path.stat().st_size
+        for sample in samples
+        for path in (sample.image, sample.reference)
+        if sample.split is not None and path is not None and path.is_file()
+    }
+    splits_of_size: defaultdict[int, set[Split]] = defaultdict(set)
+    for (_, split), size in sizes.items():
+        splits_of_size[size].add(split)
+    by_content = SplitsByKey()
+    for (path, split), size in sizes.items():
+        if len(splits_of_size[size]) == 1:
             continue
-        by_content: defaultdict[bytes, set[Split]] = defaultdict(set)
-        for path in paths:
-            with path.open("rb") as file:
-                of_content = by_content[hashlib.file_digest(file, "sha256").digest()]
-            of_content |= splits[path]
-            if len(of_content) > 1:
-                names = " and ".join(split for split in _SPLITS if split in of_content)
-                raise DataError(
-                    f"image {str(path)!r}: is in {names} (by content); keep it in one split (python -m data.check "
-                    "lists all)"
-                )
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+        if splits := by_content.enter(digest, split):
+            raise DataError(
+                f"image {str(path)!r}: is in {' and '.join(splits)} (by content); keep it in one split (python -m "
+                "data.check lists all)"
+            )
 
 
 def _scores_by_group(samples: Iterable[Sample]) -> dict[str, tuple[float, int]]:

@@ -1,44 +1,64 @@
-"""What `python -m program.compile` runs: the compiles of one or several seeds, as one run of MLflow."""
+"""What `python -m program.compile` runs: the compiles of one or several seeds, as one run of MLflow.
+
+A compiled program may enter MLflow's model registry, and becomes its champion only by beating the one before.
+"""
 
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import dspy
 from rich.console import Console
 
-from optimizers.compile_log import folder_lock
-from optimizers.compiling import Compile
+from optimizers.compiling import Compile, folder_lock
 from optimizers.job import Job
 from optimizers.report import Compiled, log_compile, show, spread
+from program.agent.loop import AgenticIQA
+from program.agent.saving import load
 from program.common.errors import InputError
-from program.lms.budget import Budget
+from program.common.settings import Settings
+from program.evaluation.figures import compare
+from program.evaluation.intervals import Figure
+from program.evaluation.record import EvaluationRecord
+from program.evaluation.runner import run_samples
+from program.lms.limits import Budget
 from program.tracking import RunHandle, Tracker, experiment_name
+from program.tracking.models import Version, check_name, find_champion, promote, register
 
-if TYPE_CHECKING:
-    from optimizers.registering import Registered
-
-__all__ = ("Tracked", "check_folders", "check_request", "compile_tracked", "seed_compiles")
+__all__ = (
+    "check_folders", "check_request", "compile_tracked", "register_compiled", "seed_compiles",
+    "verdict",
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class Registered:
+    """A new version of a registered program, and whether it leads now; `why` is one line."""
+
+    version: Version
+    champion: bool
+    why: str
+
+    def summary(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return {"name": self.version.name, "version": self.version.version, "champion": self.champion, "why": self.why}
+
+
+@dataclass(frozen=True)
 class Tracked:
-    """What a compile ended with, and where MLflow has it."""
+    """What a compile ended with, of every seed and of the best, and where MLflow has it."""
 
     job: Job
     result: Compiled
     results: list[Compiled]
-    """Of every seed."""
-    registered: "Registered | None"
-    run_id: str | None
-    """None where the store broke."""
-    hint: str
-    """How to look at the run."""
+    registered: Registered | None
+    run: RunHandle
 
     @property
     def failed(self) -> bool:
@@ -49,25 +69,22 @@ class Tracked:
         """Return what `--json` prints."""
         return {
             **self.result.summary(), "program": str(self.job.out), "repeats": spread(self.results),
-            "registered": self.registered.summary() if self.registered else None, "mlflow_run": self.run_id,
+            "registered": self.registered.summary() if self.registered else None, "mlflow_run": self.run.run_id,
         }  # fmt: skip
 
     def show(self, console: Console) -> None:
         """Print where MLflow has it; the result was printed before."""
-        if self.run_id:
-            console.print(f"MLflow run        {self.run_id}  ({self.hint})", highlight=False)
-        if self.registered:
-            console.print(self.registered.line, highlight=False)
+        if self.run.where:
+            console.print(f"MLflow run        {self.run.where}", highlight=False)
+        if new := self.registered:
+            leads = "champion" if new.champion else "not the champion"
+            console.print(f"registered        {new.version.uri}  ({leads}: {new.why})", highlight=False)
 
 
-def check_request(*, register: str | None, repeat: int, resume: bool, named: bool) -> None:
+def check_request(*, register: str | None, resume: bool, named: bool) -> None:
     """Raise InputError for what cannot be done, before any data is read; `named` says whether a folder was given."""
     if register is not None:
-        from program.tracking.models import check_name
-
         check_name(register)
-    if repeat < 1:
-        raise InputError(f"--repeat {repeat}: give 1 or more")
     if resume and not named:
         raise InputError("--resume: give the folder of the compile to go on with as --out DIR")
 
@@ -122,7 +139,7 @@ def compile_tracked(
                 show(console, result, results, job.out)
             log_compile(run, result, results)
             registered = _registered(register, job, result, tracker, run) if register else None
-    return Tracked(job, result, results, registered, run.run_id, f"{tracker.ui_hint}, then {tracker.runs_url}")
+    return Tracked(job, result, results, registered, run)
 
 
 def _best(results: Sequence[Compiled], out: Path) -> Compiled:
@@ -132,17 +149,28 @@ def _best(results: Sequence[Compiled], out: Path) -> Compiled:
     """
     best = max(results, key=lambda r: r.validation[r.chosen]["score"])
     if best.folder != out:
-        if out.exists():
-            shutil.rmtree(out)
+        shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(best.folder, out)
     return best
 
 
-def _registered(name: str, job: Job, result: Compiled, tracker: Tracker, run: RunHandle) -> "Registered | None":
-    from optimizers.registering import register_result
+def _seed_folders(out: Path, first: int, count: int) -> list[Path]:
+    """Return the folder of each seed from `first` on: of several, each has its own beside `out` ("-seed3")."""
+    return [out] if count == 1 else [out.with_name(f"{out.name}-seed{first + n}") for n in range(count)]
+
+
+def _registered(name: str, job: Job, result: Compiled, tracker: Tracker, run: RunHandle) -> Registered | None:
+    """Register what a compile ended with; the present champion is judged on the same test samples."""
+
+    def judge(program: AgenticIQA) -> EvaluationRecord:
+        with dspy.context(disable_history=True, trace=None):
+            return run_samples(
+                program, job.splits["test"], workers=job.settings.compile.workers, progress=False,
+                seed=job.settings.seed, dataset=job.dataset, label="champion",
+            )  # fmt: skip
 
     try:
-        return register_result(name, job, result, tracker, run)
+        return register_compiled(name, job.out, result.compiled, job.settings, tracker=tracker, run=run, judge=judge)
     except Exception as error:  # border: MLflow, SQLAlchemy, the network and the disk each raise their own kinds
         logger.warning(
             "the program in %r is not registered as %r (%s); once that is mended, run the same command with --resume",
@@ -151,6 +179,55 @@ def _registered(name: str, job: Job, result: Compiled, tracker: Tracker, run: Ru
         return None
 
 
-def _seed_folders(out: Path, first: int, count: int) -> list[Path]:
-    """Return the folder of each seed from `first` on: of several, each has its own beside `out` ("-seed3")."""
-    return [out] if count == 1 else [out.with_name(f"{out.name}-seed{first + n}") for n in range(count)]
+def register_compiled(
+    name: str,
+    folder: Path,
+    record: EvaluationRecord,
+    settings: Settings,
+    *,
+    tracker: Tracker,
+    run: RunHandle,
+    judge: Callable[[AgenticIQA], EvaluationRecord],
+) -> Registered:
+    """Register the program of `folder`, whose test record is `record`, and promote it if it beats the champion.
+
+    It beats it with a paired interval above zero, and no more failed samples.
+
+    `judge` runs a program over the samples of `record`. The present champion is judged on them now, with the same
+    settings and language models: figures of another day or model would not compare.
+    """
+    from program.service.columns import interface
+
+    before = find_champion(tracker, name)
+    data = record.dataset
+    tags = {"data": data.name, "manifest_sha256": data.manifest_sha256 or "", "split": data.split or "all"}
+    tags |= {f"test_{n}": f"{figure.value:.4f}" for n, figure in record.figures.items() if figure.value is not None}
+    version = register(tracker, run, folder, name, interface(), tags)
+    if before is None:
+        promote(tracker, version)
+        return Registered(version, True, "the first version of its name")
+    try:
+        rival = judge(load(before.uri, settings))
+    except InputError as error:
+        return Registered(version, False, f"the champion, version {before.version}, could not be judged: {error}")
+    if record.failed > rival.failed:
+        # Only samples that both answered can be paired: a program must not lead by failing on the hard ones.
+        why = f"fails on {record.failed} of {len(record.rows)} test samples, version {before.version} on {rival.failed}"
+        return Registered(version, False, why)
+    better, why = verdict(compare(rival.rows, record.rows, seed=settings.seed))
+    if better:
+        promote(tracker, version)
+    return Registered(version, better, f"{why} against version {before.version}")
+
+
+def verdict(differences: Mapping[str, Figure]) -> tuple[bool, str]:
+    """Return whether paired differences (new minus old) show a better program, and the figure that says so.
+
+    SRCC decides where there are scores, else accuracy; its 95 % interval must lie above zero.
+    """
+    metric = "srcc" if "srcc" in differences else "accuracy"
+    figure = differences.get(metric)
+    if figure is None or figure.value is None:
+        return False, "no test sample that both answered"
+    words = figure.ends_text(sign="+") or "with no interval"
+    return figure.sign > 0, f"test {metric} {figure.value_text('+')} {words}, n = {figure.n}"

@@ -1,40 +1,55 @@
-"""A compile from data to a saved program: teach on train, choose on validation, report on test."""
+"""A compile from data to a saved program: teach on train, choose on validation, report on test.
+
+Whatever ends the process, its log and its best candidate so far are in the program's folder. `run.json` says what is
+being compiled, `candidates.jsonl` gets a line as each candidate is scored, `program.json` and `images/` are the best
+one so far. A resumed compile reads the scores of the candidates it meets again from the log; answers of paid models
+come from the LM cache. No state of an optimizer is stored, so none is loaded.
+"""
 
 import contextlib
 import io
+import json
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing, suppress
+from pathlib import Path
+from typing import Any
 
 import dspy
 from rich.console import Console
 
 from data.manifest import Sample
-from optimizers.compile_log import CompileLog
 from optimizers.demos import showable_demos
 from optimizers.examples import ExampleSet, gather
 from optimizers.job import Job
 from optimizers.objectives import Objective
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.report import Compiled, difference_markdown
-from optimizers.scores import Candidate, Scores, Trial
-from optimizers.search import Search, scored_examples
-from optimizers.selection import Ranked, Ranking, validation_score, verdict_of
+from optimizers.search import Candidate, Scores, Search, Trial, scored_examples
+from optimizers.selection import Ranked, Ranking, verdict_of
 from optimizers.store import Store
 from optimizers.student import Replayed, SearchStopped, Student, taught_predictors
 from program.agent.loop import AgenticIQA
-from program.agent.saving import program_sha256
+from program.agent.saving import program_sha256, save
+from program.common.errors import InputError
+from program.common.linelog import LineLog
 from program.common.progress import Advance, progress, timed
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import compare, summarize
+from program.evaluation.publishing import render
 from program.evaluation.record import EvaluationRecord
-from program.evaluation.report.page import render
 from program.evaluation.runner import OtherAnswers, run_samples
-from program.lms.budget import BudgetSpent
+from program.lms.limits import BudgetSpent
 
-__all__ = ("Compile", "Compiled", "compile_program")
+__all__ = ("Compile", "CompileLog", "Compiled", "compile_program", "folder_lock")
 
 logger = logging.getLogger(__name__)
+
+_LOGS = ("run.json", "candidates.jsonl")
+"""Files of a program's folder that outlive its replacement by a better candidate."""
+_MEND = "give another --out"
+_UNSCORED = float("-inf")
 
 
 class Compile:
@@ -90,7 +105,7 @@ class Compile:
         names = taught_predictors(base.program, job.roles, sorted(tasks))
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
         pool = train if recipe.scored_on == "train" else validation
-        scored = scored_examples(pool.examples, budget, kind, seed) if recipe.reflects else []
+        scored = scored_examples(pool.examples, budget.search_samples, kind, seed) if recipe.reflects else []
 
         def on_complete(trial: Trial) -> None:
             name = f"{recipe.name}/{len(self.log.curve)}"
@@ -173,7 +188,6 @@ def _compiled(run: Compile) -> Compiled:
             best = ranking.add(candidates, clearly=recipe.gains_clearly)
         if note:
             run.notes.append("; ".join(filter(None, (note, ranking.shortfall(candidates)))))
-    run.log.note("chosen", name=best.candidate.name, validation=validation_score(best.record))
     return _reported(run, ranking, best)
 
 
@@ -200,10 +214,109 @@ def _reported(run: Compile, ranking: Ranking, best: Ranked) -> Compiled:
     verdict = verdict_of(chosen.name, best.record, ranking.uncompiled.record, differences, before)
     result = Compiled(
         folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before, compiled=after,
-        differences=differences, baseline=verdict.baseline, verdict=verdict, validation=table,
+        differences=differences, verdict=verdict, validation=table,
         curve=run.log.curve, notes=run.notes, seconds=run.seconds, runs=run.runs,
         difference=difference_markdown(run.program, chosen.program),
     )  # fmt: skip
     page = render(after, splits["test"], sections=result.sections())
     run.log.finished(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
     return result
+
+
+def folder_lock(folder: Path) -> LineLog:
+    """Return the lock on a program's folder, to be removed in the end; InputError where another compile has it.
+
+    It lies beside the folder, which every better candidate replaces.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return LineLog(folder.with_name(f".{folder.name}.lock"), mend=_MEND, name=f"folder {str(folder)!r}")
+
+
+class CompileLog:
+    """Writes the log of one compile into its folder, which no other compile writes until `close`.
+
+    Thread-safe where the caller calls from one thread at a time.
+    """
+
+    def __init__(self, folder: Path, key: Mapping[str, str], *, resume: bool = False) -> None:
+        """Lock the folder, and read what is there where the same compile goes on; nothing is written before `begin`.
+
+        Raises InputError where another compile writes it, where there is nothing to resume, or where that was begun on
+        something else.
+        """
+        self.folder, self._key, self._resume = folder, dict(key), resume
+        self.scores: dict[str, float] = {}
+        """Search scores by candidate digest, of the compile that is resumed."""
+        self.curve: list[tuple[str, float, float]] = []
+        """Candidate, its score and the best score so far, in the order they were scored."""
+        self._lm = dspy.settings.lm
+        """What plays every role, if anything: an optimizer scores its candidates with another model set there."""
+        self._started = time.perf_counter()
+        self._saved_score = _UNSCORED
+        """Search score of the program in the folder; a finished compile's, which nothing beats, is infinite."""
+        self._lock = folder_lock(folder)
+        try:
+            if resume:
+                self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, program: AgenticIQA) -> None:
+        """Save the uncompiled program, which the folder holds until something is better.
+
+        Where a compile goes on, the folder holds the best candidate of before until then.
+        """
+        if self._saved_score == _UNSCORED:
+            run = {"run.json": json.dumps({"key": self._key}, indent=1) + "\n"}
+            record = {"chosen": "uncompiled", "finished": False}
+            save(program, self.folder, record=record, keep=_LOGS if self._resume else (), files=run)
+
+    def close(self) -> None:
+        """Let another compile have the folder."""
+        self._lock.remove()
+
+    def scored(self, candidate: Candidate) -> None:
+        """Log a candidate with its search score (higher is better); the best so far becomes the folder's program."""
+        score = float(candidate.search_score or 0.0)
+        best = max((b for _, _, b in self.curve), default=_UNSCORED)
+        self.curve.append((candidate.name, score, max(best, score)))
+        if score > max(best, self._saved_score):
+            record = {"chosen": candidate.name, "search_score": score, "finished": False}
+            with dspy.context(lm=self._lm):
+                save(candidate.program, self.folder, record=record, keep=_LOGS)
+        # After the program, so that whatever ends the process in between, the folder holds the best that was logged.
+        line = {
+            "event": "candidate", "seconds": round(time.perf_counter() - self._started, 2), "name": candidate.name,
+            "digest": candidate.digest, "score": round(score, 6), "best": score > best,
+        }  # fmt: skip
+        with closing(self._lines()) as log:
+            log.append(json.dumps(line, ensure_ascii=False))
+
+    def finished(self, program: AgenticIQA, record: Mapping[str, Any], files: Mapping[str, str] | None = None) -> None:
+        """Save the chosen program with its record and further files, and mark the compile as done."""
+        save(program, self.folder, record={**record, "finished": True}, keep=_LOGS, files=files)
+
+    def _lines(self) -> LineLog:
+        return LineLog(self.folder / "candidates.jsonl", mend=_MEND)
+
+    def _read(self) -> None:
+        name = repr(str(self.folder))
+        try:
+            begun = dict(json.loads((self.folder / "run.json").read_text("utf-8"))["key"])
+        except FileNotFoundError:
+            raise InputError(f"folder {name}: no compile was begun there; start it without --resume") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"folder {name}: its log cannot be read ({error}); start without --resume") from error
+        changed = [part for part in {**begun, **self._key} if begun.get(part) != self._key.get(part)]
+        if changed:
+            raise InputError(
+                f"folder {name}: that compile had another {', '.join(changed)}; "
+                "start without --resume, or undo the change"
+            )
+        with closing(self._lines()) as log:
+            entries = [json.loads(line) for line in log.lines()]
+        self.scores = {each["digest"]: float(each["score"]) for each in entries if each["event"] == "candidate"}
+        with suppress(OSError, ValueError, KeyError):  # it is written anew
+            record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
+            self._saved_score = float("inf") if record["finished"] else float(record.get("search_score", "-inf"))

@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +11,7 @@ import dspy
 
 from data.manifest import Sample
 from data.splits import group_of
-from optimizers.demos import LabelledDemo
-from optimizers.labels import distortion_truth, labelled_demos, plan_by_rule
+from optimizers.demos import LabelledDemo, distortion_truth, labelled_demos, plan_by_rule
 from optimizers.store import Questions, Store
 from optimizers.student import Gathered, inputs_key
 from program.agent.loop import DEFAULT_QUERY, AgenticIQA
@@ -19,9 +19,9 @@ from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.common.pool import in_order
 from program.images.store import IMAGES
-from program.lms.budget import BudgetSpent
+from program.lms.limits import BudgetSpent
 
-__all__ = ("ExampleSet", "choose_samples", "gather", "to_example")
+__all__ = ("ExampleSet", "choose_samples", "gather")
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +55,11 @@ def choose_samples(samples: Iterable[Sample], *, scoring: int, mcq: int, seed: i
     for task, count in (("scoring", scoring), ("mcq", mcq)):
         of_task = [sample for sample in pool if sample.task == task]
         random.Random(f"{seed}/{task}").shuffle(of_task)
-        turn: dict[str, int] = {}
+        turns: Counter[str] = Counter()
         ranked = []
         for place, sample in enumerate(of_task):
-            kind = sample.distortion or ""
-            turn[kind] = turn.get(kind, 0) + 1
-            ranked.append((turn[kind], place))
+            turns[sample.distortion or ""] += 1
+            ranked.append((turns[sample.distortion or ""], place))
         chosen += [of_task[place] for _, place in sorted(ranked)[:count]]
     return chosen
 

@@ -1,35 +1,33 @@
 """What to compile, checked before anything is asked of a model."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import dspy
 from rich.console import Console
 
+from data.catalogue import resolve_dataset
 from data.manifest import Sample, manifest_sha256, read_manifest
-from data.quickstart import resolve_dataset
 from data.splits import check_contents, check_leaks
-from optimizers.compile_log import run_key
 from optimizers.examples import choose_samples
-from optimizers.metering import metered_lm
 from optimizers.recipes import recipe_named
-from optimizers.student import ROLES, Student
+from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
-from program.agent.resources import lm_of
+from program.agent.resources import ROLES, lm_of
 from program.agent.saving import check_folder
 from program.common.errors import InputError, did_you_mean
 from program.common.settings import RecipeSettings, RoleSettings, Settings
 from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.record import Dataset
-from program.lms.build import resolves_references
+from program.lms.dspy_private import resolves_references
 
 __all__ = ("Job", "prepared")
 
-_NAMED = 3
-"""Missing files that a message names."""
 _UNSHOWN = {"cache_dir", "mlruns_dir", "programs_dir", "serve", "optimizers"}
 
 
@@ -124,14 +122,16 @@ class Job:
         lms = [program.resources.lm(role) for role in ROLES]
         sampling = [[lm.kwargs.get(name) for name in ("temperature", "max_tokens")] for lm in lms]
         optimizers = self.settings.optimizers
-        return run_key({
+        parts = {
             "dataset": [self.dataset.manifest_sha256, sorted(s.id for s in samples)],
             "program": [context_of(program), sampling],
             "objective": [self.settings.compile.objective, optimizers.weights],
             "optimizer": [self.optimizers, {n: self.budget(n).model_dump() for n in self.optimizers}, self.roles,
                           self.teacher_lm],
             "seed": self.settings.seed,
-        })  # fmt: skip
+        }  # fmt: skip
+        return {name: sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+                for name, value in parts.items()}  # fmt: skip
 
     def context(self, program: AgenticIQA) -> dict[str, Any]:
         """Return whose results these are, for records."""
@@ -232,10 +232,10 @@ def _without_missing(splits: dict[str, list[Sample]]) -> tuple[str, ...]:
         lost = [sample for sample in members if sample.missing_file is not None]
         if not lost:
             continue
-        files = [f"{sample.id!r} has no file {str(sample.missing_file)!r}" for sample in lost[:_NAMED]]
-        files += [f"and {len(lost) - _NAMED} more"] if len(lost) > _NAMED else []
+        files = f"{lost[0].id!r} has no file {str(lost[0].missing_file)!r}"
+        files += f", and {len(lost) - 1} more lack theirs" if len(lost) > 1 else ""
         kind = "training" if name == "train" else name
-        note = f"{len(members) - len(lost)} of {len(members)} {kind} samples usable: {', '.join(files)}"
+        note = f"{len(members) - len(lost)} of {len(members)} {kind} samples usable: {files}"
         if len(lost) == len(members):
             raise InputError(f"{note}; restore the files (python -m data.check lists all)")
         notes.append(note if name == "train" else f"{note}; they count as failed")

@@ -13,7 +13,7 @@ averaged with the weights of configs/optimizers.yaml over those the example has 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from program.agent.evidence import tool_scores
 from program.agent.state import ExecutorOutput
 from signatures.schemas import SEVERITIES
 
-__all__ = ("GATE", "Objective", "Part", "distortion_agreement", "plan_agreement", "scoring_agreement")
+__all__ = ("Objective", "Part", "distortion_agreement", "scoring_agreement")
 
 GATE = 0.5
 """An answer is worth showing when it lies within half a level of the human score."""
@@ -89,15 +89,6 @@ def scoring_agreement(score: float, human: float, std: float | None = None) -> f
     return max(0.0, 1.0 - distance / 4.0)
 
 
-def plan_agreement(changes: int) -> float:
-    """Return the share of a plan's fields that the rules left alone.
-
-    >>> plan_agreement(0), round(plan_agreement(3), 3)
-    (1.0, 0.667)
-    """
-    return max(0.0, 1.0 - changes / _RULED_FIELDS)
-
-
 def distortion_agreement(findings: Mapping[str, str], truth: Mapping[str, str]) -> float:
     """Return the agreement of two findings (category -> severity word), 0..1.
 
@@ -120,27 +111,34 @@ def distortion_agreement(findings: Mapping[str, str], truth: Mapping[str, str]) 
 
 
 def _answer(example: dspy.Example, assessment: Assessment | None) -> Part:
-    words = _answer_words(example, assessment)
-    if assessment is None or assessment.status == "failed":
-        return Part(0.0, False, words)
+    """Compare an answer with the human one: how far, in which direction, and which evidence led there or warned."""
+    if assessment is None:
+        return Part(0.0, False, "The program failed on this image; answer in the asked form.")
+    answer = assessment.final_answer
+    if assessment.status == "failed":
+        fault = assessment.error or "unreadable"
+        return Part(0.0, False, f"No usable answer came ({fault}); answer in the asked form.")
+    evidence = _evidence_words(assessment.state.executor_evidence)
     if example.get("answer") is not None:
-        right = bool(assessment.final_answer == example.answer)
-        return Part(float(right), right, words)
-    if not isinstance(assessment.final_answer, float):
-        return Part(0.0, False, words)
-    std = example.get("quality_std")
-    distance = abs(assessment.final_answer - float(example.quality))
-    agreement = scoring_agreement(assessment.final_answer, float(example.quality), std)
-    return Part(agreement, distance <= max(GATE, (std or 0.0) / 2), words)
+        right = bool(answer == example.answer)
+        words = f"{answer} is right." if right else f"{answer} is wrong: people chose {example.answer}."
+        return Part(float(right), right, f"{words} {evidence}")
+    if not isinstance(answer, float):
+        return Part(0.0, False, f"A score was asked; the answer was {str(answer)[:60]!r}.")
+    human, std = float(example.quality), example.get("quality_std")
+    words = f"{_distance_words(answer, human, std)} {_sources(assessment, human)} {evidence}"
+    close = abs(answer - human) <= max(GATE, (std or 0.0) / 2)
+    return Part(scoring_agreement(answer, human, std), close, words)
 
 
 def _plan(example: dspy.Example, assessment: Assessment) -> Part:
     truth, plan = example.plan_by_rule, assessment.state.plan
     changes = [c for c in assessment.state.plan_repairs if not c.startswith("tool ")]
     wrong = [name for name in ("query_type", "query_scope", "distortion_source") if getattr(plan, name) != truth[name]]
-    return Part(
-        plan_agreement(len(changes) + len(wrong)), not changes and not wrong, _plan_words(changes, wrong, truth)
-    )
+    faults = [f"{name} should be {truth[name]!r}" for name in wrong]
+    faults += [f"the rules had to correct {change}" for change in changes]
+    words = f"The plan is wrong: {'; '.join(faults)}." if faults else "The plan follows the rules."
+    return Part(max(0.0, 1.0 - len(faults) / _RULED_FIELDS), not faults, words)
 
 
 def _distortion(example: dspy.Example, assessment: Assessment) -> Part:
@@ -153,48 +151,19 @@ def _distortion(example: dspy.Example, assessment: Assessment) -> Part:
     return Part(agreement, agreement >= 0.5, _distortion_words(strongest, example.distortion_truth))
 
 
-def _answer_words(example: dspy.Example, assessment: Assessment | None) -> str:
-    """Compare an answer with the human one: how far, in which direction, and which evidence led there or warned."""
-    if assessment is None:
-        return "The program failed on this image; answer in the asked form."
-    if assessment.status == "failed":
-        return f"No usable answer came ({assessment.error or 'unreadable'}); answer in the asked form."
-    evidence = _evidence_words(assessment.state.executor_evidence)
-    if example.get("answer") is not None:
-        if assessment.final_answer == example.answer:
-            return f"{example.answer} is right. {evidence}"
-        return f"{assessment.final_answer} is wrong: people chose {example.answer}. {evidence}"
-    if not isinstance(assessment.final_answer, float):
-        return f"A score was asked; the answer was {str(assessment.final_answer)[:60]!r}."
-    return (
-        f"{_distance_words(assessment.final_answer, example)} {_sources(assessment, float(example.quality))} {evidence}"
-    )
-
-
-def _plan_words(changes: Sequence[str], wrong: Sequence[str], truth: Mapping[str, Any]) -> str:
-    """Say which fields of a plan broke the rules and what they should have been."""
-    if not changes and not wrong:
-        return "The plan follows the rules."
-    faults = [f"{name} should be {truth[name]!r}" for name in wrong]
-    faults += [f"the rules had to correct {change}" for change in changes]
-    return f"The plan is wrong: {'; '.join(faults)}."
-
-
 def _distortion_words(findings: Mapping[str, str], truth: Mapping[str, str]) -> str:
     """Say which distortions were missed, invented, or judged too strong or too weak, and by how many steps."""
     faults = []
-    for category, severity in truth.items():
-        if severity == "none":
-            continue
-        judged = findings.get(category, "none")
-        steps = SEVERITIES.index(judged) - SEVERITIES.index(severity)
-        if judged == "none":
-            faults.append(f"missed {severity} {category}")
+    for category in dict.fromkeys((*truth, *findings)):
+        real, judged = truth.get(category, "none"), findings.get(category, "none")
+        steps = SEVERITIES.index(judged) - SEVERITIES.index(real)
+        if steps and judged == "none":
+            faults.append(f"missed {real} {category}")
+        elif steps and real == "none":
+            faults.append(f"reported {judged} {category}, which is not there")
         elif steps:
             side = "too strong" if steps > 0 else "too weak"
-            faults.append(f"judged {category} {judged}, {abs(steps)} step(s) {side}: it is {severity}")
-    faults += [f"reported {severity} {category}, which is not there" for category, severity in findings.items()
-             if severity != "none" and truth.get(category, "none") == "none"]  # fmt: skip
+            faults.append(f"judged {category} {judged}, {abs(steps)} step(s) {side}: it is {real}")
     return f"Distortions: {'; '.join(faults)}." if faults else "The distortions found are right."
 
 
@@ -209,8 +178,7 @@ def _evidence_words(output: ExecutorOutput | None) -> str:
     return f"Evidence: {'; '.join(parts)}."
 
 
-def _distance_words(score: float, example: dspy.Example) -> str:
-    human, std = float(example.quality), example.get("quality_std")
+def _distance_words(score: float, human: float, std: float | None) -> str:
     gap = score - human
     spread = f" (opinions spread by {std:.2f})" if std else ""
     if abs(gap) < 0.25:

@@ -7,7 +7,7 @@ from typing import Any
 from optimizers.job import Job
 from optimizers.recipes import Sizes, recipe_named
 
-__all__ = ("CallPlan", "Phase", "call_plan")
+__all__ = ("call_plan",)
 
 _TOKENS_IN, _TOKENS_OUT = 1500, 200
 """Assumed of a call with an image and eight demos, for the cost."""
@@ -100,20 +100,23 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
 def _calls_of_a_run(job: Job) -> tuple[int, int]:
     """Return the calls of one whole run: as expected (plans and tool choices are mostly cached) and at most."""
     chosen = job.settings.assessment
-    diagnosis = 1 if chosen.diagnosis == "merged" else 2
+    diagnosis = _diagnoses(job)
     regions = max((len(s.regions or {}) for members in job.splits.values() for s in members), default=0)
     asked = 1 + 1 + diagnosis * (1 + regions) + 1 + 1  # plan, locate, diagnose each view, choose tools, answer
     return diagnosis + 2, asked * job.settings.wire.attempts * (1 + chosen.max_replan_iterations)
 
 
 def _predictors(job: Job) -> int:
-    diagnosis = 1 if job.settings.assessment.diagnosis == "merged" else 2
     tasks = {s.task for s in job.splits["train"]}
-    return sum({"planner": 1, "executor": diagnosis + 1, "summarizer": len(tasks)}[role] for role in job.roles)
+    return sum({"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}[role] for role in job.roles)
+
+
+def _diagnoses(job: Job) -> int:
+    return 1 if job.settings.assessment.diagnosis == "merged" else 2
 
 
 def _cost(job: Job, calls: int) -> float | None:
-    if job.embedded:
+    if job.embedded or job.settings.models.summarizer.api_base is not None:
         return None
     from dspy import lm15
 
@@ -124,8 +127,6 @@ def _cost(job: Job, calls: int) -> float | None:
         id=None, model=model, message=lm15.Message.assistant("x"), finish_reason="stop",
         usage=lm15.Usage(input_tokens=_TOKENS_IN, output_tokens=_TOKENS_OUT),
     )  # fmt: skip
-    if job.settings.models.summarizer.api_base is not None:
-        return None
     price = estimated_cost_usd(response, provider=provider, model=model)
     return None if price is None else price * calls
 

@@ -12,10 +12,11 @@ from rich.console import Console
 
 from optimizers.selection import Verdict
 from program.agent.loop import AgenticIQA
+from program.evaluation.charts import scatter_plot
 from program.evaluation.intervals import Figure
-from program.evaluation.record import Baseline, EvaluationRecord
-from program.evaluation.report.comparison import comparison_table, scatter_plot
-from program.evaluation.report.publishing import log_figures, log_origin, record_costs, record_figures
+from program.evaluation.publishing import log_figures, log_origin, record_costs, record_figures
+from program.evaluation.record import EvaluationRecord
+from program.evaluation.tables import comparison_table
 from program.images.store import parse_url
 from program.tracking import RunHandle
 
@@ -34,8 +35,6 @@ class Compiled:
     uncompiled: EvaluationRecord
     compiled: EvaluationRecord
     differences: dict[str, Figure]
-    baseline: Baseline | None
-    """The best single tool or model on the test samples; the choice favours it."""
     verdict: Verdict
     validation: dict[str, dict[str, Any]]
     """Every ranked program: its validation figures and score, best first."""
@@ -57,7 +56,7 @@ class Compiled:
             "uncompiled": self.uncompiled.summary(),
             "compiled": self.compiled.summary(),
             "difference": {name: figure.model_dump(mode="json") for name, figure in self.differences.items()},
-            "baseline": self.baseline.model_dump(mode="json") if self.baseline else None,
+            "baseline": self.verdict.baseline.model_dump(mode="json") if self.verdict.baseline else None,
             "verdict": self.verdict.text,
             "helped": self.verdict.helped,
             "validation": self.validation,
@@ -66,16 +65,21 @@ class Compiled:
             "runs": self.runs,
         }
 
+    def words(self) -> list[str]:
+        """Return the verdict, the best single tool or model, which the choice favours, and what is to be noted."""
+        lines, best = [self.verdict.text], self.verdict.baseline
+        if best is not None:
+            figure, name = (best.srcc, "SRCC") if best.srcc is not None else (best.accuracy, "accuracy")
+            lines.append(f"Best single tool or model on these samples: {best.label}, {name} {figure}.")
+        return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in self.notes)]
+
     def sections(self) -> dict[str, str]:
         """Return what the page says of the compile, by heading."""
         before, gained = self.uncompiled.figures, self.differences
         lines = [f"{name}: {before[name]} -> {self.compiled.figures[name]}, gain {gained[name]}" for name in gained]
-        best = self.baseline
-        if best is not None:
-            lines.append(f"best single tool or model: {best.label}, {best.srcc or best.accuracy}")
         ranked = [f"{v['score']:.4f}  {name}" for name, v in self.validation.items()]
         return {
-            "What compiling gained": "\n".join([self.verdict.text, *lines, *self.notes]),
+            "What compiling gained": "\n".join([*lines, *self.words()]),
             "Candidates on validation": "\n".join(ranked),
             "What compiling changed": self.difference,
         }
@@ -107,11 +111,7 @@ def spread(results: Sequence[Compiled]) -> dict[str, Any]:
 def show(console: Console, result: Compiled, results: Sequence[Compiled], out: Path) -> None:
     """Print the table, the verdict, the best simpler way, the spread over seeds, and where the program is."""
     console.print(comparison_table(result.uncompiled, result.compiled, result.differences))
-    lines, baseline = [result.verdict.text], result.baseline
-    if baseline is not None:
-        figure, name = (baseline.srcc, "SRCC") if baseline.srcc is not None else (baseline.accuracy, "accuracy")
-        lines.append(f"Best single tool or model on these samples: {baseline.label}, {name} {figure}.")
-    lines += [f"{note[:1].upper()}{note[1:]}." for note in result.notes]
+    lines = result.words()
     if len(results) > 1:
         gains = [f"{k.upper()} {v['mean']:+.3f} (sd {v['std']:.3f}, {v['low']:+.3f} to {v['high']:+.3f})"
                  for k, v in spread(results)["gains"].items() if k in {"srcc", "plcc", "accuracy"}]  # fmt: skip

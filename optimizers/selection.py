@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from optimizers.scores import Candidate
+from optimizers.search import Candidate
 from program.evaluation.intervals import Figure
+from program.evaluation.metric_table import METRICS
 from program.evaluation.record import Baseline, EvaluationRecord
 
 __all__ = ("SCORE_STEP", "Ranked", "Ranking", "Verdict", "clear_gain", "validation_score", "verdict_of")
@@ -17,8 +18,7 @@ CLEAR, CLEARLY_NEARER = 0.01, 0.1
 come, and what it fits of a few photographs, or of scores nearly on the people's scale, does not carry over."""
 
 
-@dataclass(frozen=True)
-class Ranked:
+class Ranked(NamedTuple):
     """A candidate with its validation record."""
 
     candidate: Candidate
@@ -46,34 +46,23 @@ class Ranking:
         for candidate in by_search[: self._keep]:
             ranked = Ranked(candidate, self._judge(candidate))
             self._ranked.append(ranked)
-            if self._best is None or (
-                clear_gain(ranked.record, self._best.record)
-                if clearly
-                else _order(ranked.record) > _order(self._best.record)
-            ):
+            old, new = (self._best or ranked).record, ranked.record
+            if self._best is None or (clear_gain(new, old) if clearly else _order(new) > _order(old)):
                 self._best = ranked
-        return self.best
+        return self._best or self._ranked[0]
 
     @property
     def uncompiled(self) -> Ranked:
         """The first one."""
         return self._ranked[0]
 
-    @property
-    def best(self) -> Ranked:
-        """The best one so far."""
-        if self._best is None:
-            raise ValueError("no candidate was added")
-        return self._best
-
     def shortfall(self, proposed: Sequence[Candidate]) -> str:
         """Say by how much the best of some candidates that were not taken missed a clear gain; empty if one was."""
-        if self.best.candidate in proposed:
-            return ""
+        best = self._best or self._ranked[0]
         tried = [r.record for r in self._ranked if r.candidate in proposed]
-        if not tried:
+        if best.candidate in proposed or not tried:
             return ""
-        old, new = self.best.record, max(tried, key=_order)
+        old, new = best.record, max(tried, key=_order)
         nearer = _value(new, "rmse") / _value(old, "rmse") - 1 if _value(old, "rmse") else 0.0
         return (
             f"not taken: on validation its score gains {validation_score(new) - validation_score(old):+.3f}, PLCC "
@@ -144,14 +133,12 @@ def verdict_of(
     """Return the verdict: what validation recommends, and what the test samples then said of it."""
     baseline = _best_baseline(test)
     if chosen == "uncompiled":
-        text = (
-            "Compiling did not help on the validation samples: "
-            "the program saved, and recommended, is the uncompiled one."
-        )
-        return Verdict(False, text, baseline)
-    words = [_words(name, differences[name]) for name in ("srcc", "plcc", "rmse", "accuracy") if name in differences]
+        saved = "the program saved, and recommended, is the uncompiled one"
+        return Verdict(False, f"Compiling did not help on the validation samples: {saved}.", baseline)
+    names = [name for name in ("srcc", "plcc", "rmse", "accuracy") if name in differences]
+    words = [_words(name, differences[name]) for name in names]
     text = f"{chosen} is {_gain(best, uncompiled)} on validation. On test: {'; '.join(words)}."
-    if _is_sure(differences.get("rmse"), 1) and _is_sure(differences.get("srcc"), 1):
+    if "srcc" in names and differences["rmse"].sign == differences["srcc"].sign == 1:
         text += " The order of images is better, and their scores lie further from people's: compare, do not grade."
     return Verdict(True, text, baseline)
 
@@ -160,27 +147,18 @@ def _gain(best: EvaluationRecord, uncompiled: EvaluationRecord) -> str:
     gained = validation_score(best) - validation_score(uncompiled)
     if abs(gained) >= SCORE_STEP / 2 or best.rmse is None or uncompiled.rmse is None:
         return f"{gained:+.3f} better"
-    return (
-        f"as good in order and nearer to people's scores (RMSE {best.rmse.value:.3f} after {uncompiled.rmse.value:.3f})"
-    )
+    scale = f"RMSE {best.rmse.value:.3f} after {uncompiled.rmse.value:.3f}"
+    return f"as good in order and nearer to people's scores ({scale})"
 
 
 def _words(name: str, figure: Figure) -> str:
     label = name if name == "accuracy" else name.upper()
     if figure.value is None:
         return f"{label} undefined"
-    if figure.low is None or figure.high is None:
+    if not figure.ends_text():
         return f"{label} {figure.value:+.3f}, no interval"
-    better = -1 if name == "rmse" else 1
-    sure = "better" if _is_sure(figure, better) else "worse" if _is_sure(figure, -better) else "no sure difference"
+    sure = {1: "better", 0: "no sure difference", -1: "worse"}[figure.sign * METRICS[name].direction]
     return f"{label} {figure.value:+.3f} ({sure})"
-
-
-def _is_sure(figure: Figure | None, sign: int) -> bool:
-    """Return whether a difference's interval lies above zero (sign 1) or below it (-1)."""
-    if figure is None or figure.low is None or figure.high is None:
-        return False
-    return figure.low > 0 if sign > 0 else figure.high < 0
 
 
 def _best_baseline(record: EvaluationRecord) -> Baseline | None:

@@ -12,7 +12,6 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ from typing import Any
 import dspy
 
 from data.manifest import Sample
-from optimizers.student import ROLES
 from program.agent.loop import AgenticIQA
+from program.agent.resources import ROLES
 from program.agent.state import AssessmentState
 from program.common.cache import PlainCache
 from program.evaluation.evaluating import context_of
-from program.evaluation.rows import Row
-from program.lms.build import is_embedded
+from program.evaluation.record import Row, installed_version
+from program.lms.dspy_private import is_embedded
 
 __all__ = ("Questions", "Store", "code_sha256")
 
@@ -85,8 +84,12 @@ class Store:
         if evidence.failed_steps or any(log.error for log in evidence.tool_logs):
             return
         text = state.model_dump_json(exclude_unset=True)
-        plain = [[name, {field: _plain(value) for field, value in inputs.items()}] for name, inputs in questions]
-        if AssessmentState.model_validate_json(text) == state and _survives(plain):
+        plain = [
+            [name, {field: {_IMAGE: v.url} if isinstance(v, dspy.Image) else v for field, v in inputs.items()}]
+            for name, inputs in questions
+        ]
+        # What JSON does not give back as it is stays out: a tuple, say, would come back as a list.
+        if AssessmentState.model_validate_json(text) == state and json.loads(json.dumps(plain, default=str)) == plain:
             self.put("evidence", sample, value={"state": text, "questions": plain})
 
     def rows(self, what: Sequence[Any], samples: Sequence[Sample]) -> tuple[list[Row], float] | None:
@@ -132,7 +135,7 @@ class Store:
 @functools.cache
 def code_sha256() -> str:
     """Return the hash of the project's own code, settings and arrays, and of the libraries that compute with it."""
-    parts: list[Any] = [platform.python_version(), platform.machine(), [_version(name) for name in _LIBRARIES]]
+    parts: list[Any] = [platform.python_version(), platform.machine(), [installed_version(name) for name in _LIBRARIES]]
     for package in _PACKAGES:
         for folder, inside, names in os.walk(str(files(package))):
             inside[:] = sorted(name for name in inside if name not in {"__pycache__", "raw"})
@@ -148,27 +151,8 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _plain(value: Any) -> Any:
-    return {_IMAGE: value.url} if isinstance(value, dspy.Image) else value
-
-
 def _restored(value: Any) -> Any:
     return dspy.Image(value[_IMAGE]) if isinstance(value, Mapping) and _IMAGE in value else value
-
-
-def _survives(value: Any) -> bool:
-    """Return whether JSON gives a value back as it is: a tuple, say, would come back as a list."""
-    try:
-        return bool(json.loads(json.dumps(value)) == value)
-    except (TypeError, ValueError):
-        return False
 
 
 def _digest(value: Any) -> str:

@@ -17,15 +17,14 @@ from program.agent.resources import Role
 from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.images.store import IMAGES
-from program.lms.budget import BudgetSpent
-from program.lms.gate import wired
-from program.lms.metering import metered
+from program.lms.limits import BudgetSpent, wired
+from program.lms.metering import ModelCall, metered
 
-__all__ = ("ROLES", "Gathered", "Replayed", "SearchStopped", "Student", "inputs_key", "role_of", "taught_predictors")
+__all__ = ("Gathered", "Replayed", "SearchStopped", "Student", "inputs_key", "metered_lm",
+           "role_of", "taught_predictors")  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
-ROLES: tuple[Role, ...] = ("planner", "executor", "summarizer")
 Gathered = dict[str, AssessmentState]
 """Plan and evidence of each sample, by the program's inputs, from one pass of the uncompiled program."""
 
@@ -173,6 +172,36 @@ class Student(dspy.Module):
         copied._lm = self._lm
         memo[id(self)] = copied
         return copied
+
+
+def metered_lm(lm: dspy.BaseLM) -> dspy.BaseLM:
+    """Return a copy of an LM whose calls count in the budget in force, as the program's own questions do.
+
+    An LM without an engine of its own is returned as it is.
+    """
+    return lm.copy(engine=_MeteredEngine(lm)) if hasattr(getattr(lm, "engine", None), "complete") else lm
+
+
+class _MeteredEngine:
+    """Charges each request before it goes out. It sits below DSPy's cache, so answers from there are free."""
+
+    def __init__(self, lm: dspy.BaseLM) -> None:
+        self._lm = lm
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._lm.engine, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_MeteredEngine":
+        return self
+
+    def complete(self, request: Any) -> Any:
+        """Answer one request."""
+        try:
+            return ModelCall(self._lm).complete(request)
+        except BudgetSpent as error:  # optimizers swallow errors of this model and go on
+            raise SearchStopped(error) from error
 
 
 def _plays(predictor: str, task: str | None) -> bool:

@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
 def _assess(arguments: argparse.Namespace) -> int:
     settings = settings_from(arguments)
     from program.batch.command import run
-    from program.lms.budget import budget_from
+    from program.lms.limits import budget_from
 
     with budget_from(arguments):
         return run(arguments, settings)

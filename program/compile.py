@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos of the Summarizer's questions")
     parser.add_argument("--teacher-lm", metavar="MODEL", help="stronger model whose answers become demos")
     parser.add_argument(
-        "--repeat", metavar="K", type=whole_number(), default=1, help="compile with K seeds and show the spread"
+        "--repeat", metavar="K", type=whole_number(1), default=1, help="compile with K seeds and show the spread"
     )
     parser.add_argument("--resume", action="store_true", help="go on with the compile that was begun in --out")
     parser.add_argument("--force", action="store_true", help="replace the program that is in --out")
@@ -59,10 +59,10 @@ def _compile(arguments: argparse.Namespace) -> int:
     from optimizers.command import check_folders, check_request, compile_tracked, seed_compiles
     from optimizers.job import prepared
     from optimizers.plan import call_plan
-    from program.lms.budget import budget_from
+    from program.lms.limits import budget_from
 
     named, repeat = arguments.out is not None, arguments.repeat
-    check_request(register=arguments.register, repeat=repeat, resume=arguments.resume, named=named)
+    check_request(register=arguments.register, resume=arguments.resume, named=named)
     settings, console = settings_from(arguments), Console(stderr=True, soft_wrap=True)
     if named and not (arguments.resume or arguments.force or arguments.dry_run):
         check_folders(arguments.out, settings.seed, repeat)
@@ -92,11 +92,10 @@ def _write(told: dict[str, Any] | list[str]) -> None:
 
 
 def _demos(text: str) -> int:
-    if text == "all":
-        return 0
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1, or all")
-    return int(text)
+    try:
+        return 0 if text == "all" else whole_number(1)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or all") from None
 
 
 if __name__ == "__main__":

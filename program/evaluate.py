@@ -45,9 +45,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
     from program.agent.saving import program_from
     from program.evaluation.evaluating import evaluate, samples_of
-    from program.evaluation.report.page import check_report_folder, write_report
-    from program.evaluation.report.publishing import log_evaluation, show
-    from program.lms.budget import budget_from
+    from program.evaluation.publishing import check_report_folder, log_evaluation, show, write_report
+    from program.lms.limits import budget_from
     from program.tracking import Tracker, experiment_name, traced
 
     settings = settings_from(arguments)

@@ -1,6 +1,7 @@
 """`python -m program.serve`: a page and an HTTP interface that judge images."""
 
 import argparse
+import os
 import sys
 
 from program.common.cli import Parser, add_program_flags, add_settings_flags, run_command, settings_from, whole_number
@@ -24,14 +25,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    import os
-
     from program.common.errors import InputError
-    from program.service.running import bound, serve, token_of
 
-    given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
-    settings = settings_from(arguments, serve=given)
-    token = token_of(os.environ, settings.serve.host)
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -40,7 +35,11 @@ def _serve(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise InputError(f"serve: {error.name} is not installed; pip install 'agentic-iqa[serve]'") from error
     from program.agent.saving import program_from
+    from program.service.running import bound, serve, token_of
 
+    given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
+    settings = settings_from(arguments, serve=given)
+    token = token_of(os.environ, settings.serve.host)
     listener = bound(settings.serve.host, settings.serve.port)
     program = program_from(arguments, settings)
     serve(program, settings.serve, listener, token)

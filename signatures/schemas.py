@@ -8,25 +8,22 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 __all__ = (
-    "CATEGORIES_CHINESE",
-    "DISTORTION_CATEGORIES",
-    "GLOBAL",
-    "LEVEL_WORDS",
-    "SEVERITIES",
-    "SEVERITIES_CHINESE",
-    "DistortionCategory",
-    "DistortionFinding",
-    "LevelProbabilities",
-    "Plan",
-    "RegionBox",
-    "RegionDistortions",
-    "Severity",
-    "ToolChoice",
-    "category_of",
-)
+    "CATEGORIES_CHINESE", "DISTORTION_CATEGORIES", "GLOBAL", "LEVEL_WORDS", "SEVERITIES", "SEVERITIES_CHINESE",
+    "DistortionCategory", "DistortionFinding", "LevelProbabilities", "Plan", "RegionBox", "RegionDistortions",
+    "Severity", "ToolChoice", "category_of", "level_of", "steps",
+)  # fmt: skip
 
 GLOBAL = "Global"
 """The region name that stands for the whole image."""
@@ -75,14 +72,17 @@ def category_of(text: str) -> DistortionCategory | None:
     >>> category_of("Motion blur"), category_of("overexposure"), category_of("composition")
     ('Blurs', 'Brightness change', None)
     """
-    folded = text.strip().casefold()
-    for category in DISTORTION_CATEGORIES:
-        if folded == category.casefold():
-            return category
-    for category, pattern in _CATEGORY_PATTERNS:
-        if re.search(pattern, folded):
-            return category
-    return None
+    return next((category for category, pattern in _CATEGORY_PATTERNS if re.search(pattern, text.casefold())), None)
+
+
+def level_of(key: str) -> int | None:
+    """Return the quality level 1..5 that a word, a number or a letter (A excellent .. E bad) names, or None.
+
+    >>> level_of("Good"), level_of("A"), level_of("level_2"), level_of("6")
+    (4, 5, 2, None)
+    """
+    name = key.strip().casefold().removeprefix("level").strip(" _-")
+    return next((names.index(name) + 1 for names in (LEVEL_WORDS, (*"12345",), (*"edcba",)) if name in names), None)
 
 
 def _as_category(value: Any) -> Any:
@@ -182,11 +182,10 @@ class LevelProbabilities(_Answer):
             return value
         levels = {}
         for key, mass in value.items():
-            word = _level_word(str(key))
             if isinstance(mass, bool):
                 raise ValueError(f"level {key}: {mass} is no number")
-            if word is not None:
-                levels[word] = mass.strip().rstrip("%") if isinstance(mass, str) else mass
+            if (level := level_of(str(key))) is not None:
+                levels[LEVEL_WORDS[level - 1]] = mass.strip().rstrip("%") if isinstance(mass, str) else mass
         return levels
 
     def by_level(self) -> dict[int, float]:
@@ -194,12 +193,10 @@ class LevelProbabilities(_Answer):
         return {i: mass for i, word in enumerate(LEVEL_WORDS, 1) if (mass := getattr(self, word)) is not None}
 
 
-def _level_word(key: str) -> LevelWord | None:
-    folded = key.strip().casefold()
-    for i, word in enumerate(LEVEL_WORDS, 1):
-        if folded in {word, str(i), "edcba"[i - 1], f"level {i}", f"level_{i}"}:
-            return word
-    return None
+_PLAN_WORDS = {
+    "iqa": "IQA", "other": "Other", "explicit": "explicit", "explict": "explicit", "inferred": "inferred",
+    "full-reference": "Full-Reference", "fr": "Full-Reference", "no-reference": "No-Reference", "nr": "No-Reference",
+}  # fmt: skip
 
 
 class Plan(_Answer):
@@ -232,25 +229,18 @@ class Plan(_Answer):
     tool_selection: bool
     tool_execute: bool = Field(validation_alias=AliasChoices("tool_execute", "tool_execution"))
 
-    @field_validator("query_type", mode="before")
+    @field_validator("query_type", "distortion_source", "reference_mode", mode="before")
     @classmethod
-    def _known_type(cls, value: Any) -> Any:
+    def _word(cls, value: Any) -> Any:
         return (
-            {"iqa": "IQA", "other": "Other"}.get(value.strip().casefold(), value) if isinstance(value, str) else value
+            _PLAN_WORDS.get(re.sub(r"[\s_]", "-", value.strip().casefold()), value) if isinstance(value, str) else value
         )
 
-    @field_validator("query_scope", mode="before")
+    @field_validator("query_scope", "required_tools", mode="before")
     @classmethod
-    def _scope_as_list(cls, value: Any) -> Any:
-        names = [value] if isinstance(value, str) else value
-        return names or [GLOBAL]
-
-    @field_validator("distortion_source", mode="before")
-    @classmethod
-    def _source_word(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        return "explicit" if value.strip().casefold() in {"explicit", "explict"} else value.strip().casefold()
+    def _several(cls, value: Any, info: ValidationInfo) -> Any:
+        names = [value] if isinstance(value, str) else (value or [])
+        return names or ([GLOBAL] if info.field_name == "query_scope" else [])
 
     @field_validator("distortions", mode="before")
     @classmethod
@@ -259,16 +249,19 @@ class Plan(_Answer):
             return [{"region": region, "distortions": names} for region, names in value.items()]
         return value or []
 
-    @field_validator("reference_mode", mode="before")
-    @classmethod
-    def _mode_words(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        folded = value.strip().casefold().replace("_", "-").replace(" ", "-")
-        return {"full-reference": "Full-Reference", "fr": "Full-Reference", "no-reference": "No-Reference",
-                "nr": "No-Reference"}.get(folded, value)  # fmt: skip
 
-    @field_validator("required_tools", mode="before")
-    @classmethod
-    def _tools_as_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else (value or [])
+def steps(*, is_iqa: bool, names_distortions: bool, names_tools: bool, is_measurable: bool) -> dict[str, bool]:
+    """Return which steps a plan takes, by the fields of `Plan`: the paper's rule table.
+
+    "Other" takes none. Detection only where no distortion is named; analysis always. A named tool runs without
+    selection; a scope of which no part can be measured (objects without a box) has no tools; otherwise both.
+
+    >>> steps(is_iqa=True, names_distortions=False, names_tools=True, is_measurable=True)["tool_selection"]
+    False
+    """
+    return {
+        "distortion_detection": is_iqa and not names_distortions,
+        "distortion_analysis": is_iqa,
+        "tool_selection": is_iqa and not names_tools and is_measurable,
+        "tool_execute": is_iqa and (names_tools or is_measurable),
+    }

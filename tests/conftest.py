@@ -1,6 +1,7 @@
 """Every test: no network, no user's cache or MLflow store, no key, fresh DSPy settings, seeded randomness."""
 
 import asyncio
+import dataclasses
 import json
 import logging
 import os
@@ -276,14 +277,13 @@ def hosted(loopback, monkeypatch):
     from program.common.settings import load_settings
     from program.lms.build import build_lm
     from program.lms.dspy_private import LM15Engine
-    from program.lms.reference_engine import ReferenceEngine
 
     def make(**options):
         server = loopback(**options)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-for-a-hosted-model")
         lm = build_lm(load_settings().with_model("openai/gpt-4o").models.summarizer, cache_dir=None)
         config = lm15.RouterConfig(base_urls={"openai-chat": server.base})
-        return lm.copy(engine=ReferenceEngine(LM15Engine(config), lm.engine.service), cache=False), server
+        return lm.copy(engine=dataclasses.replace(lm.engine, inner=LM15Engine(config)), cache=False), server
 
     return make
 

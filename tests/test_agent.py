@@ -178,7 +178,7 @@ def test_the_worked_example_on_the_embedded_model(tmp_path):
     from data.photographs import load_photograph
     from program.common.settings import load_settings
 
-    photograph = load_photograph("astronaut")[0]
+    photograph = load_photograph("astronaut")
     blurred = distort(photograph, "gaussian_blur", 3, generator_for("astronaut", "gaussian_blur", 3))
     result = AgenticIQA(load_settings(overrides={"cache_dir": tmp_path}))(
         image=blurred, reference=photograph, query=RATE

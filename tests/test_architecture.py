@@ -87,7 +87,7 @@ def test_help_is_there_and_loads_nothing_heavy(command: str) -> None:
 
 def test_compiling_loads_no_web_framework() -> None:
     code = (
-        "import sys, optimizers.registering, program.compile\n"
+        "import sys, optimizers.command, program.compile\n"
         "print(sorted({m.partition('.')[0] for m in sys.modules} & {'fastapi', 'starlette', 'uvicorn'}))"
     )
     result = run("-c", code)

@@ -231,7 +231,7 @@ def test_an_asynchronous_call_learns_the_same(loopback, loopback_module):
     with ThreadPoolExecutor(1) as pool:
         assert all(p.answer is not None for p in pool.submit(asyncio.run, twice()).result())
     assert len(server.asked) == 3
-    assert list(lm.engine.service.refused) == ["response_format"]
+    assert list(lm.engine.refused) == ["response_format"]
 
 
 @pytest.mark.parametrize(("status", "message"), [(400, "image is too small"), (401, "no"), (404, "no such model")])

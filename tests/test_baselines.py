@@ -11,12 +11,12 @@ from rich.console import Console
 
 from data.manifest import Sample
 from program.evaluation import evaluate
-from program.evaluation.answers import expected_level
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import summarize
 from program.evaluation.intervals import interval, paired_difference
-from program.evaluation.report.tables import baseline_tables, figures_table
-from program.evaluation.rows import Row
+from program.evaluation.record import Row
+from program.evaluation.runner import expected_level
+from program.evaluation.tables import baseline_tables, figures_table
 from program.fusion import ScoreFusion
 from program.fusion.fitted import FittedFusion
 

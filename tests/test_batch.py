@@ -25,7 +25,7 @@ from program.batch.rows import BatchRow, safe_cell, write_rows
 from program.batch.running import Question, judge, judge_into
 from program.common.errors import InputError
 from program.images.store import IMAGES
-from program.lms.budget import BudgetSpent
+from program.lms.limits import BudgetSpent
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -72,7 +72,7 @@ def test_a_folder_becomes_a_table_and_no_image_is_lost(program, folder, tmp_path
     assert "deep/bad.jpg" in shown.out
     assert "5 images · mean score 2.73 · C 4 · 1 failed" in " ".join(shown.out.split())
     assert sorted(p.name for p in tmp_path.iterdir() if "results" in p.name) == ["results.csv"]
-    assert not any(entry.borrowers for entry in IMAGES._sources._entries.values())
+    assert not any(entry.borrowers for entry in IMAGES._entries.values())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such names on Windows")

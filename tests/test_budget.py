@@ -11,7 +11,7 @@ from dspy.utils.exceptions import LMError
 
 from program.common.errors import InputError
 from program.lms.ask import ask
-from program.lms.budget import Budget, BudgetSpent, current_budget
+from program.lms.limits import Budget, BudgetSpent, current_budget
 from program.lms.metering import metered
 
 

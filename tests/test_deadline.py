@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,14 @@ def test_overdue_work_is_left_behind_and_later_work_is_not_delayed():
     assert within(5, lambda: 7) == 7
     assert time.perf_counter() - started < 5
     release.set()
+
+
+def test_threads_are_reused():
+    names = {within(5, threading.get_ident) for _ in range(20)}
+    assert len(names) == 1
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: within(5, lambda: time.sleep(0.01)), range(40)))
+    assert sum(t.name == "agentic-iqa-tool" for t in threading.enumerate()) <= 5
 
 
 def test_an_abandoned_thread_ends_when_its_work_does():

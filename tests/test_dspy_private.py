@@ -10,23 +10,18 @@ import dspy
 import pytest
 from dspy import lm15
 from dspy.utils.callback import BaseCallback
-from pydantic import BaseModel
 
 from program.lms import dspy_private
-from program.lms.adapter import KeptAdapter
 from program.lms.dspy_private import (
     CUSTOM_TYPE_END_IDENTIFIER,
     CUSTOM_TYPE_START_IDENTIFIER,
     DemoSetMIPRO,
-    FormatAdapter,
+    KeptAdapter,
     LM15Engine,
     StdlibTransport,
     cached,
-    chosen_format,
     estimated_cost_usd,
-    format_field_value,
     put_in_cache,
-    strict_schema,
     sync_send_to_stream,
     traced_prediction,
 )
@@ -39,11 +34,6 @@ class Rate(dspy.Signature):
 
     question: str = dspy.InputField()
     score: int = dspy.OutputField()
-
-
-class Model:
-    supports_response_schema = True
-    supported_params = frozenset({"response_format"})
 
 
 @pytest.fixture(autouse=True)
@@ -78,29 +68,6 @@ def test_an_engine_tells_where_it_would_go_without_going_there():
         LM15Engine(lm15.RouterConfig(env={})).resolve("nobody/nothing")
 
 
-def test_the_adapter_asks_its_hook_for_the_response_format():
-    class Named(FormatAdapter):
-        def response_format(self, signature, *, schema):
-            return {"type": "named", "schema": schema}
-
-    options = {}
-    Named()._prepare_response_format(Model(), options, Rate)
-    assert options == {"response_format": {"type": "named", "schema": True}}
-
-
-def test_an_lm_is_asked_with_the_format_of_the_hook(scripted_lm):
-    calls = []
-
-    class Watching(FormatAdapter):
-        def response_format(self, signature, *, schema):
-            calls.append(schema)
-            return super().response_format(signature, schema=schema)
-
-    with dspy.context(lm=scripted_lm({"score": {"score": 3}}), adapter=Watching()):
-        assert dspy.Predict(Rate)(question="?").score == 3
-    assert calls == [True]
-
-
 def test_callbacks_see_the_steps_of_our_adapter_as_often_as_of_dspys(scripted_lm):
     def steps_of(adapter):
         steps = []
@@ -119,20 +86,25 @@ def test_callbacks_see_the_steps_of_our_adapter_as_often_as_of_dspys(scripted_lm
     assert steps_of(KeptAdapter()) == steps_of(dspy.JSONAdapter())
 
 
-def test_dspy_chooses_a_class_where_a_model_takes_schemas_and_a_dictionary_where_not():
-    form = chosen_format(Rate, schema=True)
-    assert issubclass(form, BaseModel)
-    assert set(form.model_fields) == {"score"}
-    assert chosen_format(Rate, schema=False) == {"type": "json_object"}
+@pytest.mark.parametrize("takes_schemas", [True, False])
+def test_an_lm_is_asked_for_dspys_own_form_a_strict_schema_where_it_takes_one(takes_schemas):
+    class Model:
+        supports_response_schema = takes_schemas
+        supported_params = frozenset({"response_format"})
 
-
-def test_a_strict_schema_requires_every_field_and_allows_no_other():
-    schema = strict_schema(chosen_format(Rate, schema=True))
-    assert (schema["required"], schema["additionalProperties"]) == (["score"], False)
-
-
-def test_a_field_is_shown_as_dspy_shows_it():
-    assert format_field_value(Rate.output_fields["score"], 3) == "3"
+    options = {}
+    KeptAdapter()._prepare_response_format(Model(), options, Rate)
+    form = options["response_format"]
+    if not takes_schemas:
+        assert form == {"type": "json_object"}
+    else:
+        schema = form["json_schema"]["schema"]
+        assert list(schema["properties"]) == schema["required"] == ["score"]
+        assert (form["type"], form["json_schema"]["strict"], schema["additionalProperties"]) == (
+            "json_schema",
+            True,
+            False,
+        )
 
 
 def test_the_price_list_knows_a_hosted_model_and_no_server():
@@ -145,13 +117,13 @@ def test_the_price_list_knows_a_hosted_model_and_no_server():
 
 
 def test_the_memory_cache_keeps_copies_until_it_is_reset():
-    value = {"score": [3]}
-    put_in_cache(("key", 1), value)
+    value, lm = {"score": [3]}, dspy.LM("scripted/model")
+    put_in_cache(("key", 1), value, lm)
     value["score"].append(4)
-    cached(("key", 1))["score"].append(5)
-    assert cached(("key", 1)) == {"score": [3]}
+    cached(("key", 1), lm)["score"].append(5)
+    assert cached(("key", 1), lm) == {"score": [3]}
     dspy.cache.reset_memory_cache()
-    assert cached(("key", 1)) is None
+    assert cached(("key", 1), lm) is None
 
 
 def test_a_prediction_made_of_fields_is_traced_with_its_predictor():
@@ -174,7 +146,7 @@ def test_an_engines_price_and_history_come_through_a_copy_of_the_lm(scripted_lm)
     entries = []
     lm = scripted_lm({"score": {"score": 3}}).copy(num_retries=0)
     lm.update_history = entries.append
-    with dspy.context(lm=lm, adapter=FormatAdapter(), disable_history=False):
+    with dspy.context(lm=lm, adapter=KeptAdapter(), disable_history=False):
         dspy.Predict(Rate)(question="?")
     (entry,) = entries
     assert '"score": 3' in str(entry["outputs"][0])

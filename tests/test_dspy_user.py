@@ -18,7 +18,7 @@ from dspy.adapters.baml_adapter import BAMLAdapter
 from PIL import Image
 
 from program import AgenticIQA, Assessment, load
-from program.agent.many import FailedSample
+from program.agent.module import FailedSample
 from program.agent.saving import save
 from program.common.errors import ImageError, InputError, ModelError
 from program.expert.engine import MODEL, make_perceptual_lm
@@ -364,7 +364,7 @@ def test_histories_hold_references_and_no_bytes(iqa, spoken, encoded):
 
 
 def test_histories_stay_small(spoken, picture, monkeypatch):
-    monkeypatch.setattr("program.lms.history.KEPT", 3)
+    monkeypatch.setattr("program.lms.metering.KEPT", 3)
     for _ in range(3):
         spoken(image=picture(), query=RATE)
     sizes = [len(str(entry["messages"])) for entry in spoken.history]

@@ -14,7 +14,7 @@ from scipy import ndimage, stats
 from skimage import data as photographs
 from sklearn.metrics import cohen_kappa_score
 
-from data.distortion_noise import is_grey
+from data.distortions import is_grey
 from program.expert.answer.findings import findings, present, reported, severity_word
 from program.expert.answer.phrases import ENGLISH
 from program.expert.engine import answer

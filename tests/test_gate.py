@@ -8,7 +8,7 @@ import pytest
 
 from program.common.pool import single_flight
 from program.common.settings import WireSettings
-from program.lms.gate import Gate, gate_for, wired
+from program.lms.limits import Gate, gate_for, wired
 
 
 def run(gate: Gate, calls: int, threads: int = 8, seconds: float = 0.0, tokens: int = 0) -> list[float]:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from program.common.errors import ImageError
-from program.images.crops import whole_pixels
+from program.images.refs import whole_pixels
 from program.images.store import HOST, IMAGES, ImageStore, parse_url
 
 
@@ -182,7 +182,7 @@ def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_progra
         lines.append({"id": str(number), "image": f"{number}.png", "mos": 3.0, **asked})
     manifest = tmp_path / "manifest.jsonl"
     manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    before = set(IMAGES._sources._entries), len(IMAGES._files), IMAGES._sources._room
+    before = set(IMAGES._entries), len(IMAGES._files), IMAGES._room
     if way == "evaluate":
         answered = run_samples(program, list(read_manifest(manifest)), progress=False).rows
     elif way == "bulk":
@@ -193,8 +193,8 @@ def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_progra
     assert [row.status for row in answered] == ["ok"] * 4
     sent = {url for request in program.engine.requests for url in program.engine.images(request)}
     assert len(sent) == 8  # each image and its crop
-    assert (set(IMAGES._sources._entries), len(IMAGES._files), IMAGES._sources._room) == before
-    assert not any(entry.borrowers for entry in IMAGES._sources._entries.values())
+    assert (set(IMAGES._entries), len(IMAGES._files), IMAGES._room) == before
+    assert not any(entry.borrowers for entry in IMAGES._entries.values())
 
 
 def test_two_files_of_the_same_bytes_keep_their_own_names(tmp_path, picture):

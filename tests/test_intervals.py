@@ -7,8 +7,7 @@ from scipy import stats
 from program.common.errors import InputError
 from program.evaluation import intervals
 from program.evaluation.intervals import Figure, interval, paired_difference, wilson
-from program.evaluation.metric_table import METRICS
-from program.evaluation.resampling import bootstrap
+from program.evaluation.metric_table import METRICS, bootstrap
 
 NUMERIC = ("srcc", "plcc", "krcc", "rmse", "mae")
 FURTHER = ("bias", "pairwise", "plcc_logistic4", "rmse_logistic5")
@@ -43,7 +42,7 @@ def test_counted_calibration_equals_repeated_answers():
 def test_an_interval_says_that_the_logistic_did_not_converge(monkeypatch):
     x, y = _scores(0, 30)
     assert interval("plcc_logistic5", x, y, resamples=20).method == "bootstrap over images"
-    monkeypatch.setattr("program.evaluation.logistic._MAX_CALLS", 2)
+    monkeypatch.setattr("program.evaluation.metrics._MAX_CALLS", 2)
     note = "; a line instead of the logistic, which did not converge"
     assert interval("plcc_logistic5", x, y, resamples=20).method.endswith(note)
     assert interval("plcc", x, y, resamples=20).method == "bootstrap over images"

@@ -2,10 +2,8 @@
 
 import hashlib
 import io
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -106,15 +104,17 @@ def test_an_image_folder(tmp_path: Path) -> None:
     assert sample.image.read_bytes() == encoded(40)
 
 
-def test_pixels_without_a_file_are_stored_losslessly(tmp_path: Path) -> None:
-    from data.readers_hub import _store
+def test_a_column_of_plain_bytes_is_read(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"shot": [encoded(10)], "mos": [3.0]}).to_parquet(tmp_path / "rows.parquet")
+    columns = {"image": "shot"}
+    (sample,) = load("huggingface", tmp_path / "rows.parquet", columns=columns, images=tmp_path / "images")
+    assert sample.image.read_bytes() == encoded(10)
 
-    pixels = np.arange(8 * 6 * 3, dtype=np.uint8).reshape(6, 8, 3)
-    path = _store(pixels, tmp_path, "here")
-    assert path.suffix == ".png"
-    assert np.array_equal(np.asarray(Image.open(path)), pixels)
-    with pytest.raises(DataError, match="dataset here: the image cannot be opened"):
-        _store({"bytes": b"nothing", "path": None}, tmp_path, "here")
+
+def test_an_image_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"image": [b"nothing"]}).to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="all row 1: the image cannot be opened"):
+        list(load("huggingface", tmp_path / "rows.parquet", images=tmp_path / "images"))
 
 
 def test_without_an_image_column_it_says_which_there_are(tmp_path: Path) -> None:
@@ -129,9 +129,3 @@ def test_a_name_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
     ) as caught:
         list(load("huggingface", "nobody/nothing-of-this-name", images=tmp_path / "images"))
     assert "\n" not in str(caught.value)
-
-
-def test_without_the_package_the_mend_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"needs the `datasets` package .*; pip install datasets"):
-        list(load("huggingface", tmp_path, images=tmp_path / "images"))

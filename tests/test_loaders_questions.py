@@ -140,10 +140,10 @@ def test_a_json_table_keeps_its_scale_and_regions(root: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "?"}, "has no image but query; fill it in, or name its column with --columns image=NAME"),
+        ({"question": "?"}, "has no image but question; fill it in, or name its column with --columns image=NAME"),
         ({"image": "images/a.png", "mos": "good"}, "row 1: mos 'good' is no number"),
         ({"image": "images/a.png", "split": "spare"}, "split 'spare' is none of"),
-        ({"image": "images/a.png", "options": ["a"]}, '"options" is {"A": "a"}'),
+        ({"image": "images/a.png", "options": ["a"]}, '"options": .*at least 2 items'),
         ({"image": "images/a.png", "options": ["a"] * 30}, "has 30 options; give at most 26"),
     ],
 )
@@ -167,13 +167,12 @@ def test_of_two_equal_choices_the_letter_decides(root: Path) -> None:
          "row 1: has no column 'score'; it has file, rating"),
         ("image,mos\nimages/a.png,3\n", {"moss": "mos"}, "--columns moss=mos: 'moss' is no field (did you mean 'mos'?"),
         ("image,MOS\nimages/a.png,3\n", {}, "row 1: column 'MOS' is no field; did you mean 'mos'? (--columns mos=MOS)"),
-        ("image,score\nimages/a.png,3\nimages/b.png,\n", {"mos": "score"}, "row 2: column 'score' is blank; give the"),
-        ("image,mos\nimages/a.png,3,4\n", {}, "line 2: has more cells than the header's 2"),
-        ("image,mos\nimages/a.png,3\nimages/b.png\n", {}, "line 3: has fewer cells than the header's 2"),
+        ("image,score\nimages/a.png,3\nimages/b.png,\n", {"mos": "score"}, "row 2: its score is blank; give it"),
+        ("image,mos\nimages/a.png,3,4\n", {}, "line 2: has other than the header's 2 cells"),
+        ("image,mos\nimages/a.png,3\nimages/b.png\n", {}, "line 3: has other than the header's 2 cells"),
         ("image,score\nimages/a.png,85\n", {"mos": "score"},
-         "row 1: column 'score' is 85, far outside 1..5; correct it, or give the scale with --mos-range LOW,HIGH"),
-        ("image,mos\nimages/a.png,3\nimages/a.png,4\n", {}, "row 2: image 'a.png' has the score 4 and in row 1 3"),
-        ("image;mos\nimages/a.png;3\n", {}, "its cells are separated by ';'; save it with commas between"),
+         'row 1: "mos" is 85, far outside 1..5; correct it or "mos_range"'),
+        ("image;mos\nimages/a.png;3\n", {}, "has no image but image;mos; fill it in, or name its column"),
         ("image,mos\nimages/a.png,nan\n", {}, "row 1: mos 'nan' is no number"),
     ],
 )  # fmt: skip
@@ -188,7 +187,7 @@ def test_a_table_that_would_lose_or_spoil_its_labels_is_refused(
 
 def test_a_score_far_outside_a_named_scale_is_refused(root: Path) -> None:
     (root / "mine.csv").write_text("image,mos\nimages/a.png,700\n", "utf-8")
-    with pytest.raises(DataError, match=r"row 1: column 'mos' is 700, far outside 0..100"):
+    with pytest.raises(DataError, match=r'row 1: "mos" is 700, far outside 0..100'):
         list(load("table", root / "mine.csv", mos_range=(0, 100)))
 
 
@@ -199,7 +198,7 @@ def test_what_spreadsheets_add_at_the_ends_of_rows_is_no_fault(root: Path) -> No
 
 
 def test_a_table_is_a_file(root: Path) -> None:
-    with pytest.raises(DataError, match="is not a file"):
+    with pytest.raises(DataError, match="is a folder"):
         list(load("table", root))
 
 

@@ -11,7 +11,7 @@ from scipy.io import savemat
 
 from data.catalogue import catalogue, entry_of
 from data.loaders import READERS, load
-from data.readers_reference import KADID10K_DISTORTIONS, LIVE_FOLDERS, PIPAL_CLASSES, TID2013_DISTORTIONS
+from data.readers_scores import KADID10K_DISTORTIONS, LIVE_FOLDERS, PIPAL_CLASSES, TID2013_DISTORTIONS
 from program.common.errors import DataError
 
 
@@ -43,7 +43,7 @@ def kadid10k(root: Path) -> None:
         picture(root / "images" / f"{name}.png")
 
 
-def live(root: Path, *, realigned: bool = True) -> None:
+def live(root: Path) -> None:
     """The whole table of 982 entries with 203 originals, and the images of two entries a folder."""
     total = sum(count for _, count in LIVE_FOLDERS)
     orgs = np.zeros((1, total))
@@ -52,10 +52,7 @@ def live(root: Path, *, realigned: bool = True) -> None:
     for index in range(total):
         names[0, index] = "Buildings.bmp" if index % 2 else "parrots.bmp"
     scores = np.linspace(-3, 111, total)[None]
-    if realigned:
-        savemat(root / "dmos_realigned.mat", {"dmos_new": scores, "dmos_std": scores * 0 + 2.5, "orgs": orgs})
-    else:
-        savemat(root / "dmos.mat", {"dmos": scores, "orgs": orgs})
+    savemat(root / "dmos_realigned.mat", {"dmos_new": scores, "dmos_std": scores * 0 + 2.5, "orgs": orgs})
     savemat(root / "refnames_all.mat", {"refnames_all": names})
     for folder, count in LIVE_FOLDERS:
         for number in (2, count):
@@ -149,9 +146,8 @@ def test_kadid10k(tmp_path: Path) -> None:
     assert len(KADID10K_DISTORTIONS) == 25
 
 
-@pytest.mark.parametrize("realigned", [True, False])
-def test_live_leaves_originals_out_and_turns_dmos_round(tmp_path: Path, realigned: bool) -> None:
-    live(tmp_path, realigned=realigned)
+def test_live_leaves_originals_out_and_turns_dmos_round(tmp_path: Path) -> None:
+    live(tmp_path)
     missing: list[Path] = []
     samples = list(load("live", tmp_path, on_missing=lambda _, path: missing.append(path)))
     total = sum(count for _, count in LIVE_FOLDERS)
@@ -160,7 +156,7 @@ def test_live_leaves_originals_out_and_turns_dmos_round(tmp_path: Path, realigne
     by_id = {sample.id: sample for sample in samples}
     second = by_id["live/jp2k/img2"]
     assert second.mos == pytest.approx(np.linspace(-3, 111, total)[1])
-    assert (second.mos_std, second.higher_is_better) == (2.5 if realigned else None, False)
+    assert (second.mos_std, second.higher_is_better) == (2.5, False)
     assert second.quality == pytest.approx(6 - (1 + 4 * second.mos / 100))
     assert second.reference == tmp_path / "refimgs/buildings.bmp"
     assert (second.distortion, second.group) == ("jpeg2000", "buildings")
@@ -214,7 +210,7 @@ def test_a_missing_image_is_named_or_left_out(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize("name", [*MAKERS, "live"])
 def test_another_folder_is_refused_with_what_is_wanted(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=r"no (file|folder) '.*'; --root is the folder that holds") as caught:
+    with pytest.raises(DataError, match=r"no '.*'; --root is the folder that holds") as caught:
         list(load(name, tmp_path))
     assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match=f"there is no .*; get it from {entry_of(name).source}"):
@@ -229,7 +225,7 @@ def test_another_folder_is_refused_with_what_is_wanted(tmp_path: Path, name: str
         ("tid2013", "mos_std.txt", "0.1\n", "has 1 lines for 3 scores"),
         ("kadid10k", "dmos.csv", "dist_img,ref_img,mos\n", "has no column 'dmos' but dist_img, ref_img, mos"),
         ("kadid10k", "dmos.csv", "dist_img,ref_img,dmos,var\nI01.png,I01.png,1,1\n", "line 2: 'I01.png' is no name"),
-        ("csiq", "csiq.DMOS.xlsx", "text", "is no .xlsx workbook"),
+        ("csiq", "csiq.DMOS.xlsx", "text", "is no whole .xlsx workbook"),
         ("pipal", "Train_Label/A0001.txt", "A0001_09_00.bmp,1\n", "line 1: 'A0001_09_00.bmp,1' is not"),
     ],
 )  # fmt: skip

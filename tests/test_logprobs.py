@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from program.fusion.logprobs import level_masses, tokens_of
+from program.fusion.levels import level_masses, tokens_of
 
 
 def token(text, p=1.0, **alternatives):

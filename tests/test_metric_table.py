@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from program.evaluation import METRICS, EvaluationRecord, Metric, compare
 from program.evaluation.baselines import with_baselines
-from program.evaluation.figures import details_of, summarize
-from program.evaluation.report.comparison import comparison_table
-from program.evaluation.report.page import render
-from program.evaluation.report.publishing import record_figures
-from program.evaluation.report.tables import baseline_tables, figures_table
-from program.evaluation.rows import Row
+from program.evaluation.figures import compare, details_of, summarize
+from program.evaluation.metric_table import METRICS, Metric
+from program.evaluation.publishing import record_figures, render
+from program.evaluation.record import EvaluationRecord, Row
+from program.evaluation.tables import baseline_tables, comparison_table, figures_table
 
 
 def _near(truth, predicted):

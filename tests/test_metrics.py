@@ -9,13 +9,13 @@ from scipy import optimize, stats
 from program.common.errors import InputError
 from program.evaluation import metrics
 from program.evaluation.figures import details_of, nearest_level
-from program.evaluation.logistic import fit_logistic
 from program.evaluation.metric_table import METRICS
 from program.evaluation.metrics import (
     accuracy,
     bias,
     calibration_error,
     equal_mass_bins,
+    fit_logistic,
     krcc,
     mae,
     outliers,
@@ -24,7 +24,7 @@ from program.evaluation.metrics import (
     rmse,
     srcc,
 )
-from program.evaluation.rows import Row
+from program.evaluation.record import Row
 
 CORRELATIONS = [(srcc, stats.spearmanr), (plcc, stats.pearsonr), (krcc, stats.kendalltau)]
 
@@ -123,7 +123,8 @@ def test_order_of_samples_does_not_matter(metric):
 def test_every_metric_is_listed():
     own = {name: m.function for name, m in METRICS.items() if "logistic" not in name and name != "outlier_ratio"}
     assert all(getattr(metrics, name) is function for name, function in own.items())
-    others = {"Values", "equal_mass_bins", "outliers", "paired_arrays", "plcc_logistic", "rmse_logistic"}
+    others = {"LogisticFit", "Parameters", "Values", "equal_mass_bins", "fit_logistic", "outliers", "paired_arrays",
+              "plcc_logistic", "rmse_logistic"}  # fmt: skip
     assert set(own) == set(metrics.__all__) - others
 
 
@@ -187,7 +188,7 @@ def test_a_line_stands_in_for_a_logistic_that_cannot_be_fitted(monkeypatch, para
     elif case == "constant truth":
         y = np.full(30, 2.0)
     else:
-        monkeypatch.setattr("program.evaluation.logistic._MAX_CALLS", 2)
+        monkeypatch.setattr("program.evaluation.metrics._MAX_CALLS", 2)
     fit = fit_logistic(y, x, parameters)
     assert not fit.converged
     expected = np.polyval(np.polyfit(x, y, 1), x) if np.ptp(x) else np.full(30, y.mean())

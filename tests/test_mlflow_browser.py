@@ -8,7 +8,7 @@ import urllib.parse
 import pytest
 
 from program.evaluation.intervals import Figure
-from program.evaluation.report.publishing import log_figures
+from program.evaluation.publishing import log_figures
 from program.tracking import Tracker
 
 

@@ -16,17 +16,15 @@ from scipy import stats
 
 from data.manifest import Sample, read_manifest
 from optimizers.compiling import compile_program
-from optimizers.demos import LabelledDemo, as_references, choose_demos
+from optimizers.demos import LabelledDemo, as_references, choose_demos, distortion_truth
 from optimizers.examples import gather
 from optimizers.job import prepared
-from optimizers.labels import distortion_truth
 from optimizers.objectives import Objective, distortion_agreement, scoring_agreement
 from optimizers.plan import call_plan
 from optimizers.recipes import recipe_named
 from optimizers.recipes.fusion import fitted_curve
 from optimizers.report import log_compile
-from optimizers.scores import Outcome, set_score
-from optimizers.search import grouped
+from optimizers.search import Outcome, grouped, set_score
 from optimizers.student import Replayed, Student, taught_predictors
 from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA

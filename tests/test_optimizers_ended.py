@@ -16,8 +16,8 @@ import dspy
 import pytest
 from mlflow import MlflowClient
 
-from optimizers.compile_log import CompileLog
-from optimizers.scores import Candidate
+from optimizers.compiling import CompileLog
+from optimizers.search import Candidate
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256
 from program.common.pool import in_order

@@ -11,8 +11,7 @@ from data.manifest import Sample
 from optimizers.examples import ExampleSet, gather
 from optimizers.objectives import Objective
 from optimizers.recipes import recipe_named
-from optimizers.scores import Candidate, Scores
-from optimizers.search import Search
+from optimizers.search import Candidate, Scores, Search
 from optimizers.store import Store
 from optimizers.student import Replayed, Student
 from program.agent.loop import AgenticIQA

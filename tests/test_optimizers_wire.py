@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optimizers.metering import metered_lm
+from optimizers.student import metered_lm
 from program.agent.loop import AgenticIQA
 from program.agent.saving import save
 from program.common.settings import load_settings
 from program.compile import main
-from program.lms.budget import Budget
+from program.lms.limits import Budget
 from program.service.columns import interface
 from program.tracking import Tracker
 from program.tracking.models import promote, register
@@ -130,7 +130,6 @@ def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(data,
     assert before["requests"] > 10
     left = json.loads((data / "program" / "program.json").read_text("utf-8"))
     assert left["record"]["finished"] is False
-    assert json.loads((data / "program" / "run.json").read_text("utf-8"))["finished"] is False
 
     done = subprocess.run(
         [*arguments, "--resume"],
@@ -142,7 +141,7 @@ def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(data,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads((data / "program" / "run.json").read_text("utf-8"))["finished"] is True
+    assert json.loads((data / "program" / "program.json").read_text("utf-8"))["record"]["finished"] is True
     # Only calls that were on their way when the process died, one a worker, may have been sent twice.
     asked = server.stats()["requests"]
     assert before["requests"] < whole.stats()["requests"] <= asked <= whole.stats()["requests"] + 2

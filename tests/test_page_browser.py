@@ -208,9 +208,8 @@ def test_the_api_page_shows_the_routes(visit, service_program):
 def test_the_evaluation_report_keeps_planted_markup_as_text(browser, tmp_path, encoded):
     from data.manifest import Sample
     from program.evaluation.figures import details_of, summarize
-    from program.evaluation.record import Dataset
-    from program.evaluation.report.page import render
-    from program.evaluation.rows import Notes, Row
+    from program.evaluation.publishing import render
+    from program.evaluation.record import Dataset, Notes, Row
 
     image = tmp_path / "a.png"
     image.write_bytes(encoded())

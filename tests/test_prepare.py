@@ -15,7 +15,7 @@ from PIL import Image
 from data import prepare
 from data.manifest import read_manifest
 from data.preparing import read_record
-from data.splits import find_leaks, group_of
+from data.splits import check_leaks, group_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -55,7 +55,7 @@ def test_writes_manifest_and_record(kadid: Path, tmp_path: Path, capsys: pytest.
     assert run("kadid10k", "--root", kadid, "--out", out) == 0
     samples = list(read_manifest(out))
     assert Counter(s.split for s in samples) == {"train": 12, "validation": 4, "test": 4}
-    assert find_leaks(samples) == {}
+    check_leaks(samples)
     shown = capsys.readouterr().out
     digest = hashlib.sha256(out.read_bytes()).hexdigest()
     assert "20 samples of 10125 in the full release, 10 groups" in shown
@@ -164,9 +164,9 @@ def test_samples_without_a_label_are_told(tmp_path: Path, capsys: pytest.Capture
     assert "has no column 'score'; it has image, rating" in capsys.readouterr().err
 
 
-def test_an_unverified_layout_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unverified_layout_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert run("agenticiqa-eval", "--root", tmp_path, "--out", tmp_path / "m.jsonl") == 2
-    assert "warning: the layout of agenticiqa-eval is not verified; assumed:" in capsys.readouterr().err
+    assert "dataset agenticiqa-eval: its layout is not verified (assumed:" in caplog.text
 
 
 @pytest.mark.parametrize(

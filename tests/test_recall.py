@@ -7,9 +7,9 @@ import pytest
 from dspy.utils.callback import BaseCallback
 
 from program.images.store import IMAGES
-from program.lms.adapter import KeptAdapter
 from program.lms.ask import ask
-from program.lms.budget import Budget
+from program.lms.dspy_private import KeptAdapter
+from program.lms.limits import Budget, BudgetSpent
 from program.lms.metering import metered
 
 
@@ -170,3 +170,18 @@ def test_prompts_are_dspys_own_to_the_letter(text, mean, picture):
     }  # fmt: skip
     demos = [{**inputs, "answer": "yes", "levels": [1]}, {"text": "x", "answer": "no", "levels": []}]
     assert KeptAdapter().format(Shown, demos, inputs) == dspy.JSONAdapter().format(Shown, demos, inputs)
+
+
+def test_the_expert_is_asked_a_text_question_once_and_every_time_counts():
+    from program.agent.loop import AgenticIQA
+    from program.agent.state import AssessmentState
+
+    iqa, state = AgenticIQA(), AssessmentState(query="Rate the grain of this one.", image_path="x")
+    with metered() as usage, Budget(max_calls=2) as budget, dspy.context(trace=[]):
+        plans = [iqa.planner(state=state, tool_names=["NIQE"]).plan for _ in range(2)]
+        assert len(dspy.settings.trace) == 2
+        with pytest.raises(BudgetSpent):
+            iqa.planner(state=state, tool_names=["NIQE"])
+    assert plans[0] == plans[1]
+    assert plans[0] is not plans[1]
+    assert (usage.lm_calls, usage.lm_cache_hits, budget.calls) == (2, 0, 2)

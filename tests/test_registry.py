@@ -17,15 +17,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optimizers.registering import register_compiled, verdict
+from optimizers.command import register_compiled, verdict
 from program import AgenticIQA
 from program.agent.saving import load, program_sha256, save
 from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.evaluation.figures import summarize
 from program.evaluation.intervals import Figure
-from program.evaluation.record import EvaluationRecord
-from program.evaluation.rows import Row
+from program.evaluation.record import EvaluationRecord, Row
 from program.tracking import Tracker
 from program.tracking.models import CHAMPION, check_name, fetch, find_champion
 

@@ -14,12 +14,11 @@ from PIL import Image
 from data.manifest import Sample
 from program.common.errors import InputError
 from program.evaluation.baselines import with_baselines
+from program.evaluation.charts import charts, plain, svg_url
 from program.evaluation.figures import details_of, summarize
-from program.evaluation.misses import WORST, Misses, worst
-from program.evaluation.record import Dataset
-from program.evaluation.report.charts import charts, plain, svg_url
-from program.evaluation.report.page import render, write_report
-from program.evaluation.rows import Notes, Row
+from program.evaluation.publishing import render, worst, write_report
+from program.evaluation.record import WORST, Dataset, Notes, Row
+from program.evaluation.runner import Misses
 
 EVIL = '<script>alert("x")</script><img src=http://evil.example/x onerror=alert(1)>"\'{{7*7}}$\\frac'
 

@@ -9,7 +9,7 @@ import pytest
 from optimizers.compiling import compile_program
 from optimizers.job import prepared
 from optimizers.recipes import fusion
-from optimizers.scores import Candidate
+from optimizers.search import Candidate
 from optimizers.selection import (
     CLEAR,
     CLEARLY_NEARER,
@@ -23,7 +23,7 @@ from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
 from program.evaluation.figures import compare, summarize
 from program.evaluation.metrics import srcc
-from program.evaluation.rows import Row
+from program.evaluation.record import Row
 from program.fusion.fitted import FittedFusion
 
 N = 200

@@ -177,13 +177,13 @@ def test_pages_fetch_nothing_from_elsewhere(service_program, served):
 def test_what_was_sent_is_forgotten(service_program, served, encoded):
     program = service_program()
     kept = IMAGES.add(encoded(50))
-    before = len(IMAGES._sources._entries)
+    before = len(IMAGES._entries)
     url = served(program)
     for seed in range(50, 56):
         data = {"regions": '{"sign": [0, 0, 20, 20]}'}
         assert post(url, data=data, files={"image": encoded(seed), "reference": encoded(9)}).status_code == 200
-    assert len(IMAGES._sources._entries) == before
-    assert not any(entry.borrowers for entry in IMAGES._sources._entries.values())
+    assert len(IMAGES._entries) == before
+    assert not any(entry.borrowers for entry in IMAGES._entries.values())
     assert IMAGES.read(kept) == encoded(50)
 
 

@@ -5,14 +5,15 @@ import inspect
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from scipy.stats import spearmanr
 
 from program.common.errors import SettingsError, ToolError
 from program.tools.figures import Strengths
+from program.tools.fitting import strength_of
 from program.tools.registry import ToolRegistry, ToolSpec, pyiqa_table
-from program.tools.strengths import strength_of
 from signatures.schemas import DISTORTION_CATEGORIES
 
 REGISTRY = ToolRegistry.load()
@@ -225,9 +226,8 @@ def test_strengths_are_rank_correlations_averaged_over_datasets(rng):
     human = rng.uniform(1, 5, 60)
     raw = [-human + rng.normal(0, 1, 60), -human + rng.normal(0, 2, 60)]
     kinds = ["Noise"] * 20 + ["Blurs"] * 5 + [None] * 35
-    found = strength_of(
-        "toy 1", {name: list(zip(r, human, kinds, strict=True)) for name, r in zip("ab", raw, strict=True)}
-    )
+    rows = [{"source": "ab"[i], "raw": raw[i], "human": human, "category": kinds} for i in range(2)]
+    found = strength_of("toy 1", pd.concat([pd.DataFrame(each) for each in rows]))
     each = [abs(spearmanr(r, human).statistic) for r in raw]
     noise = [abs(spearmanr(r[:20], human[:20]).statistic) for r in raw]
     assert found.general.srcc == pytest.approx(np.mean(each), abs=5e-5)
@@ -235,7 +235,8 @@ def test_strengths_are_rank_correlations_averaged_over_datasets(rng):
     assert (found.general.n, found.by_category["Noise"].n) == (120, 40)
     assert set(found.by_category) == {"Noise"}
     assert found.sources == ("a", "b")
-    assert strength_of("toy 1", {"c": [(1.0, score, None) for score in human[:9]]}) is None
+    flat = pd.DataFrame({"source": "c", "raw": [1.0] * 9, "human": human[:9], "category": None})
+    assert strength_of("toy 1", flat) is None
 
 
 def test_a_strengths_file_is_read_back_and_a_malformed_one_is_named(tmp_path):

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure as Plot
 from program.common.cli import Parser, add_settings_flags, settings_from
 from program.common.errors import InputError
 from program.evaluation.intervals import Figure
-from program.evaluation.report.publishing import log_figures
+from program.evaluation.publishing import log_figures
 from program.tracking import Tracker, experiment_name, traced
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,7 +68,7 @@ def test_a_run_holds_params_figures_tables_and_files(store, tmp_path):
         run.log_plot(plot, "plots/scatter")
         run.log_json({"srcc": 0.5}, "record")
         run.log_file(folder / "program.json")
-        run.log_folder(folder)
+        run.log_folder(folder, "compiled")
         run.set_tags({"note": "fine"})
     found = _read(tracker, run.run_id)
     assert found.info.status == "FINISHED"
@@ -163,19 +163,14 @@ def test_a_store_whose_making_was_killed_is_made_by_the_next_run(tmp_path, caplo
     command = [sys.executable, "-c", _STOPPED.format(root=str(ROOT)), str(store), "40", "120"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert run.stdout.split() == [str(signal.SIGKILL.value)] * 2, run.stderr
-    for file in store.glob("mlflow.db.partial*"):  # what earlier versions left under the name itself
-        file.rename(file.with_name(file.name.replace(".partial", "")))
     with Tracker(store, "next").run("r") as run:
         pass
-    assert "unfinished" in caplog.text
-    (aside,) = store.glob("mlflow.db.unfinished-*")
-    caplog.clear()
     assert _read(Tracker(store, "next"), run.run_id).info.status == "FINISHED"
     assert not caplog.records
-    assert sorted(path.name for path in store.iterdir()) == ["mlflow.db", "mlflow.db.lock", aside.name]
+    assert sorted(path.name for path in store.iterdir()) == ["mlflow.db", "mlflow.db.lock"]
 
 
-def test_a_database_with_rows_of_anybody_is_never_moved(tmp_path):
+def test_a_database_of_anybody_is_never_replaced(tmp_path):
     with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
         database.execute("CREATE TABLE experiments (name)")
         database.execute("CREATE TABLE runs (name)")
@@ -184,7 +179,6 @@ def test_a_database_with_rows_of_anybody_is_never_moved(tmp_path):
         Tracker(tmp_path, "x")
     with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
         assert database.execute("SELECT name FROM runs").fetchall() == [("mine",)]
-    assert [path.name for path in tmp_path.glob("*unfinished*")] == []
 
 
 def test_reopening_keeps_the_experiment_and_revives_a_deleted_one(store):

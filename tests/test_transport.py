@@ -8,8 +8,8 @@ import pytest
 from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.lms import transport
-from program.lms.transport import ImageTransport, images_by_token, token_for
+from program.lms import reference_engine
+from program.lms.reference_engine import ImageTransport, images_by_token, token_for
 
 ADDRESS = "http://lab.example:8000/v1"
 
@@ -30,7 +30,7 @@ def test_original_bytes_arrive_and_no_token_stays(loopback, picture):
     shown = [q.images for q in server.asked if q.images]
     assert shown
     assert all(images == [IMAGES.read(image), IMAGES.read(reference)] for images in shown)
-    assert not [q for q in server.asked if transport._PREFIX in str(q.body)]
+    assert not [q for q in server.asked if reference_engine._PREFIX in str(q.body)]
 
 
 def test_a_token_in_a_text_stays_a_text(loopback, picture):
@@ -55,8 +55,8 @@ def test_images_are_carried_by_their_own_request_alone():
         outer[b"a"] = b"1"
         with images_by_token() as inner:
             assert inner == {}
-        assert transport._IMAGES.get() is outer
-    assert transport._IMAGES.get(None) is None
+        assert reference_engine._IMAGES.get() is outer
+    assert reference_engine._IMAGES.get(None) is None
 
 
 @pytest.mark.parametrize(

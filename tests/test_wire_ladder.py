@@ -13,12 +13,12 @@ from PIL import Image
 
 from data.manifest import Sample
 from program.agent.loop import AgenticIQA
-from program.agent.many import BatchInterrupted
+from program.agent.module import BatchInterrupted
 from program.common.errors import ImageError
 from program.common.settings import load_settings
 from program.evaluation.runner import run_samples
-from program.lms.budget import Budget, BudgetSpent
 from program.lms.call import breaks_off
+from program.lms.limits import Budget, BudgetSpent
 
 KEY = "sk-planted-0123456789abcdef"
 TRANSPORT = ("rate_limit", "rate_limit_bare", "error_500", "error_503", "drop", "truncate")

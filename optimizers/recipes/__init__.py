@@ -11,8 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal
 
-from optimizers.scores import Candidate
-from optimizers.search import Search
+from optimizers.search import Candidate, Search
 from program.common.errors import InputError, did_you_mean
 from program.common.settings import RecipeSettings
 

@@ -6,8 +6,7 @@ from dspy.teleprompt import BootstrapFewShot
 
 from optimizers.demos import choose_demos, demo_count, showable_demos
 from optimizers.recipes import Bound, Recipe
-from optimizers.scores import Candidate
-from optimizers.search import Search
+from optimizers.search import Candidate, Search
 from optimizers.student import Student
 
 

@@ -4,8 +4,7 @@ import dspy
 from dspy.teleprompt import COPRO
 
 from optimizers.recipes import Bound, Recipe, Sizes
-from optimizers.scores import Candidate
-from optimizers.search import ALL_ERRORS, Search
+from optimizers.search import ALL_ERRORS, Candidate, Search
 from program.common.settings import RecipeSettings
 
 

@@ -8,17 +8,16 @@ validation. Whether one is taken is decided on validation, where it has to gain 
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from data.manifest import Sample
 from data.splits import group_of
 from optimizers.demos import image_url
 from optimizers.recipes import Bound, Recipe
-from optimizers.scores import Candidate
-from optimizers.search import Search
+from optimizers.search import Candidate, Search
 from optimizers.selection import PLCC_STEP
 from optimizers.student import Replayed
 from program.agent.evidence import tool_precisions, tool_scores
@@ -26,12 +25,11 @@ from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.errors import InputError
 from program.common.pool import in_order
-from program.evaluation.logistic import fit_logistic
-from program.evaluation.metrics import plcc, rmse, srcc
+from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
 from program.fusion import ScoreFusion
 from program.fusion.fitted import FittedFusion
 from program.images.store import IMAGES
-from program.lms.budget import BudgetSpent
+from program.lms.limits import BudgetSpent
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +43,7 @@ _MARGIN = 0.002
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Belief:
+class Belief(BaseModel):
     """What the Summarizer fused for one sample, and the people's score of it."""
 
     tools: list[float]
@@ -167,10 +164,7 @@ def _beliefs(search: Search, program: AgenticIQA, samples: Sequence[Sample]) -> 
     key = ["beliefs", program_sha256(program), samples]
     stored = search.store.get(*key)
     if stored is not None:
-        return Beliefs(
-            Belief(tools, dict(levels) if levels is not None else None, precisions, truth)
-            for tools, levels, precisions, truth in stored
-        )
+        return Beliefs(map(Belief.model_validate, stored))
     plain = program.deepcopy()
     plain.summarizer.fitted = None
     replayed = Replayed(plain, search.train.gathered)
@@ -187,14 +181,13 @@ def _beliefs(search: Search, program: AgenticIQA, samples: Sequence[Sample]) -> 
         if answer.quality_score is None or evidence is None or sample.quality is None:
             return None
         tools, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
-        return Belief(tools, answer.level_probabilities, precisions, sample.quality)
+        levels = answer.level_probabilities
+        return Belief(tools=tools, levels=levels, precisions=precisions, truth=sample.quality)
 
     answers = in_order(ask, samples, workers=search.workers)
     beliefs = Beliefs(belief for belief in answers if belief is not None)
     if len(beliefs) == len(samples):
-        plain_json = [[b.tools, list(b.levels.items()) if b.levels is not None else None, b.precisions, b.truth]
-                      for b in beliefs]  # fmt: skip
-        search.store.put(*key, value=plain_json)
+        search.store.put(*key, value=[belief.model_dump() for belief in beliefs])
     return beliefs
 
 

@@ -5,8 +5,7 @@ import math
 from dspy.teleprompt import GEPA
 
 from optimizers.recipes import Bound, Recipe, Sizes
-from optimizers.scores import Candidate
-from optimizers.search import Search
+from optimizers.search import Candidate, Search
 from program.common.settings import RecipeSettings
 
 

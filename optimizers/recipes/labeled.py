@@ -4,8 +4,7 @@ import random
 
 from optimizers.demos import choose_demos, demo_count, with_demos
 from optimizers.recipes import Bound, Recipe
-from optimizers.scores import Candidate
-from optimizers.search import Search
+from optimizers.search import Candidate, Search
 
 
 def _run(search: Search) -> list[Candidate]:

@@ -7,8 +7,7 @@ import dspy
 
 from optimizers.demos import choose_demos, demo_count
 from optimizers.recipes import Bound, Recipe, Sizes
-from optimizers.scores import Candidate
-from optimizers.search import ALL_ERRORS, Search
+from optimizers.search import ALL_ERRORS, Candidate, Search
 from program.common.settings import RecipeSettings
 from program.lms.dspy_private import DemoSetMIPRO
 

@@ -8,8 +8,7 @@ import random
 
 from optimizers.demos import STRATEGIES, Places, choose_demos, demo_count, image_url, with_demos
 from optimizers.recipes import Bound, Recipe, Sizes
-from optimizers.scores import Candidate
-from optimizers.search import Search
+from optimizers.search import Candidate, Search
 from optimizers.student import Student
 from program.common.settings import RecipeSettings
 

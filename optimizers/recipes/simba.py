@@ -3,8 +3,7 @@
 from dspy.teleprompt import SIMBA
 
 from optimizers.recipes import Bound, Recipe, Sizes
-from optimizers.scores import Candidate
-from optimizers.search import Search
+from optimizers.search import Candidate, Search
 from program.common.settings import RecipeSettings
 
 

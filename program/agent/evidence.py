@@ -77,8 +77,8 @@ def used_evidence(output: ExecutorOutput | None) -> dict[str, Any] | None:
     ]
     findings = [
         {"region": region, "type": finding.type, "severity": finding.severity}
-        for region, found in (output.distortion_analysis or {}).items()
-        for finding in found
+        for region, entries in (output.distortion_analysis or {}).items()
+        for finding in entries
     ]
     return {"readings": readings, "findings": findings}
 
@@ -90,8 +90,8 @@ def lacking(output: ExecutorOutput) -> str:
     'the model gave no usable plan; every tool of the plan failed'
     """
     steps = [step for step in output.failed_steps if step != "tools"]
-    said = [f"the model gave no usable {' and no usable '.join(steps)}"] if steps else []
-    return "; ".join([*said, *(["every tool of the plan failed"] if "tools" in output.failed_steps else [])])
+    parts = [f"the model gave no usable {' and no usable '.join(steps)}"] if steps else []
+    return "; ".join([*parts, *(["every tool of the plan failed"] if "tools" in output.failed_steps else [])])
 
 
 def looked_at(output: ExecutorOutput, region: str) -> str:
@@ -105,25 +105,25 @@ def looked_at(output: ExecutorOutput, region: str) -> str:
     return region if region in (output.region_boxes or {}) else f"{region} (whole image)"
 
 
-def findings_note(output: ExecutorOutput, said: str, *, chinese: bool = False) -> str:
+def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -> str:
     """Name the visible distortions that a text does not name yet in its language, or return an empty text."""
-    unsaid = [
-        _finding_told(finding, region, chinese=chinese)
+    names = [
+        _phrase(finding, region, chinese=chinese)
         for region, findings in (output.distortion_analysis or {}).items()
         for finding in findings
-        if finding.severity != "none" and not _is_said(finding.type, said, chinese=chinese)
+        if finding.severity != "none" and not _is_said(finding.type, text, chinese=chinese)
     ]
-    if not unsaid:
+    if not names:
         return ""
-    return f"检测到：{'、'.join(unsaid)}。" if chinese else f"Found: {', '.join(unsaid)}."
+    return f"检测到：{'、'.join(names)}。" if chinese else f"Found: {', '.join(names)}."
 
 
-def _is_said(category: DistortionCategory, said: str, *, chinese: bool) -> bool:
+def _is_said(category: DistortionCategory, text: str, *, chinese: bool) -> bool:
     named = CATEGORIES_CHINESE[category][:2] if chinese else category.split()[0].casefold().rstrip("s")
-    return named in said.casefold()
+    return named in text.casefold()
 
 
-def _finding_told(finding: Finding, region: str, *, chinese: bool) -> str:
+def _phrase(finding: Finding, region: str, *, chinese: bool) -> str:
     if chinese:
         place = "" if region == GLOBAL else f"“{region}”的"
         return f"{place}{SEVERITIES_CHINESE[finding.severity]}{CATEGORIES_CHINESE[finding.type]}"

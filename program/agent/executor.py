@@ -4,34 +4,34 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import dspy
 
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog
 from program.images.store import IMAGES, Box, ImageRef
-from program.lms.ask import Answer, ask
+from program.lms.ask import ask
 from program.lms.metering import stage
 from program.tools.registry import Mode, ToolSpec
 from signatures.executor import AnalyseDistortions, DetectDistortions, DiagnoseDistortions, LocateRegions, SelectTools
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionFinding, Plan, RegionDistortions
 
-__all__ = ("OVERALL", "Executor", "View")
+__all__ = ("OVERALL", "Executor")
 
 logger = logging.getLogger(__name__)
 
 OVERALL = "Overall"
 """What a tool measures in a region where no distortion was found or named."""
+_LOST = "was asked for and gave no score"
 
 _DETECTED = {"distortion_set": [{"region": GLOBAL, "distortions": ["Blurs"]}]}
-_FINDING = {"region": GLOBAL, "type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}
+_FINDINGS = [{"region": GLOBAL, "type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]
 _CHOSEN = {"selected_tools": [{"region": GLOBAL, "distortion": "Blurs", "tool": "PSNR"}]}
 _LOCATED = {"region_boxes": [{"region": "vehicle", "x0": 0.1, "y0": 0.2, "x1": 0.6, "y1": 0.9}]}
 
 
-@dataclass(frozen=True)
-class View:
+class _View(NamedTuple):
     """What the model looks at in one question: an image (or a region's crop) and the regions it stands for."""
 
     image: ImageRef
@@ -39,17 +39,43 @@ class View:
     regions: tuple[str, ...]
     is_crop: bool = False
 
+    def inputs(self, query: str, **others: Any) -> dict[str, Any]:
+        """Return the inputs of a question about it."""
+        return {"image": self.image, "reference": self.reference, "query": query, **others}
+
 
 @dataclass
-class _Evidence:
+class _Work:
+    """One image on its way through the steps, and what they gave so far."""
+
+    plan: Plan
+    query: str
+    image: ImageRef
+    reference: ImageRef | None
+    avoid: Sequence[str]
+    """Tools that failed on this image before."""
+    boxes: dict[str, Box]
     findings: dict[str, list[Finding]] = field(default_factory=dict)
     distortions: dict[str, list[str]] = field(default_factory=dict)
+    scores: dict[str, dict[str, tuple[str, float]]] = field(default_factory=dict)
+    logs: list[ToolLog] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     failed_steps: list[str] = field(default_factory=list)
 
-    def failed(self, step: str, answer: Answer[Any]) -> None:
-        self.notes.append(f"{step} failed: {answer.errors[-1]}")
-        self.failed_steps.append(step)
+    @property
+    def unboxed(self) -> list[str]:
+        """The plan's regions whose place nobody knows."""
+        return [region for region in self.plan.query_scope if region != GLOBAL and region not in self.boxes]
+
+    def views(self) -> list[_View]:
+        """Return one view per boxed region (its crop) and one of the whole image for all the others."""
+        whole = tuple(region for region in self.plan.query_scope if region not in self.boxes)
+        views = [_View(self.image, self.reference, whole)] if whole else []
+        for region in self.plan.query_scope:
+            if box := self.boxes.get(region):
+                reference = IMAGES.cropped(self.reference, box) if self.reference else None
+                views.append(_View(IMAGES.cropped(self.image, box), reference, (region,), is_crop=True))
+        return views
 
 
 class Executor(dspy.Module):
@@ -77,252 +103,224 @@ class Executor(dspy.Module):
             raise ValueError("the state has no plan; call the Planner first")
         if plan.query_type == "Other":
             return ExecutorOutput()
+        boxes = {region: box for region, box in (state.regions or {}).items() if region in plan.query_scope}
+        work = _Work(plan, state.query, image, reference, avoid, boxes)
         with stage("executor"):
-            boxes = self._boxes(plan, state, image)
-            evidence = _Evidence()
+            self._locate(work)
             if state.plan_error is not None:
-                evidence.notes.append(
+                work.notes.append(
                     f"no usable plan came ({state.plan_error}): the general plan stands in, and a region that only the "
                     "question names is not looked at for itself"
                 )
-                evidence.failed_steps.append("plan")
-            self._diagnose(plan, state.query, _views(plan.query_scope, boxes, image, reference), evidence)
+                work.failed_steps.append("plan")
+            for view in work.views():
+                self._diagnose(work, view)
             # A tool that the user named and that cannot be used is never replaced in silence.
-            evidence.notes += [repair for repair in state.plan_repairs if repair.startswith("tool ")]
-            evidence.notes += [
-                f"region {region!r}: no box is known, so no tool measures it"
-                for region in plan.query_scope
-                if region != GLOBAL and region not in boxes
-            ]
-            chosen = self._chosen_tools(plan, evidence, boxes, avoid)
+            work.notes += [repair for repair in state.plan_repairs if repair.startswith("tool ")]
+            work.notes += [f"region {region!r}: no box is known, so no tool measures it" for region in work.unboxed]
+            chosen = self._chosen_tools(work)
             with stage("tools"):
-                scores, logs = self._measurements(chosen, image, reference, boxes, avoid)
-            if logs and not scores:
-                evidence.failed_steps.append("tools")
+                self._measure(work, chosen)
+            work.notes += _lost_tools(work, state.executor_evidence)
         return ExecutorOutput(
-            distortion_set=evidence.distortions or None,
-            distortion_analysis=evidence.findings or None,
-            region_boxes=boxes or None,
+            distortion_set=work.distortions or None,
+            distortion_analysis=work.findings or None,
+            region_boxes=work.boxes or None,
             selected_tools=chosen or None,
-            quality_scores=scores or None,
-            tool_logs=logs,
-            notes=evidence.notes,
-            failed_steps=evidence.failed_steps,
+            quality_scores=work.scores or None,
+            tool_logs=work.logs,
+            notes=work.notes,
+            failed_steps=work.failed_steps,
         )
 
-    def _boxes(self, plan: Plan, state: AssessmentState, image: ImageRef) -> dict[str, Box]:
-        """Return the known boxes of the plan's regions, in pixels; the model is asked for those nobody gave."""
-        boxes = {r: box for r, box in (state.regions or {}).items() if r in plan.query_scope}
-        missing = [region for region in plan.query_scope if region != GLOBAL and region not in boxes]
-        if missing:
-            inputs = {"image": image, "query": state.query, "regions": missing}
-            answer = ask(self.locate, inputs, lm=self._lm, check=lambda p: p.region_boxes, example=_LOCATED)
-            for found in answer.value or []:
-                if found.region in missing:
-                    width, height = image.width, image.height
-                    boxes[found.region] = (found.x0 * width, found.y0 * height, found.x1 * width, found.y1 * height)
-        return boxes
+    def tool_names(self, reference: ImageRef | None, avoid: Sequence[str] = ()) -> list[str]:
+        """Return the tools that are ready for an image, those that compare with a reference first."""
+        modes: tuple[Mode, ...] = ("NR",) if reference is None else ("FR", "NR")
+        return [spec.name for mode in modes for spec in self.resources.runner.ready(mode) if spec.name not in avoid]
 
-    def _diagnose(self, plan: Plan, query: str, views: Sequence[View], evidence: _Evidence) -> None:
+    def _locate(self, work: _Work) -> None:
+        """Ask the model for the boxes (in pixels) of the plan's regions that nobody gave."""
+        if regions := work.unboxed:
+            inputs = {"image": work.image, "query": work.query, "regions": regions}
+            width, height = work.image.width, work.image.height
+            for place in self._ask(work, None, self.locate, inputs, _LOCATED) or ():
+                if place.region in regions:
+                    box = (place.x0 * width, place.y0 * height, place.x1 * width, place.y1 * height)
+                    work.boxes[place.region] = box
+
+    def _diagnose(self, work: _Work, view: _View) -> None:
+        plan = work.plan
         named: dict[str, list[str]] = {r.region: list(r.distortions) for r in plan.distortions}
-        for view in views:
-            asked = {region: named[region] for region in view.regions if region in named}
-            if not asked and len(named) == 1 and plan.query_scope != [GLOBAL]:
-                # Named for the whole image, or in words that differ from the region's: it is meant for each region.
-                asked = dict.fromkeys(view.regions, next(iter(named.values())))
-            if plan.distortion_detection and self.resources.settings.assessment.diagnosis == "separate":
-                asked = self._detected(view, query, evidence)
-                if not any(asked.values()):
-                    evidence.distortions |= asked
-                    evidence.findings |= {region: [] for region in asked}
-                    continue
-            if plan.distortion_analysis:
-                self._analyse(view, query, asked, evidence)
-            evidence.distortions |= asked
+        present = {region: named[region] for region in view.regions if region in named}
+        if not present and len(named) == 1 and plan.query_scope != [GLOBAL]:
+            # Named for the whole image, or in words that differ from the region's: it is meant for each region.
+            present = dict.fromkeys(view.regions, next(iter(named.values())))
+        if plan.distortion_detection and self.resources.settings.assessment.diagnosis == "separate":
+            present = self._detected(work, view)
+            if not any(present.values()):
+                work.findings |= {region: [] for region in present}
+                work.distortions |= present
+                return
+        if plan.distortion_analysis:
+            self._analyse(work, view, present)
+        work.distortions |= present
 
-    def _detected(self, view: View, query: str, evidence: _Evidence) -> dict[str, list[str]]:
-        answer = ask(
-            self.detect, _inputs(view, query, regions=list(view.regions)),
-            lm=self._lm, check=lambda p: p.distortion_set, example=_DETECTED,
-        )  # fmt: skip
-        if answer.value is None:
-            evidence.failed("detection", answer)
+    def _detected(self, work: _Work, view: _View) -> dict[str, list[str]]:
+        inputs = view.inputs(work.query, regions=list(view.regions))
+        sets = self._ask(work, "detection", self.detect, inputs, _DETECTED)
+        if sets is None:
             return {}
         return {
             region: list(dict.fromkeys(name for entry in entries for name in entry.distortions))
-            for region, entries in _by_region(view, answer.value, evidence).items()
+            for region, entries in _by_region(work, view, sets).items()
         }
 
-    def _analyse(self, view: View, query: str, asked: dict[str, list[str]], evidence: _Evidence) -> None:
-        listed = json.dumps(asked, ensure_ascii=False) if asked else None
+    def _analyse(self, work: _Work, view: _View, present: dict[str, list[str]]) -> None:
+        """Add findings, and what they name to the distortions of regions where none was named."""
+        listed = json.dumps(present, ensure_ascii=False) if present else None
         if self.resources.settings.assessment.diagnosis == "separate" and listed:
-            answer = ask(
-                self.analyse, _inputs(view, query, distortion_set=listed),
-                lm=self._lm, check=lambda p: p.distortion_analysis, example={"distortion_analysis": [_FINDING]},
-            )  # fmt: skip
+            predictor, inputs = self.analyse, view.inputs(work.query, distortion_set=listed)
+            example = {"distortion_analysis": _FINDINGS}
         else:
-            answer = ask(
-                self.diagnose, _inputs(view, query, regions=list(view.regions), distortion_set=listed),
-                lm=self._lm, check=lambda p: p.findings, example={"findings": [_FINDING]},
-            )  # fmt: skip
-        if answer.value is None:
-            evidence.failed("analysis", answer)
+            inputs = view.inputs(work.query, regions=list(view.regions), distortion_set=listed)
+            predictor, example = self.diagnose, {"findings": _FINDINGS}
+        answer = self._ask(work, "analysis", predictor, inputs, example)
+        if answer is None:
             return
-        for region, entries in _by_region(view, answer.value, evidence).items():
-            evidence.findings[region] = [
-                Finding(type=f.type, severity=f.severity, explanation=f.explanation.strip()) for f in entries
-            ]
-            if region not in asked:
-                present = [f.type for f in evidence.findings[region] if f.severity != "none"]
-                asked[region] = list(dict.fromkeys(present))
+        for region, entries in _by_region(work, view, answer).items():
+            findings = [Finding(type=f.type, severity=f.severity, explanation=f.explanation.strip()) for f in entries]
+            work.findings[region] = findings
+            present.setdefault(region, list(dict.fromkeys(f.type for f in findings if f.severity != "none")))
 
-    def _chosen_tools(
-        self, plan: Plan, evidence: _Evidence, boxes: Mapping[str, Box], avoid: Sequence[str]
-    ) -> dict[str, dict[str, str]]:
+    def _ask(
+        self,
+        work: _Work,
+        step: str | None,
+        predictor: dspy.Predict,
+        inputs: Mapping[str, Any],
+        example: Mapping[str, Any],
+    ) -> Any:
+        """Return what a model answers in the one field of an example; None, and the step failed, for nothing usable."""
+        (name,) = example
+        answer = ask(predictor, inputs, lm=self.resources.lm("executor"), check=lambda p: p[name], example=example)
+        if answer.value is None and step is not None:
+            work.notes.append(f"{step} failed: {answer.errors[-1]}")
+            work.failed_steps.append(step)
+        return answer.value
+
+    def _chosen_tools(self, work: _Work) -> dict[str, dict[str, str]]:
         """Return region -> distortion -> tool for the regions that can be measured.
 
         A tool that the user named measures the whole image where no region can be.
         """
-        regions = [r for r in plan.query_scope if r == GLOBAL or r in boxes]
-        ready = [spec for spec in self.resources.runner.ready(_mode(plan)) if spec.name not in avoid]
+        plan = work.plan
+        regions = [region for region in plan.query_scope if region not in work.unboxed]
+        mode: Mode = "FR" if plan.reference_mode == "Full-Reference" else "NR"
+        ready = [spec for spec in self.resources.runner.ready(mode) if spec.name not in work.avoid]
         if plan.required_tools and plan.tool_execute:
-            named = self._stand_ins(plan.required_tools, ready, avoid, evidence)
-            if named and not regions:
-                evidence.notes.append(f"the whole image is measured with {', '.join(named)} instead")
-            return {region: self._named(named) for region in regions or [GLOBAL] if named}
-        if not (plan.tool_selection or (boxes and plan.distortion_analysis)) or not regions:
+            tools = self._named_tools(work, ready)
+            if tools and not regions:
+                work.notes.append(f"the whole image is measured with {', '.join(tools)} instead")
+            labels = {OVERALL if len(tools) == 1 else f"{OVERALL} ({tool})": tool for tool in tools}
+            return {region: dict(labels) for region in regions or [GLOBAL] if labels}
+        if not (plan.tool_selection or (work.boxes and plan.distortion_analysis)) or not regions:
             return {}
         if not ready:
-            evidence.notes.append("no tool is ready for this image")
+            work.notes.append("no tool is ready for this image")
             return {}
-        wanted = {region: _ordered(evidence.distortions.get(region, [])) for region in regions}
+        # In the categories' fixed order, so that equal sets ask the model the same question.
+        wanted: dict[str, list[str]] = {
+            region: [c for c in DISTORTION_CATEGORIES if c in work.distortions.get(region, ())] for region in regions
+        }
         inputs = {"distortion_set": json.dumps(wanted, ensure_ascii=False), "tools": _tool_list(ready)}
-        answer = ask(self.select_tools, inputs, lm=self._lm, check=lambda p: p.selected_tools, example=_CHOSEN)
-        if answer.value is None:
-            evidence.failed("tool selection", answer)
-        picked = {(c.region, c.distortion): c.tool for c in answer.value or []}
+        choices = self._ask(work, "tool selection", self.select_tools, inputs, _CHOSEN) or ()
+        picked = {(c.region, c.distortion): c.tool for c in choices}
         return {
             region: {
-                distortion: self._checked(picked.get((region, distortion)), distortion, ready, evidence)
+                distortion: self._checked(work, picked.get((region, distortion)), distortion, ready)
                 for distortion in distortions or [OVERALL]
             }
             for region, distortions in wanted.items()
         }
 
-    def _checked(self, name: str | None, distortion: str, ready: Sequence[ToolSpec], evidence: _Evidence) -> str:
+    def _checked(self, work: _Work, name: str | None, distortion: str, ready: Sequence[ToolSpec]) -> str:
         """Return the picked tool if it is ready and fits, else the registry's best one, saying so."""
-        names = {spec.name for spec in ready}
         spec = self.resources.registry.find(name) if name else None
-        if spec is not None and spec.name in names:
+        if spec is not None and spec in ready:
             return spec.name
         best = self.resources.registry.best(None if distortion == OVERALL else distortion, ready)
         if name:
-            evidence.notes.append(f"tool {name!r}: not ready for this image; {best.name} measures {distortion} instead")
+            work.notes.append(f"tool {name!r}: not ready for this image; {best.name} measures {distortion} instead")
         return best.name
 
-    def _stand_ins(
-        self, named: Sequence[str], ready: Sequence[ToolSpec], avoid: Sequence[str], evidence: _Evidence
-    ) -> list[str]:
+    def _named_tools(self, work: _Work, ready: Sequence[ToolSpec]) -> list[str]:
         """Return the tools the user named; one that failed before gives its place to the best ready one."""
         tools: list[str] = []
-        for tool in named:
-            others = [spec for spec in ready if spec.name not in {*named, *tools}]
-            if tool not in avoid:
+        for tool in work.plan.required_tools:
+            others = [spec for spec in ready if spec.name not in {*work.plan.required_tools, *tools}]
+            if tool not in work.avoid:
                 tools.append(tool)
             elif others:
                 tools.append(self.resources.registry.best(None, others).name)
-                evidence.notes.append(f"tool {tool!r}: failed on this image; {tools[-1]} measures instead")
+                work.notes.append(f"tool {tool!r}: failed on this image; {tools[-1]} measures instead")
         return tools
 
-    def _named(self, tools: Sequence[str]) -> dict[str, str]:
-        if len(tools) == 1:
-            return {OVERALL: tools[0]}
-        return {f"{OVERALL} ({tool})": tool for tool in tools}
-
-    def _measurements(
-        self,
-        chosen: Mapping[str, Mapping[str, str]],
-        image: ImageRef,
-        reference: ImageRef | None,
-        boxes: Mapping[str, Box],
-        avoid: Sequence[str],
-    ) -> tuple[dict[str, dict[str, tuple[str, float]]], list[ToolLog]]:
-        scores: dict[str, dict[str, tuple[str, float]]] = {}
-        logs: list[ToolLog] = []
-        for region, by_distortion in chosen.items():
-            for distortion, tool in by_distortion.items():
-                spec = self.resources.registry.get(tool)
-                target = reference if spec.mode == "FR" else None
-                reading = self.resources.runner.measure(tool, image, target, box=boxes.get(region), category=distortion)
-                log = ToolLog(region=region, distortion=distortion, **{**asdict(reading), "tool": tool})
-                if reading.error:
-                    log.alternative = self._alternative(spec, distortion, reference is not None, [*avoid, tool])
-                    logger.warning("tool %s failed for %s in %s: %s", tool, distortion, region, reading.error)
-                elif reading.score is not None:
-                    scores.setdefault(region, {})[distortion] = (tool, reading.score)
-                logs.append(log)
-        scored = [log for log in logs if log.score is not None]
-        shares = self.resources.runner.precisions([(log.tool, log.distortion) for log in scored])
+    def _measure(self, work: _Work, chosen: Mapping[str, Mapping[str, str]]) -> None:
+        runner = self.resources.runner
+        for region, tool, distortion in [(r, tool, d) for r, tools in chosen.items() for d, tool in tools.items()]:
+            target = work.reference if self.resources.registry.get(tool).mode == "FR" else None
+            reading = runner.measure(tool, work.image, target, box=work.boxes.get(region), category=distortion)
+            log = ToolLog(region=region, distortion=distortion, **{**asdict(reading), "tool": tool})
+            if reading.error:
+                log.alternative = self._alternative(work, tool, distortion)
+                logger.warning("tool %s failed for %s in %s: %s", tool, distortion, region, reading.error)
+            elif reading.score is not None:
+                work.scores.setdefault(region, {})[distortion] = (tool, reading.score)
+            work.logs.append(log)
+        scored = [log for log in work.logs if log.score is not None]
+        shares = runner.precisions([(log.tool, log.distortion) for log in scored])
         for log, share in zip(scored, shares, strict=True):
             log.precision = share
-        return scores, logs
+        if work.logs and not work.scores:
+            work.failed_steps.append("tools")
 
-    def _alternative(self, failed: ToolSpec, distortion: str, has_reference: bool, avoid: Sequence[str]) -> str | None:
-        others = [s for s in self.resources.runner.ready("FR" if has_reference else "NR") if s.name not in avoid]
+    def _alternative(self, work: _Work, tool: str, distortion: str) -> str | None:
+        ready = self.resources.runner.ready("NR" if work.reference is None else "FR")
+        others = [spec for spec in ready if spec.name not in {*work.avoid, tool}]
         category = distortion if distortion in DISTORTION_CATEGORIES else None
         return self.resources.registry.best(category, others).name if others else None
 
-    @property
-    def _lm(self) -> dspy.BaseLM:
-        return self.resources.lm("executor")
 
-
-def _views(scope: Sequence[str], boxes: Mapping[str, Box], image: ImageRef, reference: ImageRef | None) -> list[View]:
-    """Return one view per boxed region (its crop) and one of the whole image for all the others."""
-    views = []
-    whole = tuple(region for region in scope if region not in boxes)
-    if whole:
-        views.append(View(image, reference, whole))
-    views += [
-        View(IMAGES.cropped(image, boxes[region]), _cropped_reference(reference, image, boxes[region]), (region,), True)
-        for region in scope
-        if region in boxes
-    ]
-    return views
-
-
-def _cropped_reference(reference: ImageRef | None, image: ImageRef, box: Box) -> ImageRef | None:
-    if reference is None or (reference.width, reference.height) != (image.width, image.height):
-        return None
-    return IMAGES.cropped(reference, box)
-
-
-def _inputs(view: View, query: str, **others: Any) -> dict[str, Any]:
-    return {"image": view.image, "reference": view.reference, "query": query, **others}
+def _lost_tools(work: _Work, earlier: ExecutorOutput | None) -> list[str]:
+    """Return a note for each tool that the user named and that gave no score; a later plan may leave such a one out."""
+    notes = [note for note in (earlier.notes if earlier else ()) if _LOST in note]
+    lost = [log for log in work.logs if log.error and log.tool in work.plan.required_tools]
+    notes += [f"tool {log.tool!r} {_LOST} ({str(log.error).removeprefix(f'tool {log.tool!r}: ')})" for log in lost]
+    return list(dict.fromkeys(notes))
 
 
 _Entry = TypeVar("_Entry", DistortionFinding, RegionDistortions)
 
 
-def _by_region(view: View, answered: Sequence[_Entry], evidence: _Evidence) -> dict[str, list[_Entry]]:
+def _by_region(work: _Work, view: _View, answer: Sequence[_Entry]) -> dict[str, list[_Entry]]:
     """Return what was answered by the region that it names; a name that is none of the view's is noted, not moved.
 
     No answer at all is "nothing" for every region; otherwise a region that nothing was said of is left out.
     """
-    if not answered:
+    if not answer:
         return {region: [] for region in view.regions}
     names = {_folded(region): region for region in view.regions}
-    if len(view.regions) == 1 and view.is_crop:
+    if view.is_crop:
         names[_folded(GLOBAL)] = view.regions[0]  # the whole of what was shown is the region
     entries: dict[str, list[_Entry]] = {}
-    for entry in answered:
+    for entry in answer:
         # An entry that names nothing speaks of what was asked about, where that is one region.
         unnamed = "region" not in entry.model_fields_set and len(view.regions) == 1
         region = view.regions[0] if unnamed else names.get(_folded(entry.region))
         if region is not None:
             entries.setdefault(region, []).append(entry)
-        elif (note := f"the model spoke of {entry.region!r}, which is no region of the question") not in evidence.notes:
-            evidence.notes.append(note)
+        elif (note := f"the model spoke of {entry.region!r}, which is no region of the question") not in work.notes:
+            work.notes.append(note)
     return entries
 
 
@@ -330,26 +328,6 @@ def _folded(name: str) -> str:
     return " ".join(name.casefold().split()).removeprefix("the ")
 
 
-def _ordered(distortions: Sequence[str]) -> list[str]:
-    """Return categories in their fixed order, so that equal sets ask the model the same question."""
-    return [category for category in DISTORTION_CATEGORIES if category in distortions]
-
-
-def _mode(plan: Plan) -> Mode:
-    return "FR" if plan.reference_mode == "Full-Reference" else "NR"
-
-
 def _tool_list(ready: Sequence[ToolSpec]) -> str:
-    return json.dumps(
-        [
-            {
-                "name": s.name,
-                "mode": s.mode,
-                "description": s.description,
-                "strengths": s.strengths,
-                "general": s.general,
-            }
-            for s in ready
-        ],
-        ensure_ascii=False,
-    )
+    fields = ("name", "mode", "description", "strengths", "general")
+    return json.dumps([{name: getattr(spec, name) for name in fields} for spec in ready], ensure_ascii=False)

@@ -1,27 +1,26 @@
 """AgenticIQA: plan, gather evidence, answer; and plan again when the evidence falls short."""
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 
 import dspy
 
 from program.agent.assessment import Assessment
 from program.agent.executor import Executor
-from program.agent.inputs import fit_reference, initial_state, open_image
 from program.agent.module import ProgramModule
 from program.agent.planner import Planner
-from program.agent.query import DEFAULT_QUERY
+from program.agent.query import DEFAULT_QUERY, read_query
 from program.agent.replan import next_step
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog
+from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput
 from program.agent.summarizer import Summarizer
+from program.common.errors import InputError
 from program.common.settings import Settings, load_settings
-from program.images.store import Box, ImageRef, ImageSource
-from program.lms.gate import wired
+from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource
+from program.lms.limits import wired
 from program.lms.metering import metered
-from program.lms.usage import Usage
 from program.tracking import annotate_trace
-from signatures.schemas import Plan
 
 __all__ = ("DEFAULT_QUERY", "AgenticIQA")
 
@@ -56,110 +55,139 @@ class AgenticIQA(ProgramModule):
         name. Raises ImageError, ToolError or another InputError, one line each, for input that cannot be used.
         """
         settings = self.resources.settings
-        test = open_image(image, settings.images.max_pixels)
-        original = open_image(reference, settings.images.max_pixels) if reference is not None else None
-        state = initial_state(query, test, original, options, regions, settings)
-        original = fit_reference(original, test, state, resize=settings.tools.resize_reference)
+        test = _opened(image, settings.images.max_pixels)
+        original = _opened(reference, settings.images.max_pixels) if reference is not None else None
+        state = _initial_state(query, test, original, options, regions, settings)
+        if original is not None:
+            original = _of_equal_size(original, test, state, resample=settings.tools.resize_reference)
         with metered() as usage, wired(settings.wire):
             result = self._loop(state, test, original)
-        assessment = Assessment(**dict(result), state=state, usage=_completed(usage, state))
-        annotate_trace(_facts(assessment))
+        logs = state.executor_evidence.tool_logs if state.executor_evidence else []
+        usage.tool_readings = len(logs)
+        usage.tool_cache_hits = sum(log.cached for log in logs)
+        usage.tool_failures = sum(log.error is not None for log in logs)
+        usage.replans = state.iteration_count
+        assessment = Assessment(**dict(result), state=state, usage=usage)
+        if "mlflow" in sys.modules:  # else nobody traces
+            annotate_trace(_facts(assessment))
         return assessment
 
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
-        feedback: str | None = None
+        result: SummarizerOutput | None = None
         avoid: list[str] = []
-        lost: dict[str, str] = {}
-        while True:
-            failed = [tool for tool in _failed_tools(state.executor_evidence) if tool not in avoid]
+        while result is None or next_step(state) == "planner":
+            feedback = result.replan_reason if result else None
+            previous, evidence = state.plan, state.executor_evidence or ExecutorOutput()
+            failed = [tool for tool in evidence.replaceable_tools if tool not in avoid]
             avoid += failed
-            previous = state.plan
-            read = self.planner(state=state, tool_names=self._tool_names(reference, avoid), feedback=feedback)
-            state.plan, state.plan_repairs, state.plan_error = read
-            if feedback is not None:
+            names = self.executor.tool_names(reference, avoid)
+            reading = self.planner(state=state, tool_names=names, feedback=feedback)
+            state.plan, state.plan_repairs, state.plan_error = reading
+            if result is not None and feedback is not None:
                 state.remember_replan(feedback)
                 if state.plan == previous and not failed:
-                    return _unchanged(state, feedback)
+                    result = state.summarizer_result = _unchanged(result, feedback)
+                    break
             state.executor_evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
-            # A later plan may leave a tool out that the user named: what became of it is still told.
-            lost |= _lost_tools(state.plan, state.executor_evidence)
-            told = state.executor_evidence.notes
-            told += [note for note in lost.values() if note not in told]
-            state.summarizer_result = self.summarizer(state=state, image=image, reference=reference)
-            if next_step(state) == "end":
-                return state.summarizer_result
-            feedback = state.summarizer_result.replan_reason
-
-    def _tool_names(self, reference: ImageRef | None, avoid: Sequence[str]) -> list[str]:
-        ready = self.resources.runner.ready("NR" if reference is None else "FR")
-        others = self.resources.runner.ready("NR") if reference is not None else ()
-        return [spec.name for spec in (*ready, *others) if spec.name not in avoid]
+            result = state.summarizer_result = self.summarizer(state=state, image=image, reference=reference)
+        return result
 
 
-def _failed_tools(evidence: ExecutorOutput | None) -> list[str]:
-    """Return the tools that failed and have a stand-in: without them the same plan is another question."""
-    logs = evidence.tool_logs if evidence else []
-    return list(dict.fromkeys(log.tool for log in logs if log.error and log.alternative))
-
-
-def _lost_tools(plan: Plan, evidence: ExecutorOutput) -> dict[str, str]:
-    """Return, for each tool that the user named and that gave no score, a note that says so."""
-    return {
-        log.tool: f"tool {log.tool!r} was asked for and gave no score ({_fault(log)})"
-        for log in evidence.tool_logs
-        if log.error and log.tool in plan.required_tools
-    }
-
-
-def _fault(log: ToolLog) -> str:
-    return (log.error or "").removeprefix(f"tool {log.tool!r}: ")
-
-
-def _unchanged(state: AssessmentState, reason: str) -> SummarizerOutput:
+def _unchanged(result: SummarizerOutput, gap: str) -> SummarizerOutput:
     """Return the answer at hand: asking the same again would cost calls and change nothing."""
-    result = state.summarizer_result
-    if result is None:
-        raise ValueError("no answer to keep: the Summarizer has not run")
-    logger.info("the new plan equals the previous one; the answer stands (%s)", reason)
-    note = f"Planning again changed nothing, so this gap remains: {reason}."
-    kept = result.model_copy(
-        update={
-            "quality_reasoning": f"{result.quality_reasoning} {note}",
-            "need_replan": False, "replan_reason": None, "unresolved_gap": reason,
-        }
-    )  # fmt: skip
-    state.summarizer_result = kept
-    return kept
+    logger.info("the new plan equals the previous one; the answer stands (%s)", gap)
+    text = f"{result.quality_reasoning} Planning again changed nothing, so this gap remains: {gap}."
+    fields = {"quality_reasoning": text, "need_replan": False, "replan_reason": None, "unresolved_gap": gap}
+    return result.model_copy(update=fields)
 
 
-def _completed(usage: Usage, state: AssessmentState) -> Usage:
-    logs = state.executor_evidence.tool_logs if state.executor_evidence else []
-    usage.tool_readings = len(logs)
-    usage.tool_cache_hits = sum(log.cached for log in logs)
-    usage.tool_failures = sum(log.error is not None for log in logs)
-    usage.replans = state.iteration_count
-    return usage
+_TRACED = (
+    "query_rule", "status", "rung", "tool_mean", "perceptual_weights", "level_probabilities", "unresolved_gap",
+)  # fmt: skip
 
 
 def _facts(result: Assessment) -> dict[str, object]:
     """Return what the log says of an assessment, for its trace."""
     evidence = result.state.executor_evidence or ExecutorOutput()
     return {
+        **{name: getattr(result, name) for name in _TRACED},
         "mode": result.query_type.value if result.query_type else None,
-        "query_rule": result.query_rule,
         "findings": sum(map(len, (evidence.distortion_analysis or {}).values())),
         "tool_scores": len([log for log in evidence.tool_logs if log.score is not None]),
-        "tool_failures": len([log for log in evidence.tool_logs if log.error]),
+        "tool_failures": result.usage.tool_failures,
         "image": result.state.image_path,
         "reference": result.state.reference_path,
-        "status": result.status,
-        "rung": result.rung,
         "score": result.rating,
-        "tool_mean": result.tool_mean,
-        "perceptual_weights": result.perceptual_weights,
-        "level_probabilities": result.level_probabilities,
-        "unresolved_gap": result.unresolved_gap,
         "replans": result.usage.replans,
         "replan_reasons": [entry.reason for entry in result.state.replan_history] or None,
         "lm_calls": result.usage.lm_calls,
     }
+
+
+# What a caller gives, checked
+
+
+def _opened(source: "ImageSource | dspy.Image", max_pixels: int) -> ImageRef:
+    """Return a caller's image as a reference; ImageError, one line, for what cannot be read. Nothing is fetched."""
+    if isinstance(source, ImageRef):  # keeps what the caller calls it
+        return IMAGES.add(source)
+    url = source if isinstance(source, str) else getattr(source, "url", None)
+    if isinstance(url, str) and url.startswith(HOST):
+        return IMAGES.find(url)
+    return IMAGES.add(source.url if isinstance(source, dspy.Image) else source, max_pixels=max_pixels)
+
+
+def _of_equal_size(reference: ImageRef, image: ImageRef, state: AssessmentState, *, resample: bool) -> ImageRef:
+    """Return a reference of the image's size, resampled and noted where that is asked for, for all stages alike."""
+    if (reference.width, reference.height) == (image.width, image.height):
+        return reference
+    sizes = f"{reference.width}x{reference.height}", f"{image.width}x{image.height}"
+    if not resample:
+        raise InputError(
+            f"reference {reference.name!r}: is {sizes[0]}, image {image.name!r} is {sizes[1]}; "
+            "give a reference of the same size, or set tools.resize_reference"
+        )
+    state.image_notes = [*state.image_notes, f"reference resampled from {sizes[0]} to {sizes[1]}"]
+    return IMAGES.resized(reference, image.width, image.height)
+
+
+def _initial_state(
+    query: str,
+    image: ImageRef,
+    reference: ImageRef | None,
+    options: Mapping[str, str] | Sequence[str] | None,
+    regions: Mapping[str, Box] | None,
+    settings: Settings,
+) -> AssessmentState:
+    """Return the state that an assessment starts from. Raises InputError for a question or boxes of no use."""
+    if not isinstance(query, str):
+        raise InputError(f"query {query!r}: is no text; ask something, as {DEFAULT_QUERY!r}")
+    if not query.strip():
+        raise InputError(f"query {query!r}: is empty; ask something, as {DEFAULT_QUERY!r}")
+    try:
+        reading = read_query(query, options)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    for name, box in (regions or {}).items():
+        if fault := _fault_of_box(box, image.width, image.height):
+            raise InputError(f"region {name!r}: box {tuple(box)} {fault}")
+    return AssessmentState(
+        query=query.strip(),
+        image_path=image.name,
+        image_notes=list(image.notes),
+        reference_path=reference.name if reference else None,
+        options=reading.options if options else None,
+        regions={name: tuple(box) for name, box in regions.items()} if regions else None,
+        max_replan_iterations=settings.assessment.max_replan_iterations,
+    )
+
+
+def _fault_of_box(box: Box, width: int, height: int) -> str | None:
+    if len(box) != 4:
+        return f"has {len(box)} numbers; give left, top, right, bottom in pixels"
+    left, top, right, bottom = box
+    if not (left < right and top < bottom):
+        return "is empty; give left < right and top < bottom"
+    if left < 0 or top < 0 or right > width or bottom > height:
+        return f"passes the edge of the {width}x{height} image; keep it within (0, 0, {width}, {height})"
+    return None

@@ -2,23 +2,51 @@
 
 import copy
 import functools
-from collections.abc import Iterable, Mapping
-from typing import Any, Self
+import logging
+from collections.abc import Iterable, Mapping, Sized
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
 import dspy
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 
 from program.agent.assessment import Assessment
-from program.agent.many import FailedSample, assess_all
 from program.agent.program_file import check_state
 from program.agent.resources import ROLES, Resources, portable_lm
-from program.common.errors import ModelError
+from program.common.errors import InputError, ModelError
+from program.common.pool import completed
+from program.common.progress import progress as progress_bar
+from program.images.store import IMAGES
 
-__all__ = ("ProgramModule",)
+__all__ = ("BatchInterrupted", "FailedSample", "ProgramModule")
+
+logger = logging.getLogger(__name__)
+
+_ARGUMENTS = ("image", "query", "reference", "options", "regions")
 
 _CALLS: RunVar[CapacityLimiter] = RunVar("agentic_iqa_calls")
 """Of each event loop: how many assessments it runs at once."""
+
+
+@dataclass(frozen=True)
+class FailedSample:
+    """A sample without an assessment, and why."""
+
+    index: int
+    """Its place among the samples."""
+    error: str
+    """One line."""
+    exception: Exception = field(repr=False, compare=False)
+    status: Literal["failed"] = "failed"
+
+
+class BatchInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a batch; `results` holds what was finished, None where nothing was."""
+
+    def __init__(self, results: list[Assessment | FailedSample | None]) -> None:
+        super().__init__(f"{sum(r is not None for r in results)} samples were finished")
+        self.results = results
 
 
 class ProgramModule(dspy.Module):
@@ -51,12 +79,38 @@ class ProgramModule(dspy.Module):
         """Assess many samples with `workers` threads; results in their order, a failed sample as a `FailedSample`.
 
         A sample is an image, a mapping of the call's arguments or an object with them as attributes (`dspy.Example`).
-        Ctrl-C finishes what is in flight and raises BatchInterrupted, which holds the results so far.
+        Each call runs in a copy of the caller's context, so `dspy.context` and a `Budget` hold inside. Samples may be a
+        stream; two per worker are read ahead, and no image is held beyond its own sample. Ctrl-C finishes what is in
+        flight and raises BatchInterrupted, which holds the results so far. InputError for fewer than one worker.
         With `examples`, `num_threads` or another option of `dspy.Module.batch` it does and returns what that does.
         """
         if examples is not None or options:
             return super().batch(samples if examples is None else examples, **options)
-        return assess_all(self, () if samples is None else samples, workers=workers, progress=progress)
+        if workers < 1:
+            raise InputError(f"workers: {workers} is too few; give 1 or more")
+        results: dict[int, Assessment | FailedSample] = {}
+        total = len(samples) if isinstance(samples, Sized) else None
+        with progress_bar("assessing", total, shown=progress) as advance:
+            try:
+                work = completed(
+                    lambda pair: self._assessed(*pair), enumerate(() if samples is None else samples), workers=workers
+                )
+                for (index, _), result in work:
+                    results[index] = result
+                    advance()
+            except KeyboardInterrupt:
+                raise BatchInterrupted([results.get(index) for index in range(max(results, default=-1) + 1)]) from None
+        return [results[index] for index in range(len(results))]
+
+    def _assessed(self, index: int, sample: Any) -> Assessment | FailedSample:
+        try:
+            # Arrays given and crops made would pile up over a stream of any length.
+            with IMAGES.borrowing():
+                result: Assessment = self(**_arguments(sample))
+                return result
+        except Exception as error:  # the sample border: one bad sample must not end the batch
+            logger.warning("sample %d failed: %s", index, " ".join(str(error).split()))
+            return FailedSample(index, " ".join(f"{type(error).__name__}: {error}".split())[:300], error)
 
     def asked_by(self, examples: Iterable[dspy.Example]) -> Self:
         """Return a copy that shows optimizers only the predictors which these examples ask; it runs each once.
@@ -108,3 +162,13 @@ class ProgramModule(dspy.Module):
         """
         check_state(state, [name for name, _ in self.named_parameters()])
         super().load_state(state)
+
+
+def _arguments(sample: Any) -> dict[str, Any]:
+    """Return the program's arguments for a sample given in any of the three ways."""
+    if isinstance(sample, Mapping):
+        return dict(sample)
+    if hasattr(sample, "image") and not hasattr(sample, "mode"):  # a PIL image has a mode and is the image itself
+        values = {name: getattr(sample, name, None) for name in _ARGUMENTS}
+        return {name: value for name, value in values.items() if value is not None}
+    return {"image": sample}

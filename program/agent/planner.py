@@ -14,10 +14,9 @@ from program.lms.ask import ask
 from program.lms.metering import stage
 from program.tools.registry import ToolRegistry
 from signatures.planner import PlanAssessment
-from signatures.rules import steps
-from signatures.schemas import GLOBAL, Plan
+from signatures.schemas import GLOBAL, Plan, steps
 
-__all__ = ("PlanReading", "Planner", "apply_rules", "rule_plan")
+__all__ = ("Planner", "apply_rules", "rule_plan")
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,11 @@ from program.common.backends import ROLES, RoleSettings
 from program.common.errors import ModelError, did_you_mean
 from program.common.redaction import redact
 from program.common.settings import Settings
-from program.fusion.logprobs import tokens_of
+from program.fusion.levels import tokens_of
 from program.images.store import IMAGES
-from program.lms.build import adapter_for, api_key_of, is_embedded
+from program.lms.build import api_key_of
 from program.lms.call import Unquoting
+from program.lms.dspy_private import adapter_for, is_embedded
 from signatures.probe import NameColours
 from signatures.summarizer import ScoreQuality
 
@@ -119,7 +120,7 @@ def _called(lm: dspy.LM, title: str) -> list[Check]:
 
 
 def _features(lm: dspy.LM, title: str, answer: dspy.Prediction) -> list[Check]:
-    refusals: Mapping[str, str] = getattr(getattr(lm.engine, "service", None), "refused", {})
+    refusals: Mapping[str, str] = getattr(lm.engine, "refused", {})
     takes_schema = lm.supports_response_schema and "response_format" in lm.supported_params
     gap = refusals.get("response_format") or ("" if takes_schema else "not known of this model")
     schema = Check(f"{title}: structured output", "ok", "takes a JSON schema")

@@ -1,16 +1,14 @@
 """What a saved program holds, checked before a program is made of it: never a language model, an address or a key."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError, from_json
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from program.common.errors import InputError
 
-__all__ = ("FORMAT", "ProgramFile", "check_state")
-
-FORMAT = 1
+__all__ = ("ProgramFile", "check_state")
 
 
 class _Part(BaseModel):
@@ -18,21 +16,10 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-def _is_read_here(number: int) -> int:
-    if number != FORMAT:
-        raise PydanticCustomError("format", "is another version's, this one reads {known}", {"known": FORMAT})
-    return number
-
-
-def _is_absent(model: object) -> None:
-    if model is not None:
-        raise PydanticCustomError("lm", "names a language model, which settings and environment alone may do")
-
-
 class ProgramFile(_Part):
     """The content of `program.json`."""
 
-    format: Annotated[int, AfterValidator(_is_read_here)]
+    format: Literal[1] = 1
     schema_sha256: str
     program_sha256: str
     engine: str | None = Field(default=None, pattern=r"^perceptual/expert@\w{1,20}$")
@@ -67,7 +54,8 @@ class _PredictorState(_Part):
     train: list[JsonValue]
     demos: list[dict[str, JsonValue]]
     signature: _SignatureState
-    lm: Annotated[Any, AfterValidator(_is_absent)] = None
+    lm: None = None
+    """Settings and environment alone name language models."""
 
 
 _PREDICTORS = TypeAdapter(dict[str, _PredictorState])

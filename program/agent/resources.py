@@ -12,7 +12,8 @@ from program.common.errors import ModelError
 from program.common.redaction import keys_among
 from program.common.settings import Settings
 from program.fusion import ScoreFusion
-from program.lms.build import EMBEDDED, build_lm, role_model
+from program.lms.build import build_lm, role_model
+from program.lms.dspy_private import EMBEDDED
 from program.lms.reference_engine import share_refused_features
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner

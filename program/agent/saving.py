@@ -15,20 +15,21 @@ from typing import Any
 import dspy
 
 from program.agent.loop import AgenticIQA
-from program.agent.program_file import FORMAT, ProgramFile
+from program.agent.program_file import ProgramFile
 from program.common.errors import ImageError, InputError
 from program.common.settings import Settings, load_settings
+from program.expert.store import REVISION
 from program.fusion.fitted import FIELDS, FittedFusion
 from program.images.store import HOST, IMAGES, parse_url
-from program.lms.build import is_embedded
-from program.lms.dspy_private import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER
-from program.lms.values import with_references
+from program.lms.call import with_references
+from program.lms.dspy_private import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER, EMBEDDED, is_embedded
 from program.tracking.models import SCHEME, fetch
 
 __all__ = ("check_folder", "load", "program_from", "program_sha256", "save", "schema_sha256")
 
 logger = logging.getLogger(__name__)
 
+_EXPERT = f"{EMBEDDED}@{REVISION}"
 _REFERENCE = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _SHOWN = re.compile(
     re.escape(CUSTOM_TYPE_START_IDENTIFIER + r"[{\"type\": \"image_url\", \"image_url\": {\"url\": \"")
@@ -54,7 +55,7 @@ def save(
     check_folder(folder)
     state = _state(program)
     document = {
-        "format": FORMAT,
+        "format": 1,
         "schema_sha256": schema_sha256(program),
         "program_sha256": program_sha256(program),
         **({"engine": engine} if (engine := _engine(program)) else {}),
@@ -144,9 +145,9 @@ def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
     faults = []
     if _digest([file.state, file.fusion]) != file.program_sha256:
         faults.append("was altered since it was saved; compile again, or load it as it is with --force (force=True)")
-    if foreign := file.engine is not None and file.engine != _engine_here():
+    if foreign := file.engine is not None and file.engine != _EXPERT:
         faults.append(
-            f"was taught with {file.engine!r}, and this version holds {_engine_here()!r}; compile again, "
+            f"was taught with {file.engine!r}, and this version holds {_EXPERT!r}; compile again, "
             "or take its demos and instructions without a fitted fusion with --force (force=True)"
         )
     for fault in faults:
@@ -154,12 +155,6 @@ def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
             raise InputError(f"{name}: {fault}")
         logger.warning("%s: %s", name, fault.partition(";")[0])
     return foreign
-
-
-def _engine_here() -> str:
-    from program.expert.engine import MODEL
-
-    return MODEL
 
 
 def _engine(program: AgenticIQA) -> str | None:

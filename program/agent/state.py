@@ -2,9 +2,9 @@
 
 import logging
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from program.agent.query import QueryType
 from program.images.store import Box
@@ -17,7 +17,6 @@ __all__ = (
     "ExecutorOutput",
     "Finding",
     "ReplanEntry",
-    "Status",
     "SummarizerOutput",
     "ToolLog",
 )
@@ -79,6 +78,11 @@ class ExecutorOutput(Record):
         """Whether no stage gave anything to rest an answer on."""
         return not self.distortion_analysis and not self.quality_scores
 
+    @property
+    def replaceable_tools(self) -> list[str]:
+        """The tools that failed and have a stand-in: without them the same plan is another question."""
+        return list(dict.fromkeys(log.tool for log in self.tool_logs if log.error and log.alternative))
+
 
 class SummarizerOutput(Record):
     """The Summarizer's answer. `final_answer` is a float on 1..5 for scoring, a letter or text otherwise."""
@@ -105,7 +109,7 @@ class SummarizerOutput(Record):
     )
 
     final_answer: str | float
-    quality_reasoning: str = Field(min_length=1)
+    quality_reasoning: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     need_replan: bool = False
     replan_reason: str | None = None
     unresolved_gap: str | None = None
@@ -149,11 +153,6 @@ class SummarizerOutput(Record):
         if not (math.isfinite(value) and 1 <= value <= 5):
             raise ValueError(f"final_answer {value!r}: a score must lie in [1, 5]")
         return float(value)
-
-    @field_validator("quality_reasoning", mode="before")
-    @classmethod
-    def _trimmed_reasoning(cls, value: Any) -> Any:
-        return value.strip() if isinstance(value, str) else value
 
     @model_validator(mode="before")
     @classmethod

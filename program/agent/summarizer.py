@@ -1,7 +1,7 @@
 """The Summarizer: evidence and image become a score, an option or an explanation."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import dspy
@@ -24,14 +24,14 @@ from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, S
 from program.common.questions import is_chinese, normalise_choice, options_told
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.fitted import FittedFusion
-from program.fusion.logprobs import level_masses, tokens_of
-from program.fusion.note import fusion_note
+from program.fusion.levels import level_masses, tokens_of
+from program.fusion.scores import fusion_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import RUNGS, Answer, ask, sharing_calls
 from program.lms.metering import stage
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
 
-__all__ = ("PARSING_FAILED", "UNDETERMINED", "Summarizer")
+__all__ = ("Summarizer",)
 
 logger = logging.getLogger(__name__)
 
@@ -113,44 +113,39 @@ class Summarizer(dspy.Module):
         return self._output(fields, state, reading, evidence, is_iqa=is_iqa)
 
     def _rate(self, inputs: Mapping[str, Any], evidence: ExecutorOutput) -> dict[str, Any]:
-        chinese = is_chinese(str(inputs["query"]))
-        scores = tool_scores(evidence.quality_scores)
-        precisions = tool_precisions(evidence)
-        asked = {**inputs, "tool_mean": self.fusion.tool_mean(scores, precisions) if scores else None}
-        with sharing_calls():
-            answer = self._level_belief(asked)
-        probabilities, reasoning, source = answer.value or (None, "", None)
-        rung = answer.rung
-        if probabilities is None:
-            level = level_in_text(answer.raw)
-            if level is not None:
-                probabilities = self.fusion.extract_vlm_probabilities(str(level), mode="classification")
-                source = "classification"
-                rung, reasoning = "text", f"The model's answer, read as text, names level {level} of 5."
-        if probabilities is None and not scores:
-            return _failed(answer)
-        degraded = probabilities is None
-        if degraded:
-            rung, reasoning = "tools alone", "The model gave no level probabilities; the tools' scores stand alone."
-            logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
-        fusion = self.fusion
-        score = fusion.fuse_scores(scores, probabilities, precisions)
+        fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
+        scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
         mean = fusion.tool_mean(scores, precisions) if scores else None
+        with sharing_calls():
+            answer = self._level_belief({**inputs, "tool_mean": mean})
+        rung, status = answer.rung, "ok"
+        probabilities, reasoning, source = answer.value or (None, "", None)
+        if probabilities is None and (level := level_in_text(answer.raw)) is not None:
+            probabilities = fusion.extract_vlm_probabilities(str(level), mode="classification")
+            rung, source = "text", "classification"
+            reasoning = f"The model's answer, read as text, names level {level} of 5."
+        if probabilities is None:
+            if not scores:
+                return _failed(answer)
+            rung, status = "tools alone", "degraded"
+            reasoning = "The model gave no level probabilities; the tools' scores stand alone."
+            logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
+        score = fusion.fuse_scores(scores, probabilities, precisions)
         weights = fusion.compute_perceptual_weights(scores, precisions)
         logger.info("fusion: tool mean %s, alpha %s, p %s, q %.4f", mean, weights, probabilities, score)
-        found = findings_note(evidence, reasoning, chinese=chinese)
-        made = fusion_note(fusion, score, scores, probabilities, precisions, chinese=chinese)
+        findings = findings_note(evidence, reasoning, chinese=chinese)
+        made_of = fusion_note(fusion, score, scores, probabilities, precisions, chinese=chinese)
         return {
             "final_answer": score,
             "quality_score": score,
-            "quality_reasoning": " ".join(filter(None, (reasoning, found, made))),
+            "quality_reasoning": " ".join(filter(None, (reasoning, findings, made_of))),
             "level_probabilities": probabilities,
             "level_probabilities_from": source,
             "tool_mean": mean,
             "perceptual_weights": weights,
             "score_interval": fusion.interval(score, scores, probabilities, precisions),
-            "status": "degraded" if degraded else "ok",
-            "error": _last(answer) if degraded else None,
+            "status": status,
+            "error": None if status == "ok" else _last_error(answer),
             "rung": rung,
         }
 
@@ -199,8 +194,8 @@ class Summarizer(dspy.Module):
 
     def _verbalized(self, inputs: Mapping[str, Any]) -> Answer[_Belief]:
         def read(p: dspy.Prediction) -> _Belief:
-            found = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
-            return _Belief(found, _reasoning(p), "probabilities")
+            masses = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
+            return _Belief(masses, _reasoning(p), "probabilities")
 
         return ask(self.score, inputs, lm=self.resources.lm("summarizer"), example=_SCORED, check=read)
 
@@ -216,35 +211,40 @@ class Summarizer(dspy.Module):
                     logger.warning("%s; the letter alone counts", error)
             return _Belief(smoothed, _reasoning(p), "classification")
 
-        return ask(
-            self.classify, inputs, lm=self.resources.lm("summarizer"), example=_CLASSIFIED, check=read,
-            config={"logprobs": True, "top_logprobs": TOP_LOGPROBS} if from_tokens else None,
-        )  # fmt: skip
+        config = {"logprobs": True, "top_logprobs": TOP_LOGPROBS} if from_tokens else None
+        lm = self.resources.lm("summarizer")
+        return ask(self.classify, inputs, lm=lm, example=_CLASSIFIED, check=read, config=config)
 
     def _choose(self, inputs: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
-        def chosen(prediction: dspy.Prediction) -> tuple[str, str]:
-            letter = normalise_choice(str(prediction.final_answer), options)
+        def letter_in(text: str) -> str:
+            letter = normalise_choice(text, options)
             if letter is None:
-                raise ValueError(f"answer {str(prediction.final_answer)[:80]!r} is none of the options")
-            return letter, _reasoning(prediction)
+                raise ValueError(f"answer {text[:80]!r} is none of the options")
+            return letter
 
-        answer = ask(
-            self.answer,
-            {**inputs, "options": options_told(options)},
-            lm=self.resources.lm("summarizer"),
-            check=chosen,
-            example=_ANSWERED,
-        )
-        return _worded(answer)
+        return self._worded(self.answer, {**inputs, "options": options_told(options)}, _ANSWERED, letter_in)
 
     def _explain(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        def worded(prediction: dspy.Prediction) -> tuple[str, str]:
-            text = str(prediction.final_answer or "").strip()
-            if not text:
+        def stripped(text: str) -> str:
+            if not text.strip():
                 raise ValueError("the answer is empty")
-            return text, _reasoning(prediction)
+            return text.strip()
 
-        return _worded(ask(self.explain, inputs, lm=self.resources.lm("summarizer"), check=worded, example=_EXPLAINED))
+        return self._worded(self.explain, inputs, _EXPLAINED, stripped)
+
+    def _worded(
+        self, predictor: dspy.Predict, inputs: Mapping[str, Any], example: Mapping[str, Any], read: Callable[[str], str]
+    ) -> dict[str, Any]:
+        """Ask for an answer in words; `read` turns its text into what counts, or raises ValueError."""
+
+        def check(p: dspy.Prediction) -> tuple[str, str]:
+            return read(str(p.final_answer or "")), _reasoning(p)
+
+        answer = ask(predictor, inputs, lm=self.resources.lm("summarizer"), check=check, example=example)
+        if answer.value is None:
+            return _failed(answer)
+        text, reasoning = answer.value
+        return {"final_answer": text, "quality_reasoning": reasoning, "status": "ok", "rung": answer.rung}
 
     def _output(
         self,
@@ -255,13 +255,15 @@ class Summarizer(dspy.Module):
         *,
         is_iqa: bool,
     ) -> SummarizerOutput:
-        notes = []
+        notes, gap = [], ""
         if fields["status"] != "failed":
             if is_iqa and evidence.is_empty:
                 notes.append(NO_EVIDENCE)
             if is_iqa and (conflict := contradiction(evidence)):
                 notes.append(f"{conflict}.")
             notes += [f"{note}." for note in evidence.notes]
+            if is_iqa and state.plan is not None:
+                _, gap = should_replan(evidence, state.plan.query_scope, state.plan)
         if fields["status"] == "ok" and evidence.failed_steps:
             # Another answer than with this evidence: it must not pass for a whole one.
             fields = {**fields, "status": "degraded", "error": lacking(evidence)}
@@ -269,7 +271,11 @@ class Summarizer(dspy.Module):
         score = rating = fields.get("quality_score")
         if score is None and is_iqa and scores:
             score = self.fusion.fuse_scores(scores, None, tool_precisions(evidence))
-        replan, gap = self._replan(state, evidence, failed=fields["status"] == "failed", is_iqa=is_iqa)
+        replan = bool(gap) and state.iteration_count < state.max_replan_iterations
+        if replan:
+            logger.info("need_replan=true, iteration %d: %s", state.iteration_count, gap)
+        elif gap:
+            logger.warning("max iterations reached (%d); not replanning for: %s", state.iteration_count, gap)
         return SummarizerOutput(
             **{
                 **fields,
@@ -279,25 +285,11 @@ class Summarizer(dspy.Module):
                 "used_evidence": used_evidence(evidence),
                 "need_replan": replan,
                 "replan_reason": gap if replan else None,
-                "unresolved_gap": None if replan else gap,
+                "unresolved_gap": None if replan else gap or None,
                 "query_type": reading.type,
                 "query_rule": reading.rule,
             }
         )
-
-    def _replan(
-        self, state: AssessmentState, evidence: ExecutorOutput, *, failed: bool, is_iqa: bool
-    ) -> tuple[bool, str | None]:
-        """Return whether to ask the Planner again, and the gap in the evidence if there is one."""
-        if failed or not is_iqa or state.plan is None:
-            return False, None
-        wanted, reason = should_replan(evidence, state.plan.query_scope, state.plan)
-        if wanted and state.iteration_count >= state.max_replan_iterations:
-            logger.warning("max iterations reached (%d); not replanning for: %s", state.iteration_count, reason)
-            return False, reason
-        if wanted:
-            logger.info("need_replan=true, iteration %d: %s", state.iteration_count, reason)
-        return wanted, reason or None
 
 
 def _crops(image: ImageRef, evidence: ExecutorOutput) -> dict[str, ImageRef] | None:
@@ -312,21 +304,15 @@ def _reasoning(prediction: dspy.Prediction) -> str:
     return text
 
 
-def _worded(answer: Answer[tuple[str, str]]) -> dict[str, Any]:
-    if answer.value is None:
-        return _failed(answer)
-    return {"final_answer": answer.value[0], "quality_reasoning": answer.value[1], "status": "ok", "rung": answer.rung}
-
-
 def _failed(answer: Answer[Any]) -> dict[str, Any]:
     logger.error("all calls failed (%s). Full output: %s", "; ".join(answer.errors), answer.raw)
     return {
         "final_answer": UNDETERMINED,
         "quality_reasoning": PARSING_FAILED,
         "status": "failed",
-        "error": _last(answer),
+        "error": _last_error(answer),
     }
 
 
-def _last(answer: Answer[Any]) -> str:
+def _last_error(answer: Answer[Any]) -> str:
     return answer.errors[-1] if answer.errors else PARSING_FAILED

@@ -11,9 +11,8 @@ from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import program_from
 from program.batch.comparing import compare
 from program.batch.inputs import gather
-from program.batch.journal import is_begun
 from program.batch.rows import FORMATS
-from program.batch.running import Question, judge, judge_into
+from program.batch.running import Question, is_begun, judge, judge_into
 from program.batch.showing import comparison_text, show, show_summary, summary
 from program.common.cli import EXIT_PROBLEMS
 from program.common.errors import InputError
@@ -60,9 +59,8 @@ def _query(arguments: argparse.Namespace) -> str:
 
 
 def _one(arguments: argparse.Namespace, settings: Settings) -> int:
-    limit = settings.images.max_pixels
-    image = IMAGES.add(Path(arguments.image[0]), max_pixels=limit)
-    reference = _reference_of(arguments, limit)
+    image = _opened(arguments.image[0], settings)
+    reference = _reference_of(arguments, settings)
     program = program_from(arguments, settings)
     result = program(image=image, reference=reference, query=_query(arguments), options=arguments.option)
     if arguments.json:
@@ -74,15 +72,18 @@ def _one(arguments: argparse.Namespace, settings: Settings) -> int:
     return EXIT_PROBLEMS if result.status == "failed" or arguments.min_score is not None else 0
 
 
-def _reference_of(arguments: argparse.Namespace, limit: int) -> ImageRef | None:
+def _opened(name: str | Path, settings: Settings) -> ImageRef:
+    return IMAGES.add(Path(name), max_pixels=settings.images.max_pixels)
+
+
+def _reference_of(arguments: argparse.Namespace, settings: Settings) -> ImageRef | None:
+    """Return the reference of one image; of a folder, the file of the image's name."""
     if not arguments.reference:
         return None
-    if not os.path.isdir(arguments.reference):
-        return IMAGES.add(Path(arguments.reference), max_pixels=limit)
-    (item,) = gather(arguments.image, reference=Path(arguments.reference))
+    (item,) = gather(arguments.image[:1], reference=Path(arguments.reference))
     if item.reference is None:
-        raise InputError(item.error or f"image {item.id!r}: no reference found")
-    return IMAGES.add(item.reference, max_pixels=limit)
+        raise InputError(str(item.error))
+    return _opened(item.reference, settings)
 
 
 def _many(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -111,9 +112,8 @@ def _compare(arguments: argparse.Namespace, settings: Settings) -> int:
         raise InputError(f"--compare: needs two images; {len(arguments.image)} given")
     if arguments.query or arguments.option or arguments.out or arguments.min_score is not None:
         raise InputError("--compare: compares two scores; leave --query, --option, --out and --min-score out")
-    limit = settings.images.max_pixels
-    first, second = (IMAGES.add(Path(name), max_pixels=limit) for name in arguments.image)
-    reference = IMAGES.add(Path(arguments.reference), max_pixels=limit) if arguments.reference else None
+    first, second = (_opened(name, settings) for name in arguments.image)
+    reference = _opened(arguments.reference, settings) if arguments.reference else None
     result = compare(program_from(arguments, settings), first, second, reference)
     text = result.model_dump_json(indent=2) + "\n" if arguments.json else comparison_text(result, arguments.image)
     sys.stdout.write(text)

@@ -1,8 +1,9 @@
 """Judging many images: in threads, with progress; an unreadable image becomes a row with its error, never lost."""
 
+import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,15 @@ import dspy
 
 from program.agent.loop import DEFAULT_QUERY, AgenticIQA
 from program.batch.inputs import Item
-from program.batch.journal import Journal
 from program.batch.rows import BatchRow, row_of, write_rows
 from program.common.errors import ImageError, InputError
+from program.common.linelog import ResumeLog
 from program.common.pool import completed
 from program.common.progress import progress as progress_bar
 from program.images.store import IMAGES
-from program.lms.budget import BudgetSpent
+from program.lms.limits import BudgetSpent
 
-__all__ = ("Question", "judge", "judge_into")
+__all__ = ("Question", "is_begun", "judge", "judge_into")
 
 logger = logging.getLogger(__name__)
 
@@ -44,20 +45,40 @@ def judge_into(
     workers: int = 2,
     progress: bool = True,
 ) -> list[BatchRow]:
-    """Judge the items and write the table; a run that was killed goes on with what its journal holds.
+    """Judge the items and write the table; a run that was killed goes on with what the log beside the table holds.
 
-    Rows with an error are tried again. Raises InputError where the table cannot be written.
+    The log has a row and its image's stamp on each line. Rows with an error are tried again. Raises InputError where
+    the table cannot be written.
     """
     # Here, as it brings scikit-image with it: one image alone needs neither.
     from program.evaluation.evaluating import context_of
 
     context = {**context_of(program), "query": question.query, "options": list(question.options or ())}
     context.pop("settings", None)
-    with Journal(out, context) as journal:
-        rows = judge(program, items, question, workers=workers, progress=progress, journal=journal)
+    with ResumeLog(_log_of(out), {"journal": "batch", "context": context}, mend="give another --out") as log:
+        done = {row.id: (stamp, row) for stamp, row in log.read(_entry)}
+
+        def keep(item: Item, row: BatchRow) -> None:
+            log.append(json.dumps({"stamp": _stamp(item), "row": row.model_dump()}, ensure_ascii=False))
+
+        rows = judge(program, items, question, workers=workers, progress=progress, done=done, keep=keep)
         write_rows(out, rows)
-        journal.finish()
+        log.remove()
     return rows
+
+
+def is_begun(out: Path) -> bool:
+    """Tell whether a run into this output was stopped before its end, so that the same command goes on."""
+    return _log_of(out).exists()
+
+
+def _log_of(out: Path) -> Path:
+    return out.with_name(f"{out.name}.partial")
+
+
+def _entry(line: bytes) -> tuple[list[int], BatchRow]:
+    entry = json.loads(line)
+    return list(entry["stamp"]), BatchRow.model_validate(entry["row"])
 
 
 def judge(
@@ -67,17 +88,17 @@ def judge(
     *,
     workers: int = 2,
     progress: bool = True,
-    journal: Journal | None = None,
+    done: Mapping[str, tuple[list[int], BatchRow]] | None = None,
+    keep: Callable[[Item, BatchRow], None] = lambda *_: None,
 ) -> list[BatchRow]:
-    """Return a row for every item, in their order."""
-    rows: dict[str, BatchRow] = {}
-    open_items = []
-    for item in items:
-        stamp, row = journal.done.get(item.id, (None, None)) if journal else (None, None)
-        if row is not None and row.status != "error" and stamp == _stamp(item):
-            rows[item.id] = row
-        else:
-            open_items.append(item)
+    """Return a row for every item, in their order.
+
+    `done` is what an earlier run finished, by item id: the image's stamp and the row. `keep` gets every new row.
+    """
+    done = done or {}
+    finished = [item for item in items if item.id in done and done[item.id][0] == _stamp(item)]
+    rows = {item.id: done[item.id][1] for item in finished if done[item.id][1].status != "error"}
+    open_items = [item for item in items if item.id not in rows]
     if rows and progress:
         sys.stderr.write(f"going on: {len(rows)} of {len(items)} were judged before\n")
     faults = 0
@@ -97,8 +118,7 @@ def judge(
     with progress_bar("judging", len(items), shown=progress, done=len(rows)) as advance:
         for item, row in completed(work, open_items, workers=workers):
             rows[item.id] = row
-            if journal:
-                journal.add(_stamp(item), row)
+            keep(item, row)
             advance()
     return [rows[item.id] for item in items]
 

@@ -7,11 +7,11 @@ import logging
 import os
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from program.common.files import locked, remove_database
+from program.common.files import remove_database
 
 __all__ = ("PlainCache", "can_keep", "use_lm_cache")
 
@@ -22,9 +22,8 @@ _FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError)
 """What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot be read."""
 _ANSWERS_IN_MEMORY = 10_000
 """DSPy would keep a million, some KB each; those put out are still on disk."""
-_LAYOUT = 1
-"""Raise it with the table below: files of another layout are made anew."""
-_TABLE = "CREATE TABLE entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL)"
+_TABLE = "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL)"
+"""Name it anew with other columns."""
 _SIZE = (
     "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
 )
@@ -44,10 +43,9 @@ class PlainCache:
         self._limit = size_limit_mb * 2**20
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if not _is_laid_out(self._file):
-                _lay_out(self._file)
-        except _FAULTS as error:
-            self._mend(self._file, error, usable=False)
+        except OSError as error:
+            self._file = None
+            _tell(folder, error)
 
     def get(self, key: str) -> Any:
         """Return what is stored under a key, or None."""
@@ -86,49 +84,26 @@ class PlainCache:
         if self._file is None:
             return otherwise
         try:
-            with _connected(self._file) as database:
+            with contextlib.closing(sqlite3.connect(self._file, _PATIENCE_S, isolation_level=None)) as database:
+                # Not waiting for the disk is much faster. A kill loses nothing by it; a power cut may damage the file.
+                database.execute("PRAGMA synchronous = OFF")
+                database.execute(_TABLE)
                 return work(database)
         except _FAULTS as error:
             self._mend(self._file, error)
             return otherwise
 
-    def _mend(self, file: Path, error: Exception, *, usable: bool = True) -> None:
-        """Begin a damaged file anew; say anything else, and wait no second time for a locked one."""
+    def _mend(self, file: Path, error: Exception) -> None:
+        """Remove a damaged file; say anything else, and wait no second time for a locked one."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the bits above are detail
-        try:
-            if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
-                _lay_out(file, anew=True)
+        if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+            with contextlib.suppress(OSError):
+                remove_database(file)
                 logger.warning("cache %r: was damaged (%s); begun anew", str(file.parent), error)
                 return
-        except _FAULTS as fault:
-            error, usable = fault, False
-        if not usable or code == sqlite3.SQLITE_BUSY:
+        if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
             self._file = None
         _tell(file.parent, error)
-
-
-@contextlib.contextmanager
-def _connected(file: Path) -> Iterator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(file, _PATIENCE_S, isolation_level=None)) as database:
-        # Not waiting for the disk is much faster. A kill loses nothing by it; a power cut may damage the file.
-        database.execute("PRAGMA synchronous = OFF")
-        yield database
-
-
-def _is_laid_out(file: Path) -> bool:
-    if not file.is_file():
-        return False
-    with _connected(file) as database:
-        return bool(database.execute("PRAGMA user_version").fetchone()[0] == _LAYOUT)
-
-
-def _lay_out(file: Path, *, anew: bool = False) -> None:
-    with locked(file.with_name(f"{file.name}.lock")):
-        if not anew and _is_laid_out(file):  # by another process meanwhile
-            return
-        remove_database(file)
-        with _connected(file) as database:
-            database.executescript(f"BEGIN; {_TABLE}; PRAGMA user_version = {_LAYOUT}; COMMIT")
 
 
 def use_lm_cache(folder: Path) -> None:

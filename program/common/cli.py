@@ -1,6 +1,7 @@
 """What every command shares: one-line errors, exit codes, kinds of numbers, common flags."""
 
 import argparse
+import contextlib
 import gc
 import math
 import os
@@ -8,7 +9,7 @@ import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from program.common.settings import Settings
@@ -17,6 +18,8 @@ __all__ = (
     "EXIT_PROBLEMS", "EXIT_UNUSABLE", "Parser", "add_budget_flags", "add_program_flags", "add_settings_flags", "number",
     "run_command", "settings_from", "whole_number",
 )  # fmt: skip
+
+N = TypeVar("N", int, float)
 
 EXIT_PROBLEMS = 1
 """The command ran, and some inputs failed or a check found faults."""
@@ -44,30 +47,24 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {' '.join(named.split())}\n")
 
 
-def whole_number(least: int = 0, most: int | None = None) -> Callable[[str], int]:
+def whole_number(least: int = 0, most: float = math.inf) -> Callable[[str], int]:
     """Return what reads a whole number from `least` to `most` for an option."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
-            limits = f"from {least}" + ("" if most is None else f" to {most}")
-            raise argparse.ArgumentTypeError(f"{text!r}: give a whole number {limits}")
-        return int(text)
-
-    return read
+    return _number(int, "a whole number", least, most)
 
 
 def number(least: float, most: float = math.inf) -> Callable[[str], float]:
     """Return what reads a finite number from `least` to `most` for an option."""
+    return _number(float, "a number", least, most)
 
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most or math.isinf(value):
-            limits = f"from {least:g}" + (f" to {most:g}" if math.isfinite(most) else "")
-            raise argparse.ArgumentTypeError(f"{text!r}: give a number {limits}")
-        return value
+
+def _number(kind: Callable[[str], N], noun: str, least: float, most: float) -> Callable[[str], N]:
+    def read(text: str) -> N:
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+            if least <= value <= most and value < math.inf:
+                return value
+        limits = f"from {least:g}" + (f" to {most:g}" if math.isfinite(most) else "")
+        raise argparse.ArgumentTypeError(f"{text!r}: give {noun} {limits}")
 
     return read
 
@@ -152,18 +149,18 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
 
     level = {0: logging.ERROR, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    for name in ("program", "optimizers", "data"):
-        logging.getLogger(name).setLevel(level)
+    levels = dict.fromkeys(("program", "optimizers", "data"), level)
     # What costs a run, time or comparability is always said: a broken store, a cache that cannot be used, a program
     # that is loaded by force.
     always = ("program.tracking", "optimizers.command", "program.common.cache", "program.evaluation.evaluating")
-    for name in (*always, "program.agent.saving"):
-        logging.getLogger(name).setLevel(min(level, logging.WARNING))
-    # Every repeat to a server that is down; what comes of them is told by who asked.
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR if level > logging.DEBUG else level)
-    for name in ("dspy.evaluate", "dspy.teleprompt"):
+    levels |= dict.fromkeys((*always, "program.agent.saving"), min(level, logging.WARNING))
+    if level > logging.DEBUG:
+        # Every repeat to a server that is down; what comes of them is told by who asked.
+        levels["urllib3.connectionpool"] = logging.ERROR
         # A line for every candidate, between the progress bars.
-        logging.getLogger(name).setLevel(logging.WARNING if level > logging.DEBUG else level)
+        levels |= dict.fromkeys(("dspy.evaluate", "dspy.teleprompt"), logging.WARNING)
+    for name, value in levels.items():
+        logging.getLogger(name).setLevel(value)
     if arguments.seed is not None:
         overrides["seed"] = arguments.seed
     if arguments.no_cache:

@@ -123,20 +123,17 @@ class ResumeLog(LineLog):
             for number, line in enumerate(self.lines(), 1):
                 if number == 1:
                     self._check(line)
-                else:
-                    entries.append(self._entry(parse, line, number))
+                    continue
+                try:
+                    entries.append(parse(line))
+                except (ValueError, KeyError, TypeError) as error:
+                    raise InputError(f"{self._name}, line {number}: damaged; {_AFRESH}, or {self._mend}") from error
             if not number:
                 self._begin()
         except BaseException:
             self.close()
             raise
         return entries
-
-    def _entry(self, parse: Callable[[bytes], T], line: bytes, number: int) -> T:
-        try:
-            return parse(line)
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{self._name}, line {number}: damaged; {_AFRESH}, or {self._mend}") from error
 
     def _begin(self) -> None:
         start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()

@@ -32,23 +32,12 @@ def progress(
         yield lambda steps=1, facts="": None
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = console or Console(stderr=True)
     if console.is_terminal:
-        columns = (
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"), TimeElapsedColumn(), TimeRemainingColumn(),
-        )  # fmt: skip
-        with Progress(*columns, console=console) as bar:
+        more = (MofNCompleteColumn(), TextColumn("{task.fields[facts]}"), TimeElapsedColumn())
+        with Progress(*Progress.get_default_columns(), *more, console=console) as bar:
             task = bar.add_task(label, total=total, completed=done, facts="")
 
             def advance(steps: int = 1, facts: str = "") -> None:

@@ -5,15 +5,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 __all__ = (
-    "asks_for_score",
-    "is_chinese",
-    "letter_options",
-    "listed_options",
-    "normalise_choice",
-    "options_shown",
-    "options_told",
-    "parse_options",
-)
+    "asks_for_score", "is_chinese", "letter_options", "listed_options", "normalise_choice", "options_shown",
+    "options_told", "parse_options",
+)  # fmt: skip
 
 _MARKER = re.compile(
     r"(?:(?<=^)|(?<=[\s,;:?!，；：？。！（(\[]))[(（]?([A-Ha-h])(?:[)）]|[.．、:：](?!\w\.))\s*", re.MULTILINE

@@ -9,23 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from program.evaluation.evaluating import evaluate as evaluate
     from program.evaluation.figures import compare as compare
-    from program.evaluation.intervals import Figure as Figure
-    from program.evaluation.metric_table import METRICS as METRICS
-    from program.evaluation.metric_table import Metric as Metric
-    from program.evaluation.record import Dataset as Dataset
-    from program.evaluation.record import EvaluationRecord as EvaluationRecord
-    from program.evaluation.report.page import write_report as write_report
-    from program.evaluation.rows import Row as Row
+    from program.evaluation.publishing import write_report as write_report
 
-_HOMES = {
-    "METRICS": "metric_table", "Dataset": "record", "EvaluationRecord": "record", "Figure": "intervals",
-    "Metric": "metric_table", "Row": "rows", "compare": "figures", "evaluate": "evaluating",
-    "write_report": "report.page",
-}  # fmt: skip
+_HOMES = {"compare": "figures", "evaluate": "evaluating", "write_report": "publishing"}
 
-__all__ = (
-    "METRICS", "Dataset", "EvaluationRecord", "Figure", "Metric", "Row", "compare", "evaluate", "write_report",
-)  # fmt: skip
+__all__ = ("compare", "evaluate", "write_report")
 
 
 def __getattr__(name: str) -> object:

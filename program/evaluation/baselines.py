@@ -10,13 +10,12 @@ from program.agent.loop import AgenticIQA
 from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.evaluation.figures import compare, figure_of
-from program.evaluation.record import Baseline, EvaluationRecord
-from program.evaluation.rows import Cost, Row
+from program.evaluation.record import Baseline, Cost, EvaluationRecord, Row
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES
 from program.lms.metering import metered
 
-__all__ = ("ALL_TOOLS", "MODEL_ONLY", "BaselineAnswers", "with_baselines")
+__all__ = ("BaselineAnswers", "with_baselines")
 
 MODEL_ONLY = "model only"
 ALL_TOOLS = "all tools"
@@ -74,9 +73,8 @@ class BaselineAnswers:
             answer = self._program.summarizer(state=blind, image=image, reference=reference)
         except Exception:  # the sample border again: a baseline's failure is counted, not raised
             return None
-        if answer.status == "failed":
-            return None
-        return answer.final_answer if isinstance(answer.final_answer, str) else round(answer.final_answer, 6)
+        text = answer.final_answer
+        return None if answer.status == "failed" else text if isinstance(text, str) else round(text, 6)
 
 
 def _all_tools(scores: Sequence[float], precisions: Sequence[float | None]) -> dict[str, float]:
@@ -84,8 +82,7 @@ def _all_tools(scores: Sequence[float], precisions: Sequence[float | None]) -> d
     answers = {ALL_TOOLS: round(math.fsum(scores) / len(scores), 6)}
     known = [precision for precision in precisions if precision is not None]
     if len(known) == len(scores):
-        fusion = ScoreFusion(tool_weights="reliability")
-        answers[ALL_RELIABLE] = round(fusion.tool_mean(scores, known), 6)
+        answers[ALL_RELIABLE] = round(ScoreFusion(tool_weights="reliability").tool_mean(scores, known), 6)
     return answers
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import dspy
 from pydantic import JsonValue
 
+from data.catalogue import GENERATED, resolve_dataset
 from data.manifest import Sample, manifest_sha256, read_manifest
-from data.quickstart import DATASETS, resolve_dataset
 from data.splits import check_leaks
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
@@ -30,7 +30,7 @@ from program.tools.calibration import PAPER
 from program.tools.readiness import file_sha256, library_label, parameter_path
 from program.tools.runner import ReadingCounts
 
-__all__ = ("SPLITS", "ManifestSplit", "checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
+__all__ = ("checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def samples_of(
             f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; "
             'give "mos", or "options" with an "answer"'
         )
-    name = str(data) if str(data) in DATASETS else "/".join(manifest.resolve().parts[-2:])
+    name = str(data) if str(data) in GENERATED else "/".join(manifest.resolve().parts[-2:])
     return ManifestSplit(manifest, split, size, name)
 
 

@@ -2,25 +2,36 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from pydantic import JsonValue
 
 from program.common.errors import InputError
-from program.evaluation.environment import environment
 from program.evaluation.intervals import Figure, interval, paired_difference
 from program.evaluation.metric_table import METRICS, headline
 from program.evaluation.metrics import Values, equal_mass_bins, outliers
-from program.evaluation.record import Bin, Dataset, Details, EvaluationRecord, Part
-from program.evaluation.rows import Row
-from program.evaluation.tally import tally
+from program.evaluation.record import (
+    Bin,
+    Cost,
+    Counts,
+    Dataset,
+    Details,
+    EvaluationRecord,
+    Part,
+    Row,
+    Task,
+    environment,
+)
 
 __all__ = ("compare", "details_of", "nearest_level", "summarize")
 
 _MAX_PARTS = 60
 """A field with more values than this names samples, not kinds of them."""
+
+_STAGES = ("executor", "planner", "summarizer")
 
 _Inputs = tuple[Sequence[Row], Values, Values]
 
@@ -38,7 +49,7 @@ def summarize(
     figures = {name: figure for name in names if (figure := figure_of(name, rows, seed=seed)).asked}
     return EvaluationRecord(
         dataset=dataset or Dataset(), seed=seed, wall_seconds=wall_seconds, context=dict(context or {}),
-        environment=environment(), rows=tuple(rows), **tally(rows), **figures,
+        environment=environment(), rows=tuple(rows), **_tally(rows), **figures,
     )  # fmt: skip
 
 
@@ -47,7 +58,7 @@ def figure_of(name: str, rows: Sequence[Row], *, seed: int = 0) -> Figure:
     metric = METRICS[name]
     labelled = [row for row in rows if row.task == metric.task and row.truth is not None]
     # Sorted, so that the order of the data changes no interval.
-    used, truth, predicted = _INPUTS[metric.needs](sorted((r for r in labelled if r.counts), key=_id))
+    used, truth, predicted = _INPUTS[metric.needs](_in_order(labelled))
     return interval(name, truth, predicted, [row.group for row in used], seed=seed).of(len(labelled))
 
 
@@ -81,7 +92,7 @@ def details_of(rows: Sequence[Row], *, seed: int = 0) -> Details:
     names = [name for name, metric in METRICS.items() if not metric.headline]
     fields: dict[str, Any] = {name: f for name in names if (f := figure_of(name, rows, seed=seed)).n}
     fields |= {part: _parts(part, rows, seed) for part in _PARTS}
-    used = sorted((row for row in rows if row.counts), key=_id)
+    used = _in_order(rows)
     fields["calibration_bins"] = _calibration_bins(used, seed)
     choices = [row for row in used if row.task == "mcq"]
     fields["confusion"] = _confusion(choices)
@@ -99,8 +110,8 @@ def nearest_level(score: float) -> int:
     return min(5, max(1, math.floor(score + 0.5)))
 
 
-def _id(row: Row) -> str:
-    return row.id
+def _in_order(rows: Iterable[Row]) -> list[Row]:
+    return sorted((row for row in rows if row.counts), key=attrgetter("id"))
 
 
 def _predictions(rows: Sequence[Row]) -> _Inputs:
@@ -172,3 +183,67 @@ def _confusion(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     counts = Counter((str(row.truth), str(row.predicted)) for row in rows)
     letters = sorted({letter for pair in counts for letter in pair})
     return {t: {p: counts[t, p] for p in letters} for t in letters} if counts else {}
+
+
+def _tally(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the fields of a record that are counts and sums over its rows: samples by task, rungs, costs, pace."""
+    rungs = Counter(row.rung for row in rows if row.rung)
+    spenders = [row.spent for row in rows if row.spent is not None]
+    spent = _sums(spenders)
+    beside = _costs(row.baseline_cost for row in rows if row.baseline_cost is not None)
+    return {
+        "scoring": _counts(rows, "scoring"), "mcq": _counts(rows, "mcq"), "other": _counts(rows, "open"),
+        "groups": len({row.group for row in rows}),
+        "rungs": dict(sorted(rungs.items())),
+        "rung_shares": {rung: round(n / len(rows), 6) for rung, n in sorted(rungs.items())},
+        "pace": _pace(rows, len(spenders), spent),
+        "baseline_cost": Cost(**beside) if beside else None,
+        "spent_by_stage": _stages(spent),
+        "spent_per_sample": {name: round(total / len(spenders), 6) for name, total in spent.items()},
+        **_costs(rows),
+    }  # fmt: skip
+
+
+def _counts(rows: Iterable[Row], task: Task) -> Counts:
+    statuses = Counter(
+        "failed" if row.status == "failed" else "used" if row.counts else "unlabelled"
+        for row in rows
+        if row.task == task
+    )
+    return Counts(asked=statuses.total(), **statuses)
+
+
+def _costs(spenders: Iterable[Row | Cost]) -> dict[str, Any]:
+    """Return the sums over those that say; what nobody says is left out."""
+    return _sums({name: getattr(spender, name) for name in Cost.model_fields} for spender in spenders)
+
+
+def _sums(amounts: Iterable[Mapping[str, float | None]]) -> dict[str, Any]:
+    sums: dict[str, Any] = {}
+    for each in amounts:
+        for name, amount in each.items():
+            if amount is not None:
+                sums[name] = sums.get(name, 0) + amount
+    return sums
+
+
+def _stages(spent: dict[str, float]) -> dict[str, Cost]:
+    sums: dict[str, dict[str, Any]] = {}
+    for name, total in spent.items():
+        kind, _, stage = name.rpartition("_")
+        if kind in Cost.model_fields and stage in _STAGES:
+            sums.setdefault(stage, {})[kind] = round(total, 6) if kind == "cost_usd" else int(total)
+    return {stage: Cost(**sums[stage]) for stage in sorted(sums)}
+
+
+def _pace(rows: Sequence[Row], spenders: int, spent: dict[str, float]) -> dict[str, float]:
+    pace: dict[str, float] = {}
+    if rows:
+        middle, slow = np.percentile([row.seconds for row in rows], (50, 95))
+        pace = {"seconds_p50": round(float(middle), 6), "seconds_p95": round(float(slow), 6)}
+    if spenders:
+        replanned = sum(row.spent is not None and row.spent.get("replans", 0) > 0 for row in rows)
+        pace["replan_rate"] = round(replanned / spenders, 6)
+    if readings := spent.get("tool_readings"):
+        pace["tool_failure_rate"] = round(spent.get("tool_failures", 0.0) / readings, 6)
+    return pace

@@ -1,25 +1,141 @@
-"""What an evaluation leaves behind: one record over all rows."""
+"""What an evaluation leaves behind: a row per sample, and one record over all rows."""
 
+import hashlib
+import platform
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from program.evaluation.environment import Environment
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
-from program.evaluation.rows import Cost, Row
 
 __all__ = (
-    "SCHEMA_VERSION", "Baseline", "Bin", "Counts", "Dataset", "Details", "EvaluationRecord", "Figures", "Part",
-    "Readings",
+    "SCHEMA_VERSION", "WORST", "Baseline", "Bin", "Cost", "Counts", "Dataset", "Details", "Environment",
+    "EvaluationRecord", "Notes", "Part", "Readings", "Row", "Task", "environment", "installed_version",
 )  # fmt: skip
 
 SCHEMA_VERSION: Literal[2] = 2
 
+WORST = 12
+"""So many of a task's worst misses keep the program's reasons, and stand on the page."""
+
+Task = Literal["scoring", "mcq", "open"]
+
+_PACKAGES = ("agentic-iqa", "dspy", "pyiqa", "torch", "numpy", "scipy", "scikit-image", "pillow", "mlflow", "pydantic")
+_NO_FIELDS: set[str] = set()
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Cost(_Frozen):
+    """What was spent on language models; None where nobody counted."""
+
+    lm_calls: int | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
+
+
+class Notes(_Frozen):
+    """Why the program answered as it did; kept for the worst misses only."""
+
+    reasoning: str = ""
+    evidence: dict[str, JsonValue] | None = None
+    """The findings and tool readings it used."""
+
+
+class Row(_Frozen):
+    """One sample: what was true, what the program said, and what it cost. Holds no image and no prompt."""
+
+    id: str
+    group: str
+    """The content (photograph) it shows; samples of one group are not independent."""
+    task: Task
+    distortion: str | None = None
+    question_type: str | None = None
+    choices: int | None = None
+    """Options to choose from (mcq)."""
+    truth: float | str | None = None
+    """Human score on 1..5 (scoring), option letter (mcq), None (open)."""
+    mos_std: float | None = None
+    """Standard deviation of the opinions behind the truth, on the 1..5 scale."""
+    predicted: float | str | None = None
+    """Score on 1..5, option letter or text as the program gave it; None where it failed."""
+    level: str | None = None
+    """Letter A..E of the predicted score."""
+    level_probabilities: dict[int, float] | None = None
+    tool_mean: float | None = None
+    """Plain mean of the tool scores the program used (q-bar), on 1..5."""
+    tool_mean_reliable: float | None = None
+    """The same weighted by what each tool's calibration says of it."""
+    expected_level: float | None = None
+    """Mean of the level probabilities."""
+    fusion_printed: float | None = None
+    """Tool mean and level probabilities fused by the formula as printed, clipped to 1..5."""
+    fusion_normalised: float | None = None
+    """The same by the normalised formula."""
+    fusion_reliable: float | None = None
+    """The normalised formula with the tools weighted by reliability, its width too."""
+    baselines: dict[str, float | str] | None = None
+    """What each baseline answered, by its name; one that failed is absent."""
+    baseline_cost: Cost | None = None
+    status: Literal["ok", "degraded", "failed"]
+    """"failed" samples are counted and enter no figure."""
+    rung: str | None = None
+    """What the answer was read from, where the program says so."""
+    seconds: float = 0.0
+    lm_calls: int | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
+    spent: dict[str, float] | None = None
+    """Input and output tokens, cache hits, tool readings, replans, and seconds by stage ("seconds_planner")."""
+    error: str | None = None
+    """One line, for a failed or degraded sample."""
+    notes: Notes | None = None
+
+    def model_post_init(self, context: Any) -> None:
+        """Forget which fields were given, which nobody asks: that would be half of a row's 4.8 KB."""
+        object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
+
+    @property
+    def miss(self) -> float | None:
+        """How far the answer is from the truth; None for a right one. Wrong letters differ by chance alone."""
+        if not self.counts or self.predicted is None:
+            return None
+        if self.task == "scoring":
+            return abs(float(self.predicted) - float(self.truth or 0.0))
+        if self.task == "mcq" and self.predicted != self.truth:
+            return int.from_bytes(hashlib.blake2b(self.id.encode(), digest_size=4).digest(), "big") / 2**32
+        return None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the row enters the figures: it has a truth and did not fail."""
+        return self.status != "failed" and self.truth is not None
+
+    def line(self) -> str:
+        """Return the row as one line of JSON, without what is at its default."""
+        return self.model_dump_json(exclude_defaults=True)
+
+
+class Environment(_Frozen):
+    """The software a result came from; no host, user or path."""
+
+    python: str
+    platform: str
+    versions: dict[str, str]
+    """Installed packages that can change a result; absent ones are left out."""
+    git_commit: str | None = None
+    """None outside a checkout."""
+    git_dirty: bool | None = None
+    """Whether tracked files differed from the commit."""
 
 
 class Figures(BaseModel):
@@ -176,3 +292,35 @@ class EvaluationRecord(Figures):
         """Return the record as JSON-ready values, without the rows but with why samples failed."""
         failures = [{"id": name, "error": error} for name, error in self.failures()]
         return {**self.model_dump(mode="json", exclude={"rows"}), "failures": failures}
+
+
+def environment() -> Environment:
+    """Return the current environment; asks git, about 5 ms. Never fails."""
+    commit, dirty = _git()
+    versions = {name: version for name in _PACKAGES if (version := installed_version(name))}
+    machine = f"{sys.platform}-{platform.machine()}"
+    return Environment(
+        python=platform.python_version(), platform=machine, versions=versions, git_commit=commit, git_dirty=dirty
+    )
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package, without importing it; None where there is none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git() -> tuple[str | None, bool | None]:
+    root, git = Path(__file__).resolve().parents[2], shutil.which("git")
+    # An installed copy inside somebody else's checkout must not report their commit.
+    if git is None or not (root / ".git").exists():
+        return None, None
+    try:
+        command = [git, "-C", str(root), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+        status = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+    (commit,) = [line.removeprefix("# branch.oid ") for line in status if line.startswith("# branch.oid ")]
+    return commit, any(not line.startswith("#") for line in status)

@@ -1,33 +1,45 @@
 """Run a program over samples in parallel: every sample ends as a row, failed ones too."""
 
 import hashlib
+import heapq
 import logging
+import math
+import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 
 from data.manifest import Sample
+from program.agent.evidence import tool_precisions, tool_scores, used_evidence
 from program.agent.query import DEFAULT_QUERY
 from program.common.errors import InputError
+from program.common.linelog import ResumeLog
 from program.common.pool import completed
 from program.common.progress import progress as progress_bar
-from program.evaluation.answers import answer_fields, one_line
-from program.evaluation.checkpoint import Checkpoint, open_checkpoint
+from program.common.redaction import redact
 from program.evaluation.figures import summarize
-from program.evaluation.misses import Misses
-from program.evaluation.progress import RunningFacts
-from program.evaluation.record import Dataset, EvaluationRecord
-from program.evaluation.rows import Cost, Row
+from program.evaluation.record import SCHEMA_VERSION, WORST, Cost, Dataset, EvaluationRecord, Row
+from program.fusion import ScoreFusion
 from program.images.store import IMAGES
-from program.lms.budget import BudgetSpent
+from program.lms.limits import BudgetSpent
 
-__all__ = ("OtherAnswers", "run_sample", "run_samples")
+__all__ = ("Misses", "OtherAnswers", "expected_level", "run_sample", "run_samples")
 
 logger = logging.getLogger(__name__)
 
+_MEND = "name another file with --checkpoint, or another cache folder (AGENTICIQA_CACHE_DIR)"
+
+_BELIEF: TypeAdapter[dict[int, float] | None] = TypeAdapter(dict[int, float] | None)
+_MAX_TEXT, _MAX_REASONING = 300, 1200
+_SPENT = (
+    "lm_calls", "lm_cache_hits", "input_tokens", "output_tokens", "tool_readings", "tool_cache_hits", "tool_failures",
+    "replans",
+)  # fmt: skip
 
 OtherAnswers: TypeAlias = Callable[[Sample, Any], tuple[dict[str, float | str], Cost]]
 """Takes a sample and the program's Assessment (None where it failed), returns other answers by name; never raises."""
@@ -65,24 +77,26 @@ def run_samples(
     dataset, context = dataset or Dataset(), dict(context or {})
     started = time.perf_counter()
     rows: dict[int, Row] = {}
-    misses, facts = Misses(), RunningFacts()
+    misses, failed = Misses(), 0
     total = len(samples) if isinstance(samples, Sized) else None
 
-    def finish(place: int, row: Row, *, fresh: bool) -> None:
+    def finish(place: int, row: Row) -> None:
+        nonlocal failed
         rows[place] = misses.trimmed(row)
-        if fresh:
-            saved.append(rows[place])
-        advance(facts=facts.add(rows[place], fresh=fresh))
+        failed += row.status == "failed"
+        advance(facts=f"{failed} failed" if failed else "")
 
+    header = {"checkpoint": "evaluation", "schema_version": SCHEMA_VERSION, **dataset.model_dump(mode="json")}
     with (
-        open_checkpoint(checkpoint, dataset, context, resume=resume) as saved,
+        _checkpoint(checkpoint, {**header, "context": context}, resume=resume) as (saved, save),
         progress_bar(label, total, shown=progress) as advance,
     ):
-        unfinished = _unfinished(samples, saved, lambda place, row: finish(place, row, fresh=False))
+        unfinished = _unfinished(samples, saved, finish)
         try:
             work = completed(lambda todo: run_sample(program, todo[1], others), unfinished, workers=workers)
             for (place, _), row in work:
-                finish(place, row, fresh=True)
+                finish(place, row)
+                save(rows[place])
         except BudgetSpent as error:
             hint = f"; {len(rows)} samples are finished and kept, resume to go on" if checkpoint else ""
             raise BudgetSpent(f"{error}{hint}") from error
@@ -114,33 +128,31 @@ def _answered(program: Callable[..., Any], sample: Sample) -> tuple[Row, Any]:
             options=sample.options,
             regions=sample.regions,
         )
-        fields = answer_fields(program, sample.task, assessment)
+        fields = _answer_fields(program, sample.task, assessment)
         return Row.model_validate({**failed.model_dump(), **fields}), assessment
     except BudgetSpent:
         raise
     except Exception as error:  # the sample border: one bad sample must not end the run
         logger.debug("sample %s failed", sample.id, exc_info=True)
-        return failed.model_copy(update={"error": one_line(f"{type(error).__name__}: {error}")}), None
+        return failed.model_copy(update={"error": _one_line(f"{type(error).__name__}: {error}")}), None
 
 
 def _failed_row(sample: Sample) -> Row:
     kind = (getattr(sample, "metadata", None) or {}).get("question_type")
+    std, (low, high) = getattr(sample, "mos_std", None), getattr(sample, "mos_range", (1.0, 5.0))
+    shown = hashlib.sha256(str(sample.reference or sample.image).encode()).hexdigest()[:12]
     return Row(
         id=sample.id,
-        group=_group(sample),
+        # Several samples of one photograph are not independent, whether or not the manifest names a group.
+        group=sample.group or f"image-{shown}",
         task=sample.task,
         distortion=sample.distortion,
         question_type=str(kind)[:80] if kind is not None and sample.task == "mcq" else None,
         choices=len(sample.options) if sample.options else None,
         truth=_truth(sample),
-        mos_std=_spread(sample),
+        mos_std=round(4 * std / (high - low), 6) if std is not None and sample.task == "scoring" else None,
         status="failed",
     )
-
-
-def _spread(sample: Sample) -> float | None:
-    std, scale = getattr(sample, "mos_std", None), getattr(sample, "mos_range", (1.0, 5.0))
-    return round(4 * std / (scale[1] - scale[0]), 6) if std is not None and sample.task == "scoring" else None
 
 
 def _truth(sample: Sample) -> float | str | None:
@@ -149,13 +161,148 @@ def _truth(sample: Sample) -> float | str | None:
     return sample.quality if sample.task == "scoring" else None
 
 
-def _group(sample: Sample) -> str:
-    # Several samples of one photograph are not independent, whether or not the manifest names a group.
-    return sample.group or "image-" + hashlib.sha256(str(sample.reference or sample.image).encode()).hexdigest()[:12]
+def _answer_fields(program: Callable[..., Any], task: str, assessment: Any) -> dict[str, Any]:
+    """Return the fields of a row that come from the assessment; raises for one that is no assessment."""
+    usage = _usage(getattr(assessment, "usage", None))
+    notes: dict[str, Any] = {"reasoning": str(getattr(assessment, "quality_reasoning", "") or "")[:_MAX_REASONING]}
+    evidence = getattr(getattr(assessment, "state", None), "executor_evidence", None)
+    if evidence is not None:
+        notes["evidence"] = getattr(assessment, "used_evidence", None) or used_evidence(evidence)
+    status, error = assessment.status, getattr(assessment, "error", None)
+    if status == "failed":
+        return {"status": status, "error": _one_line(error or "the program gave no reason"), **usage}
+    answer: Any = assessment.final_answer
+    if task == "scoring":
+        score = assessment.quality_score if assessment.quality_score is not None else answer
+        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            return {"status": "failed", "error": _one_line(f"answered {score!r} where a score was asked"), **usage}
+        answer = float(score)
+    else:
+        answer = str(answer).strip()[:_MAX_TEXT]
+    probabilities = _BELIEF.validate_python(getattr(assessment, "level_probabilities", None))
+    return {
+        "predicted": answer.upper() if task == "mcq" else answer,
+        "level": getattr(assessment, "level", None),
+        "level_probabilities": {c: _rounded(p) for c, p in probabilities.items()} if probabilities else None,
+        **_beliefs(program, evidence, probabilities),
+        "status": status,
+        "rung": getattr(assessment, "rung", None),
+        "error": _one_line(error) if error else None,
+        "notes": notes,
+        **usage,
+    }
+
+
+def expected_level(probabilities: Mapping[int, float] | None) -> float | None:
+    """Return the mean of a belief over the levels, or None without one.
+
+    >>> expected_level({3: 0.5, 4: 0.5})
+    3.5
+    """
+    return math.fsum(c * p for c, p in probabilities.items()) if probabilities else None
+
+
+def _one_line(text: str) -> str:
+    """Return a message on one line, short, without base64 and keys."""
+    shortened = re.sub(r"[A-Za-z0-9+/=_-]{120,}", "...", " ".join(redact(str(text)).split()))
+    return shortened if len(shortened) <= _MAX_TEXT else shortened[: _MAX_TEXT - 3] + "..."
+
+
+def _beliefs(program: Any, evidence: Any, probabilities: Mapping[int, float] | None) -> dict[str, float | None]:
+    """Return the two beliefs a score is fused from, and what each formula makes of them with the settings' eta.
+
+    Plain mean of the tools: the printed and the normalised formula. Tools by reliability: the normalised one. A fitted
+    fusion plays no part: the formulas are compared alike whatever was compiled.
+    """
+    scores = tool_scores(evidence.quality_scores) if evidence is not None else []
+    if not scores and not probabilities:
+        return {}
+    mean = math.fsum(scores) / len(scores) if scores else None
+    eta = float(getattr(getattr(getattr(program, "resources", None), "fusion", None), "eta", 1.0))
+    beliefs = {"tool_mean": _rounded(mean), "expected_level": _rounded(expected_level(probabilities))}
+    if mean is not None and probabilities:
+        fusion = ScoreFusion(eta)
+        beliefs["fusion_normalised"] = _rounded(fusion.fuse_scores([mean], probabilities))
+        # Written out: ScoreFusion would warn of nearly every sample that the printed formula leaves the scale.
+        weights = fusion.compute_perceptual_weights([mean])
+        printed = math.fsum(weights[c] * probabilities.get(c, 0.0) * c for c in weights)
+        beliefs["fusion_printed"] = _rounded(min(5.0, max(1.0, printed)))
+    precisions = tool_precisions(evidence)
+    if scores and precisions is not None:
+        reliable = ScoreFusion(eta, tool_weights="reliability")
+        beliefs["tool_mean_reliable"] = _rounded(reliable.tool_mean(scores, precisions))
+        if probabilities:
+            beliefs["fusion_reliable"] = _rounded(reliable.fuse_scores(scores, probabilities, precisions))
+    return beliefs
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _usage(usage: Any) -> dict[str, Any]:
+    if usage is None:
+        return {}
+    counts = usage if isinstance(usage, Mapping) else usage.model_dump()
+    tokens = [counts[key] for key in ("input_tokens", "output_tokens") if counts.get(key) is not None]
+    total = sum(tokens) if tokens else counts.get("tokens")
+    spent = {name: float(counts[name]) for name in _SPENT if counts.get(name) is not None}
+    spent |= {f"seconds_{name}": round(float(s), 6) for name, s in (counts.get("seconds") or {}).items()}
+    for name, costs in (counts.get("stages") or {}).items():
+        sums = {"lm_calls": costs.get("lm_calls"), "cost_usd": costs.get("cost_usd")}
+        sums["tokens"] = costs.get("input_tokens", 0) + costs.get("output_tokens", 0)
+        spent |= {f"{key}_{name}": float(amount) for key, amount in sums.items() if amount is not None}
+    return {
+        "lm_calls": counts.get("lm_calls"),
+        "tokens": total,
+        "cost_usd": counts.get("cost_usd"),
+        "spent": spent or None,
+    }
+
+
+class Misses:
+    """Tells, row by row, whether it is among the worst so far; of n rows in random order about 12 ln n are."""
+
+    def __init__(self) -> None:
+        self._heaps: dict[str, list[tuple[float, str]]] = {}
+
+    def trimmed(self, row: Row) -> Row:
+        """Return the row, without its notes unless it is among the worst of its task so far."""
+        size, heap = row.miss, self._heaps.setdefault(row.task, [])
+        if size is not None and len(heap) < WORST:
+            heapq.heappush(heap, (size, row.id))
+            return row
+        if size is not None and heapq.heappushpop(heap, (size, row.id)) != (size, row.id):
+            return row
+        return row.model_copy(update={"notes": None})
+
+
+@contextmanager
+def _checkpoint(
+    path: Path | None, header: Mapping[str, Any], *, resume: bool
+) -> Iterator[tuple[dict[str, Row], Callable[[Row], None]]]:
+    """Yield the rows that an earlier run finished, by id, and what writes those of this one; one run at a time.
+
+    Without `resume` an older file is kept beside the new one as `<name>.previous`, unless another run still writes it.
+    Raises InputError for a file that cannot be written, or that belongs to another run.
+    """
+    if path is None:
+        yield {}, lambda row: None
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"checkpoint {str(path)!r}: cannot be written ({error.strerror}); {_MEND}") from error
+    if not resume:
+        with ResumeLog(path, header, mend=_MEND) as log:  # moved only by who holds its lock
+            if not log.empty:
+                os.replace(path, path.with_name(f"{path.name}.previous"))
+    with ResumeLog(path, header, mend=_MEND) as log:
+        yield {row.id: row for row in log.read(Row.model_validate_json)}, lambda row: log.append(row.line())
 
 
 def _unfinished(
-    samples: Iterable[Sample], saved: Checkpoint, take: Callable[[int, Row], None]
+    samples: Iterable[Sample], saved: dict[str, Row], take: Callable[[int, Row], None]
 ) -> Iterator[tuple[int, Sample]]:
     """Yield the samples still to run with their places; finished ones are taken from the checkpoint."""
     ids: set[str] = set()
@@ -163,7 +310,7 @@ def _unfinished(
         if sample.id in ids:
             raise InputError(f"sample {sample.id!r} occurs twice; give every sample its own id")
         ids.add(sample.id)
-        row = saved.pop(sample.id)
+        row = saved.pop(sample.id, None)
         if row is None:
             yield place, sample
         elif (row.task, row.truth) != (sample.task, _truth(sample)):

@@ -20,8 +20,7 @@ from program.common.errors import ModelError
 from program.expert.answer.answers import answer_fields
 from program.expert.judge.views import Viewer
 from program.expert.store import REVISION
-from program.lms.adapter import KeptAdapter
-from program.lms.streaming import events_of
+from program.lms.dspy_private import KeptAdapter, events_of
 
 __all__ = (
     "MODEL",

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from program.fusion.scores import Belief, ScoreFusion
+from program.fusion.scores import Belief, ScoreFusion, finite
 
 __all__ = ("FIELDS", "FittedFusion")
 
@@ -36,13 +36,8 @@ class FittedFusion(ScoreFusion):
         curve: Sequence[tuple[float, float]] = (),
     ) -> None:
         self.__dict__.update(base.__dict__)
-        if eta is not None:
-            if not (math.isfinite(eta) and eta >= 0):
-                raise ValueError(f"eta {eta!r}: must be a finite number >= 0")
-            self.eta = eta
-        if not (math.isfinite(model_weight) and model_weight >= 0):
-            raise ValueError(f"model_weight {model_weight!r}: must be a finite number >= 0")
-        self.model_weight = model_weight
+        self.eta = self.eta if eta is None else finite("eta", eta)
+        self.model_weight = finite("model_weight", model_weight)
         self.curve = tuple((float(x), float(y)) for x, y in curve)
         for (x0, y0), (x1, y1) in zip(self.curve, self.curve[1:], strict=False):
             if not (x0 < x1 and y0 < y1):

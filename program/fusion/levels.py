@@ -1,15 +1,15 @@
-"""Level probabilities from what a model answered: words, letters, numbers or masses. Pure."""
+"""Level probabilities from what a model answered: words, letters, numbers, masses or token log-probabilities. Pure."""
 
 import json
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from signatures.schemas import LEVEL_WORDS
+from signatures.schemas import LEVEL_WORDS, level_of
 
-__all__ = ("LETTERS", "Mode", "level_in_text", "level_probabilities", "softmax")
+__all__ = ("LETTERS", "Mode", "level_in_text", "level_masses", "level_probabilities", "softmax", "tokens_of")
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,22 @@ _WHOLE = re.compile(
 _LEVEL_KEY = re.compile(rf"""["'](?:level[ _]?)?(?:[1-5A-E]|{_WORD})["']\s*[:：]""", re.IGNORECASE)
 """A level as the key of broken JSON says nothing of how likely it is."""
 _LED = re.compile(rf"{_LEAD}{_LINK}{_VALUE}", re.IGNORECASE)
+
+_KEY = re.compile(r"[\"'](?:quality_level|final_answer|quality|level|rating|answer)[\"']\s*:\s*[\"'*(\[]*\s*")
+_LEAD_IN = re.compile(
+    r"\b(?:answer|rating|level|quality|score|grade|option|image|it)\b[^.\n\"']{0,40}?(?:\bis\b|\bas\b|:|=)[\s\"'`*(\[{]*",
+    re.IGNORECASE,
+)
+"""Words before a level in a sentence: "The quality of the image is", "Rating:", "Answer: **"."""
+_TOKEN_VALUE = re.compile(
+    rf"(?:(?P<letter>[A-E])|(?P<number>[1-5])|(?P<word>{'|'.join(LEVEL_WORDS)}))(?!\w)", re.IGNORECASE
+)
+_ALONE = re.compile(r"[ \t]*(?:[.)\]:,\"'`*\n]|\Z)")
+_OPENING = " \n\t\"'`*([{"
+_SHORTEST_PREFIX = 2
+"""A level word may be split into several tokens; two letters tell the five words apart from most others."""
+_ROUNDING = 1e-3
+"""Servers round: a log-probability this little above zero still means certainty."""
 
 
 def level_probabilities(output: Any, mode: Mode, levels: Sequence[int]) -> dict[int, float]:
@@ -118,8 +134,9 @@ def _masses(output: Any, levels: Sequence[int]) -> dict[int, float] | None:
         for key in ("quality_probs", "probabilities"):
             if key in output:
                 return _masses(output[key].by_level() if hasattr(output[key], "by_level") else output[key], levels)
-        masses = {level: mass for key, mass in output.items() if (level := _level_of_key(key)) is not None}
-        return {level: _number(mass) for level, mass in masses.items()} or None
+        return {
+            level: _number(mass) for key, mass in output.items() if (level := level_of(str(key))) is not None
+        } or None
     if isinstance(output, list | tuple):
         if len(output) != len(levels):
             raise ValueError(f"{len(output)} level probabilities; {len(levels)} are needed")
@@ -141,15 +158,6 @@ def _normalised(masses: Mapping[int, float], levels: Sequence[int]) -> dict[int,
     return {level: masses.get(level, 0.0) / total for level in levels}
 
 
-def _level_of_key(key: Any) -> int | None:
-    text = str(key).strip().casefold().removeprefix("level").strip(" _-")
-    if text in LEVEL_WORDS:
-        return LEVEL_WORDS.index(text) + 1
-    if len(text) == 1 and text in "12345":
-        return int(text)
-    return LETTERS.index(text.upper()) + 1 if len(text) == 1 and text in "abcde" else None
-
-
 def _number(value: Any) -> float:
     if isinstance(value, bool) or value is None:
         raise ValueError(f"level probability {value!r}: not a number")
@@ -162,3 +170,101 @@ def _number(value: Any) -> float:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def level_masses(content: Sequence[Any]) -> dict[int, float]:
+    """Return the probability of each quality level 1..5 where an answer names its level; they sum to one.
+
+    `content` holds an answer's tokens in order, each with `token`, `logprob` and `top_logprobs` (its alternatives,
+    with `token` and `logprob`), as attributes or keys. The level is the value of "quality_level" in JSON, what the
+    answer begins with, or what follows a lead-in ("Rating: "): a letter (A..E = 5..1), a number or a word. Spellings
+    of one level (" C", "c") are added up and other tokens ignored: a softmax over the five levels, as Q-Align's
+    (Wu et al., 2023), over the alternatives that the server returns. A level outside them is at most as likely
+    as the least likely of them, and the levels outside share at most what is left over: it gets the smaller of both.
+    Raises ValueError where no level is found, or a log-probability on the way is not one.
+
+    >>> chosen = {"token": "C", "logprob": math.log(0.5), "top_logprobs": [{"token": "B", "logprob": math.log(0.25)}]}
+    >>> {level: round(mass, 4) for level, mass in level_masses([chosen]).items()}
+    {1: 0.0833, 2: 0.0833, 3: 0.5, 4: 0.25, 5: 0.0833}
+    """
+    text = "".join(str(_get(token, "token")) for token in content)
+    start, kind = _place(text)
+    token, begin = _token_at(content, start)
+    masses: dict[int, float] = {}
+    seen: list[float] = []
+    for word, probability in _alternatives(token):
+        seen.append(probability)
+        level = _level_of_token(word, kind, str(_get(token, "token"))[: start - begin])
+        if level is not None:
+            masses[level] = masses.get(level, 0.0) + probability
+    if not math.fsum(masses.values()) > 0:
+        raise ValueError(f"token log-probabilities: no mass on the levels ({masses})")
+    missing = [level for level in range(1, len(LEVEL_WORDS) + 1) if level not in masses]
+    left_over = max(0.0, 1.0 - math.fsum(seen))
+    masses |= dict.fromkeys(missing, min(min(filter(None, seen)), left_over / max(1, len(missing))))
+    total = math.fsum(masses.values())
+    return {level: masses[level] / total for level in sorted(masses)}
+
+
+def tokens_of(logprobs: Any) -> list[Any]:
+    """Return the tokens of a prediction's `logprobs`, whichever client they came through; [] where there are none."""
+    content = _get(logprobs, "content") if logprobs is not None else None
+    return list(content) if isinstance(content, Sequence) and not isinstance(content, str) else []
+
+
+def _place(text: str) -> tuple[int, str]:
+    """Return where the level stands in an answer and whether it is a letter, a number or a word."""
+    keys = [match.end() for match in _KEY.finditer(text)]
+    opening = len(text) - len(text.lstrip(_OPENING))
+    for start in keys or [opening, *(match.end() for match in _LEAD_IN.finditer(text))]:
+        value = _TOKEN_VALUE.match(text, start)
+        # Outside JSON a letter must stand alone: "A good photo" names no level.
+        if value and (keys or value["word"] or _ALONE.match(text, value.end())):
+            return start, str(value.lastgroup)
+    raise ValueError("token log-probabilities: the answer names no quality level")
+
+
+def _token_at(content: Sequence[Any], position: int) -> tuple[Any, int]:
+    """Return the token that holds a character, and where the token begins."""
+    end = 0
+    for token in content:
+        begin, end = end, end + len(str(_get(token, "token")))
+        if end > position:
+            return token, begin
+    raise ValueError("token log-probabilities: they end before the answer does")
+
+
+def _alternatives(token: Any) -> Iterator[tuple[str, float]]:
+    """Yield each alternative once with its probability, the chosen token first."""
+    seen: set[str] = set()
+    for entry in (token, *(_get(token, "top_logprobs") or ())):
+        word = str(_get(entry, "token"))
+        if word not in seen:
+            seen.add(word)
+            yield word, _probability(_get(entry, "logprob"))
+
+
+def _probability(logprob: Any) -> float:
+    try:
+        value = float(logprob)
+    except (TypeError, ValueError):
+        value = math.nan
+    if math.isnan(value) or value > _ROUNDING:
+        raise ValueError(f"token log-probabilities: {logprob!r} is no log-probability")
+    return math.exp(min(0.0, value))
+
+
+def _level_of_token(token: str, kind: str, before: str) -> int | None:
+    """Return the level a token names; `before` is what the chosen token holds ahead of its own."""
+    match = re.match(r"[\W_]*(\w+)(?!\w)", token.removeprefix(before))
+    word = match[1].casefold() if match else ""
+    if kind != "word":
+        accepted = "abcde" if kind == "letter" else "12345"
+        return level_of(word) if len(word) == 1 and word in accepted else None
+    if len(word) < _SHORTEST_PREFIX:
+        return None
+    return next((i for i, level in enumerate(LEVEL_WORDS, 1) if level.startswith(word)), None)
+
+
+def _get(entry: Any, name: str) -> Any:
+    return entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from program.fusion.levels import LETTERS, Mode, level_probabilities, softmax
 
-__all__ = ("Belief", "Precisions", "ScoreFusion", "ToolWeights")
+__all__ = ("Belief", "Precisions", "ScoreFusion", "ToolWeights", "finite", "fusion_note")
 
 logger = logging.getLogger(__name__)
 
@@ -15,6 +15,36 @@ ToolWeights = Literal["equal", "reliability"]
 Precisions = Sequence[float] | None
 Belief = Mapping[int, float] | None
 """Probability of each level."""
+
+
+_ENGLISH = {
+    "score": "Score {score:.2f} {source}.",
+    "fitted": "Score {score:.2f} is {before:.2f} on the fitted scale of human scores; {before:.2f} {source}.",
+    "mean": "is the mean of {tools}",
+    "weighted": "is the mean of {tools}, weighted by their reliability",
+    "level": "is {level}; no tool score was available",
+    "unweighed": "is {level}; {tools} weighed nothing",
+    "fused": "fuses tool scores of {span} with {level}",
+    "model": "the model's expected level of {:.2f}",
+    "weight": " at weight {:g}",
+    "tool": "1 tool score",
+    "tools": "{} tool scores",
+    "to": " to ",
+}
+_CHINESE = {
+    "score": "分数 {score:.2f} {source}。",
+    "fitted": "分数 {score:.2f} 是 {before:.2f} 在人类评分拟合尺度上的值；{before:.2f} {source}。",
+    "mean": "是 {tools}的平均值",
+    "weighted": "是 {tools}的平均值（按可靠性加权）",
+    "level": "是{level}；没有工具评分",
+    "unweighed": "是{level}；{tools}没有分量",
+    "fused": "融合了工具评分 {span} 与{level}",
+    "model": "模型的期望等级 {:.2f}",
+    "weight": "（权重 {:g}）",
+    "tool": "1 个工具评分",
+    "tools": "{} 个工具评分",
+    "to": " 至 ",
+}
 
 
 class ScoreFusion:
@@ -46,9 +76,7 @@ class ScoreFusion:
         normalize: bool = True,
         tool_weights: ToolWeights = "equal",
     ) -> None:
-        if not (math.isfinite(eta) and eta >= 0):
-            raise ValueError(f"eta {eta!r}: must be a finite number >= 0")
-        self.eta = eta
+        self.eta = finite("eta", eta)
         self.quality_levels = tuple(quality_levels)
         self.normalize = normalize
         self.tool_weights = tool_weights
@@ -175,6 +203,13 @@ class ScoreFusion:
         return min(high, max(low, score))
 
 
+def finite(name: str, value: float) -> float:
+    """Return a number that is finite and not below 0; ValueError for others."""
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} {value!r}: must be a finite number >= 0")
+    return value
+
+
 def _tool_mean(scores: Sequence[float], weights: Sequence[float] | None = None) -> float:
     if not all(math.isfinite(s) for s in scores):
         raise ValueError(f"tool scores {list(scores)}: not all finite")
@@ -182,3 +217,39 @@ def _tool_mean(scores: Sequence[float], weights: Sequence[float] | None = None) 
     if weights is None or total == 0:
         return math.fsum(scores) / len(scores)
     return math.fsum(w * s for w, s in zip(weights, scores, strict=True)) / total
+
+
+def fusion_note(
+    fusion: ScoreFusion,
+    score: float,
+    tool_scores: Sequence[float],
+    vlm_probabilities: Belief,
+    precisions: Precisions = None,
+    *,
+    chinese: bool = False,
+) -> str:
+    """Say what `fusion` made the score of, in English or Chinese; a tool that weighs nothing is no source.
+
+    >>> fusion_note(ScoreFusion(), 2.7, [2.6, 2.8], None)
+    'Score 2.70 is the mean of 2 tool scores.'
+    """
+    phrases = _CHINESE if chinese else _ENGLISH
+    weights = precisions if fusion.tool_weights == "reliability" else None
+    counted = [s for s, g in zip(tool_scores, weights, strict=True) if g > 0] if weights else tool_scores
+    if fusion.normalize and not fusion.eta:
+        counted = []
+    elif not fusion.normalize:
+        counted = counted or tool_scores
+    if not vlm_probabilities:
+        kind = "weighted" if weights and any(weights) else "mean"
+    else:
+        kind = "fused" if counted else "unweighed" if tool_scores else "level"
+    level = math.fsum(c * p for c, p in vlm_probabilities.items()) if vlm_probabilities else 0.0
+    source = phrases[kind].format(
+        tools=phrases["tool" if len(tool_scores) == 1 else "tools"].format(len(tool_scores)),
+        span=phrases["to"].join(f"{s:.2f}" for s in [min(counted), max(counted)][: len(counted)]) if counted else "",
+        level=phrases["model"].format(level)
+        + (phrases["weight"].format(fusion.model_weight) if fusion.model_weight != 1 else ""),
+    )
+    before = fusion.unmapped(tool_scores, vlm_probabilities, precisions) if fusion.bends else score
+    return phrases["fitted" if fusion.bends else "score"].format(score=score, before=before, source=source)

@@ -5,28 +5,27 @@
 - CMYK, and colours with an embedded ICC profile other than sRGB, are converted to sRGB; a profile that cannot be used
   is ignored. What raters saw on a screen went through the same conversion.
 - EXIF orientation is applied. Of an animation the first frame is read.
-- Large images are averaged down in blocks of whole pixels while they are read (see `reduction`).
+- Large images are averaged down in blocks of whole pixels while they are read (see `refs.reduction`).
 """
 
 import io
-import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ImageError
-from program.images.colours import as_rgb, is_transparent, srgb_conversion, white_level
+from program.images.refs import reduced_size, reduction
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
-__all__ = ("MAX_PIXELS", "READING_RULES", "DecodedImage", "decode", "reduced_size", "reduction")
+__all__ = ("MAX_PIXELS", "READING_RULES", "DecodedImage", "decode", "encode_png")
 
 READING_RULES = 3
 """Raised whenever the same bytes may give other pixels than before: part of the key of everything measured."""
@@ -58,7 +57,12 @@ _REPEATED = (
 """By how a file begins, what it has few of: Pillow takes minutes to read a small file that is made of these alone."""
 _MOST_REPEATED = 64
 
-_Area = tuple[int, int, int, int]
+_BACKGROUND = 255
+"""What transparent pixels are laid over: white."""
+_PNG_MODES = {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}
+
+_Area: TypeAlias = tuple[int, int, int, int]
+_Conversion: TypeAlias = "Callable[[PILImage], PILImage] | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +78,6 @@ class DecodedImage:
     """What was done to the image beyond plain decoding."""
 
 
-def reduction(width: int, height: int, at_most: int | None) -> int:
-    """Return the smallest whole factor f by which an image has at most `at_most` pixels (None: any number).
-
-    The reduced image is the mean of blocks of f x f pixels; blocks at the right and bottom edge may be smaller.
-
-    >>> reduction(1920, 1080, 2**21), reduction(4000, 3000, 2**21)
-    (1, 3)
-    """
-    if at_most is None:
-        return 1
-    factor = max(1, math.isqrt(width * height // at_most))
-    while math.prod(reduced_size(width, height, factor)) > at_most and factor < max(width, height):
-        factor += 1
-    return factor
-
-
-def reduced_size(width: int, height: int, factor: int) -> tuple[int, int]:
-    """Return width and height after a reduction.
-
-    >>> reduced_size(4000, 3000, 3)
-    (1334, 1000)
-    """
-    return -(-width // factor), -(-height // factor)
-
-
 def decode(
     data: bytes, name: str, *, at_most: int | None = None, area: _Area | None = None, max_pixels: int = MAX_PIXELS
 ) -> DecodedImage:
@@ -106,7 +85,7 @@ def decode(
 
     Memory: the file, 4 bytes for each of its pixels and what is returned. Time: in proportion to the file and its
     pixels. Raises ImageError naming the image when it is truncated, has more than `max_pixels`, is made to take long,
-    holds NaN or infinite pixels or is not an image.
+    holds floating-point pixels or is not an image.
     """
     from PIL import UnidentifiedImageError
 
@@ -115,8 +94,9 @@ def decode(
             raise ImageError(f"image {name!r}: holds over {_MOST_REPEATED} {parts}; save it anew without them")
     try:
         with _opened(data) as image:
-            if image.format not in _SUFFIX_OF_FORMAT:
-                raise ImageError(f"image {name!r}: format {image.format} is not read here; convert it to PNG")
+            if image.format not in _SUFFIX_OF_FORMAT or image.mode == "F":
+                kind = "floating-point pixels" if image.mode == "F" else f"format {image.format}"
+                raise ImageError(f"image {name!r}: {kind} are not read here; convert it to an 8- or 16-bit PNG")
             if image.width * image.height > max_pixels:
                 raise ImageError(
                     f"image {name!r}: {image.width}x{image.height} is over {max_pixels / 1e6:g} megapixels; "
@@ -126,7 +106,7 @@ def decode(
             # How many frames is not asked for: counting them takes minutes in a file made for it.
             several = image.format != "MPO" and getattr(image, "is_animated", False)
             image.load()
-            pixels, width, height, notes = _read(image, name, at_most, area)
+            pixels, width, height, notes = _read(image, at_most, area)
     except UnidentifiedImageError as error:
         raise ImageError(
             f"image {name!r}: not an image that can be read; give a PNG, JPEG, BMP, TIFF, WebP, GIF or PPM"
@@ -162,20 +142,20 @@ def _opened(data: bytes) -> "Iterator[PILImage]":
 
 
 def _read(
-    image: "PILImage", name: str, at_most: int | None, area: _Area | None
+    image: "PILImage", at_most: int | None, area: _Area | None
 ) -> tuple[NDArray[np.uint8], int, int, tuple[str, ...]]:
     orientation = image.getexif().get(_ORIENTATION, 1)
     turned = _UPRIGHT.get(orientation)
     width, height = (image.height, image.width) if orientation in {5, 6, 7, 8} else image.size
     notes = []
-    to_srgb = srgb_conversion(image)
+    to_srgb = _srgb_conversion(image)
     if to_srgb is not None:
         notes.append("colours converted to sRGB from the embedded profile")
-    if is_transparent(image):
+    if _is_transparent(image):
         notes.append("transparency laid over white")
     stored = (0, 0, *image.size) if area is None else _stored(area, orientation, width, height)
     factor = reduction(stored[2] - stored[0], stored[3] - stored[1], at_most)
-    pixels = _strips(image, stored, factor, partial(as_rgb, to_srgb=to_srgb, white=white_level(image, name)))
+    pixels = _strips(image, stored, factor, partial(_as_rgb, to_srgb=to_srgb))
     if turned is not None:
         pixels = np.ascontiguousarray(turned(pixels))
     return pixels, width, height, tuple(notes)
@@ -210,3 +190,87 @@ def _strips(
         first = (start - top) // factor
         pixels[first : first + len(strip)] = strip
     return pixels
+
+
+def _is_transparent(image: "PILImage") -> bool:
+    """Return whether an image has an alpha channel, or a colour that is not to be seen."""
+    return "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info
+
+
+def _as_rgb(image: "PILImage", to_srgb: _Conversion) -> NDArray[np.uint8]:
+    """Return H x W x 3 pixels; `to_srgb` is the image's `_srgb_conversion`."""
+    if image.mode.startswith("I"):
+        return _deep_grey(image)
+    if not _is_transparent(image):
+        if to_srgb is not None:
+            image = to_srgb(image if image.mode in {"RGB", "CMYK", "L"} else image.convert("RGB"))
+        return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+    rgba = image.convert("RGBA")
+    alpha = np.asarray(rgba.getchannel("A"), dtype=np.uint32)[:, :, None]
+    opaque = rgba.convert("RGB")
+    colours = np.asarray(to_srgb(opaque) if to_srgb is not None else opaque, dtype=np.uint32)
+    return ((colours * alpha + _BACKGROUND * (255 - alpha) + 127) // 255).astype(np.uint8)
+
+
+def _srgb_conversion(image: "PILImage") -> _Conversion:
+    """Return the conversion that the embedded profile asks for; None without one, for sRGB, or when it is unusable."""
+    profile = image.info.get("icc_profile")
+    if not profile or image.mode.startswith("I"):
+        return None
+    from PIL import ImageCms
+
+    try:
+        embedded = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if "srgb" in ImageCms.getProfileDescription(embedded).lower():
+            return None
+        mode = {"CMYK": "CMYK", "L": "L"}.get(image.mode, "RGB")
+        intent = ImageCms.Intent.RELATIVE_COLORIMETRIC
+        transform = ImageCms.buildTransform(embedded, ImageCms.createProfile("sRGB"), mode, "RGB", intent)
+    except (ImportError, OSError, TypeError, ValueError, ImageCms.PyCMSError):
+        return None
+
+    def convert(part: "PILImage") -> "PILImage":
+        result = ImageCms.applyTransform(part, transform)
+        if result is None:
+            raise ValueError("the embedded colour profile gave nothing")
+        return result
+
+    return convert
+
+
+def encode_png(source: object) -> bytes:
+    """Return a PIL image or an H x W x 3 uint8 array as a PNG, without loss. Raises ImageError for anything else."""
+    from PIL import Image, ImageOps
+
+    if isinstance(source, np.ndarray):
+        if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or 0 in source.shape:
+            raise ImageError(
+                f"image array: shape {source.shape}, {source.dtype}; give a non-empty H x W x 3 uint8 array"
+            )
+        source = Image.fromarray(source)
+    if not isinstance(source, Image.Image):
+        raise ImageError(
+            f"image of type {type(source).__name__}: give a path, bytes, a PIL image or an H x W x 3 uint8 array"
+        )
+    buffer = io.BytesIO()
+    try:
+        upright = ImageOps.exif_transpose(source)
+        if upright.mode == "I":
+            upright = Image.fromarray(np.clip(np.asarray(upright), 0, 65535).astype(np.uint16))
+        elif upright.mode not in {*_PNG_MODES, "F"}:  # floating-point pixels have no white: saving refuses them
+            upright = Image.fromarray(_as_rgb(upright, _srgb_conversion(upright)))
+        upright.save(buffer, "PNG")
+    except Exception as error:  # an image opened from a file is decoded only now, and a broken one may fail in any way
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise ImageError(f"image of mode {source.mode}: cannot be read ({reason}); load it whole first") from error
+    return buffer.getvalue()
+
+
+def _deep_grey(image: "PILImage") -> NDArray[np.uint8]:
+    """Read grey of 16 bits: 0..65535."""
+    values = np.asarray(image, dtype=np.float64)
+    grey = np.clip(values / 65535.0 * 255.0 + 0.5, 0, 255).astype(np.uint8)
+    clear = image.info.get("transparency")
+    if isinstance(clear, int):
+        grey[values == clear] = _BACKGROUND
+    return np.repeat(grey[:, :, None], 3, axis=2)

@@ -1,23 +1,23 @@
-"""What stands for an image everywhere but at the wire: a URL that holds the hash of its bytes. Pure."""
+"""What stands for an image everywhere but at the wire: a URL with the hash of its bytes; sizes and boxes. Pure."""
 
+import math
 import re
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from program.common.errors import ImageError
 
-__all__ = ("HOST", "ImageRef", "parse_url")
+__all__ = ("HOST", "Box", "ImageRef", "parse_url", "reduced_size", "reduction", "whole_pixels")
 
 HOST = "https://images.invalid/sha256/"
 MEDIA_TYPES = {
-    ".bmp": "image/bmp",
-    ".gif": "image/gif",
-    ".jpg": "image/jpeg",
-    ".png": "image/png",
-    ".ppm": "image/x-portable-pixmap",
-    ".tif": "image/tiff",
-    ".webp": "image/webp",
-}
+    ".bmp": "image/bmp", ".gif": "image/gif", ".jpg": "image/jpeg", ".png": "image/png",
+    ".ppm": "image/x-portable-pixmap", ".tif": "image/tiff", ".webp": "image/webp",
+}  # fmt: skip
 """Formats that are read, by the suffix used in references."""
+
+Box: TypeAlias = tuple[float, float, float, float]
+"""A region in pixels: left, top, right, bottom; right and bottom are outside the region."""
 
 _URL = re.compile(re.escape(HOST) + r"([0-9a-f]{64})(\.[a-z]+)")
 
@@ -52,3 +52,53 @@ def parse_url(url: str) -> tuple[str, str]:
     if match is None or match[2] not in MEDIA_TYPES:
         raise ImageError(f"image reference {url[:80]!r}: not of the form {HOST}<64 hex digits>.<png|jpg|...>")
     return match[1], match[2]
+
+
+def reduction(width: int, height: int, at_most: int | None) -> int:
+    """Return the smallest whole factor f by which an image has at most `at_most` pixels (None: any number).
+
+    The reduced image is the mean of blocks of f x f pixels; blocks at the right and bottom edge may be smaller.
+
+    >>> reduction(1920, 1080, 2**21), reduction(4000, 3000, 2**21)
+    (1, 3)
+    """
+    if at_most is None:
+        return 1
+    factor = max(1, math.isqrt(width * height // at_most))
+    while math.prod(reduced_size(width, height, factor)) > at_most and factor < max(width, height):
+        factor += 1
+    return factor
+
+
+def reduced_size(width: int, height: int, factor: int) -> tuple[int, int]:
+    """Return width and height after a reduction.
+
+    >>> reduced_size(4000, 3000, 3)
+    (1334, 1000)
+    """
+    return -(-width // factor), -(-height // factor)
+
+
+def whole_pixels(box: Box, width: int, height: int, *, minimum_px: int = 1) -> tuple[int, int, int, int]:
+    """Return the pixels of a box inside an image, grown around its centre to at least `minimum_px` a side.
+
+    Raises ImageError when the box does not overlap the image.
+    """
+    x0, x1 = _span(box[0], box[2], width, minimum_px)
+    y0, y1 = _span(box[1], box[3], height, minimum_px)
+    if x1 <= x0 or y1 <= y0:
+        raise ImageError(
+            f"region {tuple(box)}: lies outside the {width}x{height} image; give x0 < x1 and y0 < y1 within it"
+        )
+    return x0, y0, x1, y1
+
+
+def _span(low: float, high: float, size: int, minimum: int) -> tuple[int, int]:
+    start, stop = max(0, math.floor(min(low, size))), min(size, math.ceil(max(high, 0)))
+    if not low < high or start >= stop:
+        return 0, 0
+    missing = min(minimum, size) - (stop - start)
+    if missing > 0:
+        start = min(max(0, start - missing // 2), size - (stop - start) - missing)
+        stop = start + min(minimum, size)
+    return start, stop

@@ -7,11 +7,15 @@ only where pixels are needed (tools, the embedded backend) or at the wire.
 
 import base64
 import hashlib
-import os
 import re
+import shutil
+import tempfile
 import threading
-from contextlib import AbstractContextManager
-from dataclasses import replace
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -22,11 +26,8 @@ from numpy.typing import NDArray
 
 from program.common.errors import ImageError
 from program.common.files import plain_file
-from program.images.colours import encode_png
-from program.images.crops import Box, whole_pixels
-from program.images.decoding import MAX_PIXELS, decode, reduction
-from program.images.refs import HOST, ImageRef, parse_url
-from program.images.sources import Source, Sources
+from program.images.decoding import MAX_PIXELS, decode, encode_png
+from program.images.refs import HOST, Box, ImageRef, parse_url, reduction, whole_pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
@@ -43,11 +44,19 @@ ImageSource: TypeAlias = "str | PathLike[str] | bytes | PILImage | NDArray[np.ui
 _Area: TypeAlias = tuple[int, int, int, int]
 _PixelsKey: TypeAlias = tuple[str, int, _Area]
 """Content hash, reduction, and the area of the image."""
-_FileKey: TypeAlias = tuple[str, int, int]
-"""Path, time of the last change in ns, and bytes of a file."""
+
+_BORROWED: ContextVar[set[str] | None] = ContextVar("agentic_iqa_borrowed_images", default=None)
 
 _MOST_DECODED = 64
 """One image's tools follow each other: the pixels of more images, however small, would only fill the memory."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    ref: ImageRef
+    source: Path | bytes
+    borrowers: int | None = 0
+    """How many blocks of `borrowing` use it; None: somebody added it outside any, so it stays."""
 
 
 class ImageStore:
@@ -60,30 +69,41 @@ class ImageStore:
     def __init__(self, *, decoded_cache_mb: int = 128, held_mb: int = 256) -> None:
         decoded = decoded_cache_mb * 2**20
         self._lock = threading.Lock()
-        self._sources = Sources(held_mb, self._forget)
-        self._files: dict[_FileKey, ImageRef] = {}
-        """Files that need not be read again."""
+        self._entries: dict[str, _Entry] = {}
+        self._files: dict[tuple[str, int, int], ImageRef] = {}
+        """Files that need not be read again, by path, time of the last change in ns, and length in bytes."""
         self._pixels: LRUCache[_PixelsKey, NDArray[np.uint8]] = LRUCache(
             decoded, getsizeof=lambda pixels: max(pixels.nbytes, decoded // _MOST_DECODED)
         )
+        self._room = held_mb * 2**20
+        self._folder: Path | None = None
 
-    def borrowing(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def borrowing(self) -> Iterator[None]:
         """Forget the images that were added inside the block when it ends, except those that others still use.
 
         For a service: what was sent with a request must not stay. Images added outside any such block (a program's
         demos) stay.
         """
-        return self._sources.borrowing()
+        borrowed: set[str] = set()
+        token = _BORROWED.set(borrowed)
+        try:
+            yield
+        finally:
+            _BORROWED.reset(token)
+            with self._lock:
+                for digest in borrowed:
+                    self._release(digest)
 
     def add(self, source: ImageSource, *, max_pixels: int = MAX_PIXELS) -> ImageRef:
         """Check an image and return its reference.
 
         A path, encoded bytes or a base64 data URI (kept as they are), or a PIL image / H x W x 3 uint8 array
         (stored losslessly as PNG). Raises ImageError naming the image when it is missing,
-        empty, truncated, over `max_pixels`, not finite or not an image.
+        empty, truncated, over `max_pixels`, of floating-point pixels or not an image.
         """
         if isinstance(source, ImageRef):
-            self._sources.find(source.sha256)
+            self._entry(source.sha256)
             return source
         if isinstance(source, str) and source.startswith("data:"):
             source = _from_data_uri(source)
@@ -98,11 +118,23 @@ class ImageStore:
 
     def find(self, url: str) -> ImageRef:
         """Return the image behind a reference URL; ImageError when it was never added here."""
-        return self._sources.find(parse_url(url)[0])
+        return self._entry(parse_url(url)[0]).ref
 
     def read(self, ref: ImageRef | str) -> bytes:
         """Return the original bytes; ImageError when the file went away or changed since."""
-        return self._sources.read(ref.sha256 if isinstance(ref, ImageRef) else parse_url(ref)[0])
+        digest = ref.sha256 if isinstance(ref, ImageRef) else parse_url(ref)[0]
+        source = self._entry(digest).source
+        if isinstance(source, bytes):
+            return source
+        try:
+            data = source.read_bytes()
+        except OSError as error:
+            raise ImageError(
+                f"image {str(source)!r}: cannot be read any more ({error.strerror}); restore it"
+            ) from error
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise ImageError(f"image {str(source)!r}: changed since it was opened; start again with the new file")
+        return data
 
     def pixels(self, ref: ImageRef, *, at_most: int | None = None) -> NDArray[np.uint8]:
         """Decode to H x W x 3 uint8 sRGB, upright, transparency laid over white. Read-only; cached.
@@ -143,12 +175,12 @@ class ImageStore:
     def _add_file(self, path: Path, max_pixels: int) -> ImageRef:
         name = str(path)
         try:
+            place, facts = path.resolve(), path.stat()
+            key = (str(place), facts.st_mtime_ns, facts.st_size)
+            ref = self._files.get(key)
+            if ref is not None and self._use(ref.sha256, place, max_pixels):
+                return ref
             with open(path, "rb", opener=plain_file) as file:
-                facts, place = os.fstat(file.fileno()), path.resolve()
-                key = (str(place), facts.st_mtime_ns, facts.st_size)
-                ref = self._files.get(key)
-                if ref is not None and self._sources.use(ref.sha256, place, max_pixels):
-                    return ref
                 data = file.read()
         except IsADirectoryError as error:
             raise ImageError(f"image {name!r}: is a folder; give an image file") from error
@@ -163,25 +195,81 @@ class ImageStore:
             self._files[key] = ref
         return ref
 
-    def _check(self, data: bytes, source: Source, name: str, long_name: str, max_pixels: int) -> ImageRef:
+    def _check(self, data: bytes, source: Path | bytes, name: str, long_name: str, max_pixels: int) -> ImageRef:
         if not data:
             raise ImageError(f"image {long_name!r}: is empty (0 bytes); give a whole image file")
         digest = hashlib.sha256(data).hexdigest()
-        ref = self._sources.use(digest, source, max_pixels)
+        ref = self._use(digest, source, max_pixels)
         if ref is None:
             image = decode(data, long_name, at_most=LARGE, max_pixels=max_pixels)
             width, height = image.width, image.height
             self._remember((digest, reduction(width, height, LARGE), (0, 0, width, height)), image.pixels)
-            ref = self._sources.enter(ImageRef(digest, image.suffix, width, height, name, image.notes), source)
+            ref = self._enter(ImageRef(digest, image.suffix, width, height, name, image.notes), source)
         # Two files may hold the same bytes: each is told by its own name.
         return ref if ref.name == name else replace(ref, name=name)
 
-    def _forget(self, digest: str) -> None:
+    def _entry(self, digest: str) -> _Entry:
+        entry = self._entries.get(digest)
+        if entry is None:
+            raise ImageError(f"image sha256 {digest[:12]}...: not known here; open it with its path or bytes first")
+        return entry
+
+    def _use(self, digest: str, source: Path | bytes, max_pixels: int) -> ImageRef | None:
+        """Return an image that one more caller uses; None where it is not known or has more than `max_pixels`."""
         with self._lock:
-            for view in [key for key in self._pixels if key[0] == digest]:
-                del self._pixels[view]
-            for file in [key for key, ref in self._files.items() if ref.sha256 == digest]:
-                del self._files[file]
+            entry = self._entries.get(digest)
+            if entry is None or entry.ref.width * entry.ref.height > max_pixels:
+                return None
+            self._count(entry)
+            if isinstance(source, Path) and isinstance(entry.source, Path):
+                entry.source = source  # the folder it was seen in before may be gone by now
+            return entry.ref
+
+    def _enter(self, ref: ImageRef, source: Path | bytes) -> ImageRef:
+        """Add an image for one caller, and return it as the first to add it called it."""
+        with self._lock:
+            if ref.sha256 not in self._entries:
+                self._entries[ref.sha256] = _Entry(ref, self._place(ref.sha256, source))
+            entry = self._entries[ref.sha256]
+            self._count(entry)
+            return entry.ref
+
+    def _count(self, entry: _Entry) -> None:
+        borrowed = _BORROWED.get()
+        if borrowed is None:
+            entry.borrowers = None
+        elif entry.borrowers is not None and entry.ref.sha256 not in borrowed:
+            entry.borrowers += 1
+            borrowed.add(entry.ref.sha256)
+
+    def _place(self, digest: str, source: Path | bytes) -> Path | bytes:
+        if isinstance(source, bytes) and len(source) > self._room:
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="agentic-iqa-images-"))
+                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            path = self._folder / digest
+            path.write_bytes(source)
+            return path
+        if isinstance(source, bytes):
+            self._room -= len(source)
+        return source
+
+    def _release(self, digest: str) -> None:
+        entry = self._entries[digest]
+        if entry.borrowers is None:
+            return
+        entry.borrowers -= 1
+        if entry.borrowers:
+            return
+        del self._entries[digest]
+        if isinstance(entry.source, bytes):
+            self._room += len(entry.source)
+        elif self._folder is not None:
+            (self._folder / digest).unlink(missing_ok=True)
+        for view in [key for key in self._pixels if key[0] == digest]:
+            del self._pixels[view]
+        for file in [key for key, ref in self._files.items() if ref.sha256 == digest]:
+            del self._files[file]
 
     def _view(self, ref: ImageRef, area: _Area, at_most: int | None) -> NDArray[np.uint8]:
         left, top, right, bottom = area

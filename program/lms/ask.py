@@ -1,11 +1,14 @@
-"""Every question to a language model goes through `ask`: typed, metered, with one ladder of three calls."""
+"""Every question to a language model goes through `ask`: typed, metered, with one ladder of three calls.
+
+Text-only questions (plan, tool choice) are the same for many images: asked once, and then looked up. DSPy's cache finds
+their answers too, but after forming the prompt and before parsing the answer again, which takes milliseconds each time.
+"""
 
 import copy
 import functools
+import hashlib
 import json
 import logging
-import random
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,29 +16,47 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError, LMError, is_retryable_lm_error
+from dspy.utils.exceptions import AdapterParseError, LMError
 from pydantic import BaseModel, ValidationError
 
 from program.common.errors import InputError
 from program.common.pool import single_flight
-from program.lms.build import adapter_for, resolves_references
-from program.lms.call import CallAllowance, Question, call, encodable, is_unusable
-from program.lms.gate import gate_of, retry_after_s, wire_settings
-from program.lms.metering import book
-from program.lms.recall import keep, question_key, recall
-from program.lms.values import clean, inline, inline_demo, is_complete, with_references
-from program.lms.wire_images import limits_for
+from program.lms.call import (
+    CallAllowance,
+    Question,
+    clean,
+    encodable,
+    is_complete,
+    is_unusable,
+    one_line,
+    put,
+    with_references,
+)
+from program.lms.dspy_private import (
+    adapter_for,
+    cached,
+    is_embedded,
+    put_in_cache,
+    resolves_references,
+    traced_prediction,
+)
+from program.lms.limits import wire_settings
+from program.lms.metering import book_kept_answer
+from program.lms.wire_images import inline, inline_demo, limits_for
+from program.tracking.traces import stripped
 
 __all__ = ("RUNGS", "Answer", "ask", "sharing_calls")
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_Key = tuple[str, type[dspy.Signature], str]
 
 RUNGS = ("first call", "second call", "third call")
 """The ladder: as is; asking for JSON only; with an example. Three calls in all, never nested in another retry."""
 
-_SHOWN_CHARS = 2000
+_LOGGED_CHARS = 2000
+_SHARED: ContextVar[CallAllowance | None] = ContextVar("agentic_iqa_calls", default=None)
 
 
 @dataclass(frozen=True)
@@ -76,31 +97,27 @@ def ask(
     present = {name: clean(value) for name, value in inputs.items() if value is not None}
     signature = _without(predictor.signature, tuple(name for name in inputs if name not in present))
     demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
-    shown = (demos, present)
+    allowance = _SHARED.get() or CallAllowance(wire_settings().attempts)
+    question = Question(predictor, demos, present, model, dict(config or {}), None, allowance)
     if not resolves_references(model):
         limits = limits_for(str(model.model))
-        present = {name: inline(value, limits) for name, value in present.items()}
-        demos = [inline_demo(demo, limits) for demo in demos]
-    question = Question(
-        predictor, demos, present, model, dict(config or {}), None if present is shown[1] else shown[1],
-        _SHARED.get() or CallAllowance(wire_settings().attempts),
-    )  # fmt: skip
-    key = question_key(predictor, signature, demos, present, model, question.config)
+        question.traced_inputs = present
+        question.inputs = {name: inline(value, limits) for name, value in present.items()}
+        question.demos = [inline_demo(demo, limits) for demo in demos]
+    key = _key(question, signature)
     if key is None:
-        return _climbed(question, signature, shown, check, example)
+        return _climbed(question, signature, check, example)
     answer = _recalled(key, question, check)
     if answer is not None:
         return answer
     with single_flight(key):  # another thread may be asking the same: its answer will do
         answer = _recalled(key, question, check)
         if answer is None:
-            answer = _climbed(question, signature, shown, check, example)
+            answer = _climbed(question, signature, check, example)
             if answer.prediction is not None and answer.rung == RUNGS[0]:
-                keep(key, answer.prediction)
+                fields = {name: answer.prediction[name] for name in signature.output_fields}
+                put_in_cache(key, fields, question.lm)
         return answer
-
-
-_SHARED: ContextVar[CallAllowance | None] = ContextVar("agentic_iqa_calls", default=None)
 
 
 @contextmanager
@@ -113,86 +130,95 @@ def sharing_calls() -> Iterator[None]:
         _SHARED.reset(token)
 
 
-def _put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
-    """Call the model, again after a transport fault as long as calls are left."""
-    while True:
-        question.calls.take()
-        try:
-            return call(question, signature)
-        except LMError as error:
-            if not is_retryable_lm_error(error) or question.calls.left == 0:
-                raise
-            _wait(error, question)
+def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:
+    """Return what a text-only question is known by.
 
-
-def _wait(error: LMError, question: Question) -> None:
-    """Wait for as long as the host asks, or longer with every repeat; raise the error where that is too long."""
-    wire, hint, gate = wire_settings(), retry_after_s(error), gate_of(question.lm)
-    if hint is not None and hint > wire.longest_wait_s:
-        raise error
-    backoff = min(wire.backoff_s * 2**question.repeats, wire.longest_wait_s)
-    question.repeats += 1
-    # Spread, so that threads which failed together do not return together; it guards nothing.
-    seconds = hint if hint is not None else backoff * random.uniform(0.5, 1)
-    logger.info("%s; asking again in %.2f s", _line(str(error)), seconds)
-    if hint is not None and gate is not None:
-        gate.pause(hint)
-    time.sleep(seconds)
-
-
-def _recalled(key: Any, question: Question, check: Callable[[dspy.Prediction], T]) -> Answer[T] | None:
-    prediction = recall(key, question.predictor, question.inputs, question.lm)
-    if prediction is None:
+    None where an image is asked about, nothing is cached, or an adapter of the user's own forms the prompt.
+    """
+    lm = question.lm
+    if not (is_embedded(lm) or (lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache))):
         return None
+    if any(isinstance(value, dspy.Image) for value in question.inputs.values()):
+        return None
+    if adapter_for(lm) is dspy.settings.adapter:
+        return None
+    parts = (
+        lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs, question.demos, question.config,
+        question.predictor.config,
+    )  # fmt: skip
+    return "agentic_iqa", signature, hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
+
+
+def _recalled(key: _Key, question: Question, check: Callable[[dspy.Prediction], T]) -> Answer[T] | None:
+    """Return the answer that was kept for a question, traced like one from DSPy's cache; None without one.
+
+    None as well where somebody watches how the answer comes about: callbacks (MLflow's spans), histories, debug logs.
+    """
+    fields = None if _is_watched(question) else cached(key, question.lm)
+    if fields is None:
+        return None
+    prediction = traced_prediction(question.predictor, fields, key[1], question.inputs)
     try:
         value = check(prediction)
     except ValueError:  # another check than the one that it passed
         return None
-    book(cached=True)
+    book_kept_answer(question.lm)
     return Answer(value, RUNGS[0], _raw_text(prediction, key[1]), (), prediction)
+
+
+def _is_watched(question: Question) -> bool:
+    watchers = (dspy.settings, question.lm, question.predictor, adapter_for(question.lm))
+    return (
+        any(getattr(watcher, "callbacks", None) for watcher in watchers)
+        or dspy.settings.send_stream is not None
+        or not resolves_references(question.lm)
+        or logger.isEnabledFor(logging.DEBUG)
+    )
 
 
 def _climbed(
     question: Question,
     signature: type[dspy.Signature],
-    shown: tuple[list[Any], dict[str, Any]],
     check: Callable[[dspy.Prediction], T],
     example: Mapping[str, Any],
 ) -> Answer[T]:
     errors: list[str] = []
     raw = ""
-    for number, rung in enumerate(RUNGS):
+    hint = "\n\nReturn ONLY valid JSON."
+    longer_hint = f"{hint} An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
+    for rung, addition in zip(RUNGS, ("", hint, longer_hint), strict=True):
         if question.calls.left == 0:
             break
         # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
-        adapter = _asking_once(dspy.settings.adapter) if number == 0 else None
-        if number > 0:
-            asked = signature.with_instructions(signature.instructions + _hint(number, example))
+        adapter = None if addition else _asking_once(dspy.settings.adapter)
+        if addition:
+            wording = signature.with_instructions(signature.instructions + addition)
         elif adapter is not None and adapter_for(question.lm) is dspy.settings.adapter:
-            asked = question.predictor.signature  # with the absent inputs: `dspy.Refine` knows a predictor by it
+            wording = question.predictor.signature  # with the absent inputs: `dspy.Refine` knows a predictor by it
         else:
-            asked = signature
+            wording = signature
         try:
             with dspy.context(adapter=adapter):
-                _log_prompt(rung, asked, *shown, question.lm)
-                prediction = _put(question, asked)
-            raw = _raw_text(prediction, asked)
-            logger.debug("response (%s): %s", rung, raw[:_SHOWN_CHARS])
+                _log_prompt(rung, wording, question)
+                prediction = put(question, wording)
+            raw = _raw_text(prediction, wording)
+            logger.debug("response (%s): %s", rung, raw[:_LOGGED_CHARS])
             return Answer(check(prediction), rung, raw, tuple(errors), prediction)
         except AdapterParseError as error:
             raw = encodable(str(error.lm_response or "")).strip() or raw
-            errors.append(_line(f"not readable: {_reason(error)}"))
+            errors.append(one_line(f"not readable: {_reason(error)}"))
         except InputError:  # a spent budget, an image that was altered: no other wording mends it
             raise
         except (ValidationError, ValueError) as error:
-            errors.append(_line(str(error)))
+            errors.append(one_line(str(error)))
         except LMError as error:
             if not is_unusable(error, question.lm):
                 raise
             # Log-probabilities may be what cannot be read; the words alone will do.
             question.config = {k: v for k, v in question.config.items() if k not in {"logprobs", "top_logprobs"}}
-            errors.append(_line(str(error)))
-        logger.warning("%s: the %s gave no usable answer: %s", _name(asked), rung, errors[-1])
+            errors.append(one_line(str(error)))
+        fields = ", ".join(signature.output_fields)
+        logger.warning("question for %s: the %s gave no usable answer: %s", fields, rung, errors[-1])
     return Answer(None, None, raw, tuple(errors))
 
 
@@ -226,13 +252,6 @@ def _without(signature: type[dspy.Signature], absent: tuple[str, ...]) -> type[d
     return signature
 
 
-def _hint(number: int, example: Mapping[str, Any]) -> str:
-    hint = "\n\nReturn ONLY valid JSON."
-    if number == 1:
-        return hint
-    return f"{hint} An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
-
-
 def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> str:
     fields = {name: prediction.get(name) for name in signature.output_fields}
     return json.dumps(
@@ -240,21 +259,12 @@ def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> s
     )
 
 
-def _log_prompt(
-    rung: str, signature: type[dspy.Signature], demos: list[Any], inputs: dict[str, Any], lm: dspy.BaseLM
-) -> None:
+def _log_prompt(rung: str, signature: type[dspy.Signature], question: Question) -> None:
     if logger.isEnabledFor(logging.DEBUG):
-        messages = adapter_for(lm).format(signature, demos, inputs)
-        logger.debug("prompt (%s, %d demos): %s", rung, len(demos), json.dumps(messages, ensure_ascii=False))
-
-
-def _name(signature: type[dspy.Signature]) -> str:
-    return f"question for {', '.join(signature.output_fields)}"
+        inputs = question.traced_inputs or question.inputs
+        messages = stripped(adapter_for(question.lm).format(signature, question.demos, inputs))
+        logger.debug("prompt (%s, %d demos): %s", rung, len(question.demos), json.dumps(messages, ensure_ascii=False))
 
 
 def _reason(error: AdapterParseError) -> str:
     return (error.args[0] if error.args else "").split("\n", 1)[0] or "no JSON object with the asked fields"
-
-
-def _line(text: str) -> str:
-    return " ".join(encodable(text).split())[:300]

@@ -15,21 +15,14 @@ from dspy.utils.exceptions import LMConfigurationError
 from program.common.backends import SERVER_PROVIDERS, BackendSettings, RoleSettings
 from program.common.cache import use_lm_cache
 from program.common.errors import ModelError
-from program.lms.adapter import KeptAdapter
 from program.lms.dspy_private import LM15Engine
-from program.lms.reference_engine import AsyncReferenceEngine, ReferenceEngine, Service
-from program.lms.transport import ImageTransport
+from program.lms.reference_engine import AsyncReferenceEngine, ImageTransport, ReferenceEngine
 from program.lms.wire_images import limits_for
 
-__all__ = (
-    "EMBEDDED", "SERVER_KEY", "adapter_for", "api_key_of", "build_lm", "is_embedded", "model_name",
-    "resolves_references", "role_model",
-)  # fmt: skip
+__all__ = ("api_key_of", "build_lm", "model_name", "role_model")
 
 SERVER_KEY = "AGENTICIQA_API_KEY"
 """Environment variable with the key for a server given by `api_base` (a provider's own key never goes there)."""
-EMBEDDED = "perceptual/expert"
-_JSON = KeptAdapter()
 
 
 def model_name(backend: str) -> str:
@@ -61,12 +54,11 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     if connection is None:
         _check_provider(role.backend, name)
         return dspy.LM(name, **_allowed(name, options), **({"api_key": key} if key else {}))
-    service = Service(
-        capabilities=_with_entry(connection.capabilities, entry), limits=images, wire_model=connection.wire_model,
-        priced_as=connection.priced_as, title=role.backend, address=api_base,
+    engine = ReferenceEngine(
+        LM15Engine(connection.config), _with_entry(connection.capabilities, entry), images, connection.wire_model,
+        connection.priced_as, title=role.backend, address=api_base,
         secrets={entry.key_env or SERVER_KEY: key} if key else {},
     )  # fmt: skip
-    engine = ReferenceEngine(LM15Engine(connection.config), service)
     return dspy.LM(
         connection.lm_name, engine=engine, async_engine=AsyncReferenceEngine(engine), **_allowed(name, options)
     )
@@ -191,24 +183,4 @@ def _route(name: str) -> Any | None:
 def _declared_capabilities(name: str) -> dict[str, Any]:
     """Return what DSPy knows of a hosted model."""
     plain = dspy.LM(name)
-    return {
-        "supports_response_schema": plain.supports_response_schema,
-        "supports_function_calling": plain.supports_function_calling,
-        "supports_reasoning": plain.supports_reasoning,
-        "supported_params": frozenset(plain.supported_params),
-    }
-
-
-def resolves_references(lm: dspy.BaseLM | None) -> bool:
-    """Return whether an LM's engine swaps image references for bytes itself."""
-    return bool(getattr(getattr(lm, "engine", None), "resolves_references", False))
-
-
-def adapter_for(lm: dspy.BaseLM | None) -> dspy.Adapter:
-    """Return the adapter an LM is asked through: its engine's own, else the one in DSPy's settings, else JSON."""
-    return getattr(getattr(lm, "engine", None), "adapter", None) or dspy.settings.adapter or _JSON
-
-
-def is_embedded(lm: dspy.BaseLM | None) -> bool:
-    """Return whether an LM is the embedded expert: no network, no price."""
-    return str(getattr(lm, "model", "")).startswith(EMBEDDED)
+    return {capability: getattr(plain, capability) for capability in _SERVER_CAPABILITIES}

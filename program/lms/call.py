@@ -1,6 +1,9 @@
-"""One call of one question: asked once, its answer checked, and its requests accounted for."""
+"""One call of one question: asked once, its answer checked, and each of its requests accounted for."""
 
+import logging
+import random
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,14 +11,21 @@ from typing import Any
 
 import dspy
 from dspy.utils.callback import BaseCallback
-from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError
+from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, is_retryable_lm_error
 
 from program.common.errors import InputError
 from program.common.redaction import keys_among, scrub
-from program.lms.build import adapter_for, is_embedded
-from program.lms.model_call import ModelCall
+from program.images.store import IMAGES, ImageRef
+from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER, adapter_for, is_embedded, retry_after_s
+from program.lms.limits import gate_of, wire_settings
+from program.lms.metering import ModelCall
 
-__all__ = ("MAX_TEXT", "CallAllowance", "Question", "Unquoting", "breaks_off", "call", "encodable", "is_unusable")
+__all__ = (
+    "CallAllowance", "Question", "Unquoting", "breaks_off", "clean", "encodable", "is_complete", "is_unusable",
+    "one_line", "put", "with_references",
+)  # fmt: skip
+
+logger = logging.getLogger(__name__)
 
 MAX_TEXT = 8_000
 """Characters kept of a text field: a model that runs away must not fill records and traces."""
@@ -51,12 +61,39 @@ class Question:
     """Calls made again after a transport fault."""
 
 
-def call(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
-    """Put a question once: DSPy repeats nothing here. A service that lacks a feature is asked again without it.
+def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
+    """Call the model, again after a transport fault as long as calls are left.
 
     Raises BudgetSpent before a call that would pass the budget, ValueError for an answer without all its texts,
     AdapterParseError for one that cannot be read, and LMError when the model gave none.
     """
+    while True:
+        question.calls.take()
+        try:
+            return _call(question, signature)
+        except LMError as error:
+            if not is_retryable_lm_error(error) or question.calls.left == 0:
+                raise
+            _wait(error, question)
+
+
+def _wait(error: LMError, question: Question) -> None:
+    """Wait for as long as the host asks, or longer with every repeat; raise the error where that is too long."""
+    wire, hint = wire_settings(), retry_after_s(error)
+    if hint is not None and hint > wire.longest_wait_s:
+        raise error
+    backoff = min(wire.backoff_s * 2**question.repeats, wire.longest_wait_s)
+    question.repeats += 1
+    # Spread, so that threads which failed together do not return together; it guards nothing.
+    seconds = hint if hint is not None else backoff * random.uniform(0.5, 1)
+    logger.info("%s; asking again in %.2f s", one_line(str(error)), seconds)
+    if hint is not None:
+        gate_of(question.lm).pause(hint)
+    time.sleep(seconds)
+
+
+def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
+    """Put a question once: DSPy repeats nothing here. A service that lacks a feature is asked again without it."""
     lm = question.lm
     model_call = ModelCall(lm, question.calls.take)
     callbacks = dspy.settings.callbacks if is_embedded(lm) else [Unquoting(lm), *dspy.settings.callbacks]
@@ -132,8 +169,40 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def one_line(text: str) -> str:
+    """Return the beginning of a text on one line, for records and logs."""
+    return " ".join(encodable(text).split())[:300]
+
+
 def _shortened(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ... ({len(text) - MAX_TEXT} characters left out)"
+
+
+def clean(value: Any) -> Any:
+    """Return an input as it may be sent: references for images, text without DSPy's image marker."""
+    if isinstance(value, ImageRef):
+        return dspy.Image(value.url)
+    if isinstance(value, str):
+        # DSPy expands this marker to an image even inside plain text: a question must not be able to fetch one.
+        return value.replace(CUSTOM_TYPE_START_IDENTIFIER, "")
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(name): clean(item) for name, item in value.items()}
+    return value
+
+
+def is_complete(demo: Any, signature: type[dspy.Signature]) -> bool:
+    """Return whether a demo answers every output and shows an image wherever the question does."""
+    images = [n for n in signature.input_fields if n in {"image", "reference"}]
+    return all(demo.get(name) is not None for name in [*signature.output_fields, *images])
+
+
+def with_references(demo: Any) -> Any:
+    """Return a demo with references in place of images that are given as data URIs."""
+    urls = {name: getattr(demo.get(name), "url", demo.get(name)) for name in ("image", "reference")}
+    inlined = {name: url for name, url in urls.items() if isinstance(url, str) and url.startswith("data:")}
+    return {**demo, **{name: dspy.Image(IMAGES.add(url).url) for name, url in inlined.items()}} if inlined else demo
 
 
 class Unquoting(BaseCallback):

@@ -1,65 +1,197 @@
-"""Every private or undocumented name of DSPy that the program uses; tests/test_dspy_private.py checks each of them."""
+"""How the program meets DSPy: its adapter, and every private or undocumented name of DSPy's that it uses.
+
+tests/test_dspy_private.py checks each of those names.
+"""
 
 import copy
-from collections.abc import Hashable, Mapping
+import functools
+import json
+import re
+import threading
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
+from cachetools import LRUCache
 from dspy import lm15
 from dspy._vendor.lm15.transports import StdlibTransport
 from dspy.adapters.json_adapter import JSONAdapter
 from dspy.adapters.types.base_type import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER
 from dspy.adapters.utils import format_field_value
 from dspy.clients import costs
+from dspy.clients._http import retry_after_seconds
 from dspy.clients.engines import LM15Engine
 from dspy.clients.legacy_requests import _strict_json_schema
 from dspy.streaming.messages import sync_send_to_stream
 from dspy.teleprompt import MIPROv2
+from pydantic import BaseModel
 
 __all__ = (
-    "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "DemoSetMIPRO", "FormatAdapter", "LM15Engine",
-    "StdlibTransport", "cached", "chosen_format", "estimated_cost_usd", "format_field_value", "put_in_cache",
-    "strict_schema", "sync_send_to_stream", "traced_prediction",
+    "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "EMBEDDED", "DemoSetMIPRO", "KeptAdapter",
+    "LM15Engine", "StdlibTransport", "adapter_for", "cached", "estimated_cost_usd", "events_of", "is_embedded",
+    "put_in_cache", "resolves_references", "retry_after_s", "sync_send_to_stream", "traced_prediction",
 )  # fmt: skip
 
+EMBEDDED = "perceptual/expert"
+"""The embedded expert's name, before its revision."""
+_EXPERT_ANSWERS: LRUCache[Hashable, Any] = LRUCache(1024)
+_EXPERT_LOCK = threading.Lock()
+_PLAIN = JSONAdapter()
 
-class FormatAdapter(JSONAdapter):
-    """DSPy's JSON adapter with the choice of a response format left to subclasses."""
 
-    def response_format(self, signature: Any, *, schema: bool) -> Any:
-        """Return the format to ask for, with a schema where the model takes one; None asks for no format."""
-        return chosen_format(signature, schema=schema)
+class KeptAdapter(JSONAdapter):
+    """Answers come as JSON. Schemas and system messages are kept: DSPy makes them anew for every call."""
+
+    def format_system_message(self, signature: Any) -> str:
+        """Describe the task."""
+        return _system_message(signature)
+
+    def format_user_message_content(
+        self, signature: Any, inputs: dict[str, Any], prefix: str = "", suffix: str = "", main_request: bool = False
+    ) -> str:
+        """Show a question's inputs."""
+        texts = {
+            name: _text_of(field, inputs[name]) for name, field in signature.input_fields.items() if name in inputs
+        }
+        parts = [prefix, *(f"[[ ## {name} ## ]]\n{text}" for name, text in texts.items())]
+        if main_request:
+            parts.append(_output_requirements(signature))
+        return "\n\n".join([*parts, suffix]).strip()
 
     def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
         if "response_format" in lm.supported_params:
-            form = self.response_format(signature, schema=bool(lm.supports_response_schema))
+            form = _response_format(signature, schema=bool(lm.supports_response_schema))
             if form is not None:
                 lm_kwargs["response_format"] = form
 
 
 for _name in ("format", "parse"):
     # DSPy wraps both again in every subclass, and then callbacks (MLflow's spans) see each call twice.
-    delattr(FormatAdapter, _name)
+    delattr(KeptAdapter, _name)
+
+_JSON = KeptAdapter()
 
 
-class _Capable:
-    supported_params = frozenset({"response_format"})
-
-    def __init__(self, *, schema: bool) -> None:
-        self.supports_response_schema = schema
+@functools.lru_cache(maxsize=256)
+def _system_message(signature: type[dspy.Signature]) -> str:
+    return str(_PLAIN.format_system_message(signature))
 
 
-def chosen_format(signature: type[dspy.Signature], *, schema: bool) -> Any:
-    """Return the response format that DSPy's adapter chooses: a pydantic class, a dictionary or None."""
+@functools.lru_cache(maxsize=256)
+def _output_requirements(signature: type[dspy.Signature]) -> str:
+    return str(_PLAIN.user_message_output_requirements(signature))
+
+
+def _text_of(field: Any, value: Any) -> str:
+    """Return a value as DSPy shows it, which builds a pydantic schema for every value; most need none."""
+    if type(value) in {str, bool, int, float}:
+        return str(value)
+    if type(value) is dspy.Image:
+        return str(value.model_dump(mode="json"))
+    if type(value) is list and field.annotation is not str and all(type(item) is str for item in value):
+        return json.dumps(value, ensure_ascii=False)
+    return str(format_field_value(field, value))
+
+
+@functools.lru_cache(maxsize=256)
+def _response_format(signature: type[dspy.Signature], *, schema: bool) -> Any:
+    """Return the format that DSPy's adapter chooses, a schema as it goes on the wire; None asks for no format."""
     options: dict[str, Any] = {}
-    JSONAdapter()._prepare_response_format(_Capable(schema=schema), options, signature)
-    return options.get("response_format")
+    model = SimpleNamespace(supported_params={"response_format"}, supports_response_schema=schema)
+    _PLAIN._prepare_response_format(model, options, signature)
+    form: Any = options.get("response_format")
+    if not (isinstance(form, type) and issubclass(form, BaseModel)):
+        return form
+    wire_schema = {"name": form.__name__, "schema": _strict_json_schema(form.model_json_schema()), "strict": True}
+    return {"type": "json_schema", "json_schema": wire_schema}
 
 
-def strict_schema(model: type[Any]) -> dict[str, Any]:
-    """Return the strict JSON schema that DSPy sends for a pydantic class."""
-    schema: dict[str, Any] = _strict_json_schema(model.model_json_schema())
-    return schema
+# What an LM's engine says of itself
+
+
+def adapter_for(lm: dspy.BaseLM | None) -> dspy.Adapter:
+    """Return the adapter an LM is asked through: its engine's own, else the one in DSPy's settings, else JSON."""
+    return getattr(getattr(lm, "engine", None), "adapter", None) or dspy.settings.adapter or _JSON
+
+
+def resolves_references(lm: dspy.BaseLM | None) -> bool:
+    """Return whether an LM's engine swaps image references for bytes itself."""
+    return bool(getattr(getattr(lm, "engine", None), "resolves_references", False))
+
+
+def is_embedded(lm: dspy.BaseLM | None) -> bool:
+    """Return whether an LM is the embedded expert: no network, no price."""
+    return str(getattr(lm, "model", "")).startswith(EMBEDDED)
+
+
+# Answers
+
+
+def events_of(response: lm15.Response) -> Iterator[Any]:
+    """Return an answer's events, its text word by word: DSPy's `StreamListener` takes one long piece for a cache's."""
+    for event in lm15.response_to_events(response):
+        if event.type == "delta" and event.delta.type == "text":
+            for word in re.findall(r"\s*\S+|\s+$", event.delta.text):
+                yield replace(event, delta=replace(event.delta, text=word))
+        else:
+            yield event
+
+
+def retry_after_s(error: BaseException) -> float | None:
+    """Return the seconds a host asks to wait: as DSPy read them, else (LiteLLM) from the HTTP response behind."""
+    cause: BaseException | None = error
+    while cause is not None:
+        headers = getattr(getattr(cause, "response", None), "headers", None) or {}
+        for hint in (getattr(cause, "retry_after", None), headers.get("retry-after")):
+            seconds: float | None = retry_after_seconds(hint)
+            if seconds is not None:
+                return seconds
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def estimated_cost_usd(
+    response: lm15.Response, *, provider: str | None, model: str, request: lm15.Request | None = None
+) -> float | None:
+    """Return what an answer cost by DSPy's price list; None where it lists no price."""
+    cost, _ = costs.estimate_cost(response, provider=provider, requested_model=model, request=request)
+    return None if cost is None else float(cost)
+
+
+@contextmanager
+def _answers(lm: dspy.BaseLM) -> Iterator[MutableMapping[Hashable, Any]]:
+    """Lend the memory of an LM's answers: DSPy's, where that is on, or the expert's own, which opens no disk cache."""
+    if is_embedded(lm):
+        with _EXPERT_LOCK:
+            yield _EXPERT_ANSWERS
+    elif dspy.cache.enable_memory_cache:
+        with dspy.cache._lock:
+            yield dspy.cache.memory_cache
+    else:
+        yield {}
+
+
+def cached(key: Hashable, lm: dspy.BaseLM) -> Any:
+    """Return a copy of what is kept under a key among an LM's answers, or None."""
+    with _answers(lm) as answers:
+        value = answers.get(key)
+    return copy.deepcopy(value)
+
+
+def put_in_cache(key: Hashable, value: Any, lm: dspy.BaseLM) -> None:
+    """Keep a copy of a value among an LM's answers; it goes when DSPy's memory cache is reset."""
+    with _answers(lm) as answers:
+        answers[key] = copy.deepcopy(value)
+
+
+def traced_prediction(
+    predictor: dspy.Predict, fields: Mapping[str, Any], signature: type[dspy.Signature], inputs: Mapping[str, Any]
+) -> dspy.Prediction:
+    """Return a prediction of these fields, and trace it as if the predictor had just made it."""
+    return predictor._forward_postprocess([dict(fields)], signature, **inputs)
 
 
 class DemoSetMIPRO(MIPROv2):
@@ -71,31 +203,3 @@ class DemoSetMIPRO(MIPROv2):
 
     def _bootstrap_fewshot_examples(self, program: Any, *_: Any, **__: Any) -> dict[int, list[list[dspy.Example]]]:
         return self.demo_sets(program)
-
-
-def estimated_cost_usd(
-    response: lm15.Response, *, provider: str | None, model: str, request: lm15.Request | None = None
-) -> float | None:
-    """Return what an answer cost by DSPy's price list; None where it lists no price."""
-    cost, _ = costs.estimate_cost(response, provider=provider, requested_model=model, request=request)
-    return None if cost is None else float(cost)
-
-
-def cached(key: Hashable) -> Any:
-    """Return a copy of what DSPy's memory cache holds under a key, or None."""
-    with dspy.cache._lock:
-        value = dspy.cache.memory_cache.get(key)
-    return copy.deepcopy(value)
-
-
-def put_in_cache(key: Hashable, value: Any) -> None:
-    """Keep a copy of a value in DSPy's memory cache; it goes when that is reset."""
-    with dspy.cache._lock:
-        dspy.cache.memory_cache[key] = copy.deepcopy(value)
-
-
-def traced_prediction(
-    predictor: dspy.Predict, fields: Mapping[str, Any], signature: type[dspy.Signature], inputs: Mapping[str, Any]
-) -> dspy.Prediction:
-    """Return a prediction of these fields, and trace it as if the predictor had just made it."""
-    return predictor._forward_postprocess([dict(fields)], signature, **inputs)

@@ -1,17 +1,34 @@
-"""What an assessment's model calls cost, by stage: whoever asks a question books it here."""
+"""What an assessment's model calls cost, by stage: each request is charged, admitted, priced and booked here."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
 
 import dspy
+from dspy import lm15
 from dspy.streaming import StatusMessage, StatusMessageProvider
 
-from program.lms.dspy_private import sync_send_to_stream
+from program.lms.dspy_private import (
+    estimated_cost_usd,
+    events_of,
+    is_embedded,
+    resolves_references,
+    sync_send_to_stream,
+)
+from program.lms.limits import current_budget, gate_of
 from program.lms.usage import StageUsage, Usage, WireImage
+from program.tracking.traces import stripped
 
-__all__ = ("book", "metered", "note_change", "note_image", "stage")
+__all__ = ("FeatureRefused", "ModelCall", "book", "book_kept_answer", "metered", "note_change", "note_image", "stage")
+
+KEPT = 100
+"""Calls of the program's own models that DSPy's histories hold whole: they keep ten thousand, 30 KB each."""
+_WHOLE: deque[dict[str, Any]] = deque()
+_LEFT_OUT = "(left out: only the last calls are kept whole)"
 
 _USAGE: ContextVar[Usage | None] = ContextVar("agentic_iqa_usage", default=None)
 _STAGE: ContextVar[str | None] = ContextVar("agentic_iqa_stage", default=None)
@@ -66,16 +83,24 @@ def book(*, cached: bool, input_tokens: int = 0, output_tokens: int = 0, cost_us
     if usage is None:
         return
     name = _STAGE.get()
-    kept: list[Usage | StageUsage] = [usage]
+    entries: list[Usage | StageUsage] = [usage]
     if name is not None:
-        kept.append(usage.stages.setdefault(name, StageUsage()))
-    for entry in kept:
+        entries.append(usage.stages.setdefault(name, StageUsage()))
+    for entry in entries:
         entry.lm_calls += 1
         entry.lm_cache_hits += cached
         entry.input_tokens += input_tokens
         entry.output_tokens += output_tokens
         if cost_usd is not None:
             entry.cost_usd = (entry.cost_usd or 0.0) + cost_usd
+
+
+def book_kept_answer(lm: dspy.BaseLM) -> None:
+    """Count a question whose answer was kept. The expert's counts as a call: what it costs does not depend on order."""
+    embedded = is_embedded(lm)
+    if embedded and (budget := current_budget()) is not None:
+        budget.charge(free=True)
+    book(cached=not embedded)
 
 
 def note_image(image: WireImage) -> None:
@@ -90,3 +115,150 @@ def note_change(note: str) -> None:
     usage = _USAGE.get()
     if usage is not None and note not in usage.wire_notes:
         usage.wire_notes.append(note)
+
+
+class FeatureRefused(Exception):  # noqa: N818 - it says what happened
+    """A service lacks a feature of the request; the same request, sent again, goes without it. Holds the error."""
+
+    def __init__(self, error: lm15.LM15Error) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass
+class _Receipt:
+    """What one request came to. As created, it is that of a request that failed."""
+
+    answered: bool = False
+    from_cache: bool = False
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    """None where the price is unknown."""
+
+
+class ModelCall:
+    """The context of one call: every request is charged, admitted, made, priced and booked by itself.
+
+    It takes the place of the LM's engine, below DSPy's cache, so only requests that go out count; whatever is not
+    defined here is the engine's. Where DSPy chooses the engine (a user's own LM), that place is out of reach: the
+    whole call then counts as one request, and is refunded if the cache answered it.
+    """
+
+    def __init__(self, lm: dspy.BaseLM, take_call: Callable[[], bool] = lambda: True) -> None:
+        """Prepare a call of an LM; `take_call` takes one more call from the question's allowance."""
+        self._lm, self._take_call, self._free = lm, take_call, is_embedded(lm)
+        self._engine: Any = getattr(lm, "engine", None)
+        self._gate, self._budget = None if self._free else gate_of(lm), current_budget()
+        self._keeps_history = not dspy.settings.disable_history
+        self._whole_call: _Receipt | None = None
+        self._requests, self._answers = 0, 0
+        self.answer_text = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    @contextmanager
+    def prepared_lm(self) -> Iterator[dspy.BaseLM]:
+        """Lend a copy of the LM that repeats nothing and whose requests are accounted for here."""
+        if hasattr(self._engine, "complete"):
+            lm = self._lm.copy(num_retries=0, engine=self)
+            lm.update_history = self._note
+            try:
+                yield lm
+            finally:
+                if self._answers and not self._requests:
+                    book(cached=True)
+        else:
+            lm = self._lm.copy(num_retries=0)
+            lm.update_history = self._note
+            with self._request() as self._whole_call:
+                yield lm
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        """Answer one request: one attempt, and one more for each feature that the service refuses."""
+        attempt = getattr(self._engine, "attempt", self._engine.complete)
+        while True:
+            try:
+                with self._request() as receipt:
+                    response: lm15.Response = attempt(request)
+                    if isinstance(response, lm15.Response):  # DSPy refuses anything else
+                        receipt.answered, receipt.cost_usd = True, self._cost_usd(request, response)
+                        receipt.input_tokens = response.usage.input_tokens or 0
+                        receipt.output_tokens = response.usage.output_tokens or 0
+                    return response
+            except FeatureRefused as refusal:
+                if not self._take_call():
+                    raise refusal.error from None
+
+    def stream(self, request: lm15.Request) -> Iterator[Any]:
+        """Answer one request as events, accounted for like any other."""
+        yield from events_of(self.complete(request))
+
+    def _cost_usd(self, request: lm15.Request, response: lm15.Response) -> float | None:
+        """Return what an answer cost by DSPy's price list, which DSPy itself does not apply to engines like these."""
+        if self._free:
+            return None
+        priced_as = getattr(self._engine, "priced_as", None)
+        provider, model = priced_as or (None, request.model)
+        return estimated_cost_usd(response, provider=provider, model=model, request=request)
+
+    @contextmanager
+    def _request(self) -> Iterator[_Receipt]:
+        """Let one request out once budget and gate allow it, and settle its account however it ends."""
+        if self._budget is not None:
+            self._budget.charge(free=self._free)
+        self._requests += 1
+        receipt = _Receipt()
+        try:
+            with nullcontext() if self._gate is None else self._gate.admitted():
+                yield receipt
+        finally:
+            self._settle(receipt)
+
+    def _settle(self, receipt: _Receipt) -> None:
+        tokens = receipt.input_tokens, receipt.output_tokens
+        book(cached=receipt.from_cache, input_tokens=tokens[0], output_tokens=tokens[1], cost_usd=receipt.cost_usd)
+        if self._gate is not None and receipt.answered and not receipt.from_cache:
+            self._gate.spent(sum(tokens))
+        if self._budget is None or self._free:
+            return
+        if receipt.from_cache:
+            self._budget.refund()
+        else:
+            self._budget.settle(receipt.cost_usd if receipt.answered else 0.0, str(self._lm.model))
+
+    def _note(self, entry: dict[str, Any]) -> None:
+        """Take what DSPy would note in its histories: they may be off, and hold no images."""
+        outputs = entry.get("outputs") or []
+        self._answers += 1
+        self.answer_text = " ".join(str(o.get("text") if isinstance(o, Mapping) else o) for o in outputs)
+        if self._whole_call is not None:
+            self._read(entry, self._whole_call)
+        if self._keeps_history:
+            _remember(self._lm, entry)
+
+    def _read(self, entry: Mapping[str, Any], receipt: _Receipt) -> None:
+        """Fill in the receipt of a whole call; DSPy notes no tokens for what its cache answered."""
+        usage = entry.get("usage") or {}
+        receipt.answered = True
+        receipt.input_tokens += int(usage.get("prompt_tokens") or usage.get("input_tokens") or 0)
+        receipt.output_tokens += int(usage.get("completion_tokens") or usage.get("output_tokens") or 0)
+        receipt.from_cache = bool(self._lm.cache) and not receipt.input_tokens + receipt.output_tokens
+        if not receipt.from_cache and entry.get("cost") is not None:
+            receipt.cost_usd = (receipt.cost_usd or 0.0) + float(entry["cost"])
+
+
+def _remember(lm: dspy.BaseLM, entry: dict[str, Any]) -> None:
+    """Add a call to DSPy's histories, without the images that a user's own LM was sent inline."""
+    if resolves_references(lm):
+        _WHOLE.append(entry)
+        while len(_WHOLE) > KEPT:
+            # The histories of models and modules hold the entry itself: its place stays, without its bulk.
+            oldest = _WHOLE.popleft()
+            oldest.update(
+                messages=[{"role": "user", "content": _LEFT_OUT}], outputs=[_LEFT_OUT], response=None, kwargs={}
+            )
+    else:
+        entry = {**entry, "messages": stripped(entry.get("messages"))}
+    lm.update_history(entry)

@@ -11,7 +11,9 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
+import dspy
 import numpy as np
 import yaml
 from cachetools import LRUCache
@@ -19,11 +21,11 @@ from numpy.typing import NDArray
 
 from program.common.backends import ImageLimits
 from program.common.errors import ImageError
-from program.images.store import IMAGES, ImageRef
+from program.images.store import HOST, IMAGES, ImageRef
 from program.lms.metering import note_image
 from program.lms.usage import WireImage
 
-__all__ = ("EncodedImage", "encoded_image", "limits_for")
+__all__ = ("encoded_image", "inline", "inline_demo", "limits_for")
 
 CACHE_MB = 24
 """Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
@@ -34,6 +36,23 @@ _FORMATS = {
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MARGIN = 0.95
 """A scaled picture that is still too large is scaled again, this much below what its size calls for."""
+
+
+def inline(value: Any, limits: ImageLimits) -> Any:
+    """Return an input with the images themselves in place of references, for a model that knows none."""
+    if isinstance(value, list):
+        return [inline(item, limits) for item in value]
+    if isinstance(value, dict):
+        return {name: inline(item, limits) for name, item in value.items()}
+    url = value if isinstance(value, str) else getattr(value, "url", None)
+    if isinstance(url, str) and url.startswith(HOST):
+        return dspy.Image(encoded_image(IMAGES.find(url), limits).data_uri)
+    return value
+
+
+def inline_demo(demo: Any, limits: ImageLimits) -> dict[str, Any]:
+    """Return a demo with its images themselves."""
+    return {name: inline(value, limits) if name in {"image", "reference"} else value for name, value in demo.items()}
 
 
 @dataclass(frozen=True, slots=True)

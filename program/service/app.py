@@ -15,11 +15,10 @@ from starlette.exceptions import HTTPException
 
 from program.agent.loop import AgenticIQA
 from program.common.errors import InputError
-from program.evaluation.environment import environment
 from program.evaluation.evaluating import context_of
-from program.service.assessing import Assessor
+from program.evaluation.record import environment
+from program.service.assessing import Assessor, Metrics
 from program.service.guard import Guard, error_response
-from program.service.metrics import Metrics
 from program.service.refusals import refusal_of
 from program.service.routes import add_assessments
 from program.service.rules import Rules

@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from program.service.assessing import Metrics
 from program.service.logs import logger, shortened
-from program.service.metrics import Metrics
 from program.service.refusals import Refused
 from program.service.rules import Rules
 

@@ -10,7 +10,7 @@ from program.agent.assessment import Assessment
 from program.common.errors import InputError
 from program.common.settings import Settings
 from program.service.columns import BYTES, OUTPUTS
-from program.service.incoming import Job, job_of, row_request
+from program.service.incoming import job_of, row_request
 from program.service.refusals import Refused, refusal_of
 from program.service.sources import Sources
 
@@ -32,22 +32,19 @@ def assess_rows(program: "AgenticIQA", rows: Iterable[Mapping[str, Any]], settin
 
 def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, sources: Sources) -> dict[str, Any]:
     try:
-        result = _job(row, settings, sources).run(program, settings.serve.max_megapixels)
+        cells = {name: value for name, value in row.items() if not _is_missing(value)}
+        for name in BYTES:
+            if name in cells:
+                cells[name.removesuffix("_bytes")] = base64.b64encode(bytes(cells.pop(name))).decode()
+        job = job_of(row_request(cells), settings.serve, sources)
+        result = job.run(program, settings.serve.max_megapixels)
     except (InputError, Refused, dspy.LMError) as error:
         refusal = refusal_of(error)
         return {**dict.fromkeys(OUTPUTS), "status": "failed", "error": refusal.detail if refusal else str(error)}
     return _answered(result)
 
 
-def _job(row: Mapping[str, Any], settings: Settings, sources: Sources) -> Job:
-    cells = {name: value for name, value in row.items() if not _missing(value)}
-    for name in BYTES:
-        if name in cells:
-            cells[name.removesuffix("_bytes")] = base64.b64encode(bytes(cells.pop(name))).decode()
-    return job_of(row_request(cells), settings.serve, sources)
-
-
-def _missing(value: Any) -> bool:
+def _is_missing(value: Any) -> bool:
     """Return whether a table's cell is empty: None, nan or pandas' NA."""
     return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 

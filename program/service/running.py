@@ -1,12 +1,16 @@
 """Binding and running the service: checked before anything is loaded, stopped without losing a request."""
 
+import asyncio
 import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from program.common.errors import SettingsError
 from program.common.settings import ServeSettings
@@ -14,7 +18,6 @@ from program.service.logs import set_up_logs
 from program.service.rules import MIN_TOKEN_CHARS, is_loopback
 
 if TYPE_CHECKING:
-    import uvicorn
     from fastapi import FastAPI
 
     from program.agent.loop import AgenticIQA
@@ -56,15 +59,60 @@ def bound(host: str, port: int) -> socket.socket:
     return listener
 
 
-def uvicorn_config(app: "FastAPI", settings: ServeSettings) -> "uvicorn.Config":
+class _Patient(H11Protocol):
+    """uvicorn's HTTP/1.1, with an end to waiting for a request's head: it holds one of the service's places.
+
+    uvicorn waits for ever for the first one, and for the next as soon as a byte of it has come.
+    """
+
+    head_timeout_s: float
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Wait for the first head."""
+        super().connection_made(transport)
+        self._wait(self.head_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Wait no more once a request is under way."""
+        super().data_received(data)
+        if self._at_work():
+            self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next head: it may begin at the end of the idle time that uvicorn allows."""
+        super().on_response_complete()
+        if not self._at_work():
+            self._wait(self.timeout_keep_alive + self.head_timeout_s)
+
+    def _at_work(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait(self, seconds: float) -> None:
+        self._stop_waiting()
+        self._waiting = self.loop.call_later(seconds, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _give_up(self) -> None:
+        if not self._at_work():
+            self.transport.close()
+
+
+def uvicorn_config(app: "FastAPI", settings: ServeSettings) -> uvicorn.Config:
     """Return how the service is run."""
-    import uvicorn
-
-    from program.service.connections import patient
-
+    patient = type("Patient", (_Patient,), {"head_timeout_s": settings.head_timeout_s})
     return uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none", lifespan="on",
-        http=patient(settings.head_timeout_s), timeout_keep_alive=_KEEP_ALIVE_S,
+        http=patient, timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=settings.shutdown_s, limit_concurrency=_CONNECTIONS,
         h11_max_incomplete_event_size=_HEAD_BYTES,
     )  # fmt: skip
@@ -72,8 +120,6 @@ def uvicorn_config(app: "FastAPI", settings: ServeSettings) -> "uvicorn.Config":
 
 def serve(program: "AgenticIQA", settings: ServeSettings, listener: socket.socket, token: str | None) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight are finished within `settings.shutdown_s`."""
-    import uvicorn
-
     from program.service.app import create_app
 
     set_up_logs()
@@ -97,7 +143,7 @@ def _warm_up(program: "AgenticIQA") -> None:
     import numpy as np
 
     from program.images.store import IMAGES
-    from program.lms.build import EMBEDDED
+    from program.lms.dspy_private import EMBEDDED
 
     roles = program.resources.settings.models
     if not all(role.backend.startswith(EMBEDDED) for role in (roles.planner, roles.executor, roles.summarizer)):

@@ -4,7 +4,6 @@ import base64
 import binascii
 import os
 import re
-import stat
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -12,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import httpx
 
 from program.common.errors import ImageError
+from program.common.files import plain_file
 from program.common.settings import ServeSettings
 from program.images.store import IMAGES, ImageRef
 from program.service.refusals import Refused
@@ -82,12 +82,8 @@ class Sources:
         return path if path.is_relative_to(folder) and path.is_file() else None
 
     def _read(self, path: Path, named: str) -> bytes:
-        # A link or a pipe put in the file's place since it was resolved is not opened, or not waited for.
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         try:
-            with os.fdopen(os.open(path, flags), "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise Refused(403, "path", f"path {named[:200]!r}: not a plain file; send the image itself")
+            with open(path, "rb", opener=_unlinked) as file:
                 data = file.read(self._limit + 1)
         except OSError as error:
             raise Refused(422, "path", f"path {named[:200]!r}: cannot be read ({error.strerror})") from error
@@ -115,6 +111,11 @@ class Sources:
     def _check_size(self, data: bytes | bytearray, what: str) -> None:
         if len(data) > self._limit:
             raise Refused(413, "body", f"{what}: is over {self._limit / 2**20:.3g} MiB; give a smaller image")
+
+
+def _unlinked(path: str, flags: int) -> int:
+    """Open a plain file that no link or pipe has taken the place of since its path was resolved."""
+    return plain_file(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def decoded(text: str, what: str) -> bytes:

@@ -4,6 +4,7 @@ import importlib
 import io
 import logging
 import math
+import os
 import shutil
 import sys
 import tempfile
@@ -12,13 +13,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
 
 from program.common.errors import ToolError
-from program.common.variables import variable
+from program.common.settings import variable
 from program.tools import readiness
 from program.tools.readiness import HUGGING_FACE, leave_out, left_out, needed_files
 from program.tools.registry import ToolSpec
@@ -42,6 +44,12 @@ class Overdue(Exception):  # noqa: N818 - it says what the work is
         self.work = work
 
 
+_Job: TypeAlias = "tuple[Future[Any], Context, Callable[[], Any]]"
+_idle: "list[SimpleQueue[_Job | None]]" = []
+"""Of threads that wait for work: a new one would have to get its memory, and torch's, from the system each time."""
+os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of its parent's threads
+
+
 def within(seconds: float, work: Callable[[], _T]) -> _T:
     """Return what `work` returns, or raise what it raises; Overdue when it takes longer than `seconds`.
 
@@ -49,19 +57,28 @@ def within(seconds: float, work: Callable[[], _T]) -> _T:
     thread that never keeps the process from ending. Work that never lets go of the interpreter (a loop in C code that
     holds the GIL) cannot be left behind. Thread-safe.
     """
+    try:
+        jobs = _idle.pop()
+    except IndexError:
+        jobs = SimpleQueue()
+        threading.Thread(target=_work_off, args=(jobs,), name="agentic-iqa-tool", daemon=True).start()
     future: Future[_T] = Future()
-    context = copy_context()
+    jobs.put((future, copy_context(), work))
+    if wait([future], min(seconds, threading.TIMEOUT_MAX)).not_done:
+        jobs.put(None)
+        raise Overdue(future)
+    _idle.append(jobs)
+    return future.result()
 
-    def run() -> None:
+
+def _work_off(jobs: "SimpleQueue[_Job | None]") -> None:
+    while (job := jobs.get()) is not None:
+        future, context, work = job
         try:
             future.set_result(context.run(work))
         except BaseException as error:  # Border: it is raised again on the caller's thread.
             future.set_exception(error)
-
-    threading.Thread(target=run, name="agentic-iqa-tool", daemon=True).start()
-    if wait([future], min(seconds, threading.TIMEOUT_MAX)).not_done:
-        raise Overdue(future)
-    return future.result()
+        del job, future, context, work  # else a result lives until the next one
 
 
 def load(

@@ -15,8 +15,8 @@ from program.common.cache import PlainCache
 from program.common.errors import InputError, ToolError
 from program.common.pool import single_flight
 from program.common.settings import Settings
-from program.images.crops import whole_pixels
-from program.images.decoding import READING_RULES, reduced_size, reduction
+from program.images.decoding import READING_RULES
+from program.images.refs import reduced_size, reduction, whole_pixels
 from program.images.store import IMAGES, LARGE, Box, ImageRef
 from program.tools import readiness
 from program.tools.calibration import PAPER, Calibration

@@ -2,13 +2,12 @@
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from data.distortions import category_named
+from data.catalogue import GENERATED, resolve_dataset
+from data.kadid import category_named
 from data.manifest import manifest_sha256, read_manifest
-from data.quickstart import DATASETS, resolve_dataset
 from program.common.errors import ImageError, InputError
 from program.common.pool import in_order
 from program.images.store import IMAGES
@@ -17,10 +16,14 @@ from program.tools.registry import ToolSpec
 from program.tools.runner import Measurement, ToolRunner
 from signatures.schemas import DistortionCategory
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ("Labelled", "LabelledSet", "Surveyed", "measure_all", "survey")
 
 AUTHENTIC = (None, "authentic")
 """What a manifest calls the distortion of a photograph as it was taken."""
+_COLUMNS = ("tool", "source", "sample", "raw", "error", "human", "category", "authentic", "label_sd")
 
 
 class Labelled(NamedTuple):
@@ -55,14 +58,14 @@ class LabelledSet(NamedTuple):
             (s.image, s.reference): Labelled(
                 s.image, s.reference, s.quality, s.group, category_named(s.distortion), s.distortion in AUTHENTIC,
                 # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
-                s.metadata.get("label_std", 0.0) if name in DATASETS else 0.0,
+                s.metadata.get("label_std", 0.0) if name in GENERATED else 0.0,
             )
             for s in read_manifest(manifest)
             if split in ("all", s.split) and s.quality is not None
         }  # fmt: skip
         if not distinct:
             raise InputError(f"dataset {name!r}: no sample with a score in split {split!r}; choose another --split")
-        title = name if name in DATASETS else manifest.resolve().parent.name
+        title = name if name in GENERATED else manifest.resolve().parent.name
         return cls(title, manifest_sha256(manifest), split, list(distinct.values()))
 
     @property
@@ -82,38 +85,47 @@ class LabelledSet(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Surveyed:
-    """Readings of tools on datasets: one mapping by tool name per sample."""
+class Surveyed(NamedTuple):
+    """Readings of tools on datasets, those on data that a tool was trained on left out."""
 
-    datasets: Sequence[LabelledSet]
-    measured: Sequence[Sequence[Mapping[str, Measurement]]]
+    readings: "pd.DataFrame"
+    """One row a reading: tool, source, sample (a number), raw (NaN where it failed), error, and the sample's human,
+    category, authentic and label_sd."""
     specs: Sequence[ToolSpec]
+    sources: Mapping[str, Provenance]
+    """What is told of the datasets beside the figures, by source name."""
     skipped: Mapping[str, str]
     """Tools that cannot run here, and why."""
 
-    def readings(self, spec: ToolSpec) -> list[tuple[LabelledSet, Labelled, Measurement]]:
-        """Return a tool's readings, those on data it was trained on left out."""
-        return [
-            (data, sample, by_tool[spec.name])
-            for data, rows in zip(self.datasets, self.measured, strict=True)
-            if data.name.casefold() not in {name.casefold() for name in spec.trained_on}
-            for sample, by_tool in zip(data.samples, rows, strict=True)
-            if spec.name in by_tool
-        ]
+    @classmethod
+    def of(
+        cls,
+        datasets: Sequence[LabelledSet],
+        measured: Sequence[Sequence[Mapping[str, Measurement]]],
+        specs: Sequence[ToolSpec],
+        skipped: Mapping[str, str],
+    ) -> "Surveyed":
+        """Return the readings from one mapping by tool name per sample of each dataset."""
+        import pandas as pd
 
-    def sources(self) -> dict[str, Provenance]:
-        """Return what is told of the datasets beside the figures, by source name."""
-        return {data.source: data.provenance() for data in self.datasets}
+        rows = [
+            (spec.name, data.source, id(sample), by_tool[spec.name].raw, by_tool[spec.name].error, sample.human,
+             sample.category, sample.authentic, sample.label_sd)
+            for data, by_sample in zip(datasets, measured, strict=True)
+            for sample, by_tool in zip(data.samples, by_sample, strict=True)
+            for spec in specs
+            if spec.name in by_tool and data.name.casefold() not in {name.casefold() for name in spec.trained_on}
+        ]  # fmt: skip
+        table = pd.DataFrame(rows, columns=list(_COLUMNS)).astype({"raw": float})
+        return cls(table, specs, {data.source: data.provenance() for data in datasets}, skipped)
 
     def problems(self) -> list[str]:
         """Return the failed measurements, one line per tool with the first of them."""
         lines = []
-        for spec in self.specs:
-            readings = self.readings(spec)
-            errors = [m.error for _, _, m in readings if m.raw is None]
+        for name, rows in self.readings.groupby("tool", sort=False):
+            errors = list(rows.error[rows.raw.isna()])
             if errors:
-                lines.append(f"{spec.name}: {len(errors)} of {len(readings)} failed, the first: {errors[0]}")
+                lines.append(f"{name}: {len(errors)} of {len(rows)} failed, the first: {errors[0]}")
         return lines
 
 
@@ -135,7 +147,7 @@ def measure_all(
     measured = [
         survey(runner, usable, [(s.image, s.reference) for s in data.samples], on_image=on_image) for data in datasets
     ]
-    return Surveyed(datasets, measured, usable, {s.name: missing[s.name] for s in wanted if s.name in missing})
+    return Surveyed.of(datasets, measured, usable, {s.name: missing[s.name] for s in wanted if s.name in missing})
 
 
 def survey(

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.requirements import Requirement
+
 from program.common.errors import InputError
 from program.tracking.runs import reason
 from program.tracking.store import open_client, short_hash
@@ -174,20 +176,12 @@ def _registered(tracker: "Tracker", name: str) -> "RegisteredModel | None":
 
 def _requirements() -> list[str]:
     """Return what this project needs, at the versions installed here."""
-    try:
-        lines = importlib.metadata.requires("agentic-iqa") or []
-    except importlib.metadata.PackageNotFoundError:
-        import tomllib
+    needs = [Requirement(line) for line in importlib.metadata.requires("agentic-iqa") or []]
+    return [_pin(need.name) for need in needs if need.marker is None or need.marker.evaluate({"extra": "serve"})]
 
-        project = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-        lines = [*project["dependencies"], *project["optional-dependencies"].get("serve", [])]
-    pins = []
-    for line in lines:
-        if "extra ==" in line and "extra == 'serve'" not in line.replace('"', "'"):
-            continue
-        name = re.split(r"[\s<>=!~;\[]", line, maxsplit=1)[0]
-        try:
-            pins.append(f"{name}=={importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            pins.append(line)
-    return pins
+
+def _pin(name: str) -> str:
+    try:
+        return f"{name}=={importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:
+        return name

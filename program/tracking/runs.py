@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from program.common.redaction import redact
 
@@ -24,18 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ("RunHandle", "reason")
 
-_MAX_PARAM = 5000
-"""MLflow refuses values of more than 6000 characters."""
-
-_BATCH = 100
-"""MLflow refuses more params in one request."""
-
-_MAX_DIGEST = 36
-"""MLflow refuses longer digests of datasets."""
-
-_PARENT_TAG = "mlflow.parentRunId"
-
-_Action = Callable[["MlflowClient", str], object]
+_MAX_PARAM, _BATCH, _MAX_DIGEST = 5000, 100, 36
+"""MLflow refuses values of more than 6000 characters, more params in one request, and longer digests of datasets."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +44,7 @@ class RunHandle:
         self._broken = False
         self._id = ""
         if parent is not None:
-            tags = {**tags, _PARENT_TAG: parent._id}
+            tags = {**tags, "mlflow.parentRunId": parent._id}
 
         def create(_client: "MlflowClient", _run_id: str) -> None:
             self._id = store.create_run(name, tags)
@@ -67,32 +57,28 @@ class RunHandle:
         return None if self._root._broken else self._id
 
     @property
-    def ui_hint(self) -> str:
-        """The command that opens the store in a browser, or the server's address."""
-        return self._store.ui_hint
+    def where(self) -> str:
+        """The run's id and how to look at it; empty where the store broke."""
+        return f"{self.run_id}  ({self._store.where})" if self.run_id else ""
 
-    @contextlib.contextmanager
-    def nested(self, name: str, tags: Mapping[str, str] | None = None) -> "Iterator[RunHandle]":
-        """Yield a handle on a run shown under this one, as for a candidate program of a compile."""
-        child = RunHandle(self._store, name, tags or {}, self._result, parent=self)
-        status = "FAILED"
-        try:
-            yield child
-            status = "FINISHED"
-        finally:
-            child.terminate(status)
+    def show(self) -> None:
+        """Print where the run is, if it is whole."""
+        from rich.console import Console
+
+        if self.where:
+            Console(soft_wrap=True).print(f"MLflow run  {self.where}", highlight=False)
+
+    def nested(self, name: str, tags: Mapping[str, str] | None = None) -> "RunHandle":
+        """Return a run shown under this one, as for a candidate program of a compile; it ends with the `with` block."""
+        return RunHandle(self._store, name, tags or {}, self._result, parent=self)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Log what was chosen; nested mappings become dotted names. A param cannot be changed later."""
         from mlflow.entities import Param
 
         flat = [Param(key, str(value)[:_MAX_PARAM]) for key, value in _flat(params)]
-
-        def write(client: "MlflowClient", run_id: str) -> None:
-            for start in range(0, len(flat), _BATCH):
-                client.log_batch(run_id, params=flat[start : start + _BATCH])
-
-        self._write(write)
+        for start in range(0, len(flat), _BATCH):
+            self._log("log_batch", params=flat[start : start + _BATCH])
 
     def log_metrics(self, metrics: Mapping[str, float | None], *, step: int = 0) -> None:
         """Log numbers; undefined ones (None, nan) are left out."""
@@ -105,7 +91,7 @@ class RunHandle:
             if value is not None and math.isfinite(value)
         ]
         if entries:
-            self._write(lambda client, run_id: client.log_batch(run_id, metrics=entries))
+            self._log("log_batch", metrics=entries)
 
     def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
         """Log which data went in: name, hash of its manifest, where it lay, and what for ("train", "test", ...)."""
@@ -132,46 +118,47 @@ class RunHandle:
         columns = dict.fromkeys(key for row in rows for key in row)
         if columns:
             data = {column: [row.get(column) for row in rows] for column in columns}
-            self._write(lambda client, run_id: client.log_table(run_id, data, f"{name}.json"))
+            self._log("log_table", data, f"{name}.json")
 
     def log_plot(self, plot: "Plot", name: str) -> None:
         """Log a matplotlib figure as the picture `name`.png."""
-        options = {"dpi": 150, "bbox_inches": "tight"}
-        self._write(lambda client, run_id: client.log_figure(run_id, plot, f"{name}.png", save_kwargs=options))
+        self._log("log_figure", plot, f"{name}.png", save_kwargs={"dpi": 150, "bbox_inches": "tight"})
 
     def log_json(self, content: Mapping[str, Any], name: str) -> None:
         """Log a JSON object as `name`.json."""
-        self._write(lambda client, run_id: client.log_dict(run_id, dict(content), f"{name}.json"))
+        self._log("log_dict", dict(content), f"{name}.json")
 
     def log_text(self, text: str, name: str) -> None:
         """Log a text as the file `name`."""
-        self._write(lambda client, run_id: client.log_text(run_id, text, name))
+        self._log("log_text", text, name)
 
-    def log_file(self, path: Path, folder: str | None = None) -> None:
-        """Log a copy of one file, under `folder` among the artifacts."""
-        self._write(lambda client, run_id: client.log_artifact(run_id, str(path), folder))
+    def log_file(self, path: Path) -> None:
+        """Log a copy of one file."""
+        self._log("log_artifact", str(path))
 
-    def log_folder(self, path: Path, folder: str | None = None) -> None:
-        """Log a copy of a folder's content, under `folder` (default: its own name)."""
-        self._write(lambda client, run_id: client.log_artifacts(run_id, str(path), folder or path.name))
+    def log_folder(self, path: Path, folder: str) -> None:
+        """Log a copy of a folder's content, under `folder`."""
+        self._log("log_artifacts", str(path), folder)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags, overwriting those of the same name."""
+        for key, value in tags.items():
+            self._log("set_tag", key, str(value)[:_MAX_PARAM])
 
-        def write(client: "MlflowClient", run_id: str) -> None:
-            for key, value in tags.items():
-                client.set_tag(run_id, key, str(value)[:_MAX_PARAM])
+    def __enter__(self) -> Self:
+        return self
 
-        self._write(write)
-
-    def terminate(self, status: str) -> None:
-        """End the run; nothing can be logged after it. A run that is not whole ends FAILED."""
-        self._write(lambda client, run_id: client.set_terminated(run_id, status))
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the run: FINISHED, or FAILED where the block was left by any exception or the run is not whole."""
+        self._log("set_terminated", "FAILED" if kind else "FINISHED")
         if self._broken and self._id:
             with contextlib.suppress(Exception):  # border: as below; the next Tracker marks it otherwise
                 self._store.client.set_terminated(self._id, "FAILED")
 
-    def _write(self, action: _Action) -> None:
+    def _log(self, method: str, *arguments: Any, **named: Any) -> None:
+        self._write(lambda client, run_id: getattr(client, method)(run_id, *arguments, **named))
+
+    def _write(self, action: Callable[["MlflowClient", str], object]) -> None:
         root = self._root
         if root._broken:
             return

@@ -7,15 +7,14 @@ import os
 import platform
 import shlex
 import signal
-import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from program.common.errors import InputError
+from program.common.files import locked, remove_database
 from program.common.redaction import redact
-from program.tracking.database import client_of, database_file, is_made, make_database
 from program.tracking.runs import RunHandle, reason
 
 if TYPE_CHECKING:
@@ -45,13 +44,9 @@ def experiment_name(data: str) -> str:
 def open_client(mlruns_dir: Path) -> "tuple[MlflowClient, str]":
     """Return a client of the store that exists, and its address; nothing is created. InputError where there is none."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or _own_store(mlruns_dir.resolve())
-    try:
-        there = not uri.startswith("sqlite:") or is_made(database_file(uri))
-    except sqlite3.Error as error:
-        raise InputError(f"MLflow store {uri!r}: cannot be read ({error}); {_ANOTHER}") from error
-    if not there:
+    if uri.startswith("sqlite:") and not _database_file(uri).is_file():
         raise InputError(f"MLflow store {uri!r}: does not exist; {_ANOTHER}")
-    return client_of(uri), uri
+    return _client_of(uri), uri
 
 
 class Tracker:
@@ -70,8 +65,8 @@ class Tracker:
         try:
             if not self.remote:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                make_database(database_file(self.tracking_uri), self._folder / "artifacts")
-            self.client = client_of(self.tracking_uri)
+                _make_database(_database_file(self.tracking_uri), self._folder / "artifacts")
+            self.client = _client_of(self.tracking_uri)
             self.experiment_id = self._open_experiment()
             self._fail_abandoned_runs()
         except Exception as error:  # border: MLflow, SQLAlchemy and the network each raise their own kinds
@@ -85,6 +80,11 @@ class Tracker:
         source = {"mlflow.source.name": "agentic-iqa", "mlflow.source.type": "LOCAL"}
         all_tags = {**source, **tags, _PROCESS_TAG: _process_name(os.getpid())}
         return str(self.client.create_run(self.experiment_id, run_name=name, tags=all_tags).info.run_id)
+
+    @property
+    def where(self) -> str:
+        """How to look at the experiment's runs."""
+        return f"{self.ui_hint}, then {self.runs_url}"
 
     @property
     def ui_hint(self) -> str:
@@ -113,14 +113,8 @@ class Tracker:
         SIGTERM counts as one. A run whose process was killed outright is marked FAILED by the next Tracker. Where the
         store breaks, a warning says with `result` where to find what the run is about.
         """
-        handle = RunHandle(self, name, tags or {}, result)
-        status = "FAILED"
-        try:
-            with _sigterm_as_exit():
-                yield handle
-            status = "FINISHED"
-        finally:
-            handle.terminate(status)
+        with RunHandle(self, name, tags or {}, result) as handle, _sigterm_as_exit():
+            yield handle
 
     def _open_experiment(self) -> str:
         experiment = self.client.get_experiment_by_name(self.experiment)
@@ -150,6 +144,48 @@ class Tracker:
 
 def _own_store(folder: Path) -> str:
     return f"sqlite:///{(folder / 'mlflow.db').as_posix()}"
+
+
+def _database_file(uri: str) -> Path:
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0])
+
+
+def _make_database(path: Path, artifacts: Path) -> None:
+    """Make MLflow's database where there is none.
+
+    MLflow does so in many steps that take seconds, and cannot go on after half of them: it works on a file of another
+    name, which takes this one at the end.
+    """
+    if path.is_file():
+        return
+    with locked(path.with_name(f"{path.name}.lock")):
+        if path.is_file():  # by another process meanwhile
+            return
+        partial = path.with_name(f"{path.name}.partial")
+        remove_database(partial)
+        _import_quietly()
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        SqlAlchemyStore(f"sqlite:///{partial.as_posix()}", artifacts.as_uri()).engine.dispose()
+        partial.rename(path)
+
+
+def _client_of(tracking_uri: str) -> "MlflowClient":
+    """Return a client, without telemetry, long waits for dead servers or a first-time flood of messages."""
+    _import_quietly()
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=tracking_uri)
+
+
+def _import_quietly() -> None:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    import mlflow  # noqa: F401  (importing configures MLflow's loggers, so they are hushed after it)
+
+    for noisy in ("alembic", "mlflow.store.db.utils"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 @contextlib.contextmanager

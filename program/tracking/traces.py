@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from program.common.variables import variable
+from program.common.settings import variable
 
 if TYPE_CHECKING:
     from program.tracking.store import Tracker
 
-__all__ = ("annotate_trace", "traced", "without_image_bytes")
+__all__ = ("annotate_trace", "stripped", "traced")
 
 _PRIVATE = re.compile(r"headers$|api_?key$|^authorization$", re.IGNORECASE)
 """Options of a language model that may hold keys; MLflow writes most of a model's options down."""
@@ -30,24 +30,6 @@ def annotate_trace(facts: Mapping[str, Any]) -> None:
     span = mlflow.get_current_active_span()
     if span is not None:
         span.set_attributes({f"agentic_iqa.{name}": value for name, value in facts.items() if value is not None})
-
-
-def without_image_bytes(value: Any) -> Any:
-    """Return a value (text, or lists and mappings of it) with the bytes of data URIs left out.
-
-    >>> without_image_bytes({"url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUg=="})
-    {'url': 'data:image/png;base64,(left out)'}
-    """
-    if isinstance(value, str):
-        return _IMAGE_BYTES.sub(r"\1(left out)", value)
-    if isinstance(value, Mapping):
-        return {key: without_image_bytes(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_image_bytes(item) for item in value]
-    url = getattr(value, "url", None)
-    if isinstance(url, str) and url.startswith("data:"):
-        return without_image_bytes(url)
-    return value
 
 
 @contextlib.contextmanager
@@ -81,18 +63,22 @@ def traced(tracker: "Tracker", rate: float) -> Iterator[None]:
 
 def _strip(span: Any) -> None:
     """Leave out the image bytes that a caller's own language model was sent inline, and the headers it was given."""
-    span.set_inputs(_without_headers(without_image_bytes(span.inputs)))
-    span.set_outputs(without_image_bytes(span.outputs))
+    span.set_inputs(stripped(span.inputs))
+    span.set_outputs(stripped(span.outputs))
     for key, value in list(span.attributes.items()):
         if _PRIVATE.search(key):
             span.set_attribute(key, "(left out)")
         elif not key.startswith("mlflow.") and "base64," in str(value):
-            span.set_attribute(key, without_image_bytes(value))
+            span.set_attribute(key, stripped(value))
 
 
-def _without_headers(value: Any) -> Any:
+def stripped(value: Any) -> Any:
+    """Return a value (text, or lists and mappings of it) without the bytes of data URIs and the values of headers."""
+    if isinstance(value, str):
+        return _IMAGE_BYTES.sub(r"\1(left out)", value)
     if isinstance(value, Mapping):
-        return {key: "(left out)" if _PRIVATE.search(str(key)) else _without_headers(v) for key, v in value.items()}
+        return {key: "(left out)" if _PRIVATE.search(str(key)) else stripped(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_headers(item) for item in value]
-    return value
+        return [stripped(item) for item in value]
+    url = getattr(value, "url", None)
+    return stripped(url) if isinstance(url, str) and url.startswith("data:") else value

@@ -8,8 +8,7 @@ from typing import Any
 from program.common.questions import is_chinese, parse_options
 from program.expert.answer.tool_choice import named_tools
 from program.expert.answer.vocabulary import pattern, word_set
-from signatures.rules import steps
-from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionCategory, category_of
+from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionCategory, category_of, steps
 
 __all__ = ("named_distortions", "named_regions", "plan_assessment")
 

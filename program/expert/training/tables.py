@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from data.distortion_noise import is_grey
-from data.distortions import CATEGORIES, IDENTITIES, distort, distortions_for, generator_for
-from data.kadid import level_mean
+from data.distortions import distort, distortions_for, generator_for, is_grey
+from data.kadid import CATEGORIES, IDENTITIES, level_mean
 from data.manifest import read_manifest
 from data.photographs import LONGEST_SIDE_PX, PHOTOGRAPHS, load_photograph, photograph_bytes
 from program.expert.measure.codes import Book
@@ -172,7 +171,7 @@ def _shown(name: str, number: int, grey: bool = False) -> Pixels:
     if grey:
         return np.array(Image.fromarray(_shown(name, number)).convert("L").convert("RGB"))
     if number == 0:
-        return load_photograph(name)[0]
+        return load_photograph(name)
     least_share, least_scale, most_scale = VIEWS[number]
     rng = generator_for(name, "view", number)
     with Image.open(io.BytesIO(photograph_bytes(name))) as opened:
@@ -189,7 +188,7 @@ def quickstart_images(books: Sequence[Book]) -> Table:
     """Measure every distortion and level of the quickstart's photographs."""
     rows: list[_Row] = []
     for name, photograph in PHOTOGRAPHS.items():
-        pixels, _ = load_photograph(name)
+        pixels = load_photograph(name)
         for distortion in distortions_for(pixels):
             for level in range(1, 6):
                 made = distort(pixels, distortion, level, generator_for(name, distortion, level))

@@ -1,20 +1,27 @@
-"""Readers of the datasets with reference images: a photograph, distorted on purpose, is scored against the original.
+"""Readers of the datasets of scored images.
 
-Distortions get the names of `data.distortions` where they are the same kind; what a release calls them is kept as
-metadata. The group is the reference.
+With references: a photograph, distorted on purpose, is scored against the original. Distortions get the names of
+`data.kadid` where they are the same kind; what a release calls them is kept as metadata. The group is the reference.
+
+Without: photographs as people took them, and generated images. The group is the image itself; in AGIQA-3K it is the
+prompt, since several generators drew the same.
 """
 
 import re
+import statistics
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from data.distortions import DISTORTIONS, LIVE_NAMES
-from data.release import Release, Row, read_csv, read_lines, read_mat, read_xlsx
-from data.sample import Sample
+from data.kadid import DISTORTIONS, LIVE_NAMES
+from data.manifest import Sample, Split
+from data.release import ImageFolder, Release, Row, read_csv, read_lines, read_mat, read_xlsx
 from program.common.errors import DataError
 
-__all__ = ("csiq", "kadid10k", "live", "pipal", "tid2013")
+__all__ = (
+    "agiqa3k", "bid", "biq2021", "clive", "csiq", "kadid10k", "koniq10k", "live", "pipal", "spaq", "tid2013",
+)  # fmt: skip
 
 TID2013_DISTORTIONS = (
     "white_noise", "color_component_noise", "spatially_correlated_noise", "masked_noise", "high_frequency_noise",
@@ -46,6 +53,12 @@ PIPAL_CLASSES = (
     "traditional",
 )  # fmt: skip
 """PIPAL's classes 00 to 06, with 12, 16, 10, 24, 13, 14 and 27 variants."""
+
+CLIVE_TRAINING_PICTURES = 7
+"""The first rows of LIVE In the Wild: pictures that the raters practised on."""
+
+KONIQ_SETS: dict[str, Split] = {"training": "train", "validation": "validation", "test": "test"}
+SPAQ_ATTRIBUTES = ("Brightness", "Colorfulness", "Contrast", "Noisiness", "Sharpness")
 
 
 def tid2013(release: Release) -> Iterator[Sample]:
@@ -97,11 +110,10 @@ def kadid10k(release: Release) -> Iterator[Sample]:
 
 def live(release: Release) -> Iterator[Sample]:
     """Read LIVE release 2: 29 references, five distortions; realigned DMOS about 0..100, lower is better."""
-    table = release.file("dmos_realigned.mat", "dmos.mat")
-    realigned = table.name == "dmos_realigned.mat"
-    labels = read_mat(table, *(("dmos_new", "orgs", "dmos_std") if realigned else ("dmos", "orgs")))
-    originals, names = labels.pop("orgs"), read_mat(release.file("refnames_all.mat"), "refnames_all")["refnames_all"]
-    scores = labels["dmos_new" if realigned else "dmos"]
+    table = release.file("dmos_realigned.mat")
+    labels = read_mat(table, "dmos_new", "orgs", "dmos_std")
+    scores, originals = labels["dmos_new"], labels.pop("orgs")
+    names = read_mat(release.file("refnames_all.mat"), "refnames_all")["refnames_all"]
     places = [(folder, n) for folder, count in LIVE_FOLDERS for n in range(1, count + 1)]
     if not len(places) == len(names) == len(originals) == len(scores):
         raise DataError(
@@ -118,11 +130,10 @@ def live(release: Release) -> Iterator[Sample]:
             f"{folder}/img{n}",
             folders[folder].find(f"img{n}.bmp"),
             reference=references.find(reference),
-            mos=row.number("dmos_new" if realigned else "dmos"),
-            mos_std=row.number("dmos_std") if realigned else None,
+            mos=row.number("dmos_new"),
+            mos_std=row.number("dmos_std"),
             distortion=LIVE_NAMES.get(folder, folder),
             group=Path(reference).stem.casefold(),
-            metadata={"realigned": realigned},
         )
 
 
@@ -153,7 +164,7 @@ def csiq(release: Release) -> Iterator[Sample]:
 
 def pipal(release: Release) -> Iterator[Sample]:
     """Read PIPAL's training part: 200 references x 116 restorations and distortions; Elo, higher is better."""
-    labels = release.folder("Train_Label", "training/MOS_Scores_train", "MOS_Scores_train")
+    labels = release.file("Train_Label", "training/MOS_Scores_train", "MOS_Scores_train")
     references = release.image_files("Train_Ref", "training/Reference_train", "Reference_train")
     parents = ("", "training/Distortion/", "Distortion/", "Train_Dist/")
     images = release.image_files(*(f"{parent}Distortion_{n}" for parent in parents for n in range(1, 5)), "Train_Dist")
@@ -173,3 +184,108 @@ def pipal(release: Release) -> Iterator[Sample]:
             group=match[1],
             metadata={"class": int(match[2]), "variant": int(match[3])},
         )
+
+
+def clive(release: Release) -> Iterator[Sample]:
+    """Read LIVE In the Wild: 1,162 photographs; MOS 0..100, higher is better."""
+    labels: dict[str, Any] = {}
+    for name in ("AllImages_release", "AllMOS_release", "AllStdDev_release"):
+        labels |= read_mat(release.file(f"Data/{name}.mat"), name)
+    names, scores, stds = labels.values()
+    table = release.root / "Data"
+    if not len(names) == len(scores) == len(stds):
+        raise DataError(f"table {str(table)!r}: has {len(scores)} scores for {len(names)} names; fetch again")
+    images = release.image_files("Images")
+    for index in range(CLIVE_TRAINING_PICTURES, len(names)):
+        name = str(names[index].item())
+        row = Row(table, f"entry {index + 1}", {"MOS": scores[index], "SD": stds[index]})
+        yield _photograph(release, images, name, row, identity=name, mos_std=row.number("SD"))
+
+
+def bid(release: Release) -> Iterator[Sample]:
+    """Read BID: 586 blurred photographs; MOS 0..5, higher is better; the spread is that of the single grades."""
+    images, score = release.image_files(".", "ImageDatabase"), "Average Subjective Grade"
+    for row in read_xlsx(release.file("DatabaseGrades.xlsx"), ("Image Number", score)):
+        identity = f"{int(row.number('Image Number')):04d}"
+        grades = [float(v) for v in row.values[3:] if isinstance(v, int | float) and not isinstance(v, bool)]
+        yield release.sample(
+            identity,
+            images.find(f"DatabaseImage{identity}.JPG"),
+            mos=row.number(score),
+            mos_std=statistics.stdev(grades) if len(grades) > 1 else None,
+            distortion="authentic",
+            group=identity,
+        )
+
+
+def koniq10k(release: Release) -> Iterator[Sample]:
+    """Read KonIQ-10k: 10,073 photographs; z-score MOS 1..100, higher is better; official train, validation, test.
+
+    The standard deviation of the release is on the raters' scale of 1..5, not on that of the MOS: metadata `acr_std`.
+    """
+    table = release.file("koniq10k_distributions_sets.csv", "koniq10k_scores_and_distributions.csv")
+    with_sets = table.name == "koniq10k_distributions_sets.csv"
+    score = "MOS" if with_sets else "MOS_zscore"
+    folder = release.file(
+        "1024x768", "koniq10k_1024x768", "koniq10k_1024x768/1024x768", "512x384", "koniq10k_512x384/512x384"
+    )
+    images = ImageFolder([folder])
+    for row in read_csv(table, ("image_name", score, "SD", *(("set",) if with_sets else ()))):
+        if with_sets and row["set"] not in KONIQ_SETS:
+            raise row.error(f"set {row['set']!r} is none of {', '.join(KONIQ_SETS)}")
+        split = KONIQ_SETS[row["set"]] if with_sets else None
+        metadata = {"acr_std": row.number("SD"), "resolution": folder.name}
+        yield _photograph(release, images, row["image_name"], row, score, split=split, metadata=metadata)
+
+
+def spaq(release: Release) -> Iterator[Sample]:
+    """Read SPAQ: 11,125 smartphone photographs; MOS 0..100, higher is better; attributes as metadata."""
+    name = "MOS and Image attribute scores.xlsx"
+    table = release.file(f"Annotations/{name}", name, f"annotations/{name}")
+    images = release.image_files("TestImage", "SPAQ/TestImage")
+    for row in read_xlsx(table, ("Image name", "MOS", *SPAQ_ATTRIBUTES)):
+        metadata = {attribute.lower(): row.number(attribute) for attribute in SPAQ_ATTRIBUTES}
+        yield _photograph(release, images, str(row["Image name"]), row, metadata=metadata)
+
+
+def agiqa3k(release: Release) -> Iterator[Sample]:
+    """Read AGIQA-3K: 2,982 generated images; perceptual quality 0..5, higher is better; alignment as metadata."""
+    images = release.image_files("images", "AGIQA-3K", "file", "Image", ".")
+    columns = ("name", "prompt", "adj1", "adj2", "style", "mos_quality", "std_quality", "mos_align", "std_align")
+    for row in read_csv(release.file("data.csv"), columns):
+        generator, setting = [*row["name"].split("_"), ""][:2]
+        yield release.sample(
+            Path(row["name"]).stem,
+            images.find(row["name"]),
+            mos=row.number("mos_quality"),
+            mos_std=row.number("std_quality"),
+            distortion="generated",
+            group=" ".join(row["prompt"].casefold().split()) or row["name"],
+            metadata={
+                "generator": generator, "setting": setting, "prompt": row["prompt"],
+                "mos_align": row.number("mos_align"), "std_align": row.number("std_align"),
+            },
+        )  # fmt: skip
+
+
+def biq2021(release: Release) -> Iterator[Sample]:
+    """Read BIQ2021: 12,000 photographs; MOS about 0..1, higher is better; official train and test."""
+    images = release.image_files("Images")
+    tables: tuple[tuple[Split, Path], ...] = (
+        ("train", release.file("Train (Images and MOS).csv", "Train.csv")),
+        ("test", release.file("Test (Images and MOS).csv", "Test.csv")),
+    )
+    for split, table in tables:
+        for row in read_csv(table, ("Image Name", "MOS")):
+            name = row["Image Name"]
+            yield _photograph(release, images, name, row, split=split, metadata={"subset": name[:4]})
+
+
+def _photograph(
+    release: Release, images: ImageFolder, name: str, row: Row, score: str = "MOS", *, identity: str = "", **more: Any
+) -> Sample:
+    """Return the sample of a photograph that is known, and grouped, by its file's name."""
+    stem = Path(name).stem
+    return release.sample(
+        identity or stem, images.find(name), mos=row.number(score), distortion="authentic", group=stem, **more
+    )

@@ -1,7 +1,6 @@
-"""One evaluation on a terminal of 80 columns: its figures, and what the agent adds to simpler ways."""
+"""Evaluations on a terminal of 80 columns: figures, what the agent adds to simpler ways, two programs compared."""
 
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -11,7 +10,8 @@ from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS, headline
 from program.evaluation.record import Baseline, EvaluationRecord
 
-__all__ = ("baseline_tables", "figure_cell", "figure_lines", "figures_table", "gain_cell", "heading", "notes")
+__all__ = ("baseline_tables", "baselines_by_task", "comparison_table", "figure_lines", "figures_table", "heading",
+           "notes")  # fmt: skip
 
 _COLUMNS = 80
 _LABEL = 17
@@ -52,12 +52,42 @@ def figures_table(record: EvaluationRecord) -> Table:
 
 def baseline_tables(record: EvaluationRecord) -> list[Table]:
     """Return the program against every baseline on the same samples, a table for scores and one for answers."""
-    tables = []
+    return [_baseline_table(record, ways, columns) for ways, columns in baselines_by_task(record)]
+
+
+def baselines_by_task(record: EvaluationRecord) -> Iterator[tuple[list[Baseline], list[str]]]:
+    """Yield the baselines of scores and those of answers, where there are such, with the metrics to show of them."""
     for columns in (headline("scoring", cards=True), headline("mcq", cards=True)):
         ways = [way for way in record.baselines.values() if columns[0] in way.figures]
         if ways and columns[0] in record.figures:
-            tables.append(_baseline_table(record, ways, columns))
-    return tables
+            yield ways, columns
+
+
+def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differences: Mapping[str, Figure]) -> Table:
+    """Return one row per figure: both programs, their paired difference, each with its 95 % interval, and n."""
+    split = f" · {after.dataset.split} split" if after.dataset.split else ""
+    title = f"{after.dataset.name}{split} · 95 % intervals in brackets"
+    table = Table(title=title, title_justify="left", box=box.HORIZONTALS, pad_edge=False, caption_justify="left")
+    table.add_column("", no_wrap=True)
+    for column in ("uncompiled", "compiled", "difference", "n\nphotographs"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for metric in dict.fromkeys((*before.figures, *after.figures)):
+        old, new, change = before.figures.get(metric), after.figures.get(metric), differences.get(metric)
+        basis = change or new or old
+        size = f"{basis.n}\n{basis.groups}" if basis else ""
+        gain = change if change is not None and change.value is not None else None
+        table.add_row(METRICS[metric].title, figure_cell(old), figure_cell(new), gain_cell(metric, gain), size)
+    lines = [
+        f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out"
+        for name, record in (("uncompiled", before), ("compiled", after))
+        if record.failed
+    ]
+    figures = [*before.figures.values(), *after.figures.values(), *differences.values()]
+    if few := [figure.groups for figure in figures if figure.descriptive]:
+        only = _photographs(min(few))
+        lines.append(f"Descriptive intervals: over images, from only {only}; they do not speak of new photographs.")
+    table.caption = "\n".join(lines)
+    return table
 
 
 def notes(record: EvaluationRecord) -> list[str]:
@@ -108,18 +138,18 @@ def _baseline_table(record: EvaluationRecord, ways: Sequence[Baseline], columns:
     digits = 3 if _width(record, ways, columns) <= _COLUMNS else 2
     title = f"{heading(record)}\nn = {basis.n} of {basis.asked}, {_photographs(basis.groups)}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-    table.add_column("", no_wrap=True, min_width=_LABEL)
+    table.add_column("", width=_LABEL, overflow="fold")
     for name in columns:
         table.add_column(METRICS[name].title, justify="right", no_wrap=True)
     table.add_column(f"program\n- this, {METRICS[metric].title.split()[0]}", justify="right", no_wrap=True)
     own = [figure_cell(record.figures.get(name), digits) for name in columns]
     table.add_row(Text("program", style="bold"), *own, "", end_section=True)
-    ordered = sorted(ways, key=lambda w: (_ORDER.index(w.kind), -(_value(w, metric) if w.kind == "tool" else 0)))
+    values = {way.label: way.figures[metric].value or -2.0 for way in ways if way.kind == "tool"}
+    ordered = sorted(ways, key=lambda way: (_ORDER.index(way.kind), -values.get(way.label, 0.0)))
     for number, way in enumerate(ordered):
         last = number + 1 == len(ordered) or (ordered[number + 1].kind == "tool") != (way.kind == "tool")
         gain = way.gain[metric]
-        label = textwrap.fill(way.label, _LABEL, break_on_hyphens=False, break_long_words=False)
-        label += f"\n(n = {gain.n})" if gain.n != basis.n else ""
+        label = way.label + (f"\n(n = {gain.n})" if gain.n != basis.n else "")
         cells = [figure_cell(way.figures.get(name), digits) for name in columns]
         table.add_row(label, *cells, gain_cell(metric, gain, digits), end_section=last)
     table.caption, table.caption_justify = "Brackets: 95 % intervals,\npaired in the last column.", "left"
@@ -134,8 +164,3 @@ def _width(record: EvaluationRecord, ways: Sequence[Baseline], columns: Sequence
 
 def _photographs(count: int) -> str:
     return f"{count} photograph" + ("s" if count != 1 else "")
-
-
-def _value(way: Baseline, metric: str) -> float:
-    value = way.figures[metric].value
-    return -2.0 if value is None else value

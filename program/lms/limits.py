@@ -1,16 +1,23 @@
-"""A limit on what model calls may cost: a context that stops before the call that would pass it."""
+"""What model calls may cost (a budget), and how fast a model's host may be asked (a gate)."""
 
 import argparse
 import threading
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 import dspy
 
 from program.common.errors import InputError
+from program.common.settings import WireSettings
 
-__all__ = ("Budget", "BudgetSpent", "budget_from", "current_budget")
+__all__ = ("Budget", "BudgetSpent", "Gate", "budget_from", "current_budget", "gate_for", "gate_of", "wire_settings",
+           "wired")  # fmt: skip
 
 _KEY = "agentic_iqa_budget"
 
@@ -122,3 +129,103 @@ def budget_from(arguments: argparse.Namespace) -> AbstractContextManager[object]
     if arguments.max_calls is None and arguments.max_cost is None:
         return nullcontext()
     return Budget(arguments.max_calls, arguments.max_cost)
+
+
+class Gate:
+    """Admits calls to one host; thread-safe. `window_s` is the length of the "minute"."""
+
+    def __init__(self, limits: WireSettings, *, window_s: float = 60.0) -> None:
+        self.limits = limits
+        self._window_s = window_s
+        self._changed = threading.Condition()
+        self._in_flight = 0
+        self._paused_until = 0.0
+        self._starts: deque[float] = deque()
+        self._spent: deque[tuple[float, int]] = deque()
+        self._calls, self._tokens = 0, 0
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Wait until a call may start, and hold its place until it ends."""
+        with self._changed:
+            while (wait := self._wait_s(time.monotonic())) is not None:
+                self._changed.wait(wait or None)
+            self._in_flight += 1
+            self._starts.append(time.monotonic())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_flight -= 1
+                self._changed.notify_all()
+
+    def spent(self, tokens: int) -> None:
+        """Count the tokens of a call that was answered."""
+        with self._changed:
+            self._spent.append((time.monotonic(), tokens))
+            self._calls += 1
+            self._tokens += tokens
+
+    def pause(self, seconds: float) -> None:
+        """Start no call for so many seconds: the host asked for it."""
+        with self._changed:
+            self._paused_until = max(self._paused_until, time.monotonic() + seconds)
+
+    def _wait_s(self, now: float) -> float | None:
+        """Return None when a call may start, the seconds to wait, or 0 to wait for another call's end."""
+        while self._starts and self._starts[0] <= now - self._window_s:
+            self._starts.popleft()
+        while self._spent and self._spent[0][0] <= now - self._window_s:
+            self._spent.popleft()
+        if now < self._paused_until:
+            return self._paused_until - now
+        if self._in_flight >= self.limits.concurrency:
+            return 0.0
+        requests, tokens = self.limits.requests_per_minute, self.limits.tokens_per_minute
+        if requests is not None and len(self._starts) >= requests:
+            return max(self._starts[0] + self._window_s - now, 0.001)
+        if tokens is None:
+            return None
+        # What the calls in flight will use is not known yet: each is expected to use the mean so far.
+        expected = self._tokens / self._calls * (self._in_flight + 1) if self._calls else 0.0
+        if sum(count for _, count in self._spent) + expected <= tokens:
+            return None
+        if self._spent:
+            return max(self._spent[0][0] + self._window_s - now, 0.001)
+        return 0.0 if self._in_flight else None
+
+
+_GATES: dict[str, Gate] = {}
+_LOCK = threading.Lock()
+_WIRE: ContextVar[WireSettings | None] = ContextVar("agentic_iqa_wire", default=None)
+
+
+@contextmanager
+def wired(settings: WireSettings) -> Iterator[None]:
+    """Use these settings for every question asked inside the block."""
+    token = _WIRE.set(settings)
+    try:
+        yield
+    finally:
+        _WIRE.reset(token)
+
+
+def wire_settings() -> WireSettings:
+    """Return the settings in force, the defaults where none are."""
+    return _WIRE.get() or WireSettings()
+
+
+def gate_for(host: str) -> Gate:
+    """Return the process's one gate for a host, under the limits in force."""
+    limits = _WIRE.get()
+    with _LOCK:
+        gate = _GATES.setdefault(host, Gate(limits or WireSettings()))
+        if limits is not None:
+            gate.limits = limits
+        return gate
+
+
+def gate_of(lm: dspy.BaseLM) -> Gate:
+    """Return the gate of an LM's host, by its address or else its provider."""
+    address = str(lm.kwargs.get("api_base") or lm.kwargs.get("base_url") or "")
+    return gate_for(urlsplit(address).netloc or str(lm.model).partition("/")[0])

@@ -1,0 +1,220 @@
+"""The figures of evaluations: how predictions lie to human scores, and where they go wrong."""
+
+import base64
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Plot
+from numpy.typing import NDArray
+
+from program.evaluation.intervals import Figure
+from program.evaluation.record import Details, EvaluationRecord, Part, Row
+from program.evaluation.tables import heading
+
+__all__ = ("charts", "plain", "scatter_plot", "svg_url")
+
+BLUE, ORANGE, INK, FAINT, SOFT = "#3b6fd4", "#e08a1e", "#1f2933", "#e3e8ee", "#6b7785"
+
+_COLOURS = (
+    "#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0", "#9c6b4e", "#ff8ab7", "#9498a0", "#17becf",
+)  # fmt: skip
+_TITLE: dict[str, Any] = {"loc": "left", "fontsize": 11, "fontweight": "bold", "color": INK, "pad": 10}
+
+_MAX_POINTS, _MAX_BARS = 1500, 30
+_LEVELS = {"1": "1 bad", "2": "2 poor", "3": "3 fair", "4": "4 good", "5": "5 excellent"}
+
+
+def charts(record: EvaluationRecord) -> dict[str, Plot]:
+    """Return the charts that the data has labels for, by name."""
+    plots: dict[str, Plot] = {}
+    details = record.details or Details()
+    if record.srcc is not None and record.srcc.n:
+        plots["scatter"] = scatter_plot({"program": record})
+    if len(details.by_distortion) > 1:
+        plots["by_distortion"] = _bars(details.by_distortion, "srcc", "SRCC by distortion", (-1, 1))
+    if details.by_level:
+        plots["by_level"] = _levels(details.by_level)
+    if details.calibration_bins:
+        plots["calibration"] = _calibration(details)
+    if details.by_question_type:
+        plots["by_question_type"] = _bars(details.by_question_type, "accuracy", "Accuracy by question type", (0, 1))
+    if details.confusion:
+        plots["confusion"] = _confusion(details.confusion)
+    return plots
+
+
+def svg_url(plot: Plot) -> str:
+    """Return a chart as a data URL; inside an image element it can run and fetch nothing."""
+    out = io.BytesIO()
+    # Glyphs as paths: the page looks alike whatever fonts a machine has. The salt makes equal charts equal bytes.
+    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "agentic-iqa"}):
+        plot.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(out.getvalue()).decode("ascii")
+
+
+def plain(text: str) -> str:
+    """Return a name from the data as a chart can draw it: short, no formula signs, no glyph the font lacks."""
+    short = text if len(text) <= 28 else text[:27] + "."
+    return short.encode("latin-1", "replace").decode("latin-1").replace("$", r"\$")
+
+
+def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
+    """Return human score (x) against predicted score (y), one panel per record, both on 1..5.
+
+    `records` maps a panel's title ("uncompiled") to its record. Points are coloured by distortion where there are
+    at most ten, else by photograph, else alike. Dashed: perfect agreement; solid: a straight-line fit.
+    """
+    plot = Plot(figsize=(4.6 * len(records) + 1.4, 5.3), layout="constrained")
+    FigureCanvasAgg(plot)
+    axes = plot.subplots(1, len(records), squeeze=False, sharex=True, sharey=True)[0]
+    scored = {title: [r for r in record.rows if r.task == "scoring" and r.counts] for title, record in records.items()}
+    colours, by = _colours([row for rows in scored.values() for row in rows])
+    for axis, (title, record) in zip(axes, records.items(), strict=True):
+        _panel(axis, title, record, scored[title], colours, by)
+    axes[0].set_ylabel("predicted score (1 bad … 5 excellent)")
+    if by:
+        points = [axes[0].plot([], [], "o", color=colour, markeredgecolor="white")[0] for colour in colours.values()]
+        names = [plain(name) or "none" for name in colours]
+        plot.legend(points, names, title=by, loc="outside right center", frameon=False, fontsize=9)
+    lines, names = axes[0].get_legend_handles_labels()
+    plot.legend(lines, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    plot.suptitle(
+        f"Agreement with human scores · {plain(heading(next(iter(records.values()))))}", fontsize=13, color=INK
+    )
+    return plot
+
+
+def _colours(rows: Sequence[Row]) -> tuple[dict[str, str], str]:
+    """Return a colour for each kind of sample, and the field that says the kind; empty where all are alike."""
+    for by, field in (("distortion", "distortion"), ("photograph", "group")):
+        names = {getattr(row, field) or "" for row in rows}
+        if 1 < len(names) <= len(_COLOURS):
+            return dict(zip(sorted(names), _COLOURS, strict=False)), by
+    return {"": BLUE}, ""
+
+
+def _panel(
+    axis: Axes, title: str, record: EvaluationRecord, rows: Sequence[Row], colours: Mapping[str, str], by: str
+) -> None:
+    truth, predicted = np.array([(row.truth, row.predicted) for row in rows], dtype=float).reshape(-1, 2).T
+    # A human score may pass its own scale (LIVE's realigned ones do); no point may fall off the picture.
+    low, high = min(1.0, truth.min(initial=1)) - 0.1, max(5.0, truth.max(initial=5)) + 0.1
+    _style(axis)
+    axis.set(xlim=(low, high), ylim=(0.9, 5.1), aspect="equal", xticks=range(1, 6), yticks=range(1, 6))
+    axis.grid(color=FAINT, linewidth=0.8)
+    axis.plot([1, 5], [1, 5], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="perfect agreement", zorder=1)
+    kinds = [{"distortion": row.distortion or "", "photograph": row.group}.get(by, "") for row in rows]
+    size, alpha = (30, 0.7) if len(rows) <= 300 else (12, 0.55) if len(rows) <= 2000 else (5, 0.3)
+    axis.scatter(
+        truth, predicted, s=size, c=[colours[kind] for kind in kinds], alpha=alpha, linewidths=0, zorder=2,
+        rasterized=len(rows) > _MAX_POINTS,
+    )  # fmt: skip
+    if len(rows) > 2 and np.ptp(truth) > 0:
+        ends = np.array([truth.min(), truth.max()])
+        slope, offset = np.polyfit(truth, predicted, 1)
+        axis.plot(ends, slope * ends + offset, color=INK, linewidth=1.4, zorder=3, label="straight-line fit")
+    groups = record.srcc.groups if record.srcc else 0
+    basis = f"n = {len(rows)}" + (f" from {groups} photographs" if groups < len(rows) else "")
+    failed = f", {record.scoring.failed} failed" if record.scoring.failed else ""
+    axis.set_title(title, fontsize=12, fontweight="bold", color=INK, pad=36)
+    figure = "SRCC undefined" if record.srcc is None or record.srcc.value is None else f"SRCC {record.srcc}"
+    axis.text(0.5, 1.02, f"{figure}\n{basis}{failed}", transform=axis.transAxes, ha="center", color=INK, fontsize=10)
+    axis.set_xlabel("human score (1 bad … 5 excellent)")
+
+
+def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[float, float]) -> Plot:
+    known = {name: part for name, part in parts.items() if part.figures[metric].value is not None}
+    shown = sorted(known.items(), key=lambda item: item[1].figures[metric].value or 0.0)[-_MAX_BARS:]
+    plot, axis = _canvas(5.6, max(2.4, 1.2 + 0.34 * len(shown)))
+    values, lows, highs = _numbers(part.figures[metric] for _, part in shown)
+    places = np.arange(len(shown))
+    axis.barh(places, values, height=0.62, color=BLUE, alpha=0.85, zorder=2)
+    axis.hlines(places, lows, highs, color=INK, linewidth=1.3, zorder=3)
+    axis.set_yticks(places, [f"{plain(name)}  ({part.n})" for name, part in shown])
+    axis.set_xlim(max(limits[0], lows.min(initial=0.0) - 0.02), limits[1] + 0.02)
+    axis.grid(axis="x", color=FAINT, linewidth=0.8)
+    axis.set_title(f"{title} (n)", **_TITLE)
+    if len(known) > len(shown):
+        axis.set_xlabel(f"the {len(shown)} highest of {len(known)}")
+    return plot
+
+
+def _levels(parts: Mapping[str, Part]) -> Plot:
+    plot, axis = _canvas(5.6, 3.9)
+    places = np.arange(len(parts))
+    for shift, metric, colour, label in ((-0.2, "mae", BLUE, "mean absolute error"), (0.2, "bias", ORANGE, "bias")):
+        values, lows, highs = _numbers(part.figures[metric] for part in parts.values())
+        axis.bar(places + shift, values, width=0.36, color=colour, alpha=0.9, label=label, zorder=2)
+        axis.vlines(places + shift, lows, highs, color=INK, linewidth=1.3, zorder=3)
+    axis.axhline(0, color=INK, linewidth=0.8)
+    axis.set_xticks(places, [f"{_LEVELS[level]}\n(n = {part.n})" for level, part in parts.items()], fontsize=9)
+    axis.grid(axis="y", color=FAINT, linewidth=0.8)
+    axis.set_ylabel("points of the 1..5 scale")
+    axis.set_title("Error by human level (bias above 0: scored too high)", **_TITLE)
+    axis.legend(frameon=False, fontsize=9)
+    return plot
+
+
+def _calibration(details: Details) -> Plot:
+    plot, axis = _canvas(5.6, 3.9)
+    bins, error = details.calibration_bins, details.figures.get("calibration_error")
+    axis.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), label="calibrated", zorder=1)
+    values, lows, highs = _numbers(b.right for b in bins)
+    places = [b.confidence for b in bins]
+    axis.vlines(places, lows, highs, color=INK, linewidth=1.3, zorder=3)
+    axis.plot(places, values, "o-", color=BLUE, markersize=7, linewidth=1.5, zorder=3)
+    axis.set(xlim=(0.15, 1.02), ylim=(-0.02, 1.08))
+    axis.grid(color=FAINT, linewidth=0.8)
+    axis.set_xlabel("probability given to the likeliest level")
+    axis.set_ylabel("share of times it was right")
+    shown = error.value_text() if error is not None else "undefined"
+    axis.set_title(f"Calibration of the level probabilities (ECE {shown}, n = {sum(b.n for b in bins)})", **_TITLE)
+    return plot
+
+
+def _confusion(counts: Mapping[str, Mapping[str, int]]) -> Plot:
+    letters = list(counts)
+    grid = np.array([[counts[t][p] for p in letters] for t in letters])
+    plot, axis = _canvas(5.6, min(5.6, max(2.6, 1.2 + 0.5 * len(letters))))
+    axis.imshow(grid, cmap="Blues", vmin=0, vmax=max(1, grid.max()) * 1.15)
+    for (row, column), count in np.ndenumerate(grid):
+        colour = "white" if count > 0.6 * grid.max() else INK
+        axis.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=11,
+                  fontweight="bold" if row == column else "normal")  # fmt: skip
+    names = [plain(letter[:3]) for letter in letters]
+    axis.set_xticks(range(len(letters)), names)
+    axis.set_yticks(range(len(letters)), names)
+    axis.set_xlabel("answered")
+    axis.set_ylabel("true")
+    axis.spines[:].set_visible(False)
+    axis.set_title("True and answered options", **_TITLE)
+    return plot
+
+
+def _canvas(width: float, height: float) -> tuple[Plot, Axes]:
+    plot = Plot(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(plot)
+    axis = plot.subplots()
+    _style(axis)
+    return plot, axis
+
+
+def _style(axis: Axes) -> None:
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color("#9aa5b1")
+    axis.tick_params(colors=INK, length=0)
+    axis.xaxis.label.set_color(INK)
+    axis.yaxis.label.set_color(INK)
+
+
+def _numbers(figures: Iterable[Figure]) -> NDArray[np.float64]:
+    """Return values, low and high ends, 3 x n: 0 for an undefined value, and the value where there is no interval."""
+    values = [(f.value or 0.0, f.low, f.high) for f in figures]
+    ends = [(v, v if low is None else low, v if high is None else high) for v, low, high in values]
+    return np.array(ends, dtype=float).reshape(-1, 3).T

@@ -1,0 +1,267 @@
+"""Where an evaluation goes when it is done: a page, an MLflow run, and the terminal.
+
+The page is one self-contained HTML file. It fetches nothing and runs no script.
+"""
+
+import base64
+import heapq
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from matplotlib.figure import Figure as Plot
+from PIL import Image
+from rich.console import Console
+
+from data.manifest import Sample
+from program.common.errors import InputError
+from program.common.files import write_whole
+from program.common.settings import Settings
+from program.evaluation.charts import charts, svg_url
+from program.evaluation.intervals import Figure
+from program.evaluation.metric_table import METRICS
+from program.evaluation.record import WORST, Baseline, Environment, EvaluationRecord, Row, environment
+from program.evaluation.tables import baseline_tables, baselines_by_task, figure_lines, figures_table, heading, notes
+from program.images.store import IMAGES, LARGE
+from program.tracking import RunHandle, Tracker
+
+__all__ = (
+    "check_report_folder", "log_calibration", "log_evaluation", "log_figures", "log_origin", "record_costs",
+    "record_figures", "render", "show", "worst", "write_report",
+)  # fmt: skip
+
+_THUMBNAIL_PX = 320
+
+_KINDS = {"tool": "one tool", "tools": "tools", "model": "model", "mean": "plain mean", "fusion": "fusion"}
+_CAPTIONS = {
+    "scatter": "Each point is an image. Below the dashed line people liked it better than the program did.",
+    "by_distortion": "How well images of one distortion are ranked; the line is the 95 % interval.",
+    "by_level": "Human scores rounded to a level; the line is the 95 % interval.",
+    "calibration": "Five bins of about equal size. On the dashed line, stated probabilities hold as often as stated.",
+    "by_question_type": "Share of right answers; the line is the 95 % interval.",
+    "confusion": "Counts of questions, by the true option and the option answered.",
+}
+
+_MAX_TABLE_ROWS = 20_000
+"""A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
+
+_FAILURES_SHOWN = 5
+
+
+def write_report(
+    record: EvaluationRecord, samples: Iterable[Sample], folder: Path, plots: Mapping[str, Plot] | None = None
+) -> Path:
+    """Write `report.html` and `record.json` into a folder and return the page's path.
+
+    `samples` are looked through for the images of the worst misses. Raises InputError where the folder cannot be
+    written.
+    """
+    page = folder / "report.html"
+    with _writing(folder):
+        write_whole(folder / "record.json", json.dumps(record.summary(), indent=2, ensure_ascii=False) + "\n")
+        write_whole(page, render(record, samples, plots))
+    return page
+
+
+def check_report_folder(folder: Path) -> None:
+    """Make the folder of a report; InputError, before hours of work, where none can be written there."""
+    with _writing(folder):
+        write_whole(folder / ".writable", "")
+        (folder / ".writable").unlink()
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        fault = f"cannot be written ({error.strerror})"
+        raise InputError(f"report {str(folder)!r}: {fault}; give another folder") from error
+
+
+def render(
+    record: EvaluationRecord,
+    samples: Iterable[Sample],
+    plots: Mapping[str, Plot] | None = None,
+    sections: Mapping[str, str] | None = None,
+) -> str:
+    """Return the page, with further `sections` of plain text by title. What comes from data or a model is escaped."""
+    missed = {task: worst(record.rows, task) for task in ("scoring", "mcq")}
+    pictures = _pictures(samples, {row.id for rows in missed.values() for row in rows})
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    template = environment.from_string(files("program.evaluation").joinpath("page.html").read_text("utf-8"))
+    drawn = charts(record) if plots is None else plots
+    return template.render(
+        heading=heading(record), record=record, notes=notes(record), metrics=METRICS,
+        figures=list(figure_lines(record)),
+        ladders=[_ladder(record, ways, columns) for ways, columns in baselines_by_task(record)],
+        kinds=_KINDS, captions=_CAPTIONS, charts={name: svg_url(plot) for name, plot in drawn.items()},
+        misses=missed, pictures=pictures, failures=list(record.failures()), sections=dict(sections or {}),
+    )  # fmt: skip
+
+
+def worst(rows: Iterable[Row], task: str) -> list[Row]:
+    """Return the worst misses of a task, worst first; of multiple choice wrong answers, drawn by their ids' hash."""
+    missed = ((size, row.id, row) for row in rows if row.task == task and (size := row.miss) is not None)
+    return [row for _, _, row in heapq.nlargest(WORST, missed, key=lambda entry: entry[:2])]
+
+
+def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) -> dict[str, Any]:
+    """Return the table of the program against every baseline, each figure with its place on a common axis."""
+    metric = columns[0]
+    ways = sorted(ways, key=lambda way: -(way.figures[metric].value or -2))
+    figures = [record.figures[metric], *(way.figures[metric] for way in ways)]
+    ends = [end for f in figures for end in (f.low, f.value) if end is not None]
+    floor = math.floor(min([*ends, 0.9]) * 10) / 10
+    rows = [
+        {"way": None if holder is record else holder, "figures": holder.figures, "bar": _bar(figure, floor)}
+        for holder, figure in zip((record, *ways), figures, strict=True)
+    ]
+    return {"metric": metric, "columns": columns, "rows": rows, "floor": floor}
+
+
+def _bar(figure: Figure, floor: float) -> list[float] | None:
+    """Return where low end, value and high end lie between `floor` and 1, in percent; None without an interval."""
+    if figure.low is None or figure.value is None or figure.high is None:
+        return None
+    return [round(100 * (max(end, floor) - floor) / (1 - floor), 2) for end in (figure.low, figure.value, figure.high)]
+
+
+def _pictures(samples: Iterable[Sample], wanted: set[str]) -> dict[str, dict[str, Any]]:
+    pictures: dict[str, dict[str, Any]] = {}
+    for sample in samples if wanted else ():
+        if sample.id in wanted:
+            pictures[sample.id] = {
+                "image": _thumbnail(sample.image),
+                "reference": _thumbnail(sample.reference) if sample.reference else None,
+                "query": sample.query,
+                "options": sample.options,
+            }
+            if len(pictures) == len(wanted):
+                break
+    return pictures
+
+
+def _thumbnail(path: Path) -> str | None:
+    try:
+        picture = Image.fromarray(IMAGES.pixels(IMAGES.add(path), at_most=LARGE))
+    except InputError:
+        return None
+    picture.thumbnail((_THUMBNAIL_PX, _THUMBNAIL_PX), Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    picture.save(out, "JPEG", quality=82)
+    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
+
+
+def log_evaluation(
+    record: EvaluationRecord, tracker: Tracker, samples: Iterable[Sample], page: Path | None = None
+) -> RunHandle:
+    """Log params, every figure with its interval, the samples' table, the charts and the report as one MLflow run.
+
+    `page` is the report where it was written already; else one is made from `samples` for the run alone.
+    """
+    split = record.dataset.split or "all"
+    plots = charts(record)
+    with tracker.run(f"evaluate {split} seed {record.seed}", {"command": "evaluate"}) as run:
+        log_origin(run, record, split)
+        run.log_params({"data": record.dataset.model_dump(), "seed": record.seed, **record.context})
+        log_figures(run, record_figures(record))
+        run.log_metrics(record_costs(record))
+        rows = islice(record.rows, _MAX_TABLE_ROWS)
+        run.log_table([row.model_dump(mode="json", exclude={"notes"}) for row in rows], "samples")
+        for plot_name, plot in plots.items():
+            run.log_plot(plot, plot_name)
+        run.log_json(record.summary(), "record")
+        run.log_text(page.read_text("utf-8") if page else render(record, samples, plots), "report.html")
+    return run
+
+
+def log_calibration(
+    tracker: Tracker, settings: Settings, datasets: Sequence[tuple[str, str, str]], result: Mapping[str, Any], out: Path
+) -> RunHandle:
+    """Log a calibration (or measured strengths) with the datasets (name, hash, split) it was fitted on, as one run."""
+    names = " + ".join(name for name, _, _ in datasets)
+    with tracker.run(f"calibrate on {names}", {"command": "calibrate"}, result=f"the result is in {str(out)!r}") as run:
+        for name, digest, split in datasets:
+            run.log_dataset(name, digest, name, split)
+        _log_environment(run, environment())
+        run.log_params({"tools": settings.tools.model_dump(mode="json"), "seed": settings.seed})
+        for tool, fitted in result.get("tools", {}).items():
+            known = {k: v for k, v in fitted.items() if isinstance(v, int | float)}
+            run.log_metrics({f"{tool}_{key}": float(value) for key, value in known.items()})
+        run.log_json(result, "result")
+        run.log_file(out)
+    return run
+
+
+def log_origin(run: RunHandle, record: EvaluationRecord, context: str) -> None:
+    """Log which data a record is about, and the code and packages that made it."""
+    run.log_dataset(record.dataset.name, record.dataset.manifest_sha256 or "unknown", record.dataset.name, context)
+    _log_environment(run, record.environment)
+
+
+def _log_environment(run: RunHandle, here: Environment) -> None:
+    tags = {f"version.{name}": version for name, version in here.versions.items()}
+    if here.git_commit:
+        tags |= {"mlflow.source.git.commit": here.git_commit, "git_dirty": str(here.git_dirty).lower()}
+    run.set_tags(tags)
+
+
+def record_figures(record: EvaluationRecord) -> dict[str, Figure]:
+    """Return every figure of a record by its metric's name in MLflow; simpler ways as baseline_WAY_METRIC."""
+    figures = record.figures | (record.details.figures if record.details is not None else {})
+    for key, way in record.baselines.items():
+        prefix = "baseline_" + "".join(c if c.isalnum() else "_" for c in key)
+        figures |= {f"{prefix}_{name}": figure for name, figure in way.figures.items() if METRICS[name].card}
+    return figures
+
+
+def log_figures(run: RunHandle, figures: Mapping[str, Figure | None]) -> None:
+    """Log figures in one request, each as metrics `name`, `name_low` and `name_high`; None logs nothing."""
+    ends: dict[str, float | None] = {}
+    for name, figure in figures.items():
+        if figure is not None:
+            ends |= {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
+    run.log_metrics(ends)
+
+
+def record_costs(record: EvaluationRecord) -> dict[str, float | None]:
+    """Return what a record cost and how it ran, by the metric's name in MLflow."""
+    counts = {"failed": record.failed, "wall_seconds": record.wall_seconds, "lm_calls": record.lm_calls,
+              "tokens": record.tokens, "cost_usd": record.cost_usd}  # fmt: skip
+    rungs = {f"rung_{name.replace(' ', '_')}": share for name, share in record.rung_shares.items()}
+    stages = {
+        f"{kind}_{stage}": value
+        for stage, cost in record.spent_by_stage.items()
+        for kind, value in cost
+        if value is not None
+    }
+    return {**counts, **rungs, **stages, **{f"mean_{n}": v for n, v in record.spent_per_sample.items()}, **record.pace}
+
+
+def show(record: EvaluationRecord, page: Path | None) -> None:
+    """Print the tables, what failed and what it cost, and where the report is."""
+    console = Console()
+    console.print(figures_table(record))
+    for table in baseline_tables(record):
+        console.print()
+        console.print(table)
+    for name, error in islice(record.failures(), _FAILURES_SHOWN):
+        console.print(f"failed      {name}: {error}", highlight=False, markup=False, soft_wrap=True)
+    if record.failed > _FAILURES_SHOWN:
+        console.print(f"            and {record.failed - _FAILURES_SHOWN} more, in the report", highlight=False)
+    spent = f"{record.lm_calls or 0} model calls, {record.tokens or 0} tokens"
+    spent += f", {record.cost_usd:.4f} USD" if record.cost_usd is not None else ""
+    console.print(f"\n{len(record.rows)} samples in {record.wall_seconds:.1f} s, {spent}", highlight=False)
+    if page is not None:
+        console.print(f"report      {page}", highlight=False, soft_wrap=True)
