@@ -1,13 +1,14 @@
 """Fit the no-reference tool that reads the pretrained network: `python -m program.expert.training.network`.
 
-Ridge regression of human scores on the network's spreads, of photographs as they were taken and of generated
-distortions. What the tool's calibration says of it comes from predictions out of fold: of an image it was fitted on it
-would say too much.
+Ridge regressions on the network's spreads: of photographs as people took and scored them, of distorted versions of
+them, and of which of the two an image is. What lowers a score differs between both; one line for both is worse on each.
+What the tool's calibration says of it comes from predictions out of fold: of images it was fitted on it would say too
+much.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,104 +16,157 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, stats
 
+from data.kadid import category_named, level_mean
 from program.common.progress import progress
 from program.expert.training.fitting import save_arrays
+from program.expert.training.tables import UNDISTORTED
+from program.expert.training.teaching import pairs
 from program.images.store import IMAGES
 from program.tools.calibration import Calibration
 from program.tools.fitting import fit_tool
 from program.tools.models import tensor_of
-from program.tools.network import CLIP, respond
+from program.tools.network import CLIP, blended, respond
 from program.tools.registry import ToolRegistry
 from program.tools.survey import Labelled, LabelledSet
 
-__all__ = ("Fit", "fit", "main", "out_of_fold")
+__all__ = ("Fit", "Table", "fit", "main", "out_of_fold")
 
 TOOL = "LiteNR"
-NOISE, GENERATED_NOISE = 0.2, 1.0
-"""Variance of a score around the regression, relative to the variance it explains, of photographs and of generated
-distortions. The second are many, alike, and labelled with means over other images."""
+DISTORTED = 300, 14, (0.5, 1.5)
+"""How many train photographs are distorted, in how many ways each, and at which scales (`teaching.pairs`)."""
+NOISE = {"photographs": 0.2, "live": 1.0, "general": 0.5, "distorted": 0.2, "kind": 0.1}
+"""Variance of a label around its regression, relative to the variance that the regression explains: a photograph's and
+LIVE's score in the first one, a photograph's and a distorted image's in the second one, the kind's in the third."""
 FOLDS, SEED = 10, 0
+Matrix = NDArray[np.float64]
 
 
 class Fit(NamedTuple):
-    """A linear regression on standardised, limited spreads."""
+    """Three linear functions of standardised, limited spreads: both scores, and which of them holds."""
 
-    centre: NDArray[np.float64]
-    spread: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    mean: float
+    centre: Matrix
+    spread: Matrix
+    weights: Matrix
+    """F x 3."""
+    offset: Matrix
 
-    def predict(self, spreads: NDArray[np.float64]) -> NDArray[np.float64]:
+    def predict(self, spreads: Matrix) -> Matrix:
         """Return the scores of N x F spreads."""
-        return np.asarray(self.mean + _standard(spreads, self.centre, self.spread) @ self.weights)
+        return blended(_standard(spreads, self.centre, self.spread) @ self.weights + self.offset)
 
 
-def _standard(
-    spreads: NDArray[np.float64], centre: NDArray[np.float64], spread: NDArray[np.float64]
-) -> NDArray[np.float64]:
+class Table(NamedTuple):
+    """N images."""
+
+    spreads: Matrix
+    samples: Sequence[Labelled]
+    source: NDArray[np.str_]
+    """photographs, live or distorted."""
+
+    def only(self, rows: NDArray[np.bool_]) -> "Table":
+        """Return some rows."""
+        chosen = [sample for sample, row in zip(self.samples, rows, strict=True) if row]
+        return Table(self.spreads[rows], chosen, self.source[rows])
+
+    @property
+    def scores(self) -> Matrix:
+        """People's scores."""
+        return np.array([sample.human for sample in self.samples])
+
+    @property
+    def group(self) -> NDArray[np.str_]:
+        """The photograph that each shows."""
+        return np.array([str(sample.group) for sample in self.samples])
+
+
+def _standard(spreads: Matrix, centre: Matrix, spread: Matrix) -> Matrix:
     return np.asarray(np.clip((spreads - centre) / spread, -CLIP, CLIP))
 
 
-def fit(spreads: NDArray[np.float64], scores: NDArray[np.float64], noise: NDArray[np.float64]) -> Fit:
-    """Fit N x F spreads to N scores, each with its own noise (kernel ridge regression, linear kernel)."""
-    sure = noise <= noise.min()
-    centre, spread = spreads[sure].mean(axis=0), spreads[sure].std(axis=0) + 1e-6
-    z = _standard(spreads, centre, spread) / np.sqrt(spreads.shape[1])
-    mean = float(scores[sure].mean())
-    dual = linalg.solve(z @ z.T + np.diag(noise), scores - mean, assume_a="pos")
-    return Fit(centre, spread, (z.T @ dual) / np.sqrt(spreads.shape[1]), mean)
+def fit(table: Table) -> Fit:
+    """Fit the three functions (kernel ridge regression with a linear kernel)."""
+    taken = table.source == "photographs"
+    centre, spread = table.spreads[taken].mean(axis=0), table.spreads[taken].std(axis=0) + 1e-6
+    z = _standard(table.spreads, centre, spread) / np.sqrt(len(centre))
+    kernel, scores, middle = z @ z.T + 1, table.scores, float(table.scores[taken].mean())
+    made = table.source == "distorted"
+
+    def weights(rows: NDArray[np.bool_], targets: Matrix, noise: Matrix) -> tuple[Matrix, float]:
+        own = kernel[np.ix_(rows, rows)] + np.diag(noise[rows])
+        dual = linalg.solve(own, targets[rows], assume_a="pos")
+        return (z[rows].T @ dual) / np.sqrt(len(centre)), float(dual.sum())
+
+    natural = weights(~made, scores - middle, np.where(taken, NOISE["photographs"], NOISE["live"]))
+    every = np.ones(len(z), bool)
+    general = weights(every, scores - middle, np.where(taken, NOISE["general"], NOISE["distorted"]))
+    # Kinds of unequal size count alike: the noise of the larger grows with its size.
+    larger = NOISE["kind"] * max((~taken).sum() / taken.sum(), 1.0)
+    kind = weights(every, np.where(taken, -1.0, 1.0), np.where(taken, NOISE["kind"], larger))
+    columns = [natural, general, kind]
+    offset = np.array([constant for _, constant in columns]) + np.array([middle, middle, 0.0])
+    return Fit(centre, spread, np.stack([column for column, _ in columns], axis=1), offset)
 
 
-def out_of_fold(
-    spreads: NDArray[np.float64], scores: NDArray[np.float64], noise: NDArray[np.float64], groups: Sequence[str]
-) -> NDArray[np.float64]:
+def out_of_fold(table: Table) -> Matrix:
     """Predict each score by a fit on the images of other photographs, ten folds drawn by a fixed seed."""
-    names = np.unique(np.array(groups))
-    drawn = dict(zip(np.random.default_rng(SEED).permutation(names), range(len(names)), strict=True))
-    fold = np.array([drawn[group] % FOLDS for group in groups])
-    predicted = np.zeros(len(scores))
+    names = np.unique(table.group)
+    number = dict(zip(np.random.default_rng(SEED).permutation(names), range(len(names)), strict=True))
+    fold = np.array([number[group] % FOLDS for group in table.group])
+    predicted = np.zeros(len(fold))
     for k in range(FOLDS):
-        out = fold == k
-        predicted[out] = fit(spreads[~out], scores[~out], noise[~out]).predict(spreads[out])
+        predicted[fold == k] = fit(table.only(fold != k)).predict(table.spreads[fold == k])
     return predicted
 
 
-def measured(samples: Sequence[Labelled]) -> NDArray[np.float64]:
-    """Return the N x F spreads of images."""
-    rows = []
-    with progress("measuring", len(samples)) as advance:
-        for sample in samples:
-            rows.append(respond(tensor_of(IMAGES.pixels(IMAGES.add(sample.image)), "cpu")).spreads)
+def measured(clive: Path, live: Path) -> Table:
+    """Measure the train images of both, and distorted versions of CLIVE's."""
+    rows, samples, source = [], [], []
+    for name, sample, pixels in _images(clive, live):
+        rows.append(respond(tensor_of(pixels, "cpu")).spreads)
+        samples.append(sample)
+        source.append(name)
+    return Table(np.array(rows, dtype=np.float64), samples, np.array(source))
+
+
+def _images(clive: Path, live: Path) -> Iterator[tuple[str, Labelled, NDArray[np.uint8]]]:
+    for name, manifest in (("photographs", clive), ("live", live)):
+        labelled = LabelledSet.read(str(manifest), "train", Path()).samples
+        with progress(f"measuring {name}", len(labelled)) as advance:
+            for sample in labelled:
+                yield name, sample, IMAGES.pixels(IMAGES.add(sample.image))
+                advance()
+    photographs, each, scales = DISTORTED
+    with progress("measuring distorted photographs", photographs * (each + 1)) as advance:
+        for made in pairs(clive, "train", photographs, each, scales):
+            label = level_mean(made.distortion, made.level) if made.level else None
+            score, deviation = (label.mos, label.mos_std) if label else (UNDISTORTED, 0.0)
+            category = category_named(made.distortion)
+            yield "distorted", Labelled(clive, None, score, made.group, category, False, deviation), made.pixels
             advance()
-    return np.array(rows, dtype=np.float64)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fit, write the tool's arrays and its calibration, and print how it agrees out of fold; exit code 0."""
     parser = argparse.ArgumentParser(prog="python -m program.expert.training.network", description=__doc__)
-    parser.add_argument("data", nargs="+", help="datasets whose train split is fitted on, as quickstart or a manifest")
-    parser.add_argument("--cache", type=Path, default=Path("mlruns/cache"), help="folder for the quickstart images")
+    parser.add_argument("--data-root", type=Path, required=True, help="folder with clive/ and live/")
     parser.add_argument("--out", type=Path, default=Path("program/tools/lite-r1.npz"))
     parser.add_argument("--calibration", type=Path, default=Path("configs/calibration.json"))
     options = parser.parse_args(argv)
-    sets = [LabelledSet.read(name, "train", options.cache) for name in options.data]
-    samples = [sample for each in sets for sample in each.samples]
-    spreads = measured(samples)
-    scores = np.array([sample.human for sample in samples])
-    noise = np.array([NOISE if sample.authentic else GENERATED_NOISE for sample in samples])
-    groups = [str(sample.group) for sample in samples]
-    predicted = out_of_fold(spreads, scores, noise, groups)
-    for authentic in (True, False):
-        part = np.array([sample.authentic is authentic for sample in samples])
-        if part.any():
-            srcc = stats.spearmanr(predicted[part], scores[part]).statistic
-            sys.stdout.write(f"{'photographs' if authentic else 'generated'}: SRCC {srcc:.3f}, n = {part.sum()}\n")
-    final = fit(spreads, scores, noise)
-    half = {name: np.asarray(getattr(final, name)).astype(np.float32) for name in ("centre", "spread", "weights")}
-    save_arrays(options.out, {**half, "mean": np.array([final.mean], np.float32)})
+    clive, live = (options.data_root / name / "manifest.jsonl" for name in ("clive", "live"))
+    table = measured(clive, live)
+    predicted, scores = out_of_fold(table), table.scores
+    for source in np.unique(table.source):
+        part = table.source == source
+        srcc = stats.spearmanr(predicted[part], scores[part]).statistic
+        rmse = float(np.sqrt(np.mean((predicted - scores)[part] ** 2)))
+        sys.stdout.write(f"{source}, out of fold: SRCC {srcc:.3f}, RMSE {rmse:.3f}, n = {part.sum()}\n")
+    final = fit(table)._asdict()
+    save_arrays(options.out, {name: array.astype(np.float32) for name, array in final.items()})
     spec = ToolRegistry.load().get(TOOL)
+    sets = [LabelledSet.read(str(manifest), "train", Path()) for manifest in (clive, live)]
     sources = {each.source: each.provenance() for each in sets}
-    tool = fit_tool(spec, list(zip(predicted.tolist(), samples, strict=True)), sources=list(sources))
+    readings = list(zip(predicted.tolist(), table.samples, strict=True))
+    tool = fit_tool(spec, readings, sources=list(sources))
     calibration = Calibration.load(options.calibration).updated({TOOL: tool}, sources)
     options.calibration.write_text(calibration.to_json(), encoding="utf-8")
     return 0

@@ -101,8 +101,13 @@ class Pair:
     shown: Pixels
 
 
-def pairs(manifest: Path, split: str, photographs: int, each: int) -> Iterator[Pair]:
-    """Yield the images of a split that people liked best, each in one crop and scale: as it is, then distorted."""
+def pairs(
+    manifest: Path, split: str, photographs: int, each: int, scales: tuple[float, float] = _SCALES
+) -> Iterator[Pair]:  # fmt: skip
+    """Yield the images of a split that people liked best, each in one crop and scale: as it is, then distorted.
+
+    A scale is drawn from `scales`; above 1 it is 1.
+    """
     scored: Mapping[str, tuple[float, Path]] = {
         str(sample.group): (sample.quality, sample.image)
         for sample in read_manifest(manifest)
@@ -112,7 +117,9 @@ def pairs(manifest: Path, split: str, photographs: int, each: int) -> Iterator[P
     for number, group in enumerate(liked):
         name = f"{manifest.parent.name}/{group}"
         rng = generator_for(name, "view", 0)
-        shown = _seen(IMAGES.pixels(IMAGES.add(scored[group][1])), rng, grey=number % GREY_EVERY == GREY_EVERY // 2)
+        shown = _seen(
+            IMAGES.pixels(IMAGES.add(scored[group][1])), rng, scales, grey=number % GREY_EVERY == GREY_EVERY // 2
+        )
         kinds = conditions(shown)
         yield Pair(group, "none", 0, shown, shown)
         for index in np.sort(rng.permutation(len(kinds))[:each]):
@@ -121,9 +128,9 @@ def pairs(manifest: Path, split: str, photographs: int, each: int) -> Iterator[P
             yield Pair(group, distortion, level, made, shown)
 
 
-def _seen(pixels: Pixels, rng: np.random.Generator, *, grey: bool) -> Pixels:
+def _seen(pixels: Pixels, rng: np.random.Generator, scales: tuple[float, float], *, grey: bool) -> Pixels:
     picture = cropped(Image.fromarray(pixels), rng, _LEAST_SHARE)
-    scale = rng.uniform(*_SCALES)
+    scale = min(rng.uniform(*scales), 1.0)
     picture = picture.resize((round(picture.width * scale), round(picture.height * scale)), Image.Resampling.LANCZOS)
     return np.array(picture.convert("L").convert("RGB") if grey else picture)
 
