@@ -24,9 +24,9 @@ from data.photographs import PHOTOGRAPHS, load_photograph, photograph_bytes
 from data.questions import Question, Version, make_questions
 from data.quickstart import FULL, QuickstartPlan, build_quickstart
 from data.splits import check_leaks
-from program import calibrate
 from program.common.errors import DataError
 from program.common.settings import load_settings
+from program.tools.survey import LabelledSet
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = QuickstartPlan(
@@ -93,7 +93,7 @@ def test_one_scoring_line_per_version_with_the_mean_human_score(samples: list[Sa
 
 def test_calibration_knows_how_far_an_image_lies_from_its_score(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data.quickstart.build_quickstart", lambda cache_dir, progress: small)
-    found = calibrate._labelled("quickstart", "all", load_settings()).samples
+    found = LabelledSet.read("quickstart", "all", load_settings().cache_dir).samples
     spreads = {level_mean(name, level).mos_std for name in SMALL.distortions for level in SMALL.levels}
     assert len({image.label_sd for image in found}) > 10
     assert {image.label_sd for image in found} <= spreads
