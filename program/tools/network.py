@@ -196,4 +196,5 @@ def distances(one: "list[torch.Tensor]", other: "list[torch.Tensor]") -> NDArray
             texture = (2 * mean_x * mean_y + 1e-3) / (mean_x.square() + mean_y.square() + 1e-3)
             structure = (2 * joint + 1e-3) / (x.var(1, correction=0) + y.var(1, correction=0) + 1e-3)
             terms += [(unit_x - unit_y).square().sum(0).mean(), 1 - texture.mean(), 1 - structure.mean()]
-    return torch.stack(terms).cpu().numpy()
+    values: NDArray[np.float32] = torch.stack(terms).cpu().numpy()
+    return values
