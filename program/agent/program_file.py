@@ -1,5 +1,7 @@
 """What a saved program holds, checked before a program is made of it: never a language model, an address or a key."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -8,7 +10,7 @@ from pydantic_core import from_json
 
 from program.common.errors import InputError
 
-__all__ = ("ProgramFile", "check_state")
+__all__ = ("ProgramFile", "check_state", "digest")
 
 
 class _Part(BaseModel):
@@ -76,3 +78,8 @@ def _fault(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])[:120] or "the file"
     return " ".join(f"{where}: {first['msg']}".split())[:300]
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON value in hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -15,7 +15,7 @@ from typing import Any
 import dspy
 
 from program.agent.loop import AgenticIQA
-from program.agent.program_file import ProgramFile
+from program.agent.program_file import ProgramFile, digest
 from program.common.errors import ImageError, InputError
 from program.common.settings import Settings, load_settings
 from program.expert.store import REVISION
@@ -143,7 +143,7 @@ def _read(path: Path, name: str) -> ProgramFile:
 def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
     """Return whether another revision of the embedded engine was taught. Raises InputError for what needs `force`."""
     faults = []
-    if _digest([file.state, file.fusion]) != file.program_sha256:
+    if digest([file.state, file.fusion]) != file.program_sha256:
         faults.append("was altered since it was saved; compile again, or load it as it is with --force (force=True)")
     if foreign := file.engine is not None and file.engine != _EXPERT:
         faults.append(
@@ -189,12 +189,12 @@ def schema_sha256(program: AgenticIQA) -> str:
     }
     if program.summarizer.fitted is not None:
         fields["fusion"] = list(FIELDS)
-    return _digest(fields)
+    return digest(fields)
 
 
 def program_sha256(program: AgenticIQA) -> str:
     """Return the hash of what a program has learned: instructions, demos and fusion."""
-    return _digest([_state(program), _fusion(program)])
+    return digest([_state(program), _fusion(program)])
 
 
 def _fusion(program: AgenticIQA) -> dict[str, Any] | None:
@@ -238,10 +238,6 @@ def _with_images(demo: dict[str, Any]) -> dict[str, Any]:
         if match:
             images[name] = dspy.Image(match[0])
     return {**demo, **images}
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def _replace(partial: Path, folder: Path) -> None:

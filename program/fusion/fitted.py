@@ -5,7 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from program.fusion.scores import Belief, ScoreFusion, finite
+from program.fusion.levels import finite
+from program.fusion.scores import Belief, ScoreFusion
 
 __all__ = ("FIELDS", "FittedFusion")
 

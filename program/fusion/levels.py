@@ -268,3 +268,10 @@ def _level_of_token(token: str, kind: str, before: str) -> int | None:
 
 def _get(entry: Any, name: str) -> Any:
     return entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)
+
+
+def finite(name: str, value: float) -> float:
+    """Return a number that is finite and not below 0; ValueError for others."""
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} {value!r}: must be a finite number >= 0")
+    return value

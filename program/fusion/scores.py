@@ -5,9 +5,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from program.fusion.levels import LETTERS, Mode, level_probabilities, softmax
+from program.fusion.levels import LETTERS, Mode, finite, level_probabilities, softmax
 
-__all__ = ("Belief", "Precisions", "ScoreFusion", "ToolWeights", "finite", "fusion_note")
+__all__ = ("Belief", "Precisions", "ScoreFusion", "ToolWeights", "fusion_note")
 
 logger = logging.getLogger(__name__)
 
@@ -201,13 +201,6 @@ class ScoreFusion:
         if score < low - 1e-9 or score > high + 1e-9:
             logger.warning("score %.3f is off the scale; clipped to [%g, %g]", score, low, high)
         return min(high, max(low, score))
-
-
-def finite(name: str, value: float) -> float:
-    """Return a number that is finite and not below 0; ValueError for others."""
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} {value!r}: must be a finite number >= 0")
-    return value
 
 
 def _tool_mean(scores: Sequence[float], weights: Sequence[float] | None = None) -> float:

@@ -8,6 +8,7 @@ import functools
 import json
 import re
 import threading
+from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,10 +30,12 @@ from dspy.streaming.messages import sync_send_to_stream
 from dspy.teleprompt import MIPROv2
 from pydantic import BaseModel
 
+from program.tracking.traces import stripped
+
 __all__ = (
     "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "EMBEDDED", "DemoSetMIPRO", "KeptAdapter",
     "LM15Engine", "StdlibTransport", "adapter_for", "cached", "estimated_cost_usd", "events_of", "is_embedded",
-    "put_in_cache", "resolves_references", "retry_after_s", "sync_send_to_stream", "traced_prediction",
+    "put_in_cache", "remember", "resolves_references", "retry_after_s", "sync_send_to_stream", "traced_prediction",
 )  # fmt: skip
 
 EMBEDDED = "perceptual/expert"
@@ -203,3 +206,24 @@ class DemoSetMIPRO(MIPROv2):
 
     def _bootstrap_fewshot_examples(self, program: Any, *_: Any, **__: Any) -> dict[int, list[list[dspy.Example]]]:
         return self.demo_sets(program)
+
+
+KEPT = 100
+"""Calls of the program's own models that DSPy's histories hold whole: they keep ten thousand, 30 KB each."""
+_WHOLE: deque[dict[str, Any]] = deque()
+_LEFT_OUT = "(left out: only the last calls are kept whole)"
+
+
+def remember(lm: dspy.BaseLM, entry: dict[str, Any]) -> None:
+    """Add a call to DSPy's histories, without the images that a user's own LM was sent inline."""
+    if resolves_references(lm):
+        _WHOLE.append(entry)
+        while len(_WHOLE) > KEPT:
+            # The histories of models and modules hold the entry itself: its place stays, without its bulk.
+            oldest = _WHOLE.popleft()
+            oldest.update(
+                messages=[{"role": "user", "content": _LEFT_OUT}], outputs=[_LEFT_OUT], response=None, kwargs={}
+            )
+    else:
+        entry = {**entry, "messages": stripped(entry.get("messages"))}
+    lm.update_history(entry)

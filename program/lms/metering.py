@@ -1,7 +1,6 @@
 """What an assessment's model calls cost, by stage: each request is charged, admitted, priced and booked here."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -16,19 +15,13 @@ from program.lms.dspy_private import (
     estimated_cost_usd,
     events_of,
     is_embedded,
-    resolves_references,
+    remember,
     sync_send_to_stream,
 )
 from program.lms.limits import current_budget, gate_of
 from program.lms.usage import StageUsage, Usage, WireImage
-from program.tracking.traces import stripped
 
 __all__ = ("FeatureRefused", "ModelCall", "book", "book_kept_answer", "metered", "note_change", "note_image", "stage")
-
-KEPT = 100
-"""Calls of the program's own models that DSPy's histories hold whole: they keep ten thousand, 30 KB each."""
-_WHOLE: deque[dict[str, Any]] = deque()
-_LEFT_OUT = "(left out: only the last calls are kept whole)"
 
 _USAGE: ContextVar[Usage | None] = ContextVar("agentic_iqa_usage", default=None)
 _STAGE: ContextVar[str | None] = ContextVar("agentic_iqa_stage", default=None)
@@ -236,7 +229,7 @@ class ModelCall:
         if self._whole_call is not None:
             self._read(entry, self._whole_call)
         if self._keeps_history:
-            _remember(self._lm, entry)
+            remember(self._lm, entry)
 
     def _read(self, entry: Mapping[str, Any], receipt: _Receipt) -> None:
         """Fill in the receipt of a whole call; DSPy notes no tokens for what its cache answered."""
@@ -247,18 +240,3 @@ class ModelCall:
         receipt.from_cache = bool(self._lm.cache) and not receipt.input_tokens + receipt.output_tokens
         if not receipt.from_cache and entry.get("cost") is not None:
             receipt.cost_usd = (receipt.cost_usd or 0.0) + float(entry["cost"])
-
-
-def _remember(lm: dspy.BaseLM, entry: dict[str, Any]) -> None:
-    """Add a call to DSPy's histories, without the images that a user's own LM was sent inline."""
-    if resolves_references(lm):
-        _WHOLE.append(entry)
-        while len(_WHOLE) > KEPT:
-            # The histories of models and modules hold the entry itself: its place stays, without its bulk.
-            oldest = _WHOLE.popleft()
-            oldest.update(
-                messages=[{"role": "user", "content": _LEFT_OUT}], outputs=[_LEFT_OUT], response=None, kwargs={}
-            )
-    else:
-        entry = {**entry, "messages": stripped(entry.get("messages"))}
-    lm.update_history(entry)
