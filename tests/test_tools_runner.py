@@ -244,7 +244,7 @@ def test_a_crashing_tool_is_a_line(tmp_path, pictures, monkeypatch):
 
 def test_readiness_names_the_missing_file_and_the_setting(tmp_path):
     runner = _runner(tmp_path, params_dir=tmp_path)
-    assert {s.name for s in runner.ready("NR")} == {"PIQE"}
+    assert {s.name for s in runner.ready("NR")} == {"LiteNR", "PIQE"}
     closed_form = {s.name for s in REGISTRY.specs() if s.mode == "FR" and s.needs == "none"}
     assert {s.name for s in runner.ready("FR")} == closed_form - {"SSIM", "MS-SSIM", "CW-SSIM", "MAD"}
     assert {s.name for s in runner.ready("FR", expensive=True)} == closed_form
@@ -255,8 +255,8 @@ def test_readiness_names_the_missing_file_and_the_setting(tmp_path):
         assert "tools.params_dir or AGENTICIQA_PARAMS_DIR" in reason
     for name in PARAMETERS:
         (tmp_path / name).write_bytes(b"x")
-    assert {s.name for s in runner.ready("NR")} == {"PIQE", "NIQE", "BRISQUE"}
-    assert {s.name for s in runner.ready("NR", expensive=True)} == {"PIQE", "NIQE", "BRISQUE", "ILNIQE"}
+    assert {s.name for s in runner.ready("NR")} == {"LiteNR", "PIQE", "NIQE", "BRISQUE"}
+    assert {s.name for s in runner.ready("NR", expensive=True)} == {"LiteNR", "PIQE", "NIQE", "BRISQUE", "ILNIQE"}
 
 
 def test_files_that_pyiqa_keeps_are_found(tmp_path, monkeypatch):

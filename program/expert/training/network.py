@@ -164,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     clive, live = (options.data_root / name / "manifest.jsonl" for name in ("clive", "live"))
     table = measured(clive, live)
     predicted, scores = out_of_fold(table), table.scores
-    for source in np.unique(table.source):
+    for source in ("photographs", "live", "distorted"):
         part = table.source == source
         srcc = stats.spearmanr(predicted[part], scores[part]).statistic
         rmse = float(np.sqrt(np.mean((predicted - scores)[part] ** 2)))

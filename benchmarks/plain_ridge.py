@@ -1,0 +1,116 @@
+"""The yardstick of every fitted quality model: a plain ridge regression on the pretrained network's feature maps.
+
+    python -m benchmarks.plain_ridge CLIVE/manifest.jsonl --also BIQ2021/manifest.jsonl
+
+Each image gives 4,128 numbers: mean and standard deviation over places of the map at the end of each of the network's
+seven stages and of its last map. One penalty for all, by cross-validation among 13; nothing else is tuned. Printed:
+SRCC with a 95 % interval (bootstrap over images), RMSE and n, out of fold (ten folds, seed 0) on the first manifest's
+train and validation images and, fitted on these, on the other manifests' train and validation images. Beside it what
+the same ridge reaches on the spreads that the tool LiteNR reads. `--test` adds the test splits: look at those once
+per revision, and say so in docs/test-looks.md.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+from sklearn.linear_model import RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from data.manifest import Sample, read_manifest
+from program.common.progress import progress
+from program.images.store import IMAGES
+from program.tools.models import tensor_of
+from program.tools.network import _network, respond
+
+FOLDS, SEED, DRAWS = 10, 0, 2000
+Matrix = NDArray[np.float64]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the figures."""
+    summary, _, rest = str(__doc__).partition("\n")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plain_ridge", description=summary, epilog=rest,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("manifest", type=Path)
+    parser.add_argument("--also", type=Path, action="append", default=[], metavar="MANIFEST")
+    parser.add_argument("--test", action="store_true", help="also the test splits")
+    arguments = parser.parse_args(argv)
+    vectors, spreads, scores, test = measured(arguments.manifest)
+    own = ~test
+    for name, read in (("ridge on feature maps", vectors), ("ridge on spreads (LiteNR's)", spreads)):
+        predicted = np.zeros(own.sum())
+        order = np.random.default_rng(SEED).permutation(own.sum())
+        for fold in range(FOLDS):
+            out = np.isin(np.arange(len(order)), order[fold::FOLDS])
+            predicted[out] = fitted(read[own][~out], scores[own][~out]).predict(read[own][out])
+        show(f"{name}: {title(arguments.manifest)}, out of fold", predicted, scores[own])
+        model = fitted(read[own], scores[own])
+        if arguments.test:
+            show(f"{name}: {title(arguments.manifest)} test", model.predict(read[test]), scores[test])
+        for manifest in arguments.also:
+            *both, others, held = measured(manifest)
+            its = both[0] if read is vectors else both[1]
+            show(f"{name}: {title(manifest)} train and validation", model.predict(its[~held]), others[~held])
+            if arguments.test:
+                show(f"{name}: {title(manifest)} test", model.predict(its[held]), others[held])
+    return 0
+
+
+def title(manifest: Path) -> str:
+    """Return what a dataset is called: its folder's name."""
+    return manifest.resolve().parent.name
+
+
+def fitted(vectors: Matrix, scores: Matrix) -> Any:
+    """Return a ridge regression of standardised features, its penalty by leave-one-out."""
+    return make_pipeline(StandardScaler(), RidgeCV(np.logspace(1, 5, 13))).fit(vectors, scores)
+
+
+_MEASURED: dict[Path, tuple[Matrix, Matrix, Matrix, NDArray[np.bool_]]] = {}
+
+
+def measured(manifest: Path) -> tuple[Matrix, Matrix, Matrix, NDArray[np.bool_]]:
+    """Return N x 4,128 map statistics, N x 8,960 spreads, N scores on 1..5, and which images are in the test split."""
+    if manifest not in _MEASURED:
+        samples = [sample for sample in read_manifest(manifest) if sample.quality is not None]
+        rows = [*_rows(samples)]
+        columns = [np.array(column, dtype=np.float64) for column in zip(*rows, strict=True)]
+        scores = np.array([sample.quality for sample in samples], dtype=np.float64)
+        _MEASURED[manifest] = columns[0], columns[1], scores, np.array([s.split == "test" for s in samples])
+    return _MEASURED[manifest]
+
+
+def _rows(samples: Sequence[Sample]) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    import torch
+
+    network = _network("cpu")
+    with progress("measuring", len(samples)) as advance:
+        for sample in samples:
+            response = respond(tensor_of(IMAGES.pixels(IMAGES.add(sample.image)), "cpu"))
+            with torch.inference_mode():
+                head = network._swish(network._bn1(network._conv_head(response.stages[-1][None])))[0]
+                maps = [stage.flatten(1) for stage in [*response.stages, head]]
+                statistics = [m.mean(1) for m in maps] + [m.std(1, correction=0) for m in maps]
+                yield torch.cat(statistics).numpy(), response.spreads
+            advance()
+
+
+def show(name: str, predicted: Matrix, scores: Matrix) -> None:
+    """Print one line of agreement."""
+    rng = np.random.default_rng(SEED)
+    draws = [rng.integers(0, len(scores), len(scores)) for _ in range(DRAWS)]
+    low, high = np.percentile([spearmanr(predicted[d], scores[d]).statistic for d in draws], [2.5, 97.5])
+    srcc, rmse = spearmanr(predicted, scores).statistic, np.sqrt(np.mean((predicted - scores) ** 2))
+    sys.stdout.write(f"{name}: SRCC {srcc:.3f} [{low:.3f}, {high:.3f}], RMSE {rmse:.3f}, n = {len(scores)}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
