@@ -18,7 +18,7 @@ from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
 torch = pytest.importorskip("torch")
-PIXELS = load_photograph("chelsea")[0]
+PIXELS = load_photograph("chelsea")
 
 
 def _tensor(pixels):
@@ -31,14 +31,12 @@ def test_its_stages_are_those_of_the_published_network():
     published.eval()
     x = (_tensor(PIXELS) * 255 - 127) / 128
     with torch.inference_mode():
-        ends = published.extract_endpoints(x) if hasattr(published, "extract_endpoints") else None
         last = published._swish(published._bn0(published._conv_stem(x)))
         for block in published._blocks:
             last = block(last)
     stages = network.respond(_tensor(PIXELS)).stages
     assert len(stages) == 7
     assert torch.allclose(stages[-1], last[0], atol=2e-3)
-    assert ends is None or len(ends) >= 5
 
 
 def test_spreads_are_the_deviations_of_each_filter():

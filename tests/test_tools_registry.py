@@ -47,9 +47,9 @@ MEASURED = [spec for spec in REGISTRY.specs() if spec.strengths]
 
 
 def test_the_shipped_registry_holds_the_papers_tools_and_others():
-    others = {"NLPD", "CW-SSIM", "MAD", "MDSI", "HaarPSI", "SR-SIM", "MS-GMSD", "DSS"}
+    others = {"NLPD", "CW-SSIM", "MAD", "MDSI", "HaarPSI", "SR-SIM", "MS-GMSD", "DSS", "LiteFR"}
     assert {s.name for s in _of("FR")} == PAPER_FR | others
-    assert {s.name for s in _of("NR")} == PAPER_NR | {"PIQE", "ILNIQE"}
+    assert {s.name for s in _of("NR")} == PAPER_NR | {"PIQE", "ILNIQE", "LiteNR"}
     assert set(REGISTRY.names()) == {s.name for s in REGISTRY.specs()}
     assert len(PAPER_FR | PAPER_NR) == 28
 
@@ -186,7 +186,7 @@ def test_entries_do_not_change():
         ({"needs": "parameters"}, "Toy: parameter_file goes with needs: parameters"),
         ({"identity": 1.0}, "identity is given for FR tools"),
         ({"description": "a\nb"}, "description must be one line"),
-        ({"piq": "toy"}, "Toy: give the tool's name in one library, pyiqa or piq"),
+        ({"piq": "toy"}, "Toy: give the tool's name in one library"),
         ({"weights": ["pyiqa/toy.pth"]}, "Toy: weights go with needs: weights"),
         ({"minimum_size_px": 0}, r"Toy\.minimum_size_px: input should"),
     ],

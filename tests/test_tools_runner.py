@@ -299,7 +299,7 @@ def test_a_broken_torchvision_is_explained(tmp_path, pictures, monkeypatch):
     result = runner.measure("PIQE", *_refs(pictures, "noisy"))
     assert "torch and torchvision are of different builds" in result.error
     assert "reinstall both" in result.error
-    assert runner.ready("NR") == ()
+    assert [spec.name for spec in runner.ready("NR")] == ["LiteNR"]
 
 
 def test_a_device_that_is_not_there_is_named(tmp_path, pictures):
