@@ -27,10 +27,7 @@ def show(result: Assessment) -> None:
     answer = result.final_answer
     if isinstance(answer, float) and result.score_interval:
         low, high = result.score_interval
-        console.print(
-            f"[bold]{answer:.2f}[/bold] of 5 (level {result.level}; "
-            f"±1.96 standard deviations of the belief: {low:.1f} to {high:.1f})"
-        )
+        console.print(f"[bold]{answer:.2f}[/bold] of 5 (level {result.level}; likely {low:.1f} to {high:.1f})")
     else:
         console.print(f"[bold]{escape(_answer(str(answer), result.option))}[/bold]")
     console.print(escape(result.quality_reasoning))

@@ -66,7 +66,7 @@ function hero(result) {
       el("div", { class: "score" }, score.toFixed(2), el("small", {}, " of 5")),
       el("div", {},
         el("p", { class: "verdict" }, capital(LEVELS[nearest(score) - 1])),
-        low === undefined ? null : el("p", {}, `level ${result.level}; ±1.96 standard deviations of the belief: ${low.toFixed(1)} to ${high.toFixed(1)}`)),
+        low === undefined ? null : el("p", {}, `likely ${low.toFixed(1)} to ${high.toFixed(1)}`)),
     );
     return box;
   }
@@ -160,7 +160,7 @@ function steps(result) {
   const did = {
     planner: plan ? `${plan.query_scope.join(", ")}; ${plan.reference_mode.toLowerCase()}; distortions ${plan.distortion_source}` : "no plan",
     executor: `${plural(count, "distortion")} described, ${plural(logs.length, "tool reading")}`,
-    summarizer: `read as ${result.query_type ?? "?"} (${result.query_rule ?? "?"}); ${result.rung ?? "no answer"}`,
+    summarizer: `answered as ${result.query_type ?? "no question"}`,
   };
   const list = el("ol", { class: "steps" });
   let start = 0;
