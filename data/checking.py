@@ -17,7 +17,7 @@ from data.catalogue import entry_of
 from data.manifest import Sample, manifest_sha256, scan_manifest
 from data.preparing import read_record
 from data.splits import SplitsByKey, group_of
-from program.common.errors import DataError
+from program.common.errors import DataError, one_line
 from program.common.files import plain_file
 from program.common.pool import in_order
 
@@ -226,5 +226,5 @@ def _read(path: str, *, decode: bool) -> _File:
         except UnidentifiedImageError:
             return _File(digest, kind="unreadable", fault="is no image; fetch it again")
         except Exception as error:
-            reason = " ".join(str(error).split())[:120] or type(error).__name__
+            reason = one_line(error)[:120]
             return _File(digest, kind="unreadable", fault=f"cannot be decoded ({reason}); fetch it again")

@@ -14,7 +14,7 @@ from typing import Any
 from data.manifest import Sample
 from data.readers_questions import SPLIT_WORDS, sample_from_row
 from data.release import Release, Row
-from program.common.errors import DataError
+from program.common.errors import DataError, one_line
 from program.common.files import write_whole
 
 __all__ = ("huggingface",)
@@ -54,7 +54,7 @@ def _splits(root: Path) -> Iterator[tuple[str, Any]]:
             # Relative names with one slash are names on the hub unless such a folder is there.
             loaded = datasets.load_dataset(str(root.resolve()) if root.is_dir() else root.as_posix(), streaming=True)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = one_line(error)[:200]
         raise DataError(
             f"dataset {str(root)!r}: cannot be loaded ({reason}); give a folder, a Parquet file or a name on the hub"
         ) from error

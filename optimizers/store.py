@@ -24,8 +24,9 @@ from program.agent.resources import ROLES
 from program.agent.state import AssessmentState
 from program.common.cache import PlainCache
 from program.evaluation.evaluating import context_of
-from program.evaluation.record import Row, installed_version
+from program.evaluation.record import Row
 from program.lms.dspy_private import is_embedded
+from program.tools.readiness import installed_version
 
 __all__ = ("Questions", "Store", "code_sha256")
 

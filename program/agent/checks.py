@@ -1,6 +1,5 @@
 """What works on this machine besides the language models: packages, tools, MLflow store, caches. Each with its mend."""
 
-import importlib.metadata
 import os
 import platform
 from contextlib import suppress
@@ -10,6 +9,7 @@ from typing import Literal, NamedTuple
 from program.common.errors import InputError
 from program.common.redaction import redact
 from program.common.settings import Settings
+from program.tools.readiness import installed_version
 
 __all__ = ("Check", "local_checks")
 
@@ -42,7 +42,7 @@ def local_checks(settings: Settings) -> list[Check]:
 
 
 def _packages() -> Check:
-    versions = {name: _version(name) for name in PACKAGES}
+    versions = {name: installed_version(name) for name in PACKAGES}
     detail = ", ".join([f"Python {platform.python_version()}", *(f"{n} {v or 'missing'}" for n, v in versions.items())])
     if not (versions["dspy"] or "").startswith("3.4."):
         return Check("packages", "failed", detail, "pip install 'dspy-ai>=3.4.1,<3.5'")
@@ -122,14 +122,7 @@ def _size_mb(folder: Path) -> float:
 
 
 def _optional(name: str, use: str, mend: str) -> Check:
-    version = _version(name)
+    version = installed_version(name)
     if version is None:
         return Check(name, "note", f"not installed; only {use} needs it", mend)
     return Check(name, "ok", f"{version} for {use}")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from program.common.errors import one_line
 from program.common.files import remove_database
 
 __all__ = ("PlainCache", "can_keep", "use_lm_cache")
@@ -140,7 +141,7 @@ def can_keep(folder: Path) -> bool:
 
 
 def _tell(folder: Path, error: Exception) -> None:
-    reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    reason = getattr(error, "strerror", None) or one_line(error)
     _tell_once(folder.parent, reason)
 
 

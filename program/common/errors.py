@@ -3,7 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
-__all__ = ("DataError", "ImageError", "InputError", "ModelError", "SettingsError", "ToolError", "did_you_mean")
+__all__ = (
+    "DataError", "ImageError", "InputError", "ModelError", "SettingsError", "ToolError", "did_you_mean", "one_line",
+)  # fmt: skip
 
 
 class InputError(ValueError):
@@ -44,3 +46,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if close:
         return f" (did you mean {by_folded[close[0]]!r}?)"
     return f" (known: {', '.join(names)})"
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says on one line, or its type where it says nothing.
+
+    >>> one_line(OSError("no   space")), one_line(MemoryError())
+    ('no space', 'MemoryError')
+    """
+    return " ".join(str(error).split()) or type(error).__name__

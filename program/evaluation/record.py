@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -14,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
+from program.tools.readiness import installed_version
 
 __all__ = (
     "SCHEMA_VERSION", "WORST", "Baseline", "Bin", "Cost", "Counts", "Dataset", "Details", "Environment",
-    "EvaluationRecord", "Notes", "Part", "Readings", "Row", "Task", "environment", "installed_version",
+    "EvaluationRecord", "Notes", "Part", "Readings", "Row", "Task", "environment",
 )  # fmt: skip
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -302,14 +302,6 @@ def environment() -> Environment:
     return Environment(
         python=platform.python_version(), platform=machine, versions=versions, git_commit=commit, git_dirty=dirty
     )
-
-
-def installed_version(package: str) -> str | None:
-    """Return the version of an installed package, without importing it; None where there is none."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _git() -> tuple[str | None, bool | None]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from program.common.errors import ImageError
+from program.common.errors import ImageError, one_line
 from program.images.refs import reduced_size, reduction
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def decode(
     except MemoryError as error:  # Pillow's word for a row that is too long, too
         raise ImageError(f"image {name!r}: is more than its decoder can hold; scale it down") from error
     except Exception as error:  # the border to a file's bytes: a broken one may fail in any way
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        reason = one_line(error)[:120]
         raise ImageError(f"image {name!r}: damaged or truncated ({reason}); get a whole copy") from error
     if several:
         notes = ("the first of several frames is judged", *notes)
@@ -261,7 +261,7 @@ def encode_png(source: object) -> bytes:
             upright = Image.fromarray(_as_rgb(upright, _srgb_conversion(upright)))
         upright.save(buffer, "PNG")
     except Exception as error:  # an image opened from a file is decoded only now, and a broken one may fail in any way
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        reason = one_line(error)[:120]
         raise ImageError(f"image of mode {source.mode}: cannot be read ({reason}); load it whole first") from error
     return buffer.getvalue()
 

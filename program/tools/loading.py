@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
-from program.common.errors import ToolError
+from program.common.errors import ToolError, one_line
 from program.common.settings import variable
 from program.tools import readiness
 from program.tools.readiness import HUGGING_FACE, leave_out, left_out, needed_files
@@ -121,7 +121,7 @@ def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool =
             # Our tensors are in range; looking for their extremes takes longer than the fastest tools.
             return library.create_metric(spec.function, device=torch.device(device), check_input_range=False, **options)
     except Exception as error:  # Border: whatever a third-party metric raises becomes one line.
-        reason = f"cannot be loaded ({_one_line(error)[:300]})"
+        reason = f"cannot be loaded ({one_line(error)[:300]})"
         logger.warning("tool %s: %s; it is left out from here on", spec.name, reason)
         mend = "; connect to the network, or get its files elsewhere and name their folder in AGENTICIQA_PARAMS_DIR"
         raise leave_out(spec, reason, mend if fetch else "") from error
@@ -134,7 +134,7 @@ def _import(library: str) -> Any:
         with quiet():
             module = importlib.import_module(library)
     except Exception as error:  # Border: a torch and torchvision that do not match raise RuntimeError here.
-        text = _one_line(error)
+        text = one_line(error)
         why, mend = text, "reinstall it"
         if "torchvision::" in text:
             why, mend = f"torch and torchvision are of different builds: {text}", "reinstall both in one command"
@@ -142,10 +142,6 @@ def _import(library: str) -> Any:
         raise ToolError(f"{library} {readiness.failures[library]}") from error
     logging.getLogger(library).setLevel(logging.WARNING)
     return module
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 @contextmanager

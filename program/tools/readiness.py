@@ -13,8 +13,18 @@ from program.common.errors import ToolError
 from program.tools.registry import ToolSpec
 
 __all__ = (
-    "HUGGING_FACE", "Device", "file_sha256", "hub_folder", "leave_out", "left_out", "library_label", "library_version",
-    "needed_files", "parameter_path", "resolved_device", "what_is_missing",
+    "HUGGING_FACE",
+    "Device",
+    "file_sha256",
+    "hub_folder",
+    "installed_version",
+    "leave_out",
+    "left_out",
+    "library_label",
+    "needed_files",
+    "parameter_path",
+    "resolved_device",
+    "what_is_missing",
 )  # fmt: skip
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
@@ -54,17 +64,17 @@ def resolved_device(device: Device) -> str:
 
 
 @cache
-def library_version(library: str) -> str | None:
-    """Return the installed version of a library of tools without importing it, or None."""
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package without importing it; None where there is none."""
     try:
-        return version(library)
+        return version(package)
     except PackageNotFoundError:
         return None
 
 
 def library_label(spec: ToolSpec) -> str:
     """Return the library of a tool with its version, as "pyiqa 0.1.16"."""
-    return f"{spec.library} {library_version(spec.library) or 'unknown'}"
+    return f"{spec.library} {installed_version(spec.library) or 'unknown'}"
 
 
 def hub_folder() -> Path:
@@ -91,7 +101,7 @@ def parameter_path(spec: ToolSpec, params_dir: Path | None) -> Path | None:
 
 def what_is_missing(spec: ToolSpec, params_dir: Path | None) -> str | None:
     """Return which package or file a tool lacks here and the mend, in one line; None when it lacks nothing."""
-    if library_version(spec.library) is None:
+    if installed_version(spec.library) is None:
         return f"{spec.library} is not installed; install it with `pip install {spec.library}`"
     for module, requirement in spec.packages.items():
         if importlib.util.find_spec(module) is None:

@@ -12,7 +12,7 @@ from numpy import uint8
 from numpy.typing import NDArray
 
 from program.common.cache import PlainCache
-from program.common.errors import InputError, ToolError
+from program.common.errors import InputError, ToolError, one_line
 from program.common.pool import single_flight
 from program.common.settings import Settings
 from program.images.decoding import READING_RULES
@@ -185,7 +185,7 @@ class ToolRunner:
             result = replace(result, error=str(error))
         except Exception as error:  # Border: one failing tool must not end an assessment.
             logger.exception("tool %s failed on %s", result.tool, image.name)
-            text = " ".join(str(error).split()) or type(error).__name__
+            text = one_line(error)
             message = f"tool {result.tool!r}: failed on {image.name!r} ({text[:200]}); use another tool"
             result = replace(result, error=message)
         if result.error is not None:
@@ -281,7 +281,7 @@ def _key(spec: ToolSpec, parameters: Path | None, target: Target, running: Runni
     return "|".join(
         (
             spec.key,
-            readiness.library_version(spec.library) or "",
+            readiness.installed_version(spec.library) or "",
             readiness.file_sha256(parameters) if parameters else "-",
             target.image.sha256,
             target.reference.sha256 if target.reference else "-",
