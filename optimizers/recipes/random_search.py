@@ -4,6 +4,7 @@ Scored on the training samples whose photograph no demo of the candidate shows, 
 choosing. Where most samples share their photographs, too few would be left, and the validation samples score instead.
 """
 
+import math
 import random
 
 from optimizers.demos import STRATEGIES, Places, choose_demos, demo_count, image_url, with_demos
@@ -43,6 +44,11 @@ class _DemoSearch:
             counts = self._counts
             places = {n: choose_demos(ds, counts[n], strategy, self._rng) for n, ds in self._demos.items()}
             self._try(f"{strategy}/{number}", places)
+        if budget.all_demos:
+            # No training sample is left to score it on, so it is compared on the validation samples whatever happens.
+            every = {name: tuple(range(len(demos))) for name, demos in self._demos.items()}
+            candidate = Candidate.of("random-search/all", with_demos(search.student, self._demos, every))
+            self._tried.setdefault(candidate.digest, (candidate, math.inf, {}))
         for step in range(budget.steps):
             chosen = [(score, places) for _, score, places in self._tried.values() if places]
             if not chosen:
@@ -85,7 +91,7 @@ def _bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
     tried = budget.starts + budget.steps
     given = sizes.train if budget.bootstrapped else 0
     scored = min(budget.search_samples, max(sizes.train, sizes.validation))
-    return Bound(given + (tried + bool(given)) * scored, candidates=tried + 1)
+    return Bound(given + (tried + bool(given)) * scored, candidates=tried + 1 + budget.all_demos)
 
 
 RECIPE = Recipe(name="random-search", run=lambda search: _DemoSearch(search).run(), bound=_bound, takes_teacher=True)

@@ -1,7 +1,6 @@
-"""The expert's fitted arrays and settings, as they ship: a plain npz without pickles, and a JSON file beside it."""
+"""The expert's fitted arrays as they ship, a plain npz without pickles, and its tables."""
 
 import functools
-import json
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
@@ -12,26 +11,20 @@ from numpy.typing import NDArray
 
 __all__ = (
     "MODEL_FILE",
+    "POPULATION_FILE",
     "PROVENANCE_FILE",
     "REVISION",
     "Matrix",
-    "as_stored",
     "stored_arrays",
-    "stored_settings",
     "stored_table",
 )
 
-REVISION = "r6"
+REVISION = "r7"
 MODEL_FILE = f"expert-{REVISION}.npz"
 PROVENANCE_FILE = f"expert-{REVISION}.json"
+POPULATION_FILE = "population.json"
 
 Matrix = NDArray[np.float64]
-
-
-def as_stored(vectors: Matrix) -> Matrix:
-    """Return N x F features as training images are stored: in half precision, larger values cut to its largest."""
-    limit = float(np.finfo(np.float16).max)
-    return np.asarray(np.clip(vectors, -limit, limit).astype(np.float16), dtype=np.float64)
 
 
 @functools.cache
@@ -40,14 +33,6 @@ def stored_arrays() -> Mapping[str, Matrix]:
     path = files("program.expert").joinpath(MODEL_FILE)
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
         return {name: stored[name].astype(np.float64) for name in stored.files}
-
-
-@functools.cache
-def stored_settings() -> dict[str, Any]:
-    """Return the settings that were fitted with the arrays."""
-    text = files("program.expert").joinpath(PROVENANCE_FILE).read_text(encoding="utf-8")
-    settings: dict[str, Any] = json.loads(text)["settings"]
-    return settings
 
 
 @functools.cache

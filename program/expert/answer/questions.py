@@ -72,7 +72,7 @@ def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], te
     own = dict(view.severities)
     for name, word in evidence.items():
         category = category_of(name)
-        if category is not None and word in _SEVERITY_VALUES and word != severity_word(view.grades[category]):
+        if category is not None and word in _SEVERITY_VALUES and word != severity_word(own[category]):
             own[category] = 0.5 * (own[category] + _SEVERITY_VALUES[word])
     return Look(view, own, scores, cells_in(text))
 

@@ -71,7 +71,7 @@ def _fault(look: Look, axis: str, say: Phrases) -> str:
     view, category = look.view, FAULTS[axis].category
     if axis == "distortion":
         category = max(look.severities, key=lambda c: look.severities[c])
-    if look.severities[category] > view.severities[category] and severity_word(view.grades[category]) == "none":
+    if look.severities[category] > view.severities[category] and severity_word(view.severities[category]) == "none":
         # The analysis found it in a region; the whole image does not show it.
         return say("sentence.in_part")
     return say.join(describe(view, category, say), _direction(look, axis, say))
@@ -163,8 +163,7 @@ def _degree(look: Look, topic: Claim, say: Phrases) -> str:
     name = say(f"axis.{topic.axis}")
     if topic.axis in FAULTS:
         category = FAULTS[topic.axis].category
-        own = look.severities[category]
-        word = severity_word(look.view.grades[category] if own == look.view.severities[category] else own)
+        word = severity_word(look.severities[category])
         return say("answer.fault", severity=say(f"severity.{word}"), name=name)
     step = int(np.clip(amount(look, topic.axis) * 5, 0, 4))
     return say("answer.share", name=name, step=say(f"share.{step}"))
@@ -190,7 +189,7 @@ def summary(
 def _nothing_present(view: View, say: Phrases) -> list[str]:
     """Say that no distortion stands out, and which property is low among natural photographs: it is to mend first."""
     worst = max(view.severities, key=lambda category: view.severities[category])
-    if severity_word(view.grades[worst]) != "none":
+    if severity_word(view.severities[worst]) != "none":
         sentence = describe(view, worst, say)
     else:
         sentence = "" if view.unjudged else say("sentence.clean")

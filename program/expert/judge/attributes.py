@@ -2,8 +2,7 @@
 
 Questions ask "is it clear?" or "how bright is it?", and people answer them against the photographs they know. So each
 property is a small named function of what was measured, read against its quantiles over `population.json`: the train
-photographs of LIVE In the Wild, without their scores. `python -m program.expert.training.population` writes that file
-again whenever what is measured changes.
+photographs of LIVE In the Wild, without their scores (`python -m program.expert.training.train` writes it).
 """
 
 import functools
@@ -15,10 +14,10 @@ import numpy as np
 from scipy import special
 
 from program.expert.judge.views import View
+from program.expert.store import POPULATION_FILE
 
-__all__ = ("COMPOSITES", "POPULATION_FILE", "PROPERTIES", "composite", "population", "position", "probit")
+__all__ = ("COMPOSITES", "PROPERTIES", "composite", "population", "position", "probit")
 
-POPULATION_FILE = "population.json"
 _EDGE = 0.02
 """Positions stay this far from 0 and 1 when they are added up: an odd image must not outvote everything else."""
 

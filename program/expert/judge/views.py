@@ -15,43 +15,48 @@ from cachetools import LRUCache, cached
 
 from program.common.cache import PlainCache
 from program.common.errors import ImageError
-from program.expert.judge.models import QualityModel, load_model
-from program.expert.judge.quality import Belief, Evidence, Seen, believe, graded, look, weigh
+from program.expert.judge.model import OUTPUTS, Model, Seen, load_model
+from program.expert.judge.quality import Belief, Evidence, believe, weigh
 from program.expert.measure.features import FEATURE_NAMES, FEATURE_PLACES, measure
 from program.expert.measure.measurement import Measurement
 from program.expert.measure.reference import DIFFERENCE_NAMES, DIFFERENCE_PLACES, compare
 from program.expert.store import Matrix
 from program.images.decoding import READING_RULES
 from program.images.store import HOST, IMAGES, ImageRef
+from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
 __all__ = ("View", "Viewer", "image_of")
 
 REMEMBERED = 4096
-"""Views kept in memory: 20 to 40 KB each, so at most 160 MB."""
+"""Views kept in memory: about 40 KB each, so at most 160 MB."""
 LARGEST = 2**23
 """Pixels of an image that is measured as it is; larger ones are averaged down first, so that memory stays bounded."""
 EVIDENCE_SETS = 32
-"""Sets of demos kept worked out: about 5 KB a demo, so 5 MB for sets of 32."""
+"""Sets of demos kept worked out: about 40 KB a demo, so 40 MB for sets of 32."""
 SMALLEST = 32
 """Pixels of a shorter side from which sharpness is judged: two of the blocks that detail is measured in."""
-_DETAIL: tuple[DistortionCategory, ...] = ("Blurs", "Sharpness")
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
-_LAYOUT = hashlib.sha256("|".join((str(READING_RULES), *FEATURE_NAMES, *DIFFERENCE_NAMES)).encode()).hexdigest()[:12]
+_READ = (str(READING_RULES), network.WEIGHTS_SHA256, *FEATURE_NAMES, *DIFFERENCE_NAMES)
+_LAYOUT = hashlib.sha256("|".join(_READ).encode()).hexdigest()[:12]
 
 
 class View:
     """One image, alone or against its reference; derived values are computed on first use."""
 
     def __init__(
-        self, key: tuple[str, str], measured: Measurement, difference: Measurement | None, size: tuple[int, int]
-    ) -> None:
-        """Take the content hashes of image and reference ("" without one), what was measured, and width and height."""
-        self.key, self.measured, self.difference, self.size = key, measured, difference, size
+        self, key: tuple[str, str], measured: Measurement, size: tuple[int, int],
+        difference: Measurement | None = None, spreads: Callable[[], Matrix] = lambda: np.zeros(0),
+    ) -> None:  # fmt: skip
+        """Take the content hashes of image and reference ("" without one), what was measured, width and height.
+
+        `difference` is from the reference; `spreads` reads the network, which only an image without one needs.
+        """
+        self.key, self.measured, self.size, self.difference, self._spreads = key, measured, size, difference, spreads
 
     @cached_property
     def unjudged(self) -> Literal["small", "flat"] | None:
-        """Why nothing can be said of sharpness, if so: the image is too small, or no block of it has any texture."""
+        """Why no distortion can be told, if so: the image is too small, or no block of it has any texture."""
         if self.difference is not None:
             return None
         if min(self.size) < SMALLEST:
@@ -59,38 +64,29 @@ class View:
         return "flat" if self.measured["textured_share"] == 0 else None
 
     @property
-    def model(self) -> QualityModel:
-        """The models that fit: with a reference or without."""
+    def model(self) -> Model:
+        """The model that fits: with a reference or without."""
         return load_model("nr" if self.difference is None else "fr")
-
-    @property
-    def vector(self) -> Matrix:
-        """The features that the models read."""
-        return self.measured.vector if self.difference is None else self.difference.vector
 
     @cached_property
     def seen(self) -> Seen:
-        """How the model sees it; every later answer reads this instead of the training data."""
-        return look(self.model, self.vector)
-
-    @property
-    def severities(self) -> dict[DistortionCategory, float]:
-        """How strong each distortion category is, 0 .. 4."""
-        return self._by_category(self.tilt[:7])
+        """How the model sees it; every later answer reads this."""
+        if self.difference is not None:
+            return self.model.look(self.difference.vector)
+        seen = self.model.look(np.concatenate([self._spreads(), self.measured.vector]))
+        # Of an image that shows nothing to judge by, as little is known as of one unlike all others.
+        return seen if self.unjudged is None else seen._replace(novelty=np.ones(1))
 
     @cached_property
-    def grades(self) -> dict[DistortionCategory, float]:
-        """How strong each is in people's eyes, 0 .. 4: the severities, the strongest judged with the quality."""
-        return self._by_category(graded(self.model, self.seen)[0])
+    def severities(self) -> dict[DistortionCategory, float]:
+        """How strong each distortion category is, 0 .. 4: how far it brings the score down."""
+        if self.unjudged is not None:
+            return dict.fromkeys(DISTORTION_CATEGORIES, 0.0)
+        return dict(zip(DISTORTION_CATEGORIES, self.seen.severities[0].tolist(), strict=False))
 
-    def _by_category(self, values: Matrix) -> dict[DistortionCategory, float]:
-        found = dict(zip(DISTORTION_CATEGORIES, values.tolist(), strict=True))
-        return found if self.unjudged is None else found | dict.fromkeys(_DETAIL, 0.0)
-
-    @property
-    def tilt(self) -> Matrix:
-        """The detector's whole output, one row."""
-        return np.asarray(self.seen.severities[0])
+    def cause(self, name: str) -> float:
+        """Return how strong one of `CAUSES` is, likewise; only without a reference."""
+        return float(self.seen.values[0, OUTPUTS["nr"].index(name)])
 
     @cached_property
     def prior(self) -> Belief:
@@ -106,8 +102,7 @@ class View:
     LRUCache(EVIDENCE_SETS), key=lambda demos: tuple((view.key, label) for view, label in demos), lock=Lock()
 )  # fmt: skip
 def _evidence(demos: Sequence[tuple[View, float]]) -> Evidence:
-    labels = np.array([label for _, label in demos])
-    return weigh(demos[0][0].model, Seen.stacked([view.seen for view, _ in demos]), labels)
+    return weigh([view.seen for view, _ in demos], np.array([label for _, label in demos]))
 
 
 VIEWS: LRUCache[tuple[str, str], View] = LRUCache(REMEMBERED)
@@ -132,23 +127,34 @@ class Viewer:
         def pixels(ref: ImageRef) -> Any:
             return IMAGES.pixels(ref, at_most=LARGEST)
 
-        measured = self._kept(image.sha256, FEATURE_PLACES, lambda: measure(pixels(image)))
+        def measurement(work: Callable[[], Measurement], places: Mapping[str, int], *names: str) -> Measurement:
+            value = self._kept(
+                "/".join(names), lambda: {"vector": (found := work()).vector.tolist(), "maps": found.maps}
+            )
+            return Measurement(np.array(value["vector"], dtype=np.float64), value["maps"], places)
+
+        def reading() -> str:
+            return base64.b64encode(network.read(network.spreads, pixels(image)).astype("<f2").tobytes()).decode()
+
+        def spreads() -> Matrix:
+            # In half precision, 24 KB an image, as those that the model was fitted on.
+            return np.frombuffer(base64.b64decode(self._kept(f"spreads/{image.sha256}", reading)), "<f2").astype(float)
+
+        measured = measurement(lambda: measure(pixels(image)), FEATURE_PLACES, image.sha256)
         key, size = (image.sha256, reference.sha256 if reference else ""), (image.width, image.height)
         if reference is None:
-            return View(key, measured, None, size)
-        difference = self._kept("/".join(key), DIFFERENCE_PLACES, lambda: compare(pixels(image), pixels(reference)))
-        return View(key, measured, difference, size)
+            return View(key, measured, size, spreads=spreads)
+        difference = measurement(lambda: compare(pixels(image), pixels(reference)), DIFFERENCE_PLACES, *key)
+        return View(key, measured, size, difference)
 
-    def _kept(self, key: str, places: Mapping[str, int], work: Callable[[], Measurement]) -> Measurement:
-        """Return what the folder holds of an image or a pair, or else work it out and keep it there."""
-        if self._disk is None:
-            return work()
-        value = self._disk.get(f"{_LAYOUT}/{key}")
-        if value is not None:
-            return Measurement(np.array(value["vector"], dtype=np.float64), value["maps"], places)
-        measurement = work()
-        self._disk.set(f"{_LAYOUT}/{key}", {"vector": measurement.vector.tolist(), "maps": measurement.maps})
-        return measurement
+    def _kept(self, key: str, work: Callable[[], Any]) -> Any:
+        """Return what the folder holds under a key, or else work it out and keep it there."""
+        value = self._disk.get(f"{_LAYOUT}/{key}") if self._disk is not None else None
+        if value is None:
+            value = work()
+            if self._disk is not None:
+                self._disk.set(f"{_LAYOUT}/{key}", value)
+        return value
 
 
 def image_of(value: Any) -> ImageRef:

@@ -4,12 +4,10 @@ Every value is finite on any image (grey, flat, a single pixel). Images whose lo
 `MAXIMUM_SIDE` are averaged down first, as a viewer would; compression blocks are measured before that.
 Sources: Mittal et al. 2012 (BRISQUE), Ghadiyaram & Bovik 2017 (opponent statistics), Immerkaer 1996 (noise),
 Crete et al. 2007 (blur by reblurring), Hasler & Suesstrunk 2003 (colourfulness), Wang et al. 2000 (blocking),
-Field 1987 (spectrum slope), He et al. 2009 (dark channel); those of patterns, local sharpness and codebooks are in
-`texture` and `codes`.
+Field 1987 (spectrum slope), He et al. 2009 (dark channel).
 """
 
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,38 +15,19 @@ from PIL import Image
 
 from program.expert.measure import measures
 from program.expert.measure.blocking import blocking, blocking_map
-from program.expert.measure.codes import BOOKS, Book, code_names, stored_books
 from program.expert.measure.measurement import Maps, Measurement
 from program.expert.measure.nss import AGGD_NAMES, Plane, aggd_of_products, ggd_shape, halve, normalise
-from program.expert.measure.texture import local_sharpness, patterns
-from program.expert.store import stored_arrays
 
-__all__ = ("FEATURE_NAMES", "FEATURE_PLACES", "MAXIMUM_SIDE", "coded_planes", "measure", "shipped_books")
+__all__ = ("FEATURE_NAMES", "FEATURE_PLACES", "MAXIMUM_SIDE", "measure")
 
 MAXIMUM_SIDE = 1024
 """Longer sides are scaled down to this many pixels: the quality models saw images of about 500."""
 
 
-def measure(pixels: NDArray[np.uint8], books: Sequence[Book] | None = None) -> Measurement:
-    """Measure H x W x 3 uint8 sRGB pixels; deterministic, touches nothing else.
-
-    `books` are the codebooks to describe patches with: those that ship, unless a fit brings its own.
-    """
-    named, maps, planes = _measure(pixels)
-    codes = [value for book in (shipped_books() if books is None else books) for value in book.encode(planes)]
-    return Measurement.of([*named.values(), *codes], maps, FEATURE_PLACES)
-
-
-@cache
-def shipped_books() -> tuple[Book, ...]:
-    """Return the codebooks that ship with the expert."""
-    return stored_books(stored_arrays())
-
-
-def coded_planes(pixels: NDArray[np.uint8]) -> list[Plane]:
-    """Return luma and two opponent colours as codebooks read them."""
-    rgb = _viewing_size(pixels).astype(np.float32)
-    return _opponents(rgb, _luma(rgb))
+def measure(pixels: NDArray[np.uint8]) -> Measurement:
+    """Measure H x W x 3 uint8 sRGB pixels; deterministic, touches nothing else."""
+    named, maps = _measure(pixels)
+    return Measurement.of(list(named.values()), maps, FEATURE_PLACES)
 
 
 def _opponents(rgb: Plane, luma: Plane) -> list[Plane]:
@@ -56,7 +35,7 @@ def _opponents(rgb: Plane, luma: Plane) -> list[Plane]:
     return [luma, red - green, 0.5 * (red + green) - blue]
 
 
-def _measure(pixels: NDArray[np.uint8]) -> tuple[dict[str, float], Maps, list[Plane]]:
+def _measure(pixels: NDArray[np.uint8]) -> tuple[dict[str, float], Maps]:
     native = _luma(pixels.astype(np.float32))
     named = blocking(native)
     viewed = _viewing_size(pixels)
@@ -79,12 +58,9 @@ def _measure(pixels: NDArray[np.uint8]) -> tuple[dict[str, float], Maps, list[Pl
         named |= part
         maps |= part_maps
     named |= measures.spectrum(luma)
-    named |= local_sharpness(scales, fines, slopes)
-    for i, slope in enumerate(slopes, 1):
-        named |= {f"pattern{i}_{j}": share for j, share in enumerate(patterns(slope))}
     maps["blocking"] = measures.grid_of(blocking_map(native))
     maps["contrast"] = measures.grid_of(deviations[1])
-    return named, maps, planes
+    return named, maps
 
 
 def _luma(rgb: Plane) -> Plane:
@@ -150,8 +126,6 @@ def _colour_statistics(rgb: Plane, opponents: Sequence[Plane]) -> dict[str, floa
     return named
 
 
-FEATURE_NAMES: tuple[str, ...] = (
-    *_measure(np.zeros((16, 16, 3), np.uint8))[0], *(name for layout in BOOKS for name in code_names(layout))
-)  # fmt: skip
+FEATURE_NAMES: tuple[str, ...] = tuple(_measure(np.zeros((16, 16, 3), np.uint8))[0])
 """The order of every feature vector."""
 FEATURE_PLACES = {name: place for place, name in enumerate(FEATURE_NAMES)}

@@ -15,20 +15,22 @@ from program.expert.measure.measurement import Maps, Measurement
 from program.expert.measure.measures import grid_of
 from program.expert.measure.nss import Plane, gaussian, halve
 from program.expert.measure.traces import Local, local_of, residual, slopes, texture, transfer
+from program.tools import network
 
 __all__ = ("DIFFERENCE_NAMES", "DIFFERENCE_PLACES", "compare")
 
 
 def compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> Measurement:
     """Measure how H x W x 3 uint8 pixels differ from their reference; deterministic."""
-    named, maps = _compare(pixels, reference)
-    return Measurement.of(list(named.values()), maps, DIFFERENCE_PLACES)
+    fitted = _fit(reference, pixels)
+    named, maps = _compare(pixels, fitted)
+    apart = network.read(network.distances, pixels, fitted)
+    return Measurement.of([*named.values(), *apart], maps, DIFFERENCE_PLACES)
 
 
 def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[dict[str, float], Maps]:
-    fitted = _fit(reference, pixels)
-    same = fitted == pixels
-    one, two = _channels(fitted), _channels(pixels)
+    same = reference == pixels
+    one, two = _channels(reference), _channels(pixels)
     named: dict[str, float] = {"error_log": _log_error(one[0], two[0])}
     left = {"changed": 1 - float(same.all(axis=2).mean()), "changed_channels": 1 - float(same.mean())}
     left |= transfer(one, two, 0)
@@ -138,6 +140,8 @@ def _nature(one: list[Plane], two: list[Plane], maps: Maps) -> dict[str, float]:
     }
 
 
-DIFFERENCE_NAMES: tuple[str, ...] = tuple(_compare(*(np.zeros((16, 16, 3), np.uint8),) * 2)[0])
+DIFFERENCE_NAMES: tuple[str, ...] = (
+    *_compare(*(np.zeros((16, 16, 3), np.uint8),) * 2)[0], *network.DISTANCES
+)  # fmt: skip
 """The order of every difference vector."""
 DIFFERENCE_PLACES = {name: place for place, name in enumerate(DIFFERENCE_NAMES)}

@@ -1,206 +1,245 @@
-"""Tables of features into the expert's arrays and the settings that go with them."""
+"""From tables of measurements to the arrays that ship: ridge regressions, and a kernel regression on their views."""
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
 from program.common.files import whole_file
-from program.expert.judge import models
-from program.expert.judge.blend import Blend, General
-from program.expert.judge.regression import Group, Hyper, Regression
-from program.expert.judge.standards import NormalScores, Standard
-from program.expert.measure.codes import BOOKS, Book
-from program.expert.measure.features import FEATURE_NAMES
-from program.expert.measure.reference import DIFFERENCE_NAMES
-from program.expert.store import Matrix, as_stored
-from program.expert.training.codebooks import book_arrays
-from program.expert.training.detecting import DETECTOR, GRADING, READ, detector_arrays
-from program.expert.training.regressions import error_scales, general_of, quantiles_of, standard_of
-from program.expert.training.tables import Table
-from program.expert.training.teaching import NATURAL, Judged, Lessons, judged_images
-from signatures.schemas import DISTORTION_CATEGORIES
+from program.expert.judge.model import (
+    CAUSES,
+    ERRORS_AT,
+    OUTPUTS,
+    Kernel,
+    Standard,
+    blended,
+    near,
+)
+from program.expert.store import Matrix
+from program.expert.training.images import Table
 
-__all__ = ("COMPARED", "PAIRED", "SEED", "blend_of", "fit", "normal_scores", "paired_fit", "save_arrays")
+__all__ = ("FOLDS", "NOISE", "SEED", "Alone", "Paired", "folds", "kinds_of", "ridge", "save_arrays", "standard_of")
 
-SEED = 7
-CODES = next(i for i, name in enumerate(FEATURE_NAMES) if name.startswith("code_"))
-"""Where the codebooks' numbers begin."""
-_WIDTH = 1.0
-
-
-_COUNT = len(DIFFERENCE_NAMES)
-PAIRED = Hyper(1.0, 0.1, 0.05, 4.0, (Group(0, _COUNT, 1.0, 0.5), Group(0, _COUNT, 0.1, 0.5)))
-"""A wide kernel for what all distortions share, a narrow one for what sets kinds apart: how much people mind a change
-depends on its kind. Chosen, as the differences were, on LIVE and quickstart validation images, by leaving out one of
-the quickstart's train photographs at a time, and on distorted versions of the 80 CLIVE train images people liked best
-(3,840 images of content that nothing here was fitted on)."""
-COMPARED = 1500
-"""How many generated images the regression keeps: all of them would raise agreement by 0.003 and cost start-up time."""
+FOLDS, SEED = 10, 0
+FORMULAS = 0.2
+"""What the formulas count beside the network's spreads in every comparison of two images."""
+NOISE = {
+    "photograph": {"photographs": 0.2, "undistorted": 10.0},
+    "distorted": {"photographs": 0.5, "live": 0.2, "undistorted": 0.2, "distorted": 0.2},
+    "damage": {"undistorted": 0.2, "distorted": 0.2},
+    "kind": {"photographs": 0.1, "live": 1.0, "undistorted": 1.0, "distorted": 1.0},
+}
+"""Noise of a label by the source of its image, relative to the variance that is explained; who is not named does not
+teach."""
+KEPT = 2500
+"""How many training images the kernel regression keeps."""
+KERNEL = {"nr": (0.3, 0.1), "fr": (0.3, 0.02)}
+"""The share of the line in the kernel, and the noise of a label."""
 
 
-def _groups() -> tuple[Group, ...]:
-    """Return what the general regression's radial kernel compares together.
+def standard_of(values: Matrix, share: Matrix | float = 1.0) -> Standard:
+    """Return the centre and spread of N x F values; `share` is how much each counts in a comparison, sum F."""
+    count = values.shape[1]
+    return Standard(
+        values.mean(axis=0), values.std(axis=0) + 1e-6, np.sqrt(np.broadcast_to(share, count) / count).astype(float)
+    )
 
-    Scene statistics with visible properties, local sharpness, patterns, each part of the luma codebook. Colour codes
-    tell scenes apart more than qualities and carry over badly: only the linear part reads them.
+
+def folds(group: NDArray[np.str_], number: int = FOLDS) -> NDArray[np.intp]:
+    """Return the fold of each image: all that show one photograph are in the same, drawn by a fixed seed."""
+    names = np.unique(group)
+    drawn = dict(zip(np.random.default_rng(SEED).permutation(names), range(len(names)), strict=True))
+    return np.array([drawn[name] % number for name in group])
+
+
+def products(points: Matrix) -> NDArray[np.float32]:
+    """Return the N x N kernel of `ridge` for N x F points; the costliest step, so it is done once."""
+    single = points.astype(np.float32)
+    return np.asarray(single @ single.T + 1)
+
+
+def ridge(
+    points: Matrix, targets: Mapping[str, Matrix], source: NDArray[np.str_], kernel: NDArray[np.float32],
+    taken: NDArray[np.bool_],
+) -> tuple[Matrix, Matrix]:  # fmt: skip
+    """Fit lines through the N x F points `taken` for N x K targets of each role of `NOISE`.
+
+    Returns F x sum K weights and the offsets. Kernel ridge regression with a linear kernel (`products`): there are more
+    measurements than images.
     """
-    groups, start = [], 0
-    counts = [(READ, 0.45)]
-    for prefix, weight in (("local_", 0.05), ("pattern", 0.1)):
-        counts.append((sum(name.startswith(prefix) for name in FEATURE_NAMES), weight))
-    luma = BOOKS[0]
-    counts += [(count, 0.4 / 3) for count in (luma.centres, luma.centres, luma.shifts)]
-    for count, weight in counts:
-        groups.append(Group(start, start + count, _WIDTH, weight))
-        start += count
-    return tuple(groups)
+    weights, offsets = [], []
+    for role, target in targets.items():
+        noise = NOISE[role]
+        rows = taken & np.isin(source, list(noise))
+        middle = target[rows].mean(axis=0)
+        own = kernel[np.ix_(rows, rows)]
+        own[np.diag_indices_from(own)] += np.array([noise[name] for name in source[rows]], np.float32)
+        dual = linalg.solve(own, (target[rows] - middle).astype(np.float32), assume_a="pos", overwrite_a=True)
+        weights.append(points[rows].T @ dual)
+        offsets.append(middle + dual.sum(axis=0))
+    return np.hstack(weights), np.concatenate(offsets)
 
 
-QUALITY = {
-    "nr": Hyper(1.5, 0.1, 0.5, 3.0, linear_stop=CODES, power=2.0),
-    "general": Hyper(_WIDTH, 0.3, 0.1, 3.0, _groups()),
+def kernel_fit(
+    views: Matrix, targets: Mapping[str, Matrix], source: NDArray[np.str_], standard: Standard, kind: str
+) -> Kernel:
+    """Fit N x K views to N x O targets of each role: as much as `KEPT` images can say of all (subset of regressors).
+
+    Source: Quinonero-Candela & Rasmussen 2005, sec. 5.
+    """
+    linear, noise = KERNEL[kind]
+    z = standard.apply(views)
+    chosen = np.sort(np.random.default_rng(SEED).permutation(len(z))[:KEPT])
+    points = z[chosen].astype(np.float16).astype(float)  # half precision is what ships
+    cross = (1 - linear) * near(z, points) + linear * z @ points.T
+    own = (1 - linear) * near(points, points) + linear * points @ points.T + 1e-6 * np.eye(len(points))
+    weights, offsets = [], []
+    for role, target in targets.items():
+        rows = np.isin(source, list(NOISE[role]))
+        middle = target[rows].mean(axis=0)
+        scaled = cross[rows].T / np.array([noise * NOISE[role][name] / 0.2 for name in source[rows]])
+        weights.append(linalg.solve(own + scaled @ cross[rows], scaled @ (target[rows] - middle), assume_a="pos"))
+        offsets.append(middle)
+    dual, offset = np.hstack(weights), np.concatenate(offsets)
+    return Kernel(standard, points, (1 - linear) * dual, linear * points.T @ dual, offset)
+
+
+def kinds_of(source: NDArray[np.str_]) -> Matrix:
+    """Return -1 for photographs judged alone and 1 for images judged beside an original."""
+    return np.where(source == "photographs", -1.0, 1.0)
+
+
+_CAUSED: Mapping[str, tuple[str, ...]] = {
+    "motion": ("motion", "motion_blur"), "defocus": ("defocus", "lens_blur", "gaussian_blur"),
+    "overexposure": ("overexposure", "brighten"), "underexposure": ("underexposure", "darken", "low light"),
 }  # fmt: skip
-"""What reads photographs (nr), photographs and generated distortions (general).
-
-nr: chosen on CLIVE train and validation images by ten folds and by what carries over from one half to the unlike other
-half (by brightness, colourfulness, haze and each of four principal components, both ways), and by the order it gives to
-BIQ2021's train and validation images, which it is never fitted on: smoother and noisier than the folds alone would have
-it. general: by leaving out one of the quickstart's train photographs at a time, with a fifth of CLIVE's.
-
-Photographs' scores are fitted as squares (power 2). Predictions of people's scores are off by 0.6 below 3 and by 0.4
-at 4: how bad a bad photograph is has more causes than are measured. In squares the errors are about even, so that bad
-photographs no longer outweigh good ones: by folds on CLIVE agreement rises from 0.695 to 0.711, on BIQ2021 from 0.592
-to 0.602, each at its best smoothness and noise. Powers of 1.5 to 3 do about as well; above 2 errors on CLIVE grow."""
-KEPT = {"generated": 700, "taught": 500}
-"""How many images of each kind the general regression keeps, to carry what it learnt from all of them. From all of them
-it orders photographs left out better than from as many as fit into the file, and the choice of those kept hardly
-matters (SRCC 0.83 to 0.86, from 0.81 to 0.85)."""
-SURE = {"nr": {"undistorted": 0.05}, "general": {"live": 0.02}}
-"""Variance of labels that count more than others: what nobody distorted; people's 37 scores of LIVE's images, among
-10,476 labels that are means over contents or a model's word."""
+_CATEGORY = {"motion": 0, "defocus": 0, "overexposure": 4, "underexposure": 4}
 
 
-def blend_of(images: Mapping[str, Judged], scores: NormalScores) -> tuple[Blend, General, Standard]:
-    """Fit both regressions and the gate on images by kind; half precision is what ships, so all is fitted on it."""
-    rows, labels, noise = _natural_rows(images)
-    shown = {kind: as_stored(images[kind].vectors) for kind in KEPT}
-    vectors, photographs = np.vstack([rows, *shown.values()]), len(images["photographs"].labels)
-    kinds = np.r_[np.full(photographs, -1.0), np.ones(len(vectors) - photographs)]
-    rng, kept, start = np.random.default_rng(SEED), [np.arange(len(rows))], len(rows)
-    for kind, count in KEPT.items():
-        kept.append(start + np.sort(rng.permutation(len(shown[kind]))[:count]))
-        start += len(shown[kind])
-    standard = _quality_standard(np.vstack([rows[:photographs], *(of_kind[::10] for of_kind in shown.values())]))
-    every = np.concatenate([labels, *(images[kind].labels for kind in KEPT)])
-    hyper, doubts = QUALITY["general"], _noise(images, "general", (*NATURAL, *KEPT))
-    general = general_of(vectors, every, doubts, kinds, np.concatenate(kept), standard, hyper)
-    natural = Regression(rows, labels, scores, QUALITY["nr"], noise)
-    return Blend(natural, general.regression(standard, hyper), general.gate), general, standard
+def causes_of(table: Table) -> Matrix:
+    """Return N x 4 severities of `CAUSES`: those of their category, where the distortion's name says the cause."""
+    first = np.array([name.split(" + ")[0] for name in table.distortion])
+    caused = [np.isin(first, _CAUSED[cause]) * table.severities[:, _CATEGORY[cause]] for cause in CAUSES]
+    return np.stack(caused, axis=1)
 
 
-def _natural_rows(images: Mapping[str, Judged]) -> tuple[Matrix, Matrix, Matrix]:
-    """Return features, labels and the labels' variances of what the natural regression is fitted on."""
-    rows = as_stored(np.vstack([images[kind].vectors for kind in NATURAL]))
-    return rows, np.concatenate([images[kind].labels for kind in NATURAL]), _noise(images, "nr", NATURAL)
+def single_kinds(table: Table) -> Matrix:
+    """Return N x T severities by the name of the distortion: what tells distortions of one category apart."""
+    names = np.unique(table.distortion[(table.source == "distorted")])
+    single = [name for name in names if " + " not in name]
+    return np.stack([(table.distortion == name) * table.severities.max(axis=1) for name in single], axis=1)
 
 
-def _noise(images: Mapping[str, Judged], regression: str, kinds: Sequence[str]) -> Matrix:
-    usual, surer = QUALITY[regression].noise, SURE[regression]
-    return np.concatenate([np.full(len(images[kind].labels), surer.get(kind, usual)) for kind in kinds])
+class Alone:
+    """What judges images without a reference, fitted on N images; `arrays` are what ships."""
+
+    def __init__(self, table: Table) -> None:
+        """Fit views on all images, the kernel regression on views of images left out: such are what it will see."""
+        vectors = np.hstack([table.spreads, table.features])
+        counts = table.spreads.shape[1], table.features.shape[1]
+        shares = np.r_[np.full(counts[0], (1 - FORMULAS) / counts[0]), np.full(counts[1], FORMULAS / counts[1])]
+        photographs = table.source == "photographs"
+        self.standard = standard_of(vectors[photographs], shares * vectors.shape[1])
+        points = self.standard.apply(vectors)
+        score, kind = table.scores[:, None], kinds_of(table.source)[:, None]
+        damage = np.hstack([table.severities, causes_of(table)])
+        read = {
+            "photograph": score,
+            "distorted": score,
+            "kind": kind,
+            "damage": np.hstack([damage, single_kinds(table)]),
+        }
+        self.fold = folds(table.group)
+        self.views = np.zeros((len(points), sum(target.shape[1] for target in read.values())))
+        alike, every = products(points), np.ones(len(points), bool)
+        for k in range(FOLDS):
+            rest = self.fold != k
+            lines, offset = ridge(points, read, table.source, alike, rest)
+            self.views[~rest] = points[~rest] @ lines + offset
+        self.lines, self.view_offset = ridge(points, read, table.source, alike, every)
+        self.view_standard = standard_of(self.views)
+        given = {"distorted": score, "kind": kind, "damage": damage}
+
+        def kernel(rows: NDArray[np.bool_]) -> Kernel:
+            targets = {role: target[rows] for role, target in given.items()}
+            fitted = kernel_fit(self.views[rows], targets, table.source[rows], self.view_standard, "nr")
+            first = np.zeros((self.views.shape[1], 1))
+            # The line for photographs passes through as it is.
+            first[0] = self.view_standard.spread[0] / self.view_standard.share[0]
+            return fitted._replace(
+                weights=np.hstack([np.zeros((len(fitted.points), 1)), fitted.weights]),
+                slopes=np.hstack([first, fitted.slopes]),
+                offset=np.r_[self.view_standard.centre[0], fitted.offset],
+            )
+
+        self.left_out = np.zeros((len(points), len(OUTPUTS["nr"])))
+        for k in range(FOLDS):
+            rest = self.fold != k
+            self.left_out[~rest] = kernel(rest).values(self.views[~rest])
+        self.kernel = kernel(every)
+        self.points, self.photographs, self.scores = points, photographs, table.scores
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what ships, by name."""
+        usual = np.square(self.points).sum(axis=1)
+        errors = errors_of(blended(self.left_out)[self.photographs], self.scores[self.photographs])
+        return shipped("nr", self.standard, self.kernel, errors, usual) | {
+            # The kernel regression's standard reads views without their constant.
+            "nr_views": self.lines.astype(np.float16), "nr_view_centre": self.view_standard.centre - self.view_offset,
+        }  # fmt: skip
 
 
-def fit(
-    clive: Table, live: Table, made: Table, greyed: Table, lesson: Lessons, books: Sequence[Book]
-) -> tuple[dict[str, NDArray[Any]], dict[str, Any], dict[str, Judged]]:
-    """Return the expert's arrays, the settings that go with them, and what quality without a reference learnt from.
+class Paired:
+    """What judges images with a reference, fitted on the N that have one."""
 
-    `made` is what was generated for it; only the detectors without a reference read `greyed`, the same in greys. Of
-    `lesson`, distorted natural photographs, the model with a reference says what is there and how good it is.
-    """
-    natural = clive.vectors[clive.split == "train"]
-    arrays, own = paired_fit(live, made)
-    found: dict[str, Any] = {"fr": own | _finding("fr")}
-    arrays |= detector_arrays("fr", made, natural[:, :READ])
-    teacher = models.assembled("fr", {name: value.astype(np.float64) for name, value in arrays.items()}, found)
-    images = judged_images(clive, live, made, lesson, teacher)
-    single, settings = _without_reference(images)
-    found["nr"] = settings | _finding("nr")
-    arrays |= single
-    arrays |= detector_arrays("nr", made.joined(greyed), natural[:, :READ], lesson.found(teacher))
-    stored = {name: value if value.dtype == np.float16 else value.astype(np.float32) for name, value in arrays.items()}
-    stored |= {name: value for book in books for name, value in book_arrays(book).items()}
-    wide = {name: value.astype(np.float64) for name, value in stored.items()}
-    severity = models.assembled("nr", wide, found).detector.severities(natural)[:, :7]
-    found["nr"]["quantiles"] = {
-        category: [round(float(v), 3) for v in np.percentile(severity[:, i], range(0, 101, 10))]
-        for i, category in enumerate(DISTORTION_CATEGORIES)
+    def __init__(self, table: Table) -> None:
+        """Fit, and predict each photograph's images from the others'."""
+        table = table.only(table.source != "photographs")
+        self.standard = standard_of(table.differences)
+        views, unit = self.standard.apply(table.differences), Standard(np.zeros(1), np.ones(1), np.ones(1))
+        damaged = {"distorted": table.scores[:, None], "damage": table.severities}
+
+        def kernel(rows: NDArray[np.bool_]) -> Kernel:
+            targets = {role: target[rows] for role, target in damaged.items()}
+            return kernel_fit(views[rows], targets, table.source[rows], unit, "fr")
+
+        fold = folds(table.group)
+        self.left_out = np.zeros((len(views), len(OUTPUTS["fr"])))
+        for k in range(FOLDS):
+            self.left_out[fold == k] = kernel(fold != k).values(views[fold == k])
+        self.kernel, self.views, self.table = kernel(np.ones(len(views), bool)), views, table
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what ships, by name."""
+        errors = errors_of(self.left_out[:, 0], self.table.scores)
+        return shipped("fr", self.standard, self.kernel, errors, np.square(self.views).sum(axis=1))
+
+
+def errors_of(predicted: Matrix, scores: Matrix) -> Matrix:
+    """Return the root mean squared error of predictions near each of `ERRORS_AT`, in part of all (Nadaraya 1964)."""
+    near_by = np.exp(-0.5 * ((ERRORS_AT[:, None] - predicted) / 0.4) ** 2)
+    square = (predicted - scores) ** 2
+    return np.asarray(np.sqrt((near_by @ square + 20 * square.mean()) / (near_by.sum(axis=1) + 20)))
+
+
+def shipped(kind: str, standard: Standard, kernel: Kernel, errors: Matrix, usual: Matrix) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a model by the names that `model_from` reads."""
+    reach = np.quantile(usual, 0.99) * np.array([1.0, 2.0])
+    arrays = {
+        "centre": standard.centre, "spread": standard.spread, "share": standard.share,
+        **{f"view_{name}": value for name, value in kernel.standard._asdict().items()},
+        "points": kernel.points.astype(np.float16), "weights": kernel.weights, "slopes": kernel.slopes,
+        "offset": kernel.offset, "errors": errors, "reach": reach,
+    }  # fmt: skip
+    return {
+        f"{kind}_{name}": value if value.dtype == np.float16 else value.astype(np.float32)
+        for name, value in arrays.items()
     }
-    return stored, found, images
-
-
-def _finding(kind: str) -> dict[str, Any]:
-    return {"detector": asdict(DETECTOR[kind]), "grading": GRADING[kind]}
-
-
-def _without_reference(images: Mapping[str, Judged]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    scores = normal_scores(images["photographs"].vectors)
-    _, general, standard = blend_of(images, scores)
-    rows, labels, noise = _natural_rows(images)
-    arrays: dict[str, NDArray[Any]] = {
-        "nr_vectors": general.vectors.astype(np.float16), "nr_labels": labels, "nr_noise": noise,
-        "nr_quantiles": scores.quantiles, "nr_general_mean": np.array([general.mean]),
-        "nr_general_weights": general.weights, "nr_gate": general.gate,
-        "nr_general_centre": standard.centre, "nr_general_spread": standard.spread,
-    }  # fmt: skip
-    # Of photographs alone: the other images show few contents, a tenth of them is known from the rest.
-    order = np.random.default_rng(SEED).permutation(len(images["photographs"].labels))
-    folds = (order[fold::10] for fold in range(10))
-    settings: dict[str, Any] = {
-        "quality": asdict(QUALITY["nr"]), "general": asdict(QUALITY["general"]), "natural": len(labels),
-        "error_scales": error_scales(rows, labels, folds, scores, QUALITY["nr"], noise),
-    }  # fmt: skip
-    return arrays, settings
-
-
-def normal_scores(vectors: Matrix) -> NormalScores:
-    """Return the ranks of photographs' features in the single precision that ships."""
-    return NormalScores(quantiles_of(vectors).astype(np.float32).astype(np.float64))
-
-
-def _quality_standard(vectors: Matrix) -> Standard:
-    """Standardise each feature; shifts of a codebook share one spread, as the later of them matter less."""
-    standard = standard_of(vectors, QUALITY["general"].clip)
-    for layout in BOOKS:
-        own = [name.startswith(f"code_{layout.name}_shift") for name in FEATURE_NAMES]
-        standard.spread[own] = np.sqrt(np.square(standard.spread[own]).mean())
-    return standard
-
-
-def paired_fit(live: Table, made: Table) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return arrays and settings of the regression."""
-    vectors, labels, group = _paired_rows(live, made)
-    standard = standard_of(vectors, PAIRED.clip)
-    arrays: dict[str, NDArray[Any]] = {
-        "fr_vectors": vectors.astype(np.float16), "fr_labels": labels,
-        "fr_centre": standard.centre, "fr_spread": standard.spread,
-    }  # fmt: skip
-    photographs = (np.flatnonzero(group == photograph) for photograph in np.unique(group))
-    scales = error_scales(vectors, labels, photographs, standard, PAIRED)
-    return arrays, {"quality": asdict(PAIRED), "error_scales": scales}
-
-
-def _paired_rows(live: Table, made: Table) -> tuple[Matrix, Matrix, NDArray[np.str_]]:
-    scored = live.only(live.split == "train")
-    kept = made.only(np.sort(np.random.default_rng(SEED).permutation(len(made.labels))[:COMPARED]))
-    # Half precision is what ships, so the regression is fitted on it.
-    vectors = as_stored(np.vstack([scored.differences, kept.differences]))
-    return vectors, np.r_[scored.labels, kept.labels], np.r_[scored.group, kept.group]
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

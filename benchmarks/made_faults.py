@@ -1,0 +1,177 @@
+"""What the program says of photographs that were damaged on purpose, beside what was done to them.
+
+    python -m benchmarks.made_faults ../shared/data/clive/manifest.jsonl [--split validation] [--questions 1000]
+
+On the 40 photographs of a split that people liked best: blur by motion and defocus from 9 pixels on that is found, and
+undamaged photographs that are called blurred; steps of a stronger distortion (from the second level) that raise the
+score by more than .05; and questions about the damage with options, whose answers are known: which damage it is,
+whether there is a certain one, whether the blur comes from motion, how strong it is. Everything through `AgenticIQA`.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data.distortions import distort, distortions_for, generator_for
+from data.kadid import CATEGORIES, IDENTITIES, level_mean
+from data.manifest import read_manifest
+from program import AgenticIQA
+from program.common.progress import progress
+from program.evaluation.intervals import wilson
+from program.expert.training.capture import camera_noise, defocus, expose, motion
+from program.images.store import IMAGES
+
+PHOTOGRAPHS, SEED, RISE = 40, 0, 0.05
+NAMES = {
+    "Blurs": "Blur",
+    "Noise": "Noise",
+    "Compression": "Compression artifacts",
+    "Color distortions": "Wrong colours",
+}
+NOUNS = {
+    "Blurs": "blur", "Noise": "noise", "Compression": "compression damage", "Color distortions": "color distortion"
+}  # fmt: skip
+SERIES: dict[str, Sequence[Callable[..., Any]]] = {
+    "motion": [partial(motion, length=length, angle=0.6) for length in (6, 12, 24, 48)],
+    "defocus": [partial(defocus, radius=radius) for radius in (2, 4, 8, 14)],
+    "camera noise": [partial(camera_noise, deviation=d, rng=np.random.default_rng(1)) for d in (8, 14, 24, 40)],
+    "underexposure": [partial(expose, stops=-stops) for stops in (1, 2, 3, 4)],
+    "overexposure": [partial(expose, stops=stops) for stops in (0.7, 1.2, 1.7, 2.4)],
+}
+
+
+class Question(NamedTuple):
+    """One question about damaged pixels, its options, and the right one's text."""
+
+    pixels: Any
+    text: str
+    options: Sequence[str]
+    right: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("manifest", type=Path)
+    parser.add_argument("--split", default="validation")
+    parser.add_argument("--questions", type=int, default=1000)
+    given = parser.parse_args(argv)
+    scored = [s for s in read_manifest(given.manifest) if s.split == given.split and s.quality is not None]
+    liked = sorted(scored, key=lambda s: -(s.quality or 0))[:PHOTOGRAPHS]
+    shown = {s.id: IMAGES.pixels(IMAGES.add(s.image)) for s in liked}
+    program = AgenticIQA()
+    figures = {"photographs": len(shown), "blur": _blur(program, shown), "steps": _steps(program, shown)}
+    figures["questions"] = _questions(program, shown, given.questions)
+    sys.stdout.write(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+def _share(right: Sequence[bool]) -> dict[str, Any]:
+    share = float(np.mean(right))
+    return {"share": round(share, 3), "interval": [round(v, 3) for v in wilson(share, len(right))], "n": len(right)}
+
+
+def _blur(program: AgenticIQA, shown: dict[str, Any]) -> dict[str, Any]:
+    def blurred(pixels: Any) -> bool:
+        answer = program(image=pixels, query="Is this image blurry?", options=["Yes", "No"])
+        return bool(answer.final_answer == "A")
+
+    rng, found = np.random.default_rng(SEED), {"motion": [], "defocus": []}
+    with progress("blur", len(shown)) as advance:
+        for pixels in shown.values():
+            for length in (9, 15, 25, 40, 60):
+                found["motion"].append(blurred(motion(pixels, length, rng.uniform(0, np.pi))))
+            for radius in (4.5, 7, 12):
+                found["defocus"].append(blurred(defocus(pixels, radius)))
+            advance()
+        plain = [blurred(pixels) for pixels in shown.values()]
+    return {
+        **{f"{name} found": _share(each) for name, each in found.items()},
+        "undamaged called blurred": _share(plain),
+    }
+
+
+def _steps(program: AgenticIQA, shown: dict[str, Any]) -> dict[str, Any]:
+    """Return the share of steps of a stronger distortion, from the second level on, that raise the score."""
+    rises = []
+    with progress("steps", len(shown)) as advance:
+        for number, (name, pixels) in enumerate(shown.items()):
+            kinds = [*distortions_for(pixels), *SERIES]
+            for kind in (kinds[(number + i * 6) % len(kinds)] for i in range(5)):
+                made = (
+                    [fault(pixels) for fault in SERIES[kind]] if kind in SERIES
+                    else [distort(pixels, kind, n, generator_for(name, kind, n)) for n in _rising(kind)]
+                )  # fmt: skip
+                scores = [program(image=each).final_answer for each in made]
+                rises += [after > before + RISE for before, after in pairwise(scores)]
+            advance()
+    return _share(rises)
+
+
+def _rising(kind: str) -> list[int]:
+    """Return the levels from the second on that people mind more and more."""
+    levels = [level for level in range(2, 6) if (kind, level) not in IDENTITIES]
+    return levels if kind not in {"mean_shift", "contrast_change", "color_saturation_1"} else levels[-2:]
+
+
+def _questions(program: AgenticIQA, shown: dict[str, Any], count: int) -> dict[str, Any]:
+    rng, right, kinds = np.random.default_rng(SEED), [], []
+    with progress("questions", count) as advance:
+        for kind, asked in _bank(shown, rng, count):
+            order = rng.permutation(len(asked.options))
+            options = [asked.options[i] for i in order]
+            answer = program(image=asked.pixels, query=asked.text, options=options)
+            letter = str(answer.final_answer)
+            right.append(letter in "ABCDEF" and options["ABCDEF".index(letter)] == asked.right)
+            kinds.append(kind)
+            advance()
+    by_kind = {
+        kind: _share([r for r, k in zip(right, kinds, strict=True) if k == kind]) for kind in dict.fromkeys(kinds)
+    }
+    return {"all": _share(right), **by_kind}
+
+
+def _bank(shown: dict[str, Any], rng: np.random.Generator, count: int) -> Iterator[tuple[str, Question]]:
+    """Yield questions of four kinds in turn about visible damage (mean score below 3.5) of a random kind and level."""
+    conditions = [
+        (kind, level) for kind, category in CATEGORIES.items() for level in range(2, 6)
+        if category in NAMES and level_mean(kind, level).mos < 3.5
+    ]  # fmt: skip
+    for number in range(count):
+        name = list(shown)[number % len(shown)]
+        pixels = shown[name]
+        kind, level = conditions[int(rng.integers(len(conditions)))]
+        while kind not in distortions_for(pixels):
+            kind, level = conditions[int(rng.integers(len(conditions)))]
+        damaged, category = distort(pixels, kind, level, generator_for(name, kind, level)), CATEGORIES[kind]
+        match number % 4:
+            case 0:
+                text = "Which distortion is most apparent in this image?"
+                yield "which", Question(damaged, text, list(NAMES.values()), NAMES[category])
+            case 1:
+                said = category if rng.random() < 0.5 else str(rng.choice([c for c in NAMES if c != category]))
+                text = f"Is there visible {NOUNS[said]} in this image?"
+                yield "is there", Question(damaged, text, ["Yes", "No"], "Yes" if said == category else "No")
+            case 2:
+                moved = bool(rng.random() < 0.5)
+                faulty = motion(pixels, 20, rng.uniform(0, np.pi)) if moved else defocus(pixels, 6)
+                text = "What is the blur in this image caused by?"
+                options = ["Motion of the camera", "Wrong focus"]
+                yield "cause", Question(faulty, text, options, options[0] if moved else options[1])
+            case _:
+                lit = bool(rng.random() < 0.5)
+                text = "How is the exposure of this image?"
+                options = ["Overexposed", "Underexposed"]
+                right = options[0] if lit else options[1]
+                yield "exposure", Question(expose(pixels, 2 if lit else -3), text, options, right)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""How measurements become beliefs: linear views of them, and a smooth function of these views.
+
+A filter or a formula says little by itself, so ridge regressions read all of them first: how good the image is, of
+which kind, and how strong each distortion is. What the views mean together (how blurred a noisy image is) is for a
+kernel regression on some of the training images. With a reference there are few measurements, and they are the views.
+Pure numpy.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from program.expert.store import Matrix, stored_arrays
+from signatures.schemas import DISTORTION_CATEGORIES
+
+__all__ = ("OUTPUTS", "Kernel", "Model", "Seen", "Standard", "blended", "load_model", "model_from")
+
+SEVERITIES = (*DISTORTION_CATEGORIES, "spatial")
+"""The seven categories and distortions of place, which are none of them."""
+CAUSES = ("motion", "defocus", "overexposure", "underexposure")
+"""What a blur or a change of brightness comes from."""
+OUTPUTS: Mapping[str, tuple[str, ...]] = {
+    "nr": ("photograph", "distorted", "kind", *SEVERITIES, *CAUSES), "fr": ("distorted", *SEVERITIES)
+}  # fmt: skip
+"""What a model gives, without a reference and with one: the score of a photograph judged alone and of an image judged
+beside its original, which of the two an image resembles (-1 .. 1), and severities: how far, 0 .. about 3.5, each
+distortion brings the score down."""
+CLIP = 4.0
+"""Standardised values are limited to +-this, so that no outlier decides alone."""
+ERRORS_AT = np.linspace(1, 5, 9)
+"""Qualities at which the size of errors is kept."""
+_MIDDLE, _WIDTH = 0.4, 0.1
+"""Where both scores count alike, and how fast that changes (as `program.tools.network`, which see)."""
+
+
+class Standard(NamedTuple):
+    """What values are measured by before they are compared: centre, spread, and how much each counts."""
+
+    centre: Matrix
+    spread: Matrix
+    share: Matrix
+
+    def apply(self, vectors: Matrix) -> Matrix:
+        """Return N x F standardised values, each row of length about 1."""
+        z = np.clip((np.atleast_2d(vectors) - self.centre) / self.spread, -CLIP, CLIP)
+        return np.asarray(z * self.share)
+
+
+class Kernel(NamedTuple):
+    """A regression on M kept images: a line, and a sum of Gaussians around them. See `values`."""
+
+    standard: Standard
+    points: Matrix
+    """M x K standardised views."""
+    weights: Matrix
+    """M x O."""
+    slopes: Matrix
+    """K x O."""
+    offset: Matrix
+    """O."""
+
+    def values(self, views: Matrix) -> Matrix:
+        """Return the N x O outputs of N x K views."""
+        z = self.standard.apply(views)
+        return np.asarray(self.offset + z @ self.slopes + near(z, self.points) @ self.weights)
+
+
+WIDTHS = (1.0, 0.3)
+"""Squared length scales of the Gaussians, half each: a wide one for what all distortions share, a narrow one for what
+sets kinds apart."""
+
+
+def near(one: Matrix, other: Matrix) -> Matrix:
+    """Return how near N and M standardised rows are: 1 for equal ones, 0 for unlike ones."""
+    square = (one * one).sum(axis=1)[:, None] + (other * other).sum(axis=1)[None] - 2 * one @ other.T
+    square = np.maximum(square, 0.0)
+    return np.asarray(sum(np.exp(-square / (2 * width)) for width in WIDTHS) / len(WIDTHS))
+
+
+class Seen(NamedTuple):
+    """N images as a model sees them."""
+
+    points: Matrix
+    """N x F standardised measurements."""
+    values: Matrix
+    """N x O."""
+    quality: Matrix
+    """N scores, 1..5."""
+    severities: Matrix
+    """N x 8, at least 0."""
+    novelty: Matrix
+    """N: how far the measurements lie from those of the training images, 0 (as they do) .. 1."""
+
+
+class Model(NamedTuple):
+    """What was fitted, for single images or for images with a reference; safe to share between threads."""
+
+    standard: Standard
+    views: Matrix | None
+    """F x K; None: the standardised measurements themselves."""
+    kernel: Kernel
+    errors: Matrix
+    """Root mean squared error on images left out, at `ERRORS_AT`."""
+    reach: Matrix
+    """Mean squares of standardised measurements that are usual (novelty 0) and as unusual as can be (1)."""
+
+    def look(self, vectors: Matrix) -> Seen:
+        """Return what N x F measurements are to this model."""
+        points = self.standard.apply(vectors)
+        values = self.kernel.values(points if self.views is None else points @ self.views)
+        named = OUTPUTS["fr" if self.views is None else "nr"]
+        quality = values[:, 0] if self.views is None else blended(values)
+        first = named.index(SEVERITIES[0])
+        low, high = self.reach
+        novelty = np.clip(((points * points).sum(axis=1) - low) / (high - low), 0, 1)
+        severities = np.clip(values[:, first : first + len(SEVERITIES)], 0.0, 4.0)
+        return Seen(points.astype(np.float32), values, quality, severities, novelty)
+
+    def error(self, quality: Matrix) -> Matrix:
+        """Return the root mean squared error of N predictions, linear between those kept."""
+        return np.interp(quality, ERRORS_AT, self.errors)
+
+
+def blended(values: Matrix) -> Matrix:
+    """Return N scores of N x O outputs without a reference: as a photograph, or as a distorted image where it is one.
+
+    What lowers a score differs between both; one function for both would be worse on each.
+    """
+    photograph, distorted, kind = values[:, :3].T
+    share = 1 / (1 + np.exp(-np.clip((kind - _MIDDLE) / _WIDTH, -50, 50)))
+    return np.asarray((1 - share) * photograph + share * distorted)
+
+
+@functools.cache
+def load_model(kind: str) -> Model:
+    """Return the model for single images ("nr") or for images with a reference ("fr"), from the shipped file."""
+    return model_from(kind, stored_arrays())
+
+
+def model_from(kind: str, arrays: Mapping[str, Any]) -> Model:
+    """Build a model from the arrays that ship."""
+    own = {name.removeprefix(f"{kind}_"): value for name, value in arrays.items() if name.startswith(f"{kind}_")}
+    return Model(
+        Standard(own["centre"], own["spread"], own["share"]), own.get("views"),
+        Kernel(
+            Standard(own["view_centre"], own["view_spread"], own["view_share"]),
+            own["points"], own["weights"], own["slopes"], own["offset"],
+        ),
+        own["errors"], own["reach"],
+    )  # fmt: skip

@@ -1,0 +1,178 @@
+"""The images that teach: photographs that people scored, and distorted versions of them, measured once.
+
+Distorted versions show what lowers a score: KADID-10k's distortions at its levels, the faults of `capture`, and two
+distortions at once. Their scores are KADID-10k's mean scores.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from data.distortions import distort, distortions_for, generator_for
+from data.kadid import CATEGORIES, IDENTITIES, level_mean
+from data.manifest import read_manifest
+from program.expert.measure.features import measure
+from program.expert.measure.reference import DIFFERENCE_NAMES, compare
+from program.expert.training.capture import FAULTS
+from program.images.store import IMAGES
+from program.tools import network
+from signatures.schemas import DISTORTION_CATEGORIES
+
+__all__ = ("UNDISTORTED", "Example", "Table", "distorted", "joined", "measured", "scored")
+
+UNDISTORTED = 4.6
+"""KADID-10k's mean score of its identities (mean shift and contrast change at level 3, colour saturation at 1)."""
+GREY_EVERY = 6
+"""One in so many photographs is shown in greys."""
+_LEAST_SHARE, _SCALES = 0.7, (0.5, 1.5)
+"""A view is a crop of at least this share of both sides, at a scale drawn from these (above 1 it is 1): half of the
+views are at native size. A photograph scaled down is sharper without being sharpened."""
+KINDS = {"kadid": 14, "capture": 6, "pair": 4}
+"""How many distorted versions of each kind a photograph is shown in."""
+Pixels = NDArray[np.uint8]
+Matrix = NDArray[np.float64]
+
+
+class Example(NamedTuple):
+    """One image to learn from."""
+
+    pixels: Pixels
+    reference: Pixels | None
+    score: float
+    """1..5."""
+    severities: tuple[float, ...]
+    """Of the seven categories in their order, then spatial distortions: how far they bring the score below 4.6; zeros
+    where nobody knows."""
+    source: str
+    """photographs, live, undistorted or distorted."""
+    group: str
+    """The photograph that it shows."""
+    split: str
+    distortion: str
+    score_sd: float = 0.0
+    """Where `score` is a mean over other images: how far one of them lies from it (standard deviation)."""
+
+
+class Table(NamedTuple):
+    """N images as measured."""
+
+    spreads: Matrix
+    features: Matrix
+    differences: Matrix
+    """Zeros without a reference."""
+    scores: Matrix
+    severities: Matrix
+    """N x 8."""
+    source: NDArray[np.str_]
+    group: NDArray[np.str_]
+    split: NDArray[np.str_]
+    distortion: NDArray[np.str_]
+    score_sd: Matrix
+
+    @classmethod
+    def of(cls, examples: "Sequence[Example]", rows: Sequence[tuple[Any, Matrix, Matrix | None]]) -> "Table":
+        """Return examples with what `measured` says of each; the network's spreads in half precision, as caches do."""
+        spread, features, differences = zip(*rows, strict=True)
+        own = ("severities", "source", "group", "split", "distortion", "score_sd")
+        return cls(
+            np.array(spread, np.float16), np.array(features),
+            np.array([np.zeros(len(DIFFERENCE_NAMES)) if d is None else d for d in differences]),
+            np.array([example.score for example in examples]),
+            *(np.array([getattr(example, name) for example in examples]) for name in own),
+        )  # fmt: skip
+
+    def only(self, rows: NDArray[np.bool_]) -> "Table":
+        """Return the rows of a mask."""
+        return Table(**{name: column[rows] for name, column in self._asdict().items()})
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    """Return the rows of all."""
+    return Table(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
+
+
+def measured(example: Example) -> tuple[NDArray[np.float32], Matrix, Matrix | None]:
+    """Return what the expert reads of one image: spreads, features and differences from the reference."""
+    difference = None if example.reference is None else compare(example.pixels, example.reference).vector
+    return network.read(network.spreads, example.pixels), measure(example.pixels).vector, difference
+
+
+def scored(manifest: Path) -> Iterator[Example]:
+    """Yield the images of a manifest that people scored."""
+    for sample in read_manifest(manifest):
+        if sample.quality is None:
+            continue
+        reference = _pixels(sample.reference) if sample.reference else None
+        yield Example(
+            _pixels(sample.image), reference, sample.quality, (0.0,) * 8,
+            "live" if reference is not None else "photographs",
+            str(sample.group), str(sample.split), str(sample.distortion),
+        )  # fmt: skip
+
+
+def distorted(manifest: Path, split: str, photographs: int, kinds: Mapping[str, int] = KINDS) -> Iterator[Example]:
+    """Yield the photographs of a split that people liked best, each in one view: as it is, then distorted."""
+    found: Mapping[str, tuple[float, Path]] = {
+        str(sample.group): (sample.quality, sample.image)
+        for sample in read_manifest(manifest)
+        if sample.split == split and sample.quality is not None
+    }
+    liked = sorted(found, key=lambda group: -found[group][0])[:photographs]
+    for number, group in enumerate(liked):
+        name = f"{manifest.parent.name}/{group}"
+        rng = generator_for(name, "view", 0)
+        shown = _seen(_pixels(found[group][1]), rng, grey=number % GREY_EVERY == GREY_EVERY // 2)
+
+        def example(pixels: Pixels, parts: Mapping[Any, float], distortion: str, score_sd: float = 0.0) -> Example:
+            drop = float(np.sqrt(sum((UNDISTORTED - score) ** 2 for score in parts.values())))
+            source = "distorted" if parts else "undistorted"
+            return Example(
+                pixels, shown, max(UNDISTORTED - drop, 1.0), severities(parts), source,  # noqa: B023
+                group, split, distortion, score_sd,  # noqa: B023
+            )  # fmt: skip
+
+        yield example(shown, {}, "none")
+        conditions = [(d, n) for d in distortions_for(shown) for n in range(1, 6) if (d, n) not in IDENTITIES]
+        drawn = [conditions[i] for i in rng.permutation(len(conditions))]
+        for distortion, level in drawn[: kinds["kadid"]]:
+            pixels = distort(shown, distortion, level, generator_for(name, distortion, level))
+            label = level_mean(distortion, level)
+            yield example(pixels, {CATEGORIES[distortion]: min(label.mos, UNDISTORTED)}, distortion, label.mos_std)
+        faults = [list(FAULTS)[i % len(FAULTS)] for i in range(kinds["capture"])]
+        for fault in faults:
+            made = FAULTS[fault](shown, rng)
+            yield example(made.pixels, made.scores, fault)
+        for i in range(kinds["pair"]):
+            distortion, level = drawn[-1 - i]
+            fault = list(FAULTS)[int(rng.integers(len(FAULTS)))]
+            made = FAULTS[fault](shown, rng)
+            category = CATEGORIES[distortion]
+            if category in made.scores:
+                continue
+            pixels = distort(made.pixels, distortion, level, generator_for(name, distortion, level))
+            parts: dict[Any, float] = {**made.scores, category: min(level_mean(distortion, level).mos, UNDISTORTED)}
+            yield example(pixels, parts, f"{fault} + {distortion}")
+
+
+def severities(parts: Mapping[str | None, float]) -> tuple[float, ...]:
+    """Return the eight severities of an image from the score that each category would bring it to."""
+    drops = {category: max(UNDISTORTED - score, 0.0) for category, score in parts.items()}
+    return tuple(drops.get(category, 0.0) for category in (*DISTORTION_CATEGORIES, None))
+
+
+def _pixels(path: Path) -> Pixels:
+    return IMAGES.pixels(IMAGES.add(path))
+
+
+def _seen(pixels: Pixels, rng: np.random.Generator, *, grey: bool) -> Pixels:
+    picture = Image.fromarray(pixels)
+    share, scale = rng.uniform(_LEAST_SHARE, 1.0), min(rng.uniform(*_SCALES), 1.0)
+    width, height = round(picture.width * share), round(picture.height * share)
+    left, top = int(rng.integers(0, picture.width - width + 1)), int(rng.integers(0, picture.height - height + 1))
+    picture = picture.crop((left, top, left + width, top + height))
+    picture = picture.resize((round(width * scale), round(height * scale)), Image.Resampling.LANCZOS)
+    return np.array(picture.convert("L").convert("RGB") if grey else picture)

@@ -1,0 +1,59 @@
+"""Fit the no-reference tool that reads the pretrained network's spreads, and what its calibration says of it.
+
+Three lines through the spreads: the score of a photograph, that of a distorted image, and which of the two an image is.
+The calibration comes from predictions out of fold: of images it was fitted on the tool would say too much.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from data.kadid import category_named
+from program.expert.store import Matrix
+from program.expert.training.fitting import FOLDS, folds, kinds_of, products, ridge, save_arrays, standard_of
+from program.expert.training.images import Table
+from program.tools.calibration import Calibration
+from program.tools.fitting import fit_tool
+from program.tools.network import Fit
+from program.tools.registry import ToolRegistry
+from program.tools.survey import LabelledSet
+
+__all__ = ("fits", "write")
+
+TOOL = "LiteNR"
+CALIBRATION_EVERY = 11
+"""As many distorted images as photographs: else the map to 1..5 would be theirs."""
+
+
+def fits(table: Table) -> Iterator[tuple[NDArray[np.bool_], Fit]]:
+    """Yield fits of the three lines, and which images each has not seen: one for each fold, then one on all images."""
+    standard = standard_of(table.spreads[table.source == "photographs"])
+    points, score = standard.apply(table.spreads), table.scores[:, None]
+    roles = {"photograph": score, "distorted": score, "kind": kinds_of(table.source)[:, None]}
+    fold, alike = folds(table.group), products(points)
+    for k in range(FOLDS + 1):
+        weights, offset = ridge(points, roles, table.source, alike, fold != k)
+        yield fold == k, Fit(standard.centre, standard.spread, weights * standard.share[:, None], offset)
+
+
+def write(table: Table, arrays: Path, calibration: Path, clive: Path, live: Path) -> Matrix:
+    """Write the tool's arrays and its calibration; returns its predictions out of fold."""
+    predicted = np.zeros(len(table.scores))
+    for out, fit in fits(table):
+        predicted[out] = fit.predict(table.spreads[out])
+    save_arrays(arrays, {name: array.astype(np.float32) for name, array in fit._asdict().items()})
+    sets = {name: LabelledSet.read(str(path), "train", Path()) for name, path in (("clive", clive), ("live", live))}
+    readings = pd.DataFrame({
+        "raw": predicted, "human": table.scores, "category": list(map(category_named, table.distortion)),
+        "authentic": table.source == "photographs", "label_sd": table.score_sd,
+        "source": [sets["live" if source == "live" else "clive"].source for source in table.source],
+    })  # fmt: skip
+    chosen = (table.source != "distorted") | (np.arange(len(readings)) % CALIBRATION_EVERY == 0)
+    tool = fit_tool(ToolRegistry.load().get(TOOL), readings[chosen])
+    sources = {each.source: each.provenance() for each in sets.values()}
+    known = Calibration.load(calibration).updated({TOOL: tool}, sources)
+    calibration.write_text(known.to_json(), encoding="utf-8")
+    return predicted

@@ -1,0 +1,204 @@
+"""Fitting the expert: what is made to learn from, and regressions beside scikit-learn's."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from skimage import data as photographs
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, DotProduct
+
+from data.distortions import is_grey
+from program.expert.judge.model import OUTPUTS, SEVERITIES, Standard, blended, model_from
+from program.expert.measure.features import FEATURE_NAMES
+from program.expert.measure.reference import DIFFERENCE_NAMES
+from program.expert.training import capture, figures, fitting, images, tool
+from signatures.schemas import DISTORTION_CATEGORIES
+
+PHOTOGRAPH: NDArray[np.uint8] = np.asarray(photographs.chelsea()[:200, :240])
+
+
+def test_motion_smears_along_its_direction_by_its_length() -> None:
+    point = np.zeros((81, 81, 3), np.uint8)
+    point[40, 40] = 255
+    for angle, axis in ((0.0, 1), (np.pi / 2, 0)):
+        smeared = capture.motion(point, 25, angle)[..., 0].astype(float)
+        along, across = smeared.sum(axis=1 - axis), smeared.sum(axis=axis)
+        assert np.count_nonzero(along) in (25, 26)
+        assert np.count_nonzero(across) == 1
+    slanted = capture.motion(point, 25, np.pi / 4)[..., 0]
+    rows, columns = np.nonzero(slanted)
+    assert np.abs(rows - columns).max() <= 1
+    assert np.hypot(np.ptp(rows), np.ptp(columns)) == pytest.approx(25, abs=2)
+
+
+def test_defocus_is_a_disc_and_light_is_kept() -> None:
+    point = np.zeros((41, 41, 3), np.uint8)
+    point[20, 20] = 255
+    disc = capture.defocus(point, 2)[..., 0]
+    assert np.count_nonzero(disc) == pytest.approx(np.pi * 2.5**2, rel=0.15)
+    for pixels in (capture.defocus(PHOTOGRAPH, 6), capture.motion(PHOTOGRAPH, 20, 1.0)):
+        assert pixels.mean() == pytest.approx(PHOTOGRAPH.mean(), abs=1)
+
+
+def test_camera_noise_has_its_strength_and_is_greatest_in_the_dark() -> None:
+    rng = np.random.default_rng(0)
+    spreads = []
+    for level in (40, 128, 200):
+        flat = np.full((200, 200, 3), level, np.uint8)
+        noisy = capture.camera_noise(flat, 6.0, rng)
+        spreads.append((noisy.astype(float) @ [0.299, 0.587, 0.114]).std())
+    assert spreads == sorted(spreads, reverse=True)
+    assert spreads[1] == pytest.approx(6.0, rel=0.25)
+    assert is_grey(capture.camera_noise(np.full((20, 20, 3), 90, np.uint8), 6.0, rng))
+
+
+def test_every_fault_is_scored_by_how_strong_it_is() -> None:
+    rng = np.random.default_rng(1)
+    for name, make in capture.FAULTS.items():
+        made = make(PHOTOGRAPH, rng)
+        assert made.pixels.shape == PHOTOGRAPH.shape
+        assert (made.pixels != PHOTOGRAPH).any()
+        assert set(made.scores) <= set(DISTORTION_CATEGORIES), name
+        assert all(1 <= score <= 4.6 for score in made.scores.values())
+    assert capture.expose(PHOTOGRAPH, -2).mean() < PHOTOGRAPH.mean() < capture.expose(PHOTOGRAPH, 1).mean()
+
+
+def _manifest(folder: Path) -> Path:
+    lines = []
+    for number, (split, mos) in enumerate((("train", 40), ("train", 90), ("test", 95), ("train", 70))):
+        pixels = np.roll(np.asarray(photographs.astronaut()[:160, :180]), 40 * number, axis=0)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        known = {"id": f"{number}", "image": f"{number}.png", "group": f"{number}", "split": split}
+        lines.append(json.dumps({**known, "mos": mos, "mos_range": [0, 100]}))
+    (folder / "manifest.jsonl").write_text("\n".join(lines), "utf-8")
+    return folder / "manifest.jsonl"
+
+
+def test_distorted_images_are_of_the_photographs_people_liked_best(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(images, "GREY_EVERY", 2)
+    kinds = {"kadid": 3, "capture": 2, "pair": 2}
+    manifest = _manifest(tmp_path)
+    made = list(images.distorted(manifest, "train", 2, kinds))
+    assert list(dict.fromkeys(example.group for example in made)) == ["1", "3"]
+    assert {example.split for example in made} == {"train"}
+    plain = [example for example in made if example.source == "undistorted"]
+    assert [is_grey(example.pixels) for example in plain] == [False, True]
+    assert all(example.score == images.UNDISTORTED and not any(example.severities) for example in plain)
+    for example in made:
+        drop = np.sqrt(np.square(example.severities).sum())
+        assert example.score == pytest.approx(max(images.UNDISTORTED - drop, 1.0))
+        assert example.pixels.shape == example.reference.shape
+        assert np.count_nonzero(example.severities) <= 3 if " + " in example.distortion else 2
+    assert sum(" + " in example.distortion for example in made) >= 2
+    again = list(images.distorted(manifest, "train", 2, kinds))
+    assert all((one.pixels == two.pixels).all() for one, two in zip(made, again, strict=True))
+
+
+def test_ridge_with_its_noise_is_a_linear_gaussian_process() -> None:
+    rng = np.random.default_rng(0)
+    points, source = rng.normal(size=(30, 50)) / 7, np.repeat(["photographs", "undistorted", "distorted"], 10)
+    target = rng.normal(3, 1, (30, 2))
+    taken = np.ones(30, bool)
+    weights, offset = fitting.ridge(points, {"photograph": target}, source, fitting.products(points), taken)
+    rows = source != "distorted"
+    noise = np.array([fitting.NOISE["photograph"][name] for name in source[rows]])
+    middle = target[rows].mean(axis=0)
+    process = GaussianProcessRegressor(DotProduct(1.0), alpha=noise, optimizer=None)
+    expected = process.fit(points[rows], target[rows] - middle).predict(points) + middle
+    np.testing.assert_allclose(points @ weights + offset, expected, atol=1e-4)
+
+
+def test_a_kernel_that_keeps_every_image_is_a_gaussian_process() -> None:
+    rng = np.random.default_rng(0)
+    views, source = rng.normal(size=(60, 4)), np.repeat(["undistorted", "distorted"], 30)
+    target = np.stack([np.sin(views[:, 0]), views[:, 1]], axis=1)
+    unit = Standard(np.zeros(4), np.ones(4), np.full(4, 0.5))
+    kernel = fitting.kernel_fit(views, {"damage": target}, source, unit, "nr")
+    smooth = 0.35 * RBF(1.0) + 0.35 * RBF(np.sqrt(0.3)) + 0.3 * DotProduct(0.0, "fixed")
+    z, new = unit.apply(views), unit.apply(rng.normal(size=(9, 4)))
+    middle = target.mean(axis=0)
+    process = GaussianProcessRegressor(smooth, alpha=0.1, optimizer=None).fit(z, target - middle)
+    np.testing.assert_allclose(kernel.values(new / 0.5), process.predict(new) + middle, atol=0.02)
+
+
+def _table(seed: int, photographs: int = 24) -> images.Table:
+    """Images whose first measurements say their quality, and the strength of blur or noise."""
+    rng, rows = np.random.default_rng(seed), []
+    for number in range(photographs):
+        quality = rng.uniform(1.5, 4.5)
+        rows.append((quality, 0.0, 0.0, "photographs", "authentic", number))
+        rows.append((images.UNDISTORTED, 0.0, 0.0, "undistorted", "none", number))
+        for kind, name in enumerate(("motion", "white_noise")):
+            for severity in (0.8, 2.0, 3.0):
+                blur, noise = severity * (kind == 0), severity * (kind == 1)
+                rows.append((images.UNDISTORTED - severity, blur, noise, "distorted", name, number))
+    score, blur, noise, source, distortion, group = (np.array(column) for column in zip(*rows, strict=True))
+    told = np.stack([score, blur, noise, source != "photographs"], axis=1).astype(float)
+    spreads = np.repeat(told, 10, axis=1) + rng.normal(0, 0.1, (len(told), 40))
+    severities = np.zeros((len(told), len(SEVERITIES)))
+    severities[:, 0], severities[:, DISTORTION_CATEGORIES.index("Noise")] = blur, noise
+    differences = rng.normal(0, 0.05, (len(told), len(DIFFERENCE_NAMES)))
+    differences[:, :80] += np.repeat(np.stack([blur, noise], axis=1), 40, axis=1)
+    features = rng.normal(0, 1, (len(told), len(FEATURE_NAMES)))
+    names = np.array([f"p{number}" for number in group])
+    split = np.full(len(told), "train")
+    return images.Table(
+        spreads, features, differences, score, severities, source, names, split, distortion, np.zeros(len(told))
+    )
+
+
+def test_fitted_models_know_photographs_they_have_not_seen(monkeypatch) -> None:
+    monkeypatch.setattr(fitting, "KEPT", 120)
+    learned, held = _table(0), _table(1)
+    alone, paired = fitting.Alone(learned), fitting.Paired(learned)
+    arrays = alone.arrays() | paired.arrays()
+    single, pair = (model_from(kind, arrays) for kind in ("nr", "fr"))
+    vectors = np.hstack([held.spreads, held.features])
+    seen = single.look(vectors)
+    for source in ("photographs", "distorted"):
+        rows = held.source == source
+        assert np.corrcoef(seen.quality[rows], held.scores[rows])[0, 1] > 0.9
+        assert np.corrcoef(blended(alone.left_out)[rows], learned.scores[rows])[0, 1] > 0.9
+    made = held.source == "distorted"
+    against = pair.look(held.differences)
+    assert np.corrcoef(against.quality[made], held.scores[made])[0, 1] > 0.95
+    assert np.abs(against.severities[made] - held.severities[made]).mean() < 0.15
+    motion = seen.values[:, OUTPUTS["nr"].index("motion")]
+    assert motion[held.distortion == "motion"].mean() > motion[held.distortion == "white_noise"].mean() + 1
+    assert figures.detection(seen.severities[made], held.severities[made], paired=False)["macro_f1"] > 0.2
+    stated = figures.figures(learned, held, alone, paired, {"nr": single, "fr": pair})
+    assert stated["photographs, no reference, ten folds"]["n"] == 24
+    assert 0.7 < stated["interval"]["covered"] <= 1
+    assert len(figures.population(learned, alone)["quantiles"]["brightness"]) == 21
+
+
+def test_folds_keep_what_shows_one_photograph_together() -> None:
+    group = np.repeat([f"p{i}" for i in range(23)], 3)
+    fold = fitting.folds(group)
+    assert set(fold) == set(range(fitting.FOLDS))
+    assert all(len(set(fold[group == name])) == 1 for name in group)
+
+
+def test_the_tool_reads_spreads_alone() -> None:
+    learned = _table(0)
+    predicted, seen = np.zeros(len(learned.scores)), []
+    for out, fit in tool.fits(learned):
+        predicted[out] = fit.predict(learned.spreads[out])
+        seen.append(out)
+    assert fit.weights.shape == (40, 3)
+    assert (np.sum(seen, axis=0) == 1).all()
+    assert not seen[-1].any()
+    rows = learned.source == "photographs"
+    assert np.corrcoef(predicted[rows], learned.scores[rows])[0, 1] > 0.9
+
+
+def test_errors_are_those_of_predictions_near_by() -> None:
+    predicted = np.repeat([1.5, 4.5], 400)
+    scores = predicted + np.tile([1.0, -1.0], 400) * np.repeat([0.8, 0.2], 400)
+    found = fitting.errors_of(predicted, scores)
+    assert found[1] == pytest.approx(0.8, abs=0.05)
+    assert found[-2] == pytest.approx(0.2, abs=0.1)
