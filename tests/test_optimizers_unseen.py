@@ -85,6 +85,17 @@ def test_a_search_scores_no_candidate_on_what_its_demos_show(taught, per_group) 
         assert candidate.outcomes.keys() <= {s.id for s in known.samples[split]}
 
 
+@pytest.mark.parametrize(("per_group", "tried"), [(1, True), (4, False)])
+def test_all_demos_at_once_are_tried_where_each_has_its_own_photograph(taught, per_group, tried) -> None:
+    known = taught(per_group)
+    settings = {"demos": 4, "all_demos": True, "starts": 2, "steps": 1, "search_samples": 100}
+    candidates = recipe_named("random-search").run(known.search(Candidate("uncompiled", known.program), **settings))
+    assert (candidates[0].name == "random-search/all") is tried
+    assert len(known.shown(candidates[0].program)) == (36 if tried else 4)
+    if tried:
+        assert candidates[0].search_score is None  # so it is among those that validation compares
+
+
 def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph(taught, monkeypatch) -> None:
     known, judged = taught(4), {}
     answer = Replayed.on

@@ -118,3 +118,23 @@ def test_the_distance_to_a_reference_is_0_for_itself_and_grows_with_the_damage()
         same, middle, worst = _scores("LiteFR", [PIXELS, *damaged], reference)
         assert same == 5.0
         assert same > middle > worst
+
+
+def test_numbers_do_not_depend_on_what_the_process_did_before():
+    threads = torch.get_num_threads()
+    try:
+        read = []
+        for number in (1, 4):
+            torch.set_num_threads(number)
+            network.spreads.cache.clear()
+            read.append(network.read(network.spreads, PIXELS))
+        assert (read[0] == read[1]).all()
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_equal_images_are_no_distance_apart():
+    assert np.abs(network.read(network.distances, PIXELS, PIXELS)).max() < 1e-3
+    blurred = np.ascontiguousarray(ndimage.gaussian_filter(PIXELS, (2, 2, 0)))
+    apart = dict(zip(network.DISTANCES, network.read(network.distances, blurred, PIXELS), strict=True))
+    assert min(apart.values()) > 0.01

@@ -44,8 +44,9 @@ class _DemoSearch:
             counts = self._counts
             places = {n: choose_demos(ds, counts[n], strategy, self._rng) for n, ds in self._demos.items()}
             self._try(f"{strategy}/{number}", places)
-        if budget.all_demos:
-            # No training sample is left to score it on, so it is compared on the validation samples whatever happens.
+        if budget.all_demos and not search.train.shares_content:
+            # Many demos of few photographs teach the photographs. No training sample is left to score this set on, so
+            # it is compared on the validation samples whatever happens.
             every = {name: tuple(range(len(demos))) for name, demos in self._demos.items()}
             candidate = Candidate.of("random-search/all", with_demos(search.student, self._demos, every))
             self._tried.setdefault(candidate.digest, (candidate, math.inf, {}))

@@ -158,7 +158,8 @@ class RecipeSettings(Section):
     role_demos: int = Field(4, ge=0)
     """Demos of each question of the other roles."""
     all_demos: bool = False
-    """Whether a search tries all labelled demos at once, too: prompts of that length suit the embedded backend only."""
+    """Whether a search also tries all labelled demos at once, where each has its own photograph: prompts of that length
+    suit the embedded backend only."""
     bootstrapped: int = Field(0, ge=0)
     """How many of the demos are answers of the program (or its teacher) that people agree with."""
     starts: int = Field(8, ge=1)

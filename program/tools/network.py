@@ -46,7 +46,7 @@ megapixels would take 5 GB."""
 
 
 def read(function: Callable[..., _T], *images: NDArray[np.uint8]) -> _T:
-    """Return what `spreads` or `distances` say of H x W x 3 uint8 RGB pixels, worked out by one thread of the processor.
+    """Return what `spreads` or `distances` say of H x W x 3 uint8 RGB pixels, with one thread of the processor.
 
     So every process gets the same numbers, whatever else it has done.
     """
