@@ -299,7 +299,7 @@ def test_words_negations_and_modifiers() -> None:
 @pytest.mark.parametrize(
     ("query", "options", "words"),
     [
-        ("Is this image blurry?", "A. Yes\nB. No", ("with confidence", "Blur is")),
+        ("Is this image blurry?", "A. Yes\nB. No", ("with confidence", "blur is")),
         ("How is the clarity of this image?", "A. Good\nB. Poor", ("Poor", "natural photographs")),
         ("图片清晰吗？", "A. 是\nB. 否", ("选择 B（否）", "清晰度")),
         ("What is the man holding?", "A. Hat\nB. Cup", ("guess", "low confidence")),
