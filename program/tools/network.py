@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = (
-    "DISTANCES", "SPREADS", "Fit", "distances", "full_reference", "no_reference", "read", "spreads", "stages",
-    "standardised",
+    "DISTANCES", "SPREADS", "Fit", "blended", "distances", "full_reference", "no_reference", "read", "spreads",
+    "stages", "standardised",
 )  # fmt: skip
 
 _T = TypeVar("_T")
@@ -56,11 +56,14 @@ def read(function: Callable[..., _T], *images: NDArray[np.uint8]) -> _T:
     return function(*(tensor_of(pixels, "cpu") for pixels in images))
 
 
-def _bytes(pixels: "torch.Tensor") -> bytes:
-    return hashlib.blake2b(pixels.cpu().numpy().tobytes()).digest()
+def _key(*images: "torch.Tensor") -> tuple[int | bytes, ...]:
+    """Return what a reading depends on: the pixels and, in its last bits, how many threads share the work."""
+    import torch
+
+    return torch.get_num_threads(), *(hashlib.blake2b(image.cpu().numpy().tobytes()).digest() for image in images)
 
 
-@cached(LRUCache(16), key=_bytes, lock=threading.Lock())  # the embedded model and the tool read the same image
+@cached(LRUCache(16), key=_key, lock=threading.Lock())  # the embedded model and the tool read the same image
 def spreads(pixels: "torch.Tensor") -> NDArray[np.float32]:
     """Return `SPREADS` standard deviations over 1 x 3 x H x W RGB values in 0..1, one for each filter; read-only.
 
@@ -160,6 +163,18 @@ def standardised(values: NDArray[Any], centre: NDArray[Any], spread: NDArray[Any
     return np.asarray(np.clip((values - centre) / spread, -_CLIP, _CLIP))
 
 
+def blended(
+    photograph: NDArray[Any], distorted: NDArray[Any], kind: NDArray[Any], *, middle: float, width: float
+) -> NDArray[Any]:
+    """Return N scores: as a photograph, or as a distorted image where `kind` (-1 .. 1) is above `middle`.
+
+    What lowers a score differs between both; one function for both would be worse on each. Both count alike at
+    `middle`; `width` is how fast that changes.
+    """
+    share = 1 / (1 + np.exp(-np.clip((kind - middle) / width, -50, 50)))
+    return np.asarray((1 - share) * photograph + share * distorted)
+
+
 class Fit(NamedTuple):
     """Three linear functions of standardised spreads: the score as a photograph, as a distorted image, and which it is.
 
@@ -174,9 +189,8 @@ class Fit(NamedTuple):
 
     def predict(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the N scores of N x F spreads, about 1 (bad) .. 5 (excellent)."""
-        photograph, distorted, kind = (standardised(values, self.centre, self.spread) @ self.weights + self.offset).T
-        share = 1 / (1 + np.exp(-np.clip((kind - _MIDDLE) / _WIDTH, -50, 50)))
-        return np.asarray((1 - share) * photograph + share * distorted)
+        lines = standardised(values, self.centre, self.spread) @ self.weights + self.offset
+        return blended(*lines.T, middle=_MIDDLE, width=_WIDTH)
 
 
 _MIDDLE, _WIDTH = 0.2, 0.2
@@ -224,6 +238,7 @@ def distances(pixels: "torch.Tensor", reference: "torch.Tensor") -> list[float]:
     return [float(value) for value in _differences(pixels, reference).flatten()]
 
 
+@cached(LRUCache(16), key=_key, lock=threading.Lock())
 def _differences(pixels: "torch.Tensor", reference: "torch.Tensor") -> "torch.Tensor":
     import torch
 

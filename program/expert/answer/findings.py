@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
+from program.expert.judge.model import CAUSES
 from program.expert.judge.views import View
 from program.expert.measure.measurement import Measurement
 from program.expert.store import Matrix
@@ -34,11 +35,6 @@ _CHANGE_MAPS: Mapping[DistortionCategory, str] = {
     "Noise": "residual", "Brightness change": "shift", "Color distortions": "colour",
 }  # fmt: skip
 """The map of changes that shows a category; "difference" shows the others."""
-
-
-_CAUSES: Mapping[DistortionCategory, tuple[str, ...]] = {
-    "Blurs": ("motion", "defocus"), "Brightness change": ("overexposure", "underexposure"),
-}  # fmt: skip
 
 
 def severity_word(severity: float) -> Severity:
@@ -111,8 +107,8 @@ def describe(view: View, category: DistortionCategory, say: Phrases) -> str:
 
 def _cause(view: View, category: DistortionCategory) -> str:
     """Return what a blur or a change of brightness comes from, where that is plain, or else the category."""
-    cause = max(_CAUSES.get(category, ()), key=view.cause, default="")
-    return cause if cause and view.cause(cause) >= PRESENT else category
+    causes = (cause for cause, of in CAUSES.items() if of == category and view.cause(cause) >= PRESENT)
+    return max(causes, key=view.cause, default=category)
 
 
 def _opening(name: str, severity: Severity, say: Phrases) -> str:

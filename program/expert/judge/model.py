@@ -3,7 +3,6 @@
 A filter or a formula says little by itself, so ridge regressions read all of them first: how good the image is, of
 which kind, and how strong each distortion is. What the views mean together (how blurred a noisy image is) is for a
 kernel regression on some of the training images. With a reference there are few measurements, and they are the views.
-Pure numpy.
 """
 
 import functools
@@ -13,26 +12,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from program.expert.store import Matrix, stored_arrays
-from signatures.schemas import DISTORTION_CATEGORIES
+from program.tools import network
+from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
 __all__ = ("OUTPUTS", "Kernel", "Model", "Seen", "Standard", "blended", "load_model", "model_from")
 
 SEVERITIES = (*DISTORTION_CATEGORIES, "spatial")
 """The seven categories and distortions of place, which are none of them."""
-CAUSES = ("motion", "defocus", "overexposure", "underexposure")
-"""What a blur or a change of brightness comes from."""
+CAUSES: Mapping[str, DistortionCategory] = {
+    "motion": "Blurs", "defocus": "Blurs", "overexposure": "Brightness change", "underexposure": "Brightness change"
+}  # fmt: skip
+"""What a blur or a change of brightness comes from, with its category."""
 OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "nr": ("photograph", "distorted", "kind", *SEVERITIES, *CAUSES), "fr": ("distorted", *SEVERITIES)
 }  # fmt: skip
 """What a model gives, without a reference and with one: the score of a photograph judged alone and of an image judged
 beside its original, which of the two an image resembles (-1 .. 1), and severities: how far, 0 .. about 3.5, each
 distortion brings the score down."""
-CLIP = 4.0
-"""Standardised values are limited to +-this, so that no outlier decides alone."""
 ERRORS_AT = np.linspace(1, 5, 9)
 """Qualities at which the size of errors is kept."""
 _MIDDLE, _WIDTH = 0.4, 0.1
-"""Where both scores count alike, and how fast that changes (as `program.tools.network`, which see)."""
+"""Where both scores count alike, and how fast that changes: by folds of CLIVE's train photographs and of distorted
+versions of them, LIVE's train and validation images, and the order of BIQ2021's train and validation images."""
 
 
 class Standard(NamedTuple):
@@ -44,8 +45,7 @@ class Standard(NamedTuple):
 
     def apply(self, vectors: Matrix) -> Matrix:
         """Return N x F standardised values, each row of length about 1."""
-        z = np.clip((np.atleast_2d(vectors) - self.centre) / self.spread, -CLIP, CLIP)
-        return np.asarray(z * self.share)
+        return np.asarray(network.standardised(np.atleast_2d(vectors), self.centre, self.spread) * self.share)
 
 
 class Kernel(NamedTuple):
@@ -124,13 +124,8 @@ class Model(NamedTuple):
 
 
 def blended(values: Matrix) -> Matrix:
-    """Return N scores of N x O outputs without a reference: as a photograph, or as a distorted image where it is one.
-
-    What lowers a score differs between both; one function for both would be worse on each.
-    """
-    photograph, distorted, kind = values[:, :3].T
-    share = 1 / (1 + np.exp(-np.clip((kind - _MIDDLE) / _WIDTH, -50, 50)))
-    return np.asarray((1 - share) * photograph + share * distorted)
+    """Return N scores of N x O outputs without a reference, see `network.blended`."""
+    return network.blended(*values[:, :3].T, middle=_MIDDLE, width=_WIDTH)
 
 
 @functools.cache

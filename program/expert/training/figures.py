@@ -38,7 +38,7 @@ def data_card(learned: Table) -> dict[str, str]:
 
 
 def figures(learned: Table, held: Table, alone: Alone, paired: Paired, models: Mapping[str, Model]) -> dict[str, Any]:
-    """Return agreement with people out of fold and on validation images, and what demos add."""
+    """Return agreement with people out of fold and on validation images."""
     out_of_fold = blended(alone.left_out)
     found = {
         f"{source}, no reference, ten folds": _agreement(learned, learned.source == source, out_of_fold)

@@ -11,17 +11,10 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from program.common.files import whole_file
-from program.expert.judge.model import (
-    CAUSES,
-    ERRORS_AT,
-    OUTPUTS,
-    Kernel,
-    Standard,
-    blended,
-    near,
-)
+from program.expert.judge.model import CAUSES, ERRORS_AT, OUTPUTS, Kernel, Standard, blended, near
 from program.expert.store import Matrix
 from program.expert.training.images import Table
+from signatures.schemas import DISTORTION_CATEGORIES
 
 __all__ = ("FOLDS", "NOISE", "SEED", "Alone", "Paired", "folds", "kinds_of", "ridge", "save_arrays", "standard_of")
 
@@ -52,11 +45,11 @@ def standard_of(values: Matrix, share: Matrix | float = 1.0) -> Standard:
     )
 
 
-def folds(group: NDArray[np.str_], number: int = FOLDS) -> NDArray[np.intp]:
+def folds(group: NDArray[np.str_]) -> NDArray[np.intp]:
     """Return the fold of each image: all that show one photograph are in the same, drawn by a fixed seed."""
     names = np.unique(group)
     drawn = dict(zip(np.random.default_rng(SEED).permutation(names), range(len(names)), strict=True))
-    return np.array([drawn[name] % number for name in group])
+    return np.array([drawn[name] % FOLDS for name in group])
 
 
 def products(points: Matrix) -> NDArray[np.float32]:
@@ -120,13 +113,13 @@ _CAUSED: Mapping[str, tuple[str, ...]] = {
     "motion": ("motion", "motion_blur"), "defocus": ("defocus", "lens_blur", "gaussian_blur"),
     "overexposure": ("overexposure", "brighten"), "underexposure": ("underexposure", "darken", "low light"),
 }  # fmt: skip
-_CATEGORY = {"motion": 0, "defocus": 0, "overexposure": 4, "underexposure": 4}
 
 
 def causes_of(table: Table) -> Matrix:
     """Return N x 4 severities of `CAUSES`: those of their category, where the distortion's name says the cause."""
     first = np.array([name.split(" + ")[0] for name in table.distortion])
-    caused = [np.isin(first, _CAUSED[cause]) * table.severities[:, _CATEGORY[cause]] for cause in CAUSES]
+    columns = [DISTORTION_CATEGORIES.index(category) for category in CAUSES.values()]
+    caused = [np.isin(first, _CAUSED[c]) * table.severities[:, i] for c, i in zip(CAUSES, columns, strict=True)]
     return np.stack(caused, axis=1)
 
 
@@ -156,11 +149,11 @@ class Alone:
             "kind": kind,
             "damage": np.hstack([damage, single_kinds(table)]),
         }
-        self.fold = folds(table.group)
+        fold = folds(table.group)
         self.views = np.zeros((len(points), sum(target.shape[1] for target in read.values())))
         alike, every = products(points), np.ones(len(points), bool)
         for k in range(FOLDS):
-            rest = self.fold != k
+            rest = fold != k
             lines, offset = ridge(points, read, table.source, alike, rest)
             self.views[~rest] = points[~rest] @ lines + offset
         self.lines, self.view_offset = ridge(points, read, table.source, alike, every)
@@ -181,7 +174,7 @@ class Alone:
 
         self.left_out = np.zeros((len(points), len(OUTPUTS["nr"])))
         for k in range(FOLDS):
-            rest = self.fold != k
+            rest = fold != k
             self.left_out[~rest] = kernel(rest).values(self.views[~rest])
         self.kernel = kernel(every)
         self.points, self.photographs, self.scores = points, photographs, table.scores

@@ -17,6 +17,7 @@ from data.kadid import CATEGORIES, IDENTITIES, level_mean
 from data.manifest import read_manifest
 from program.expert.measure.features import measure
 from program.expert.measure.reference import DIFFERENCE_NAMES, compare
+from program.expert.store import Matrix
 from program.expert.training.capture import FAULTS
 from program.images.store import IMAGES
 from program.tools import network
@@ -34,7 +35,6 @@ views are at native size. A photograph scaled down is sharper without being shar
 KINDS = {"kadid": 14, "capture": 6, "pair": 4}
 """How many distorted versions of each kind a photograph is shown in."""
 Pixels = NDArray[np.uint8]
-Matrix = NDArray[np.float64]
 
 
 class Example(NamedTuple):

@@ -1,6 +1,6 @@
 """Refit the expert and the tool that read the pretrained network: `python -m program.expert.training.train`.
 
-Measuring takes 20 minutes on two cores, fitting three. What was measured is kept in a folder, so that an interrupted
+Measuring takes 20 minutes on two cores, fitting five. What was measured is kept in a folder, so that an interrupted
 run goes on where it was.
 """
 
