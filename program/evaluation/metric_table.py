@@ -9,7 +9,7 @@ is sorted again per resample: the functions below take truth and prediction and 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -92,11 +92,11 @@ def _line_note(truth: Values, predicted: Values, *, parameters: Parameters) -> s
     return "" if converged else "; a line instead of the logistic, which did not converge"
 
 
-def _after_logistic(title: str, function: Callable[..., float], parameters: Parameters, **fields: object) -> Metric:
-    return Metric(
-        f"{title} after {parameters}-parameter logistic", partial(function, parameters=parameters),
-        bootstrap_limit=2000, note=partial(_line_note, parameters=parameters), **fields,  # type: ignore[arg-type]
-    )  # fmt: skip
+def _after_logistic(title: str, metric: Callable[..., float], parameters: Parameters, **fields: Any) -> Metric:
+    function = partial(metrics.after_logistic, metric=metric, parameters=parameters)
+    note = partial(_line_note, parameters=parameters)
+    name = f"{title} after {parameters}-parameter logistic"
+    return Metric(name, function, bootstrap_limit=2000, note=note, **fields)
 
 
 def spearman(truth: Values, predicted: Values) -> Resampler:
@@ -135,12 +135,7 @@ def right_order(truth: Values, predicted: Values) -> Resampler:
 
 
 def mean_of(each: Callable[[Values, Values], ArrayLike]) -> Callable[[Values, Values], Resampler]:
-    """Return what makes the resampler of a metric that is a mean; `each` returns the samples' own numbers.
-
-    >>> share = mean_of(np.equal)(["A", "B", "B"], ["A", "A", "B"])
-    >>> share(np.array([[1.0, 1.0, 1.0], [0.0, 3.0, 1.0]])).round(6).tolist()
-    [0.666667, 0.25]
-    """
+    """Return what makes the resampler of a metric that is a mean; `each` returns the samples' own numbers."""
 
     def resampler(truth: Values, predicted: Values) -> Resampler:
         values = np.asarray(each(truth, predicted), dtype=np.float64)
@@ -156,12 +151,7 @@ def root_mean_square(truth: Values, predicted: Values) -> Resampler:
 
 
 def bootstrap(resamplers: Sequence[Resampler], size: int, seed: int, resamples: int) -> _Array:
-    """Return each resampler's values over the same `resamples` random resamples of `size` samples, a row each.
-
-    >>> draws = bootstrap([mean_of(np.equal)([1, 2], [1, 4])], 2, seed=0, resamples=1500)
-    >>> draws.shape, sorted(set(draws[0].tolist()))
-    ((1, 1500), [0.0, 0.5, 1.0])
-    """
+    """Return each resampler's values over the same `resamples` random resamples of `size` samples, a row each."""
     rng = np.random.default_rng(seed)
     batch = max(1, min(resamples, 2_000_000 // size))  # keeps a batch's matrices near 16 MB each
     rows = []
@@ -177,11 +167,9 @@ class _Ranks:
     """Mid-ranks of the repeated samples, centred on their mean, from counts alone."""
 
     def __init__(self, values: _Array) -> None:
+        _, self._place, sizes = np.unique(values, return_inverse=True, return_counts=True)
         self._order = np.argsort(values, kind="stable")
-        ordered = values[self._order]
-        self._starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-        self._place = np.empty(values.size, dtype=np.intp)
-        self._place[self._order] = np.cumsum(np.append(False, ordered[1:] != ordered[:-1]))
+        self._starts = np.cumsum(sizes) - sizes
 
     def __call__(self, counts: _Array) -> _Array:
         level = np.add.reduceat(counts[:, self._order], self._starts, axis=1)
@@ -250,10 +238,10 @@ METRICS: dict[str, Metric] = {
         "Accuracy ↑", metrics.accuracy, "answers", bounds=(0, 1), scale="wilson", closed_form=mean_of(np.equal),
         headline=True, card="right answers", parts=("by_question_type",),
     ),
-    "plcc_logistic4": _after_logistic("PLCC ↑", metrics.plcc_logistic, 4, bounds=(-1, 1), scale="fisher"),
-    "plcc_logistic5": _after_logistic("PLCC ↑", metrics.plcc_logistic, 5, bounds=(-1, 1), scale="fisher"),
-    "rmse_logistic4": _after_logistic("RMSE ↓", metrics.rmse_logistic, 4, bounds=(0, _INFINITE), direction=-1),
-    "rmse_logistic5": _after_logistic("RMSE ↓", metrics.rmse_logistic, 5, bounds=(0, _INFINITE), direction=-1),
+    "plcc_logistic4": _after_logistic("PLCC ↑", metrics.plcc, 4, bounds=(-1, 1), scale="fisher"),
+    "plcc_logistic5": _after_logistic("PLCC ↑", metrics.plcc, 5, bounds=(-1, 1), scale="fisher"),
+    "rmse_logistic4": _after_logistic("RMSE ↓", metrics.rmse, 4, bounds=(0, _INFINITE), direction=-1),
+    "rmse_logistic5": _after_logistic("RMSE ↓", metrics.rmse, 5, bounds=(0, _INFINITE), direction=-1),
     "mae": Metric(
         "MAE ↓", metrics.mae, direction=-1, bounds=(0, _INFINITE),
         closed_form=mean_of(lambda x, y: np.abs(np.subtract(y, x))), parts=("by_level",),

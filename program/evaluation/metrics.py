@@ -8,7 +8,8 @@ numbers from the very labels it is then judged by, so its figures are never wors
 comparison with papers; the raw figures say what a user of the scores gets.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,8 +20,8 @@ from scipy import optimize, special, stats
 from program.common.errors import InputError
 
 __all__ = (
-    "LogisticFit", "Parameters", "Values", "accuracy", "bias", "calibration_error", "equal_mass_bins", "fit_logistic",
-    "krcc", "mae", "outliers", "paired_arrays", "pairwise", "plcc", "plcc_logistic", "rmse", "rmse_logistic", "srcc",
+    "LogisticFit", "Parameters", "Values", "accuracy", "after_logistic", "bias", "calibration_error",
+    "equal_mass_bins", "fit_logistic", "krcc", "mae", "outliers", "paired_arrays", "pairwise", "plcc", "rmse", "srcc",
 )  # fmt: skip
 
 Parameters = Literal[4, 5]
@@ -36,28 +37,18 @@ Values = Sequence[float] | Sequence[str] | NDArray[Any]
 
 
 def srcc(truth: ArrayLike, predicted: ArrayLike) -> float:
-    """Return Spearman's rank correlation, -1..1, higher is better.
+    """Return Spearman's rank correlation, -1..1, higher is better: Pearson's of the mid-ranks.
 
-    Pearson's correlation of the mid-ranks (tied values share their mean rank): `r(rank(x), rank(y))`.
     nan for constant input or n < 2. Source: Spearman 1904; ties as in scipy.stats.spearmanr.
-
-    >>> round(srcc([1, 2, 3, 4], [1.1, 2.0, 4.2, 3.9]), 6)
-    0.8
-    >>> srcc([1, 2, 3], [5, 5, 5])
-    nan
     """
     x, y = paired_arrays("srcc", truth, predicted)
     return _pearson(stats.rankdata(x), stats.rankdata(y))
 
 
 def plcc(truth: ArrayLike, predicted: ArrayLike) -> float:
-    """Return Pearson's linear correlation of the raw values, -1..1, higher is better.
+    """Return Pearson's linear correlation of the raw values, -1..1, higher is better; no logistic is fitted first.
 
-    `r = sum((x - mean x)(y - mean y)) / sqrt(sum((x - mean x)^2) sum((y - mean y)^2))`, without a fitted
-    logistic in between. nan for constant input or n < 2.
-
-    >>> round(plcc([1, 2, 3], [2, 4, 7]), 6)
-    0.993399
+    nan for constant input or n < 2.
     """
     return _pearson(*paired_arrays("plcc", truth, predicted))
 
@@ -65,11 +56,7 @@ def plcc(truth: ArrayLike, predicted: ArrayLike) -> float:
 def krcc(truth: ArrayLike, predicted: ArrayLike) -> float:
     """Return Kendall's rank correlation tau-b, -1..1, higher is better.
 
-    `tau_b = (C - D) / sqrt((n0 - tx)(n0 - ty))`: concordant minus discordant pairs over the pairs not tied in
-    x and in y, `n0 = n(n - 1)/2`. nan for constant input or n < 2. Source: Kendall 1945, Biometrika 33.
-
-    >>> round(krcc([1, 2, 3, 4], [1, 2, 4, 3]), 6)
-    0.666667
+    nan for constant input or n < 2. Source: Kendall 1945, Biometrika 33.
     """
     x, y = paired_arrays("krcc", truth, predicted)
     if _undefined(x) or _undefined(y):
@@ -78,65 +65,36 @@ def krcc(truth: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def rmse(truth: ArrayLike, predicted: ArrayLike) -> float:
-    """Return the root mean squared error in the units of the input, lower is better.
-
-    `sqrt(mean((y - x)^2))`; exactly 0 for equal input, nan for none.
-
-    >>> rmse([1, 2], [1, 4]) == 2**0.5
-    True
-    """
+    """Return the root mean squared error in the units of the input, lower is better; nan for no samples."""
     x, y = paired_arrays("rmse", truth, predicted)
-    return float(np.sqrt(np.mean((y - x) ** 2))) if x.size else float("nan")
+    return math.sqrt(_mean((y - x) ** 2))
 
 
 def mae(truth: ArrayLike, predicted: ArrayLike) -> float:
-    """Return the mean absolute error in the units of the input, lower is better.
-
-    `mean(|y - x|)`; nan for no samples.
-
-    >>> mae([1, 2], [1, 4])
-    1.0
-    """
+    """Return the mean absolute error in the units of the input, lower is better; nan for no samples."""
     x, y = paired_arrays("mae", truth, predicted)
-    return float(np.mean(np.abs(y - x))) if x.size else float("nan")
+    return _mean(np.abs(y - x))
 
 
 def accuracy(truth: Values, predicted: Values) -> float:
-    """Return the share of answers equal to the true ones, 0..1, higher is better.
-
-    `mean(answer == truth)`; nan for no samples.
-
-    >>> accuracy(["A", "B", "C", "A"], ["A", "B", "A", "A"])
-    0.75
-    """
+    """Return the share of answers equal to the true ones, 0..1, higher is better; nan for no samples."""
     if len(truth) != len(predicted):
         raise InputError(f"accuracy: {len(truth)} true and {len(predicted)} predicted answers; give one for each")
-    right = [t == p for t, p in zip(truth, predicted, strict=True)]
-    return float(np.mean(right)) if right else float("nan")
+    return _mean(np.equal(truth, predicted))
 
 
 def bias(truth: ArrayLike, predicted: ArrayLike) -> float:
-    """Return the mean signed error in the units of the input; above 0 means scored too high.
-
-    `mean(y - x)`; nan for no samples.
-
-    >>> bias([1, 2], [2, 4])
-    1.5
-    """
+    """Return the mean signed error in the units of the input, above 0 for scored too high; nan for no samples."""
     x, y = paired_arrays("bias", truth, predicted)
-    return float(np.mean(y - x)) if x.size else float("nan")
+    return _mean(y - x)
 
 
 def pairwise(truth: ArrayLike, predicted: ArrayLike) -> float:
     """Return the share of pairs of samples that are put in the right order, 0..1, 0.5 for guessing.
 
-    `(C + T/2) / (C + D + T)` over the pairs whose truths differ: concordant, discordant, and tied in the prediction
-    (half a point, as a coin would earn). Pairs tied in truth have no right order and are left out. Equals
+    Pairs tied in truth are left out; those tied in the prediction earn half a point, as a coin would. Equals
     `(1 + Somers' D) / 2` with the truth as the independent variable. nan where no two truths differ.
     Source: Somers 1962, American Sociological Review 27.
-
-    >>> pairwise([1, 2, 2, 3], [1, 2, 3, 3])
-    0.9
     """
     x, y = paired_arrays("pairwise", truth, predicted)
     if _undefined(x):
@@ -154,9 +112,6 @@ def outliers(truth: ArrayLike, predicted: ArrayLike, spread: ArrayLike, *, facto
 
     `|y - x| > factor s`, all in the same units; their mean is the outlier ratio. Source: VQEG 2000, FR-TV phase I
     (2 sigma of the raters' scores; its phase II uses the mean's standard error instead).
-
-    >>> outliers([3, 3], [3.5, 4.5], [0.5, 0.5]).tolist()
-    [False, True]
     """
     x, y = paired_arrays("outlier ratio", truth, predicted)
     _, s = paired_arrays("outlier ratio", truth, spread)
@@ -170,9 +125,6 @@ def calibration_error(right: ArrayLike, confidence: ArrayLike) -> float:
     probable level was the human one (the human score rounded to a level), else 0; `confidence` is its
     probability. nan for no samples. A finite sample never gives 0: a calibrated program of n = 100 shows about 0.08.
     Source: Naeini et al. 2015, AAAI (equal-mass bins: Nixon et al. 2019).
-
-    >>> round(calibration_error([1, 0, 1, 1], [0.5, 0.5, 0.9, 0.9]), 6)
-    0.05
     """
     x, y = paired_arrays("calibration_error", right, confidence)
     if not x.size:
@@ -181,36 +133,34 @@ def calibration_error(right: ArrayLike, confidence: ArrayLike) -> float:
     return float(np.abs(np.bincount(bins, x - y)).sum() / x.size)
 
 
-def plcc_logistic(truth: ArrayLike, predicted: ArrayLike, *, parameters: Parameters) -> float:
-    """Return PLCC after a logistic curve was fitted to these very samples; see `fit_logistic`."""
-    return plcc(truth, _curve(truth, predicted, parameters))
-
-
-def rmse_logistic(truth: ArrayLike, predicted: ArrayLike, *, parameters: Parameters) -> float:
-    """Return RMSE after a logistic curve was fitted to these very samples; see `fit_logistic`."""
-    return rmse(truth, _curve(truth, predicted, parameters))
+def after_logistic(
+    truth: ArrayLike, predicted: ArrayLike, *, metric: Callable[..., float], parameters: Parameters
+) -> float:
+    """Return a metric after a logistic curve was fitted to these very samples; see `fit_logistic`."""
+    x, y = paired_arrays(f"logistic{parameters}", truth, predicted)
+    return metric(x, fit_logistic(x, y, parameters)(y))
 
 
 @dataclass(frozen=True)
 class LogisticFit:
     """A fitted curve: call it with predicted scores to get human ones."""
 
-    parameters: Parameters
-    beta: tuple[float, ...]
-    """Of the standardised scores: see `fit_logistic`."""
-    converged: bool
-    """False: the least-squares line stands in for the logistic."""
+    curve: Callable[..., _Array]
+    """Takes standardised predictions and its parameters: see `fit_logistic`."""
+    beta: Sequence[float]
     centre: tuple[float, float]
+    """Means of the predicted and the human scores; likewise `scale` their deviations."""
     scale: tuple[float, float]
+
+    @property
+    def converged(self) -> bool:
+        """False: the least-squares line stands in for the logistic."""
+        return self.curve is not _line
 
     def __call__(self, predicted: _Array) -> _Array:
         """Return the curve at `predicted`, in the units of the human scores."""
         x = (np.asarray(predicted, dtype=np.float64) - self.centre[0]) / self.scale[0]
-        if not self.converged:
-            y = self.beta[0] * x + self.beta[1]
-        else:
-            y = _four(x, *self.beta) if self.parameters == 4 else _five(x, *self.beta)
-        return np.asarray(self.centre[1] + self.scale[1] * y, dtype=np.float64)
+        return np.asarray(self.centre[1] + self.scale[1] * self.curve(x, *self.beta), dtype=np.float64)
 
 
 def fit_logistic(truth: _Array, predicted: _Array, parameters: Parameters = 4) -> LogisticFit:
@@ -231,7 +181,7 @@ def fit_logistic(truth: _Array, predicted: _Array, parameters: Parameters = 4) -
     scale = (float(x.std()) or 1.0, float(y.std()) or 1.0) if x.size else (1.0, 1.0)
     x, y = (x - centre[0]) / scale[0], (y - centre[1]) / scale[1]
     slope = float(np.mean(x * y)) if x.size else 0.0
-    line = LogisticFit(parameters, (slope, 0.0), False, centre, scale)
+    line = LogisticFit(_line, (slope,), centre, scale)
     if x.size <= parameters or np.ptp(x) == 0 or np.ptp(y) == 0:
         return line
     top, bottom = (y.max(), y.min()) if slope >= 0 else (y.min(), y.max())
@@ -246,15 +196,11 @@ def fit_logistic(truth: _Array, predicted: _Array, parameters: Parameters = 4) -
         left = float(np.sum((curve(x, *beta) - y) ** 2))
     # A 4-parameter curve can lose to the line by a hair, never by much: then the search went astray.
     good = code in {1, 2, 3, 4} and left <= 1.02 * float(np.sum((slope * x - y) ** 2))
-    return LogisticFit(parameters, tuple(map(float, beta)), True, centre, scale) if good else line
+    return LogisticFit(curve, beta, centre, scale) if good else line
 
 
 def equal_mass_bins(values: _Array, bins: int = 5) -> NDArray[np.intp]:
-    """Return each value's bin, 0..bins - 1, of about n / bins members; equal values share one.
-
-    >>> equal_mass_bins(np.array([0.9, 0.1, 0.5, 0.5]), bins=2).tolist()
-    [1, 0, 0, 0]
-    """
+    """Return each value's bin, 0..bins - 1, of about n / bins members; equal values share one."""
     # By mid-rank, so that the order of the samples decides nothing.
     ceilings = np.ceil(np.asarray(stats.rankdata(values)) * bins / values.size - 1e-9)
     return np.minimum(ceilings.astype(np.intp), bins) - 1
@@ -281,6 +227,10 @@ def _vector(name: str, role: str, values: ArrayLike) -> _Array:
     return vector
 
 
+def _mean(values: _Array | NDArray[np.bool_]) -> float:
+    return float(np.mean(values)) if values.size else float("nan")
+
+
 def _undefined(values: _Array) -> bool:
     return values.size < 2 or bool(values.min() == values.max())
 
@@ -303,9 +253,8 @@ def _tied_pairs(values: _Array) -> float:
     return float(np.sum(counts * (counts - 1) / 2))
 
 
-def _curve(truth: ArrayLike, predicted: ArrayLike, parameters: Parameters) -> _Array:
-    x, y = paired_arrays(f"logistic{parameters}", truth, predicted)
-    return fit_logistic(x, y, parameters)(y)
+def _line(x: _Array, slope: float) -> _Array:
+    return slope * x
 
 
 def _four(x: _Array, b1: float, b2: float, b3: float, b4: float) -> _Array:
