@@ -7,9 +7,7 @@ import os
 import platform
 import shlex
 import signal
-import sqlite3
 import threading
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,9 +32,6 @@ def experiment_name(data: str) -> str:
     """Return the experiment that runs on a dataset belong to: MLFLOW_EXPERIMENT_NAME, else the dataset's own name.
 
     A manifest named manifest.jsonl is called by its folder.
-
-    >>> experiment_name("quickstart"), experiment_name("scores/clive/manifest.jsonl"), experiment_name("mine.jsonl")
-    ('quickstart', 'clive', 'mine')
     """
     path = Path(data)
     own = path.resolve().parent.name if path.name == "manifest.jsonl" else path.name.removesuffix(".jsonl")
@@ -156,39 +151,20 @@ def _make_database(path: Path, artifacts: Path) -> None:
     """Make MLflow's database where there is none.
 
     MLflow does so in many steps that take seconds, and cannot go on after half of them: it works on a file of another
-    name, which takes this one at the end. A database that was left unfinished under this name is moved aside.
+    name, which takes this one at the end.
     """
-    if _is_made(path):
+    if path.is_file():
         return
     with locked(path.with_name(f"{path.name}.lock")):
-        if _is_made(path):  # by another process meanwhile
+        if path.is_file():  # another process was faster
             return
-        if path.is_file():
-            aside = path.with_name(f"{path.name}.unfinished-{uuid.uuid4().hex[:8]}")
-            path.rename(aside)
-            logger.warning("MLflow store %s was left unfinished, without any run: moved to %s", path.name, aside.name)
         partial = path.with_name(f"{path.name}.partial")
-        remove_database(path)
         remove_database(partial)
         _import_quietly()
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         SqlAlchemyStore(f"sqlite:///{partial.as_posix()}", artifacts.as_uri()).engine.dispose()
         partial.rename(path)
-
-
-def _is_made(path: Path) -> bool:
-    """Return whether a database is there that is more than what MLflow's unfinished making leaves.
-
-    The last step writes the first experiment; until then there are rows only in tables that MLflow fills itself.
-    Raises sqlite3.Error where the file cannot be read.
-    """
-    if not path.is_file():
-        return False
-    with contextlib.closing(sqlite3.connect(path, timeout=20)) as database:
-        tables = {str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        own = {name for name in tables if name.startswith("alembic_") or name == "workspaces"}
-        return any(database.execute(f'SELECT 1 FROM "{name}" LIMIT 1').fetchone() for name in tables - own)  # noqa: S608
 
 
 def _client_of(tracking_uri: str) -> "MlflowClient":
