@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -30,11 +30,8 @@ splits. count: other than the release's. record: the manifest is not the one its
 
 SHOWN_PER_KIND = 20
 
-_ORIENTATION, _TURNED = 0x0112, range(5, 9)
-"""EXIF: the tag that says how an image is turned, and its values that swap width and height."""
 
-
-class Problem(NamedTuple):
+class Problem(BaseModel):
     """One thing that is wrong; `line` is where in the manifest, None for the whole of it."""
 
     kind: str
@@ -67,14 +64,13 @@ class CheckReport(BaseModel):
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON's types."""
-        problems = [problem._asdict() for problem in self.problems]
-        return {"clean": self.clean, **self.model_dump(), "problems": problems}
+        return {"clean": self.clean, **self.model_dump()}
 
     def add(self, kind: str, line: int | None, message: str) -> None:
         """Count a problem, and keep it while there are few of its kind."""
         self.counts[kind] += 1
         if self.counts[kind] <= SHOWN_PER_KIND:
-            self.problems.append(Problem(kind, line, message))
+            self.problems.append(Problem(kind=kind, line=line, message=message))
 
 
 def check_manifest(
@@ -207,7 +203,7 @@ class _Checker:
 
 
 def _read(path: str, *, decode: bool) -> _File:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         file = open(path, "rb", opener=plain_file)
@@ -220,9 +216,8 @@ def _read(path: str, *, decode: bool) -> _File:
         # A broken file may fail in any way; whatever it is, it is this image's fault.
         try:
             with Image.open(file) as image:
-                image.load()
-                turned = image.getexif().get(_ORIENTATION, 1) in _TURNED
-                return _File(digest, image.size[::-1] if turned else image.size)
+                ImageOps.exif_transpose(image, in_place=True)
+                return _File(digest, image.size)
         except UnidentifiedImageError:
             return _File(digest, kind="unreadable", fault="is no image; fetch it again")
         except Exception as error:

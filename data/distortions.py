@@ -42,9 +42,9 @@ def distortions_for(image: NDArray[np.uint8]) -> tuple[str, ...]:
     return tuple(d for d in DISTORTIONS if d not in COLOUR_ONLY) if is_grey(image) else DISTORTIONS
 
 
-def generator_for(name: str, distortion: str, level: int) -> np.random.Generator:
-    """Return the random generator of one distorted image: the same on every machine, whatever the order of work."""
-    digest = hashlib.sha256(f"{name}/{distortion}/{level}".encode()).digest()
+def generator_for(*names: str | int) -> np.random.Generator:
+    """Return the random generator of what has these names: the same on every machine, whatever the order of work."""
+    digest = hashlib.sha256("/".join(map(str, names)).encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "big"))
 
 

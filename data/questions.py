@@ -4,20 +4,20 @@ Three kinds: which distortion, how severe (from the mean human score), and yes o
 are spread evenly over their texts and over the letters, so a constant answer earns what chance does.
 """
 
-import hashlib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from string import ascii_uppercase
 from typing import Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
+from data.distortions import generator_for
 from data.kadid import CATEGORIES, Severity, level_mean, severity_of
 
-__all__ = ("LETTERS", "Question", "QuestionKind", "Version", "make_questions")
+__all__ = ("Question", "QuestionKind", "Version", "make_questions")
 
 T = TypeVar("T")
-LETTERS = "ABCDEFGH"
 QuestionKind = Literal["which", "severity", "yes_no"]
 PER_LABEL = 2
 """Questions per photograph and right answer, for "which" and "severity"."""
@@ -118,7 +118,7 @@ def make_questions(versions: Mapping[str, Sequence[Version]]) -> list[Question]:
 
 
 def _which(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
-    rng = _generator(photograph, "which")
+    rng = generator_for("questions", photograph, "which")
     names = {category: label for category, (label, _) in _LABELS.items()}
     labels = [label for category, label in names.items() if any(v.category == category for v in versions)]
     for category, label in (*names.items(), (None, _PLAIN)):
@@ -134,24 +134,18 @@ def _which(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
 
 
 def _severity(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
-    rng = _generator(photograph, "severity")
+    rng = generator_for("questions", photograph, "severity")
     words = [word.capitalize() for word in get_args(Severity)]
     for severity in get_args(Severity):
         right = severity.capitalize()
         wrong = [word for word in words if word != right]
         for version in _pick(rng, [v for v in versions if v.category and v.severity == severity], PER_LABEL):
-            yield (
-                "severity",
-                photograph,
-                version,
-                f"How severe {_LABELS[version.category or ''][1]} in this image?",
-                right,
-                wrong,
-            )
+            query = f"How severe {_LABELS[version.category or ''][1]} in this image?"
+            yield "severity", photograph, version, query, right, wrong
 
 
 def _yes_no(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
-    rng = _generator(photograph, "yes_no")
+    rng = generator_for("questions", photograph, "yes_no")
     for query, for_yes, for_no in _YES_NO:
         yes = _pick(rng, [v for v in versions if v.distortion in for_yes and v.is_clear], 1)
         no = _pick(rng, [v for v in versions if v.distortion is None or v.distortion in for_no], 1)
@@ -163,24 +157,17 @@ def _yes_no(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
 
 def _lettered(drafts: Iterable[_Draft]) -> list[Question]:
     """Give options their letters: per kind and right answer, the right one goes round the letters."""
-    counts, starts = Counter[tuple[str, str]](), dict[str, dict[str, int]]()
+    places: defaultdict[str, dict[str, int]] = defaultdict(dict)
     questions = []
     for number, (kind, photograph, version, query, right, wrong) in enumerate(drafts):
-        starts_of_kind = starts.setdefault(kind, {})
-        start = starts_of_kind.setdefault(right, len(starts_of_kind))
-        place = (start + counts[kind, right]) % (len(wrong) + 1)
-        counts[kind, right] += 1
-        texts = _pick(_generator(photograph, f"{kind}/{number}"), wrong, len(wrong))
+        place = places[kind].setdefault(right, len(places[kind])) % (len(wrong) + 1)
+        places[kind][right] += 1
+        texts = _pick(generator_for("questions", photograph, kind, number), wrong, len(wrong))
         texts.insert(place, right)
-        options = dict(zip(LETTERS, texts, strict=False))
-        questions.append(Question(kind, photograph, version, query, options, LETTERS[place]))
+        options = dict(zip(ascii_uppercase, texts, strict=False))
+        questions.append(Question(kind, photograph, version, query, options, ascii_uppercase[place]))
     return questions
 
 
 def _pick(rng: np.random.Generator, items: Sequence[T], count: int) -> list[T]:
     return [items[i] for i in rng.permutation(len(items))[:count]]
-
-
-def _generator(photograph: str, purpose: str) -> np.random.Generator:
-    digest = hashlib.sha256(f"questions/{photograph}/{purpose}".encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:16], "big"))
