@@ -4,18 +4,18 @@ import hashlib
 import json
 import logging
 import re
-from collections import deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import dspy
 from pydantic import JsonValue
 
 from data.catalogue import GENERATED, resolve_dataset
-from data.manifest import Sample, manifest_sha256, read_manifest
+from data.manifest import Sample, Split, manifest_sha256, read_manifest
 from data.splits import check_leaks
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
@@ -34,8 +34,6 @@ __all__ = ("checkpoint_path", "context_of", "evaluate", "samples_of", "tool_vers
 
 logger = logging.getLogger(__name__)
 
-SPLITS = ("train", "validation", "test")
-
 
 @dataclass(frozen=True)
 class ManifestSplit:
@@ -51,40 +49,30 @@ class ManifestSplit:
         return self.size
 
     def __iter__(self) -> Iterator[Sample]:
-        return (s for s in read_manifest(self.manifest) if self.split is None or s.split == self.split)
+        return (s for s in read_manifest(self.manifest) if self.split in {None, s.split})
 
 
 def samples_of(
     data: str | Path, settings: Settings, split: str | None = "test", *, progress: bool = True
 ) -> ManifestSplit:
-    """Return a dataset's samples, after reading every line once: a fault is told before the first model call.
+    """Return a dataset's samples, after reading every line: a fault is told before the first model call.
 
     `data` is a dataset's name or a manifest's path; `split` None takes all. Raises InputError for an empty split or one
     without a single label, and DataError for a group in two splits, as compiling does.
     """
     manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
-    size = labelled = 0
-
-    def samples() -> Iterator[Sample]:
-        nonlocal size, labelled
-        for sample in read_manifest(manifest):
-            taken = split is None or sample.split == split
-            size, labelled = size + taken, labelled + (taken and sample.is_labelled)
-            yield sample
-
-    if split is None:
-        deque(samples(), maxlen=0)
-    else:
-        check_leaks(samples())
-    if not size:
-        raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; choose another --split, or all")
+    if split is not None:
+        check_leaks(read_manifest(manifest))
+    labelled = Counter(s.is_labelled for s in read_manifest(manifest) if split in {None, s.split})
     if not labelled:
+        raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; choose another --split, or all")
+    if not labelled[True]:
         raise InputError(
             f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; "
             'give "mos", or "options" with an "answer"'
         )
     name = str(data) if str(data) in GENERATED else "/".join(manifest.resolve().parts[-2:])
-    return ManifestSplit(manifest, split, size, name)
+    return ManifestSplit(manifest, split, labelled.total(), name)
 
 
 def evaluate(
@@ -109,8 +97,8 @@ def evaluate(
     """
     program = program if program is not None else AgenticIQA()
     settings = program.resources.settings
-    if split is not None and split not in SPLITS:
-        raise InputError(f"split {split!r}: unknown; give {', '.join(SPLITS)}, or None for all")
+    if split not in {None, *get_args(Split)}:
+        raise InputError(f"split {split!r}: unknown; give {', '.join(get_args(Split))}, or None for all")
     samples = samples_of(data, settings, split, progress=progress) if isinstance(data, str | Path) else data
     dataset = Dataset(name="samples")
     if isinstance(samples, ManifestSplit):
@@ -164,7 +152,8 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
 def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any]) -> Path:
     """Return where the checkpoint of this evaluation lies unless told otherwise."""
     key = _digest([SCHEMA_VERSION, dataset.manifest_sha256, dataset.split, context])[:16]
-    return settings.cache_dir / "evaluations" / f"{_slug(dataset.name)}-{dataset.split or 'all'}-{key}.jsonl"
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", dataset.name.removesuffix(".jsonl")).strip("-")[:60]
+    return settings.cache_dir / "evaluations" / f"{name}-{dataset.split or 'all'}-{key}.jsonl"
 
 
 def tool_versions(program: AgenticIQA) -> dict[str, Any]:
@@ -183,10 +172,6 @@ def _readings(program: AgenticIQA, before: ReadingCounts) -> Readings:
     spent = {name: after - earlier for name, after, earlier in zip(before._fields, runner.counts, before, strict=True)}
     state = runner.cache_state
     return Readings(**spent, **(state._asdict() if state else {}))
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", name.removesuffix(".jsonl")).strip("-")[:60]
 
 
 def _digest(value: Any) -> str:

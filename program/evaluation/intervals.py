@@ -88,11 +88,11 @@ class Figure(BaseModel):
         """Return the value with three decimals, or "undefined"; with `sign` "+" a plus stands before it."""
         return "undefined" if self.value is None else f"{self.value:{sign}.3f}"
 
-    def ends_text(self, digits: int = 3, sign: str = "") -> str:
+    def ends_text(self, sign: str = "") -> str:
         """Return the interval in brackets; empty where there is none."""
         if self.low is None or self.high is None:
             return ""
-        return f"[{self.low:{sign}.{digits}f}, {self.high:{sign}.{digits}f}]"
+        return f"[{self.low:{sign}.3f}, {self.high:{sign}.3f}]"
 
     def __str__(self) -> str:
         return f"{self.value_text()} {self.ends_text() or f'(n={self.n})'}"

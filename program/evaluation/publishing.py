@@ -8,6 +8,7 @@ import heapq
 import io
 import json
 import math
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -72,9 +73,8 @@ def write_report(
 
 def check_report_folder(folder: Path) -> None:
     """Make the folder of a report; InputError, before hours of work, where none can be written there."""
-    with _writing(folder):
-        write_whole(folder / ".writable", "")
-        (folder / ".writable").unlink()
+    with _writing(folder), tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 @contextmanager
@@ -138,18 +138,15 @@ def _bar(figure: Figure, floor: float) -> list[float] | None:
 
 
 def _pictures(samples: Iterable[Sample], wanted: set[str]) -> dict[str, dict[str, Any]]:
-    pictures: dict[str, dict[str, Any]] = {}
-    for sample in samples if wanted else ():
-        if sample.id in wanted:
-            pictures[sample.id] = {
-                "image": _thumbnail(sample.image),
-                "reference": _thumbnail(sample.reference) if sample.reference else None,
-                "query": sample.query,
-                "options": sample.options,
-            }
-            if len(pictures) == len(wanted):
-                break
-    return pictures
+    return {
+        sample.id: {
+            "image": _thumbnail(sample.image),
+            "reference": _thumbnail(sample.reference) if sample.reference else None,
+            "query": sample.query,
+            "options": sample.options,
+        }
+        for sample in islice((sample for sample in samples if sample.id in wanted), len(wanted))
+    }
 
 
 def _thumbnail(path: Path) -> str | None:
@@ -197,8 +194,7 @@ def log_calibration(
         _log_environment(run, environment())
         run.log_params({"tools": settings.tools.model_dump(mode="json"), "seed": settings.seed})
         for tool, fitted in result.get("tools", {}).items():
-            known = {k: v for k, v in fitted.items() if isinstance(v, int | float)}
-            run.log_metrics({f"{tool}_{key}": float(value) for key, value in known.items()})
+            run.log_metrics({f"{tool}_{k}": v for k, v in fitted.items() if isinstance(v, int | float)})
         run.log_json(result, "result")
         run.log_file(out)
     return run

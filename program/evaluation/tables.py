@@ -13,9 +13,8 @@ from program.evaluation.record import Baseline, EvaluationRecord
 __all__ = ("baseline_tables", "baselines_by_task", "comparison_table", "figure_lines", "figures_table", "heading",
            "notes")  # fmt: skip
 
-_COLUMNS = 80
-_LABEL = 17
-"""Columns of a baseline's name, which takes two lines."""
+_LABEL = 14
+"""Columns of a baseline's name, so that the figures beside it fit into 80."""
 
 _FEW = 10
 """Of fewer samples an interval is as much chance as its figure: two in order have an SRCC of 1 [1, 1]."""
@@ -115,34 +114,27 @@ def notes(record: EvaluationRecord) -> list[str]:
     return lines
 
 
-def figure_cell(figure: Figure | None, digits: int = 3) -> Text:
+def figure_cell(figure: Figure | None, sign: str = "", style: str = "") -> Text:
     """Return a figure with its interval on a line of its own, so that tables fit 80 columns."""
-    if figure is None:
-        return Text("-")
-    return Text("\n".join(filter(None, (figure.value_text(), figure.ends_text(digits)))))
+    return Text("-" if figure is None else f"{figure.value_text(sign)}\n{figure.ends_text(sign)}".rstrip(), style)
 
 
-def gain_cell(metric: str, gain: Figure | None, digits: int = 3) -> Text:
+def gain_cell(metric: str, gain: Figure | None) -> Text:
     """Return a difference, green where it is surely for the better and red where surely for the worse."""
-    if gain is None:
-        return Text("-")
-    if gain.value is None:
-        return Text("undefined")
-    style = {1: "green", 0: "", -1: "red"}[gain.sign * METRICS[metric].direction]
-    return Text(f"{gain.value_text('+')}\n{gain.ends_text(digits, '+')}".rstrip(), style=style)
+    better = 0 if gain is None else gain.sign * METRICS[metric].direction
+    return figure_cell(gain, "+", {1: "green", 0: "", -1: "red"}[better])
 
 
 def _baseline_table(record: EvaluationRecord, ways: Sequence[Baseline], columns: Sequence[str]) -> Table:
     metric = columns[0]
     basis = record.figures[metric]
-    digits = 3 if _width(record, ways, columns) <= _COLUMNS else 2
     title = f"{heading(record)}\nn = {basis.n} of {basis.asked}, {_photographs(basis.groups)}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("", width=_LABEL, overflow="fold")
     for name in columns:
         table.add_column(METRICS[name].title, justify="right", no_wrap=True)
     table.add_column(f"program\n- this, {METRICS[metric].title.split()[0]}", justify="right", no_wrap=True)
-    own = [figure_cell(record.figures.get(name), digits) for name in columns]
+    own = [figure_cell(record.figures.get(name)) for name in columns]
     table.add_row(Text("program", style="bold"), *own, "", end_section=True)
     values = {way.label: way.figures[metric].value or -2.0 for way in ways if way.kind == "tool"}
     ordered = sorted(ways, key=lambda way: (_ORDER.index(way.kind), -values.get(way.label, 0.0)))
@@ -150,16 +142,10 @@ def _baseline_table(record: EvaluationRecord, ways: Sequence[Baseline], columns:
         last = number + 1 == len(ordered) or (ordered[number + 1].kind == "tool") != (way.kind == "tool")
         gain = way.gain[metric]
         label = way.label + (f"\n(n = {gain.n})" if gain.n != basis.n else "")
-        cells = [figure_cell(way.figures.get(name), digits) for name in columns]
-        table.add_row(label, *cells, gain_cell(metric, gain, digits), end_section=last)
+        cells = [figure_cell(way.figures.get(name)) for name in columns]
+        table.add_row(label, *cells, gain_cell(metric, gain), end_section=last)
     table.caption, table.caption_justify = "Brackets: 95 % intervals,\npaired in the last column.", "left"
     return table
-
-
-def _width(record: EvaluationRecord, ways: Sequence[Baseline], columns: Sequence[str]) -> int:
-    """Return the columns that a table with three decimals takes."""
-    sizes = [max(len(h.figures[name].ends_text()) for h in (record, *ways) if name in h.figures) for name in columns]
-    return _LABEL + sum(sizes) + len(sizes) + 1 + max(len(way.gain[columns[0]].ends_text(3, "+")) for way in ways)
 
 
 def _photographs(count: int) -> str:
