@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +99,9 @@ def check_manifest(
         if file is not None
     }
 
-    def read(name: str) -> _File:
-        on_file()
-        return _read(name, decode=decode)
-
-    checker = _Checker(
-        report, dict(zip(names, in_order(read, names, workers=workers or os.cpu_count() or 1), strict=True))
-    )
+    read = partial(_read, decode=decode, on_file=on_file)
+    files = in_order(read, names, workers=workers or os.cpu_count() or 1)
+    checker = _Checker(report, dict(zip(names, files, strict=True)))
     for number, sample in scan_manifest(path):
         report.lines += 1
         if isinstance(sample, DataError):
@@ -202,9 +199,10 @@ class _Checker:
             self.report.add("duplicate", line, message)
 
 
-def _read(path: str, *, decode: bool) -> _File:
+def _read(path: str, *, decode: bool, on_file: Callable[[], None]) -> _File:
     from PIL import Image, ImageOps, UnidentifiedImageError
 
+    on_file()
     try:
         file = open(path, "rb", opener=plain_file)
     except OSError as error:

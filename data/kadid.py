@@ -85,11 +85,7 @@ def level_means() -> Mapping[tuple[str, int], LevelMean]:
 
 
 def level_mean(distortion: str, level: int) -> LevelMean:
-    """Return the row of a distortion at a level; KeyError when there is none.
-
-    >>> level_mean("jpeg", 4).parameter, level_mean("jpeg", 4).mos
-    (7.0, 1.9454)
-    """
+    """Return the row of a distortion at a level; KeyError when there is none."""
     return level_means()[distortion, level]
 
 
@@ -114,9 +110,6 @@ def severity_of(mos: float) -> Severity:
     KADID-10k asked on the degradation category rating of ITU-T P.910: 5 imperceptible, 4 perceptible
     but not annoying, 3 slightly annoying, 2 annoying, 1 very annoying. The mean is rounded to the
     nearest of the five (halves up): none, slight, moderate, severe, extreme.
-
-    >>> [severity_of(m) for m in (4.6, 4.49, 3.0, 1.5, 1.49)]
-    ['none', 'slight', 'moderate', 'severe', 'extreme']
     """
     bounds: tuple[tuple[float, Severity], ...] = ((4.5, "none"), (3.5, "slight"), (2.5, "moderate"), (1.5, "severe"))
     return next((severity for lowest, severity in bounds if mos >= lowest), "extreme")

@@ -5,6 +5,7 @@ One reader a dataset, one entry each in configs/datasets.yaml. Readers stream an
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
 from types import MappingProxyType
@@ -34,8 +35,8 @@ READERS: Mapping[str, Reader] = MappingProxyType({
     "spaq": scores.spaq,
     "agiqa3k": scores.agiqa3k,
     "biq2021": scores.biq2021,
-    "qbench-dev": questions.qbench_dev,
-    "qbench-test": questions.qbench_test,
+    "qbench-dev": partial(questions.qbench, part="dev", split="validation"),
+    "qbench-test": partial(questions.qbench, part="test", split="test"),
     "agenticiqa-eval": questions.agenticiqa_eval,
     "table": questions.table,
     "huggingface": hub.huggingface,

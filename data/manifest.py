@@ -127,11 +127,7 @@ class Sample(BaseModel):
 
 @lru_cache(maxsize=1024)
 def close_field(key: str) -> str | None:
-    """Return the manifest's key that an unknown one was probably meant to be, or None.
-
-    >>> close_field("MOS"), close_field("groups"), close_field("level")
-    ('mos', 'group', None)
-    """
+    """Return the manifest's key that an unknown one was probably meant to be, or None."""
     return next(iter(get_close_matches(key.strip().casefold(), Sample.model_fields, n=1, cutoff=0.85)), None)
 
 

@@ -1,7 +1,7 @@
 """From a release to a manifest with splits, in bounded memory, whole or not at all."""
 
 import json
-import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -34,8 +34,8 @@ def prepare(
     is no sample or a split would be empty.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    stage = out.with_name(f".{out.name}.{os.getpid()}.stage")
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+        stage = Path(folder, "stage.jsonl")
         write_manifest(stage, samples)
         if not stage.stat().st_size:
             raise DataError(
@@ -43,8 +43,6 @@ def prepare(
             )
         assigned, split_by, digest = _assigned(entry, stage, fractions, seed)
         write_manifest(out, assigned)
-    finally:
-        stage.unlink(missing_ok=True)
     record = {
         "dataset": entry.name, "manifest": out.name, "manifest_sha256": manifest_sha256(out), "expected": entry.count,
         "missing": len(left_out), "split_by": split_by, "split_sha256": digest, "seed": seed,

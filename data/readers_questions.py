@@ -14,7 +14,7 @@ from data.manifest import Sample, Split, close_field, fault_of
 from data.release import Release, Row, read_csv
 from program.common.errors import DataError
 
-__all__ = ("SPLIT_WORDS", "agenticiqa_eval", "qbench_dev", "qbench_test", "question_type", "sample_from_row", "table")
+__all__ = ("SPLIT_WORDS", "agenticiqa_eval", "qbench", "question_type", "sample_from_row", "table")
 
 SPLIT_WORDS: Mapping[str, Split] = {
     "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
@@ -22,14 +22,26 @@ SPLIT_WORDS: Mapping[str, Split] = {
 }  # fmt: skip
 
 
-def qbench_dev(release: Release) -> Iterator[Sample]:
-    """Read Q-Bench LLVisionQA's dev questions; they are for choosing, so they go to validation."""
-    return _qbench(release, "dev", "validation")
-
-
-def qbench_test(release: Release) -> Iterator[Sample]:
-    """Read Q-Bench LLVisionQA's test questions; their answers are not public."""
-    return _qbench(release, "test", "test")
+def qbench(release: Release, part: str, split: Split) -> Iterator[Sample]:
+    """Read the "dev" or the "test" questions of Q-Bench LLVisionQA, whose test answers are not public."""
+    path = release.file(f"llvisionqa_{part}.json", f"llvisionqa_qbench_{part}.json")
+    images = release.file("images", "images_llvisionqa", f"llvisionqa_qbench_{part}")
+    for number, row in enumerate(_records(path, "question"), start=1):
+        if missing := [key for key in ("img_path", "question", "candidates") if not row.cells.get(key)]:
+            raise row.error(f"has no {missing[0]!r}; fetch the release again")
+        image, question = str(row["img_path"]), str(row["question"])
+        options = dict(zip(ascii_uppercase, map(str, row["candidates"]), strict=False))
+        facts = {key: row[key] for key in ("type", "concern") if key in row.cells}
+        yield release.sample(
+            f"{number:04d}",
+            images / image,
+            query=question,
+            options=options,
+            answer=_letter(row.cells.get("correct_ans"), options, row),
+            group=image,
+            split=split,
+            metadata={"question_type": question_type(question, options), **facts},
+        )
 
 
 def agenticiqa_eval(release: Release) -> Iterator[Sample]:
@@ -61,11 +73,7 @@ def table(release: Release) -> Iterator[Sample]:
 
 
 def question_type(question: str, options: Mapping[str, str]) -> str:
-    """Return Q-Bench's type of a question by its wording: "yes-or-no", "how" or "what".
-
-    >>> question_type("How bright is it?", {"A": "Dark"}), question_type("Is it sharp?", {"A": "Yes", "B": "No"})
-    ('how', 'yes-or-no')
-    """
+    """Return Q-Bench's type of a question by its wording: "yes-or-no", "how" or "what"."""
     if {text.strip().casefold().rstrip(".") for text in options.values()} <= {"yes", "no"}:
         return "yes-or-no"
     return "how" if re.search(r"\bhow\b", question, re.IGNORECASE) else "what"
@@ -115,27 +123,6 @@ def _fields(release: Release, row: Row, folder: Path) -> dict[str, Any]:
     fields |= {name: str(cells.pop(name)) for name in ("query", "distortion", "group") if name in cells}
     fields["metadata"] = {name: value for name, value in cells.items() if _is_plain(value)}
     return fields
-
-
-def _qbench(release: Release, part: str, split: Split) -> Iterator[Sample]:
-    path = release.file(f"llvisionqa_{part}.json", f"llvisionqa_qbench_{part}.json")
-    images = release.file("images", "images_llvisionqa", f"llvisionqa_qbench_{part}")
-    for number, row in enumerate(_records(path, "question"), start=1):
-        if missing := [key for key in ("img_path", "question", "candidates") if not row.cells.get(key)]:
-            raise row.error(f"has no {missing[0]!r}; fetch the release again")
-        image, question = str(row["img_path"]), str(row["question"])
-        options = dict(zip(ascii_uppercase, map(str, row["candidates"]), strict=False))
-        facts = {key: row[key] for key in ("type", "concern") if key in row.cells}
-        yield release.sample(
-            f"{number:04d}",
-            images / image,
-            query=question,
-            options=options,
-            answer=_letter(row.cells.get("correct_ans"), options, row),
-            group=image,
-            split=split,
-            metadata={"question_type": question_type(question, options), **facts},
-        )
 
 
 def _records(path: Path, noun: str) -> Iterator[Row]:
