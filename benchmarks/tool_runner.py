@@ -94,11 +94,11 @@ def _measure_set(
     }
     for _ in range(arguments.passes):
         times["opening_s"].append(_timed(lambda: [_open(pair) for pair in files])[0])
-        IMAGES.forget_pixels()
+        IMAGES._pixels.clear()
         spent = dict.fromkeys(("direct_s", "runner_s", "direct_cpu", "runner_cpu"), 0.0)
         for place, pair in enumerate(refs):
             inputs = [_tensor(ref) for ref in pair if ref is not None]
-            IMAGES.forget_pixels()
+            IMAGES._pixels.clear()
             sides: list[tuple[str, Callable[[], Any]]] = [
                 ("direct", lambda inputs=inputs: [metric(*inputs).item() for metric in direct]),
                 ("runner", lambda pair=pair: [runner.measure(spec.name, *pair) for spec in specs]),
@@ -158,7 +158,7 @@ def _cached_ms(specs: Sequence[ToolSpec], refs: Sequence[Refs], params: Path | N
         means = []
         for _ in range(passes):
             runner = ToolRunner(ToolRegistry.load(), **options)
-            IMAGES.forget_pixels()
+            IMAGES._pixels.clear()
             started = time.perf_counter()
             for pair in refs:
                 for spec in specs:

@@ -24,6 +24,7 @@ from program.images.refs import reduced_size, reduction
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
+    from PIL.ImageCms import ImageCmsTransform
 
 __all__ = ("MAX_PIXELS", "READING_RULES", "DecodedImage", "decode", "encode_png")
 
@@ -62,7 +63,6 @@ _BACKGROUND = 255
 _PNG_MODES = {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}
 
 _Area: TypeAlias = tuple[int, int, int, int]
-_Conversion: TypeAlias = "Callable[[PILImage], PILImage] | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,22 +197,22 @@ def _is_transparent(image: "PILImage") -> bool:
     return "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info
 
 
-def _as_rgb(image: "PILImage", to_srgb: _Conversion) -> NDArray[np.uint8]:
+def _as_rgb(image: "PILImage", to_srgb: "ImageCmsTransform | None") -> NDArray[np.uint8]:
     """Return H x W x 3 pixels; `to_srgb` is the image's `_srgb_conversion`."""
     if image.mode.startswith("I"):
         return _deep_grey(image)
     if not _is_transparent(image):
         if to_srgb is not None:
-            image = to_srgb(image if image.mode in {"RGB", "CMYK", "L"} else image.convert("RGB"))
+            image = to_srgb.apply(image if image.mode in {"RGB", "CMYK", "L"} else image.convert("RGB"))
         return np.array(image if image.mode == "RGB" else image.convert("RGB"))
     rgba = image.convert("RGBA")
     alpha = np.asarray(rgba.getchannel("A"), dtype=np.uint32)[:, :, None]
     opaque = rgba.convert("RGB")
-    colours = np.asarray(to_srgb(opaque) if to_srgb is not None else opaque, dtype=np.uint32)
+    colours = np.asarray(to_srgb.apply(opaque) if to_srgb is not None else opaque, dtype=np.uint32)
     return ((colours * alpha + _BACKGROUND * (255 - alpha) + 127) // 255).astype(np.uint8)
 
 
-def _srgb_conversion(image: "PILImage") -> _Conversion:
+def _srgb_conversion(image: "PILImage") -> "ImageCmsTransform | None":
     """Return the conversion that the embedded profile asks for; None without one, for sRGB, or when it is unusable."""
     profile = image.info.get("icc_profile")
     if not profile or image.mode.startswith("I"):
@@ -225,17 +225,9 @@ def _srgb_conversion(image: "PILImage") -> _Conversion:
             return None
         mode = {"CMYK": "CMYK", "L": "L"}.get(image.mode, "RGB")
         intent = ImageCms.Intent.RELATIVE_COLORIMETRIC
-        transform = ImageCms.buildTransform(embedded, ImageCms.createProfile("sRGB"), mode, "RGB", intent)
+        return ImageCms.buildTransform(embedded, ImageCms.createProfile("sRGB"), mode, "RGB", intent)
     except (ImportError, OSError, TypeError, ValueError, ImageCms.PyCMSError):
         return None
-
-    def convert(part: "PILImage") -> "PILImage":
-        result = ImageCms.applyTransform(part, transform)
-        if result is None:
-            raise ValueError("the embedded colour profile gave nothing")
-        return result
-
-    return convert
 
 
 def encode_png(source: object) -> bytes:

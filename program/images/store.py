@@ -70,8 +70,6 @@ class ImageStore:
         decoded = decoded_cache_mb * 2**20
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
-        self._files: dict[tuple[str, int, int], ImageRef] = {}
-        """Files that need not be read again, by path, time of the last change in ns, and length in bytes."""
         self._pixels: LRUCache[_PixelsKey, NDArray[np.uint8]] = LRUCache(
             decoded, getsizeof=lambda pixels: max(pixels.nbytes, decoded // _MOST_DECODED)
         )
@@ -167,19 +165,9 @@ class ImageStore:
         pixels = Image.fromarray(self.pixels(ref)).resize((width, height), Image.Resampling.LANCZOS)
         return self.add(np.asarray(pixels), max_pixels=width * height)
 
-    def forget_pixels(self) -> None:
-        """Drop what was decoded; every reference stays valid and is decoded anew when it is next looked at."""
-        with self._lock:
-            self._pixels.clear()
-
     def _add_file(self, path: Path, max_pixels: int) -> ImageRef:
         name = str(path)
         try:
-            place, facts = path.resolve(), path.stat()
-            key = (str(place), facts.st_mtime_ns, facts.st_size)
-            ref = self._files.get(key)
-            if ref is not None and self._use(ref.sha256, place, max_pixels):
-                return ref
             with open(path, "rb", opener=plain_file) as file:
                 data = file.read()
         except IsADirectoryError as error:
@@ -190,10 +178,7 @@ class ImageStore:
         except (OSError, ValueError, MemoryError) as error:  # ValueError: a zero byte in the name
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise ImageError(f"image {name[:200]!r}: cannot be read ({reason}); check the file") from error
-        ref = self._check(data, place, path.name, name, max_pixels)
-        with self._lock:
-            self._files[key] = ref
-        return ref
+        return self._check(data, path.resolve(), path.name, name, max_pixels)
 
     def _check(self, data: bytes, source: Path | bytes, name: str, long_name: str, max_pixels: int) -> ImageRef:
         if not data:
@@ -256,10 +241,9 @@ class ImageStore:
 
     def _release(self, digest: str) -> None:
         entry = self._entries[digest]
-        if entry.borrowers is None:
-            return
-        entry.borrowers -= 1
-        if entry.borrowers:
+        if entry.borrowers is not None:
+            entry.borrowers -= 1
+        if entry.borrowers != 0:
             return
         del self._entries[digest]
         if isinstance(entry.source, bytes):
@@ -268,8 +252,6 @@ class ImageStore:
             (self._folder / digest).unlink(missing_ok=True)
         for view in [key for key in self._pixels if key[0] == digest]:
             del self._pixels[view]
-        for file in [key for key, ref in self._files.items() if ref.sha256 == digest]:
-            del self._files[file]
 
     def _view(self, ref: ImageRef, area: _Area, at_most: int | None) -> NDArray[np.uint8]:
         left, top, right, bottom = area
