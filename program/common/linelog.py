@@ -9,7 +9,7 @@ from typing import IO, Any, Self, TypeVar
 from program.common.errors import InputError
 from program.common.files import lock_file
 
-__all__ = ("LineLog", "ResumeLog")
+__all__ = ("LineLog", "ResumeLog", "dotted")
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ class ResumeLog(LineLog):
             raise self._foreign() from None
         if not isinstance(other, dict) or other.get(self._kind) != self._value:
             raise self._foreign()
-        mine, theirs = dict(_flat(self._header)), dict(_flat(other))
+        mine, theirs = dict(dotted(self._header)), dict(dotted(other))
         for key in sorted({*mine, *theirs}):
             if mine.get(key) != theirs.get(key):
                 difference = f"{key}: {theirs.get(key)!r} there, {mine.get(key)!r} here"
@@ -159,9 +159,10 @@ class ResumeLog(LineLog):
         return InputError(f"{self._name}: is no {self._value} {self._kind}; {self._mend}")
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings under dotted names; an empty mapping is a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from dotted(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

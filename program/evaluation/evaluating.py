@@ -1,7 +1,5 @@
 """An evaluation from a dataset's name to a whole record: what `python -m program.evaluate` does, from Python."""
 
-import hashlib
-import json
 import logging
 import re
 from collections import Counter
@@ -18,6 +16,7 @@ from data.catalogue import GENERATED, resolve_dataset
 from data.manifest import Sample, Split, manifest_sha256, read_manifest
 from data.splits import check_leaks
 from program.agent.loop import AgenticIQA
+from program.agent.program_file import digest
 from program.agent.saving import program_sha256
 from program.common.cache import can_keep
 from program.common.errors import InputError
@@ -102,8 +101,8 @@ def evaluate(
     samples = samples_of(data, settings, split, progress=progress) if isinstance(data, str | Path) else data
     dataset = Dataset(name="samples")
     if isinstance(samples, ManifestSplit):
-        digest = manifest_sha256(samples.manifest)
-        dataset = Dataset(name=samples.name, manifest_sha256=digest, split=samples.split)
+        sha256 = manifest_sha256(samples.manifest)
+        dataset = Dataset(name=samples.name, manifest_sha256=sha256, split=samples.split)
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:
         checkpoint = checkpoint_path(settings, dataset, context)
@@ -140,7 +139,7 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
     values["tools"] = settings.tools.model_dump(include=influences) | {"calibration_sha256": file_sha256(calibration)}
     return {
         "program_sha256": program_sha256(program),
-        "settings_sha256": _digest(values),
+        "settings_sha256": digest(values),
         "models": {role: program.resources.lm(role).model for role in ("planner", "executor", "summarizer")},
         "scoring_mode": settings.assessment.scoring,
         "baselines": baselines,
@@ -151,7 +150,7 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
 
 def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any]) -> Path:
     """Return where the checkpoint of this evaluation lies unless told otherwise."""
-    key = _digest([SCHEMA_VERSION, dataset.manifest_sha256, dataset.split, context])[:16]
+    key = digest([SCHEMA_VERSION, dataset.manifest_sha256, dataset.split, context])[:16]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", dataset.name.removesuffix(".jsonl")).strip("-")[:60]
     return settings.cache_dir / "evaluations" / f"{name}-{dataset.split or 'all'}-{key}.jsonl"
 
@@ -172,7 +171,3 @@ def _readings(program: AgenticIQA, before: ReadingCounts) -> Readings:
     spent = {name: after - earlier for name, after, earlier in zip(before._fields, runner.counts, before, strict=True)}
     state = runner.cache_state
     return Readings(**spent, **(state._asdict() if state else {}))
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

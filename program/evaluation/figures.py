@@ -102,11 +102,7 @@ def details_of(rows: Sequence[Row], *, seed: int = 0) -> Details:
 
 
 def nearest_level(score: float) -> int:
-    """Return the level 1..5 nearest to a score, halves up.
-
-    >>> nearest_level(2.5), nearest_level(0.3), nearest_level(5.4)
-    (3, 1, 5)
-    """
+    """Return the level 1..5 nearest to a score, halves up."""
     return min(5, max(1, math.floor(score + 0.5)))
 
 

@@ -123,15 +123,11 @@ def interval(
         # Where answers share photographs and all are alike, a photograph counts as one answer.
         low, high = wilson(value, plan.size if plan.resample else plan.groups)
         method = f"Wilson score interval over {plan.unit if plan.resample else 'photographs'}{plan.note}"
-    elif plan.resample:
-        (drawn,) = _drawn(entry, truth, (predicted,), plan, seed, resamples)
-        low, high = _percentiles(drawn)
-        method = f"bootstrap over images{plan.note}"
     else:
-        fisher = entry.scale == "fisher"
-        scale = " on Fisher's z" if fisher else ""
-        low, high = _jackknife(value, _leave_out(entry, truth, predicted, plan), fisher=fisher)
-        method = f"jackknife over {plan.unit}{scale}{plan.note}"
+        fisher = entry.scale == "fisher" and not plan.resample
+        (varied,) = _varied(entry, truth, (predicted,), plan, seed, resamples)
+        low, high = _percentiles(varied) if plan.resample else _jackknife(value, varied, fisher=fisher)
+        method = plan.method + (" on Fisher's z" if fisher else "") + plan.note
     method += entry.note(truth, predicted) if entry.note else ""
     low, high = np.clip([low, high], *entry.bounds)
     return plan.figure(value, low, high, method)
@@ -156,15 +152,10 @@ def paired_difference(
     plan = _plan(entry, groups, len(truth), seed)
     if plan.size < 2 or np.isnan(value):
         return plan.figure(value, np.nan, np.nan, _NONE)
-    if plan.resample:
-        with_before, with_after = _drawn(entry, truth, (before, after), plan, seed, resamples)
-        low, high = _percentiles(with_after - with_before)
-        method = f"paired bootstrap over images{plan.note}"
-    else:
-        with_after, with_before = (_leave_out(entry, truth, predicted, plan) for predicted in (after, before))
-        low, high = _jackknife(value, with_after - with_before, fisher=False)
-        method = f"paired jackknife over {plan.unit}{plan.note}"
-    return plan.figure(value, low, high, method)
+    with_before, with_after = _varied(entry, truth, (before, after), plan, seed, resamples)
+    change = with_after - with_before
+    low, high = _percentiles(change) if plan.resample else _jackknife(value, change)
+    return plan.figure(value, low, high, f"paired {plan.method}{plan.note}")
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
@@ -189,15 +180,23 @@ class _Plan:
     unit: str
     blocks: NDArray[np.intp]
 
+    @property
+    def method(self) -> str:
+        """How the interval is built, in words."""
+        return f"{'bootstrap' if self.resample else 'jackknife'} over {self.unit}"
+
     def figure(self, value: float, low: float, high: float, method: str) -> Figure:
         """Return the figure of these samples; nan where there is no end."""
-        ends = {"low": float(low), "high": float(high)}
-        return Figure(value=value, **ends, n=self.size, groups=self.groups, method=method)
+        return Figure(value=value, low=float(low), high=float(high), n=self.size, groups=self.groups, method=method)
 
 
 def _plan(metric: Metric, groups: Sequence[Hashable] | None, size: int, seed: int) -> _Plan:
-    codes = _codes(groups, size)
-    count = int(codes.max(initial=-1)) + 1
+    if groups is not None and len(groups) != size:
+        raise InputError(f"groups: {len(groups)} names for {size} samples; give one for each")
+    numbers: dict[Hashable, int] = {}
+    names = range(size) if groups is None else groups
+    codes = np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.intp)
+    count = len(numbers)
     note, unit, resample = "", "images", False
     if MIN_GROUPS <= count < size:
         unit = "photographs"
@@ -213,21 +212,15 @@ def _plan(metric: Metric, groups: Sequence[Hashable] | None, size: int, seed: in
     return _Plan(size, count, resample, note, unit, codes)
 
 
-def _codes(groups: Sequence[Hashable] | None, size: int) -> NDArray[np.intp]:
-    if groups is None:
-        return np.arange(size)
-    if len(groups) != size:
-        raise InputError(f"groups: {len(groups)} names for {size} samples; give one for each")
-    numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(group, len(numbers)) for group in groups], dtype=np.intp)
-
-
-def _drawn(
+def _varied(
     metric: Metric, truth: Values, predictions: Sequence[Values], plan: _Plan, seed: int, resamples: int
 ) -> _Array:
-    """Return the metric of each prediction, a row each, over the same resamples."""
-    draws = resamples if metric.closed_form is not None else min(resamples, _SLOW_RESAMPLES)
-    return bootstrap([metric.resampler(truth, predicted) for predicted in predictions], plan.size, seed, draws)
+    """Return the metric of each prediction, a row each, over the same resamples or without each block in turn."""
+    if plan.resample:
+        draws = resamples if metric.closed_form is not None else min(resamples, _SLOW_RESAMPLES)
+        return bootstrap([metric.resampler(truth, predicted) for predicted in predictions], plan.size, seed, draws)
+    x, kept = np.asarray(truth), [plan.blocks != block for block in range(int(plan.blocks.max()) + 1)]
+    return np.array([[metric(x[keep], y[keep]) for keep in kept] for y in map(np.asarray, predictions)])
 
 
 def _percentiles(values: _Array) -> tuple[float, float]:
@@ -238,14 +231,7 @@ def _percentiles(values: _Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _leave_out(metric: Metric, truth: Values, predicted: Values, plan: _Plan) -> _Array:
-    """Return the metric without each block in turn."""
-    x, y = np.asarray(truth), np.asarray(predicted)
-    kept = (plan.blocks != block for block in range(int(plan.blocks.max()) + 1))
-    return np.array([metric(x[keep], y[keep]) for keep in kept])
-
-
-def _jackknife(value: float, left_out: _Array, *, fisher: bool) -> tuple[float, float]:
+def _jackknife(value: float, left_out: _Array, *, fisher: bool = False) -> tuple[float, float]:
     """Return `value -+ t(G - 1) sqrt((G - 1)/G sum((v_g - mean v)^2))`, on `atanh` when `fisher`."""
     fisher = fisher and bool(np.all(np.abs(np.append(left_out, value)) < 1))  # a perfect one has no z
     centre, values = (np.arctanh(value), np.arctanh(left_out)) if fisher else (value, left_out)

@@ -40,16 +40,6 @@ __all__ = (
 
 _THUMBNAIL_PX = 320
 
-_KINDS = {"tool": "one tool", "tools": "tools", "model": "model", "mean": "plain mean", "fusion": "fusion"}
-_CAPTIONS = {
-    "scatter": "Each point is an image. Below the dashed line people liked it better than the program did.",
-    "by_distortion": "How well images of one distortion are ranked; the line is the 95 % interval.",
-    "by_level": "Human scores rounded to a level; the line is the 95 % interval.",
-    "calibration": "Five bins of about equal size. On the dashed line, stated probabilities hold as often as stated.",
-    "by_question_type": "Share of right answers; the line is the 95 % interval.",
-    "confusion": "Counts of questions, by the true option and the option answered.",
-}
-
 _MAX_TABLE_ROWS = 20_000
 """A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
 
@@ -105,7 +95,7 @@ def render(
         heading=heading(record), record=record, notes=notes(record), metrics=METRICS,
         figures=list(figure_lines(record)),
         ladders=[_ladder(record, ways, columns) for ways, columns in baselines_by_task(record)],
-        kinds=_KINDS, captions=_CAPTIONS, charts={name: svg_url(plot) for name, plot in drawn.items()},
+        charts={name: svg_url(plot) for name, plot in drawn.items()},
         misses=missed, pictures=pictures, failures=list(record.failures()), sections=dict(sections or {}),
     )  # fmt: skip
 

@@ -10,15 +10,15 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from program.common.linelog import dotted
 from program.common.redaction import redact
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
-    from mlflow import MlflowClient
 
     from program.tracking.store import Tracker
 
@@ -46,7 +46,7 @@ class RunHandle:
         if parent is not None:
             tags = {**tags, "mlflow.parentRunId": parent._id}
 
-        def create(_client: "MlflowClient", _run_id: str) -> None:
+        def create() -> None:
             self._id = store.create_run(name, tags)
 
         self._write(create)
@@ -76,9 +76,9 @@ class RunHandle:
         """Log what was chosen; nested mappings become dotted names. A param cannot be changed later."""
         from mlflow.entities import Param
 
-        flat = [Param(key, str(value)[:_MAX_PARAM]) for key, value in _flat(params)]
-        for start in range(0, len(flat), _BATCH):
-            self._log("log_batch", params=flat[start : start + _BATCH])
+        entries = [Param(key, str(value)[:_MAX_PARAM]) for key, value in dotted(params)]
+        for start in range(0, len(entries), _BATCH):
+            self._log("log_batch", params=entries[start : start + _BATCH])
 
     def log_metrics(self, metrics: Mapping[str, float | None], *, step: int = 0) -> None:
         """Log numbers; undefined ones (None, nan) are left out."""
@@ -104,12 +104,12 @@ class RunHandle:
         )  # fmt: skip
         entry = DatasetInput(dataset=dataset, tags=[InputTag(key="mlflow.data.context", value=context)])
 
-        def write(client: "MlflowClient", run_id: str) -> None:
+        def write() -> None:
             try:
-                client.log_inputs(run_id, datasets=[entry])
+                self._store.client.log_inputs(self._id, datasets=[entry])
             except MlflowException:
                 # Another run entered the same dataset after MLflow had looked for it: now it is there.
-                client.log_inputs(run_id, datasets=[entry])
+                self._store.client.log_inputs(self._id, datasets=[entry])
 
         self._write(write)
 
@@ -156,14 +156,14 @@ class RunHandle:
                 self._store.client.set_terminated(self._id, "FAILED")
 
     def _log(self, method: str, *arguments: Any, **named: Any) -> None:
-        self._write(lambda client, run_id: getattr(client, method)(run_id, *arguments, **named))
+        self._write(lambda: getattr(self._store.client, method)(self._id, *arguments, **named))
 
-    def _write(self, action: Callable[["MlflowClient", str], object]) -> None:
+    def _write(self, action: Callable[[], object]) -> None:
         root = self._root
         if root._broken:
             return
         try:
-            action(self._store.client, self._id)
+            action()
         except Exception as error:  # border: MLflow, SQLAlchemy, the network and the disk each raise their own kinds
             root._broken = True
             logger.warning(
@@ -178,11 +178,3 @@ def reason(error: Exception) -> str:
     # Of urllib3's account of its retries only what the system said is of use.
     said = re.search(r"Max retries exceeded.*\[Errno -?\d+\] ([\w ]+)", text)
     return said[1] if said else redact(text[:200])
-
-
-def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in params.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
