@@ -1,7 +1,4 @@
-"""Checking a manifest's data: files, scores, duplicates, leaks between splits, counts.
-
-Every image file is read once, in parallel. Of a line its names and hashes are kept.
-"""
+"""Checking a manifest's data: files, scores, duplicates, leaks between splits, counts. Each image file is read once."""
 
 import hashlib
 import os
@@ -200,7 +197,7 @@ class _Checker:
 
 
 def _read(path: str, *, decode: bool, on_file: Callable[[], None]) -> _File:
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import ExifTags, Image, UnidentifiedImageError
 
     on_file()
     try:
@@ -214,8 +211,9 @@ def _read(path: str, *, decode: bool, on_file: Callable[[], None]) -> _File:
         # A broken file may fail in any way; whatever it is, it is this image's fault.
         try:
             with Image.open(file) as image:
-                ImageOps.exif_transpose(image, in_place=True)
-                return _File(digest, image.size)
+                image.load()
+                turned = image.getexif().get(ExifTags.Base.Orientation, 1) in range(5, 9)
+                return _File(digest, image.size[::-1] if turned else image.size)
         except UnidentifiedImageError:
             return _File(digest, kind="unreadable", fault="is no image; fetch it again")
         except Exception as error:

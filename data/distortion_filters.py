@@ -1,7 +1,7 @@
 """Blurs, sharpening, tone curves and colour distortions, on H x W x 3 images with values 0..1. Lab is CIE L*a*b*, D65.
 
-KADID-10k's own generator is MATLAB code; what its calls do is taken from MATLAB's documentation
-and rebuilt here on SciPy. Parameters are those of `kadid_level_means.csv`.
+KADID-10k's own generator is MATLAB code; what its calls do is taken from MATLAB's documentation and rebuilt here on
+SciPy. Parameters are those of `kadid_level_means.csv`.
 """
 
 import math
@@ -95,11 +95,7 @@ def mean_shift(image: Floats, amount: float, rng: np.random.Generator) -> Floats
 
 
 def change_contrast(image: Floats, amount: float, rng: np.random.Generator) -> Floats:
-    """Bend the tones by an S-curve through (.3, .25 - a/4), (.5, .5), (.7, .75 + a/4).
-
-    The straight line is a = -0.2: level 3 (a = 0) raises the contrast a little (its mean score of
-    4.29, against 4.60 for an unchanged image, says the same).
-    """
+    """Bend the tones by an S-curve through (.3, .25 - a/4), (.5, .5), (.7, .75 + a/4); a straight line at a = -0.2."""
     return _curve(image, (0.3, 0.5, 0.7), (0.25 - amount / 4, 0.5, 0.75 + amount / 4))
 
 
@@ -154,8 +150,7 @@ def shift_colour(image: Floats, amount: float, rng: np.random.Generator) -> Floa
 def quantize_colour(image: Floats, colours: float, rng: np.random.Generator) -> Floats:
     """Keep `colours` colours of least variance, dithered by Floyd-Steinberg (`rgb2ind`).
 
-    The palette is Pillow's median cut refined by k-means, which lowers the same variance that
-    MATLAB's palette is cut by; the two palettes are close, not equal.
+    The palette is Pillow's median cut refined by k-means: close to MATLAB's, not equal.
     """
     picture = Image.fromarray(np.rint(image * 255).astype(np.uint8))
     # A quarter of the pixels gives the same palette in a quarter of the time.

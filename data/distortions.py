@@ -1,12 +1,9 @@
 """KADID-10k's distortions at its five levels: H x W x 3 uint8 in, the same shape out.
 
-Sources: H. Lin, V. Hosu, D. Saupe, "KADID-10k", QoMEX 2019 (what each distortion is, and its group);
-the authors' public MATLAB generator (which functions it calls, with which settings); MATLAB's
-documentation (what those functions compute). Rebuilt here on SciPy, scikit-image and Pillow, no code
-taken over. The generator also stretches every result to the full range of values; the paper
-describes no such step, it would undo the mean shift, and it is left out. Noise follows MATLAB's
-documentation of `imnoise`. On a greyscale photograph (three equal channels) all channels get the
-same noise, as they would in a one-channel image.
+Sources: H. Lin, V. Hosu, D. Saupe, "KADID-10k", QoMEX 2019 (what each distortion is); the authors' public MATLAB
+generator (which functions it calls, with which settings); MATLAB's documentation (what those compute). No code is taken
+over. The generator also stretches every result to the full range of values; the paper describes no such step, it would
+undo the mean shift, and it is left out. On a greyscale photograph all channels get the same noise.
 """
 
 import hashlib

@@ -1,10 +1,8 @@
 """KADID-10k's distortions by name, and what people thought, on average, of each at each level.
 
-`kadid_level_means.csv` holds, per distortion and level, the setting of the generator, the mean
-opinion score over KADID-10k's 81 references (1..5, higher is better), its standard deviation over
-those references and their number. Source: the public labels of KADID-10k (H. Lin, V. Hosu,
-D. Saupe, "KADID-10k: A Large-scale Artificially Distorted IQA Database", QoMEX 2019). They are
-population means: the score that an image of this kind gets on average, not the score of one image.
+`kadid_level_means.csv` holds, per distortion and level, the setting of the generator, the mean opinion score over
+KADID-10k's 81 references (1..5, higher is better), its standard deviation over those references and their number: a
+population mean, not the score of one image. Source: the public labels of KADID-10k (Lin, Hosu, Saupe, QoMEX 2019).
 """
 
 import csv
@@ -95,21 +93,16 @@ def level_means_sha256() -> str:
 
 
 def category_named(distortion: str | None) -> DistortionCategory | None:
-    """Return the category of a distortion by a dataset's name for it; None for no distortion or one outside the seven.
-
-    >>> category_named("wn"), category_named("mean_shift"), category_named("authentic")
-    ('Noise', 'Brightness change', None)
-    """
+    """Return the category of a distortion by a dataset's name for it; None for none or one outside the seven."""
     name = LIVE_NAMES.get((distortion or "").casefold(), distortion or "")
     return CATEGORIES[name] if name in CATEGORIES else category_of(name.replace("_", " "))
 
 
 def severity_of(mos: float) -> Severity:
-    """Return how severe a degradation with this mean score (1..5) is.
+    """Return how severe a degradation with this mean score (1..5) is, from none to extreme; halves go up.
 
-    KADID-10k asked on the degradation category rating of ITU-T P.910: 5 imperceptible, 4 perceptible
-    but not annoying, 3 slightly annoying, 2 annoying, 1 very annoying. The mean is rounded to the
-    nearest of the five (halves up): none, slight, moderate, severe, extreme.
+    KADID-10k asked on the degradation category rating of ITU-T P.910: 5 imperceptible, 4 perceptible but not annoying,
+    3 slightly annoying, 2 annoying, 1 very annoying.
     """
     bounds: tuple[tuple[float, Severity], ...] = ((4.5, "none"), (3.5, "slight"), (2.5, "moderate"), (1.5, "severe"))
     return next((severity for lowest, severity in bounds if mos >= lowest), "extreme")

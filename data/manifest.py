@@ -144,10 +144,7 @@ def fault_of(error: Exception) -> str:
 
 
 def read_manifest(path: Path | str) -> Iterator[Sample]:
-    """Yield the samples of a manifest in order; paths become absolute.
-
-    Raises DataError naming the manifest, the line, the fault and the mend.
-    """
+    """Yield a manifest's samples in order; paths become absolute. DataError names manifest, line, fault and mend."""
     for _, sample in scan_manifest(path):
         if isinstance(sample, DataError):
             raise sample

@@ -1,7 +1,6 @@
-"""The quickstart's photographs: natural ones that ship inside installed packages.
+"""The quickstart's photographs: natural ones that ship inside installed packages; nothing is downloaded or stored.
 
-Textures, medical and astronomical images of those packages are left out, and so are the second
-picture of a stereo pair and drawings. Nothing is downloaded, and no image is stored in the project.
+Textures, medical and astronomical images, drawings and the second picture of a stereo pair are left out.
 """
 
 import io

@@ -1,7 +1,7 @@
 """Multiple-choice questions about distorted photographs whose truth is known.
 
-Three kinds: which distortion, how severe (from the mean human score), and yes or no. Right answers
-are spread evenly over their texts and over the letters, so a constant answer earns what chance does.
+Three kinds: which distortion, how severe (from the mean human score), and yes or no. Right answers are spread evenly
+over their texts and over the letters, so a constant answer earns what chance does.
 """
 
 from collections import defaultdict

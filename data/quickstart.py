@@ -1,11 +1,10 @@
 """The quickstart data: distorted photographs with KADID-10k's mean human scores, made on first use.
 
-Photographs that ship in installed packages x KADID-10k's distortions x five levels. The score of an
-image is the mean over KADID-10k's references at that distortion and level: a population mean, not a score
-of that image (people were shown other photographs, of 512 x 384 pixels). Nothing is downloaded.
+The score of an image is the mean over KADID-10k's references at that distortion and level: a population mean, not a
+score of that image (people were shown other photographs, of 512 x 384 pixels). Nothing is downloaded.
 
-Two manifests lie beside the images: `manifest.jsonl` (scoring without reference, and multiple choice)
-and `manifest-fr.jsonl` (the same scoring images with their reference). Files are named by their content.
+Two manifests lie beside the images: `manifest.jsonl` (scoring without reference, and multiple choice) and
+`manifest-fr.jsonl` (the same scoring images with their reference). Files are named by their content.
 """
 
 import hashlib
@@ -82,9 +81,8 @@ FULL = QuickstartPlan()
 def build_quickstart(cache_dir: Path, *, progress: bool = True, plan: QuickstartPlan = FULL) -> Path:
     """Return the quickstart's manifest.jsonl, made first where it is not there whole.
 
-    The folder appears under its name only when it is whole, so a killed run leaves nothing that is taken
-    for it; of several runs at once one makes it and the others wait. The same package versions give the
-    same bytes. Raises DataError when a photograph is missing or the folder cannot be written.
+    Of several runs at once one makes it and the others wait. The same package versions give the same bytes. Raises
+    DataError when a photograph is missing or the folder cannot be written.
     """
     folder = cache_dir / f"quickstart-{plan.revision()}"
     try:

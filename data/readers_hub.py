@@ -1,7 +1,6 @@
 """Reader of any Hugging Face dataset with an image column: a local folder, a Parquet file or a name on the hub.
 
-Rows stream, so no copy of the data goes into a cache. Images keep their original bytes; files are named by their
-content.
+Rows stream, so no copy of the data goes into a cache. Images keep their bytes, in files named by their content.
 """
 
 import hashlib

@@ -131,10 +131,7 @@ def read_lines(path: Path, columns: Sequence[str], separator: str | None = None)
 
 
 def read_xlsx(path: Path, columns: Sequence[str], sheet: str | None = None) -> Iterator[Row]:
-    """Yield the rows below the header that have a value in the first of `columns`.
-
-    The header is the first row that holds all of `columns`, wherever it stands.
-    """
+    """Yield the rows that have a value in the first of `columns`, below the first row that holds all of these names."""
     from zipfile import BadZipFile
 
     import openpyxl  # type: ignore[import-untyped]

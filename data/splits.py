@@ -105,10 +105,7 @@ def check_leaks(samples: Iterable[Sample]) -> None:
 
 
 def check_contents(samples: Iterable[Sample]) -> None:
-    """Raise DataError naming an image or reference whose bytes are in more than one split, under whatever names.
-
-    Files that are not there are passed over. Only files of one length are read, so unequal ones cost nothing.
-    """
+    """Raise DataError naming an image or reference whose bytes are in two splits; files that are not there pass."""
     sizes = {
         (path, sample.split): path.stat().st_size
         for sample in samples

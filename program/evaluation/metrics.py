@@ -46,10 +46,7 @@ def srcc(truth: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def plcc(truth: ArrayLike, predicted: ArrayLike) -> float:
-    """Return Pearson's linear correlation of the raw values, -1..1, higher is better; no logistic is fitted first.
-
-    nan for constant input or n < 2.
-    """
+    """Return Pearson's linear correlation, -1..1, higher is better; nan for constant input or n < 2."""
     return _pearson(*paired_arrays("plcc", truth, predicted))
 
 

@@ -1,7 +1,4 @@
-"""Where an evaluation goes when it is done: a page, an MLflow run, and the terminal.
-
-The page is one self-contained HTML file. It fetches nothing and runs no script.
-"""
+"""Where an evaluation goes when it is done: a page (which fetches nothing and runs no script), MLflow, the terminal."""
 
 import base64
 import heapq
@@ -49,10 +46,9 @@ _FAILURES_SHOWN = 5
 def write_report(
     record: EvaluationRecord, samples: Iterable[Sample], folder: Path, plots: Mapping[str, Plot] | None = None
 ) -> Path:
-    """Write `report.html` and `record.json` into a folder and return the page's path.
+    """Write `report.html` and `record.json` into a folder and return the page's path; InputError where it cannot.
 
-    `samples` are looked through for the images of the worst misses. Raises InputError where the folder cannot be
-    written.
+    `samples` are looked through for the images of the worst misses.
     """
     page = folder / "report.html"
     with _writing(folder):

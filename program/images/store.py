@@ -1,8 +1,7 @@
 """Images as content-addressed references: opened and checked once, never re-encoded.
 
-Everything that is stored, logged or sent inside the program holds
-`https://images.invalid/sha256/<hex>.<ext>`; the original bytes are read from `IMAGES`
-only where pixels are needed (tools, the embedded backend) or at the wire.
+Everything that is stored, logged or sent inside the program holds `https://images.invalid/sha256/<hex>.<ext>`; the
+original bytes are read from `IMAGES` only where pixels are needed (tools, the embedded backend) or at the wire.
 """
 
 import base64
@@ -80,8 +79,7 @@ class ImageStore:
     def borrowing(self) -> Iterator[None]:
         """Forget the images that were added inside the block when it ends, except those that others still use.
 
-        For a service: what was sent with a request must not stay. Images added outside any such block (a program's
-        demos) stay.
+        For a service: what was sent with a request must not stay. What was added outside any such block stays.
         """
         borrowed: set[str] = set()
         token = _BORROWED.set(borrowed)
@@ -96,9 +94,9 @@ class ImageStore:
     def add(self, source: ImageSource, *, max_pixels: int = MAX_PIXELS) -> ImageRef:
         """Check an image and return its reference.
 
-        A path, encoded bytes or a base64 data URI (kept as they are), or a PIL image / H x W x 3 uint8 array
-        (stored losslessly as PNG). Raises ImageError naming the image when it is missing,
-        empty, truncated, over `max_pixels`, of floating-point pixels or not an image.
+        A path, encoded bytes or a base64 data URI (kept as they are), or a PIL image / H x W x 3 uint8 array (stored
+        losslessly as PNG). Raises ImageError naming the image when it is missing, empty, truncated, over `max_pixels`,
+        of floating-point pixels or not an image.
         """
         if isinstance(source, ImageRef):
             self._entry(source.sha256)

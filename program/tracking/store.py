@@ -29,10 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def experiment_name(data: str) -> str:
-    """Return the experiment that runs on a dataset belong to: MLFLOW_EXPERIMENT_NAME, else the dataset's own name.
-
-    A manifest named manifest.jsonl is called by its folder.
-    """
+    """Return a dataset's experiment: MLFLOW_EXPERIMENT_NAME, else its name, or its folder's for a manifest.jsonl."""
     path = Path(data)
     own = path.resolve().parent.name if path.name == "manifest.jsonl" else path.name.removesuffix(".jsonl")
     return os.environ.get("MLFLOW_EXPERIMENT_NAME") or own or "images"

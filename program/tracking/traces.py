@@ -19,10 +19,7 @@ _IMAGE_BYTES = re.compile(r"(data:[\w.+-]+/[\w.+-]+;base64,)[A-Za-z0-9+/=_-]{16,
 
 
 def annotate_trace(facts: Mapping[str, Any]) -> None:
-    """Write facts as attributes on the MLflow span that is being recorded, if there is one.
-
-    Costs nothing where nobody traces: MLflow is not imported for it.
-    """
+    """Write facts on the MLflow span that is being recorded, if there is one; MLflow is not imported to find out."""
     if "mlflow" not in sys.modules:
         return
     import mlflow
@@ -34,10 +31,7 @@ def annotate_trace(facts: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def traced(tracker: "Tracker", rate: float) -> Iterator[None]:
-    """Record a share `rate` (0..1) of the assessments made inside as traces of the tracker's experiment.
-
-    The whole process is traced meanwhile: MLflow has one tracing configuration.
-    """
+    """Record a share `rate` (0..1) of the process's assessments meanwhile as traces of the tracker's experiment."""
     if rate <= 0:
         yield
         return
