@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,8 @@ def _check(arguments: argparse.Namespace) -> int:
             arguments.manifest, dataset=arguments.dataset, decode=not arguments.no_decode,
             workers=arguments.workers, on_file=advance,
         )  # fmt: skip
-    text = json.dumps(report.as_json(), indent=2, ensure_ascii=False) if arguments.json else _as_text(report)
+    values = {"clean": report.clean, **report.model_dump()}
+    text = json.dumps(values, indent=2, ensure_ascii=False) if arguments.json else _as_text(report)
     sys.stdout.write(text + "\n")
     return 0 if report.clean else EXIT_PROBLEMS
 
@@ -53,10 +55,8 @@ def _as_text(report: "CheckReport") -> str:
         f"sha256: {report.sha256}",
     ]
     lines += [f"{p.kind}: {'' if p.line is None else f'line {p.line}: '}{p.message}" for p in report.problems]
-    listed = {kind: sum(p.kind == kind for p in report.problems) for kind in report.counts}
-    lines += [
-        f"{kind}: and {count - listed[kind]} more" for kind, count in report.counts.items() if count > listed[kind]
-    ]
+    listed = Counter(problem.kind for problem in report.problems)
+    lines += [f"{kind}: and {count} more" for kind, count in (report.counts - listed).items()]
     how = "" if report.decoded else " (files were not decoded)"
     total = report.counts.total()
     lines.append(f"clean{how}" if report.clean else f"{total} problem{'s' * (total != 1)}{how}")

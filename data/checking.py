@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -51,7 +50,6 @@ class CheckReport(BaseModel):
     splits: Counter[str] = Counter()
     tasks: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    """Number of problems by kind."""
     problems: list[Problem] = []
     """The first 20 of each kind."""
 
@@ -59,10 +57,6 @@ class CheckReport(BaseModel):
     def clean(self) -> bool:
         """Whether there is no problem."""
         return not self.counts
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON's types."""
-        return {"clean": self.clean, **self.model_dump()}
 
     def add(self, kind: str, line: int | None, message: str) -> None:
         """Count a problem, and keep it while there are few of its kind."""

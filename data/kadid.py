@@ -62,7 +62,6 @@ class LevelMean:
     """One row: the generator's setting and the mean human score of a distortion at a level."""
 
     parameter: float
-    """The generator's setting."""
     mos: float
     """Mean opinion score over the references, 1..5, higher is better."""
     mos_std: float

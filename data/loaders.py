@@ -41,7 +41,6 @@ READERS: Mapping[str, Reader] = MappingProxyType({
     "table": questions.table,
     "huggingface": hub.huggingface,
 })  # fmt: skip
-"""Reader by the dataset's name in configs/datasets.yaml."""
 
 FIELDS = (*(name for name in Sample.model_fields if name != "metadata"), "question_type", *ascii_uppercase)
 """What a column can be named as: the manifest's keys, the type of a question, and options by letter."""

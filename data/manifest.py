@@ -62,7 +62,6 @@ class Sample(BaseModel):
     """Mean opinion score on `mos_range`; a value may pass the range by a quarter of its width."""
     mos_std: Annotated[Number, Field(ge=0)] | None = None
     mos_range: tuple[Number, Number] = (1.0, 5.0)
-    """Lowest and highest score of the scale."""
     higher_is_better: StrictBool = True
     distortion: StrictStr | None = None
     group: StrictStr | None = None
@@ -71,7 +70,6 @@ class Sample(BaseModel):
     regions: dict[StrictStr, Box] | None = None
     """Boxes of named regions, in pixels."""
     metadata: dict[str, Any] = Field(default_factory=dict)
-    """Everything else that the line holds."""
 
     @property
     def quality(self) -> float | None:

@@ -27,11 +27,9 @@ class Photograph:
 
     name: str
     package: str
-    """Import name of the package that ships it."""
     distribution: str
     """What to install to get that package."""
     path: str
-    """Path inside the package."""
     split: Split
     licence: str
     source: str

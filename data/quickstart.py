@@ -24,7 +24,7 @@ from PIL import Image
 
 from data.catalogue import GENERATED
 from data.distortions import distort, distortions_for, generator_for
-from data.kadid import CATEGORIES, DISTORTIONS, IDENTITIES, LEVELS, level_mean, level_means_sha256, severity_of
+from data.kadid import DISTORTIONS, IDENTITIES, LEVELS, level_mean, level_means_sha256
 from data.manifest import Sample, Split, write_manifest
 from data.photographs import LONGEST_SIDE_PX, PHOTOGRAPHS, load_photograph, photograph_bytes
 from data.questions import Version, make_questions
@@ -130,7 +130,11 @@ def _is_whole(folder: Path) -> bool:
 
 def _make_images(folder: Path, plan: QuickstartPlan, *, progress: bool) -> Images:
     photographs = {name: load_photograph(name) for name in plan.photographs}
-    jobs = [(name, version) for name, pixels in photographs.items() for version in _versions(pixels, plan)]
+    jobs: list[tuple[str, Version]] = []
+    for name, pixels in photographs.items():
+        fitting = distortions_for(pixels)
+        versions = [Version(d, level) for d in plan.distortions if d in fitting for level in plan.levels]
+        jobs += [(name, version) for version in (Version(), *versions)]
     with progress_bar("Making quickstart images", len(jobs), shown=progress) as advance:
 
         def make(job: tuple[str, Version]) -> str:
@@ -148,11 +152,6 @@ def _make_images(folder: Path, plan: QuickstartPlan, *, progress: bool) -> Image
     for (name, version), file in zip(jobs, files, strict=True):
         images[name][version] = file
     return images
-
-
-def _versions(pixels: NDArray[np.uint8], plan: QuickstartPlan) -> list[Version]:
-    fitting = set(distortions_for(pixels))
-    return [Version(), *(Version(d, level) for d in plan.distortions if d in fitting for level in plan.levels)]
 
 
 def _store(folder: Path, pixels: NDArray[np.uint8]) -> str:
@@ -204,8 +203,8 @@ def _facts(name: str, version: Version, **more: str) -> dict[str, Any]:
         mean = level_mean(version.distortion, version.level)
         metadata |= {
             "level": version.level,
-            "category": CATEGORIES[version.distortion],
-            "severity": severity_of(mean.mos),
+            "category": version.category,
+            "severity": version.severity,
             "label_std": mean.mos_std,
             "identity": (version.distortion, version.level) in IDENTITIES,
             "label_note": LABEL_NOTE,

@@ -76,7 +76,6 @@ class Row:
     place: str
     """Where in the table, as "line 3"."""
     cells: Mapping[str, Any]
-    """Values by column."""
     values: Sequence[Any] = ()
     """All values, where the reader may want columns without a name."""
 

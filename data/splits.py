@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ("FRACTIONS", "SplitPlan", "SplitsByKey", "check_contents", "check_leaks", "group_of", "plan_splits")
 
 FRACTIONS = (0.6, 0.2, 0.2)
-"""Default shares of train, validation and test."""
 
 _SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -35,7 +34,6 @@ class SplitPlan:
     """Which split each group belongs to."""
 
     splits: Mapping[str, Split]
-    """Split by group."""
     sha256: str
     """Hash of the assignment: the same groups in the same splits give the same, in whatever order they came."""
 
@@ -138,9 +136,9 @@ def _scores_by_group(samples: Iterable[Sample]) -> dict[str, tuple[float, int]]:
     return groups
 
 
-def _key(group: str) -> int:
-    """Return 64 bits of a hash of a group's name; two of a million groups share them with probability 3e-8."""
-    data = group.encode("utf-8", "surrogatepass")
+def _key(name: str) -> int:
+    """Return 64 bits of a name's hash; two of a million groups share them with probability 3e-8."""
+    data = name.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
@@ -148,8 +146,7 @@ def _mixed(keys: "NDArray[np.uint64]", seed: int) -> "NDArray[np.uint64]":
     """Return a pseudo-random 64-bit number for each key and seed (the finalizer of SplitMix64)."""
     import numpy as np
 
-    offset = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "little")
-    mixed = keys ^ np.uint64(offset)
+    mixed = keys ^ np.uint64(_key(str(seed)))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     return mixed ^ (mixed >> np.uint64(31))

@@ -62,7 +62,7 @@ def test_a_run_holds_params_figures_tables_and_files(store, tmp_path):
         run.log_params({f"p{i}": i for i in range(150)})
         run.log_metrics({"seconds": 1.5, "undefined": None, "nan": float("nan")})
         undefined = figure.model_copy(update={"value": None, "low": None, "high": None})
-        log_figures(run, {"test_srcc": figure, "test_accuracy": None, "test_plcc": undefined})
+        log_figures(run, {"test_srcc": figure, "test_plcc": undefined})
         run.log_table([{"id": "a", "predicted": 1.5}, {"id": "b", "error": "E"}])
         run.log_table([], "nothing")
         run.log_plot(plot, "plots/scatter")
@@ -194,13 +194,12 @@ def test_reopening_keeps_the_experiment_and_revives_a_deleted_one(store):
     assert _read(second, run.run_id).info.run_name == "one"
 
 
-def test_environment_and_argument_choose_the_store(store, tmp_path, monkeypatch):
+def test_the_environment_chooses_the_store(store, tmp_path, monkeypatch):
     elsewhere = f"sqlite:///{tmp_path / 'other.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", elsewhere)
     assert Tracker(store, "x").tracking_uri == elsewhere
-    assert Tracker(store, "x", tracking_uri=f"sqlite:///{store / 'mlflow.db'}").tracking_uri.endswith(
-        "mlruns/mlflow.db"
-    )
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert Tracker(store, "x").tracking_uri.endswith("mlruns/mlflow.db")
 
 
 def test_a_store_that_cannot_be_opened_is_one_line(tmp_path):
@@ -210,14 +209,15 @@ def test_a_store_that_cannot_be_opened_is_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_server_that_is_down_is_refused_in_our_words_alone(store, caplog):
+def test_a_server_that_is_down_is_refused_in_our_words_alone(store, caplog, monkeypatch):
     """A refused connection is one line, without the client's accounts of its repeats."""
     parser = Parser()
     add_settings_flags(parser)
     settings_from(parser.parse_args([]))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     words = r"'http://127\.0\.0\.1:9' .*\(Connection refused\).* MLFLOW_TRACKING_URI"
     with pytest.raises(InputError, match=words) as caught:
-        Tracker(store, "refused", tracking_uri="http://127.0.0.1:9")
+        Tracker(store, "refused")
     assert "\n" not in str(caught.value)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
@@ -261,7 +261,8 @@ def _stop(process):
 def test_a_real_server_that_dies_costs_one_warning_and_no_error(server, store, caplog, monkeypatch):
     address, process = server
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    tracker = Tracker(store, "dying", tracking_uri=address)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    tracker = Tracker(store, "dying")
     with tracker.run("whole", {"note": "fine"}, result="the result is in 'here'") as run:
         run.log_params({"seed": 1})
         run.log_dataset("clive", "0" * 64, "clive/manifest.jsonl", "test")

@@ -95,7 +95,9 @@ def details_of(rows: Sequence[Row], *, seed: int = 0) -> Details:
     used = _in_order(rows)
     fields["calibration_bins"] = _calibration_bins(used, seed)
     choices = [row for row in used if row.task == "mcq"]
-    fields["confusion"] = _confusion(choices)
+    answers = Counter((str(row.truth), str(row.predicted)) for row in choices)
+    letters = sorted({letter for pair in answers for letter in pair})
+    fields["confusion"] = {t: {p: answers[t, p] for p in letters} for t in letters}
     chances = [1 / row.choices for row in choices if row.choices]
     fields["chance"] = math.fsum(chances) / len(chances) if chances and len(chances) == len(choices) else None
     return Details(**fields)
@@ -173,12 +175,6 @@ def _parts(part: str, rows: Sequence[Row], seed: int) -> dict[str, Part]:
         key: Part(n=size, figures={name: figure_of(name, members[key], seed=seed) for name in names})
         for key, size in sizes.items()
     }
-
-
-def _confusion(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
-    counts = Counter((str(row.truth), str(row.predicted)) for row in rows)
-    letters = sorted({letter for pair in counts for letter in pair})
-    return {t: {p: counts[t, p] for p in letters} for t in letters} if counts else {}
 
 
 def _tally(rows: Sequence[Row]) -> dict[str, Any]:

@@ -50,9 +50,8 @@ class Figure(BaseModel):
     value: float | None
     """The metric (or difference); None where undefined, as for constant scores or no samples."""
     low: float | None
-    """Lower end; None where the samples allow no interval."""
     high: float | None
-    """Upper end; None where the samples allow no interval."""
+    """The interval's ends; None where the samples allow none."""
     n: int
     """Samples used."""
     asked: int | None = None
@@ -60,7 +59,6 @@ class Figure(BaseModel):
     groups: int
     """Distinct groups (photographs) among them."""
     method: str
-    """How the interval was built, in words."""
 
     @field_validator("value", "low", "high", mode="before")
     @classmethod

@@ -104,15 +104,15 @@ def pairwise(truth: ArrayLike, predicted: ArrayLike) -> float:
     return float(np.clip((1 + agreeing / untied_x) / 2, 0.0, 1.0))
 
 
-def outliers(truth: ArrayLike, predicted: ArrayLike, spread: ArrayLike, *, factor: float = 2.0) -> NDArray[np.bool_]:
-    """Return which predictions miss the mean opinion by more than `factor` standard deviations of the opinions.
+def outliers(truth: ArrayLike, predicted: ArrayLike, spread: ArrayLike) -> NDArray[np.bool_]:
+    """Return which predictions miss the mean opinion by more than two standard deviations of the opinions.
 
-    `|y - x| > factor s`, all in the same units; their mean is the outlier ratio. Source: VQEG 2000, FR-TV phase I
-    (2 sigma of the raters' scores; its phase II uses the mean's standard error instead).
+    Their mean is the outlier ratio. Source: VQEG 2000, FR-TV phase I (2 sigma of the raters' scores; its phase II uses
+    the mean's standard error instead).
     """
     x, y = paired_arrays("outlier ratio", truth, predicted)
     _, s = paired_arrays("outlier ratio", truth, spread)
-    return np.asarray(np.abs(y - x) > factor * s)
+    return np.asarray(np.abs(y - x) > 2 * s)
 
 
 def calibration_error(right: ArrayLike, confidence: ArrayLike) -> float:
@@ -196,11 +196,11 @@ def fit_logistic(truth: _Array, predicted: _Array, parameters: Parameters = 4) -
     return LogisticFit(curve, beta, centre, scale) if good else line
 
 
-def equal_mass_bins(values: _Array, bins: int = 5) -> NDArray[np.intp]:
-    """Return each value's bin, 0..bins - 1, of about n / bins members; equal values share one."""
+def equal_mass_bins(values: _Array) -> NDArray[np.intp]:
+    """Return each value's bin, 0..4, of about n / 5 members; equal values share one."""
     # By mid-rank, so that the order of the samples decides nothing.
-    ceilings = np.ceil(np.asarray(stats.rankdata(values)) * bins / values.size - 1e-9)
-    return np.minimum(ceilings.astype(np.intp), bins) - 1
+    ceilings = np.ceil(np.asarray(stats.rankdata(values)) * 5 / values.size - 1e-9)
+    return np.minimum(ceilings.astype(np.intp), 5) - 1
 
 
 def paired_arrays(name: str, truth: ArrayLike, predicted: ArrayLike) -> tuple[_Array, _Array]:

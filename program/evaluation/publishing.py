@@ -43,9 +43,7 @@ _MAX_TABLE_ROWS = 20_000
 _FAILURES_SHOWN = 5
 
 
-def write_report(
-    record: EvaluationRecord, samples: Iterable[Sample], folder: Path, plots: Mapping[str, Plot] | None = None
-) -> Path:
+def write_report(record: EvaluationRecord, samples: Iterable[Sample], folder: Path) -> Path:
     """Write `report.html` and `record.json` into a folder and return the page's path; InputError where it cannot.
 
     `samples` are looked through for the images of the worst misses.
@@ -53,7 +51,7 @@ def write_report(
     page = folder / "report.html"
     with _writing(folder):
         write_whole(folder / "record.json", json.dumps(record.summary(), indent=2, ensure_ascii=False) + "\n")
-        write_whole(page, render(record, samples, plots))
+        write_whole(page, render(record, samples))
     return page
 
 
@@ -103,24 +101,12 @@ def worst(rows: Iterable[Row], task: str) -> list[Row]:
 
 
 def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) -> dict[str, Any]:
-    """Return the table of the program against every baseline, each figure with its place on a common axis."""
+    """Return the baselines, best first, the metrics to show of them, and where their common axis begins."""
     metric = columns[0]
     ways = sorted(ways, key=lambda way: -(way.figures[metric].value or -2))
     figures = [record.figures[metric], *(way.figures[metric] for way in ways)]
     ends = [end for f in figures for end in (f.low, f.value) if end is not None]
-    floor = math.floor(min([*ends, 0.9]) * 10) / 10
-    rows = [
-        {"way": None if holder is record else holder, "figures": holder.figures, "bar": _bar(figure, floor)}
-        for holder, figure in zip((record, *ways), figures, strict=True)
-    ]
-    return {"metric": metric, "columns": columns, "rows": rows, "floor": floor}
-
-
-def _bar(figure: Figure, floor: float) -> list[float] | None:
-    """Return where low end, value and high end lie between `floor` and 1, in percent; None without an interval."""
-    if figure.low is None or figure.value is None or figure.high is None:
-        return None
-    return [round(100 * (max(end, floor) - floor) / (1 - floor), 2) for end in (figure.low, figure.value, figure.high)]
+    return {"metric": metric, "columns": columns, "ways": ways, "floor": math.floor(min([*ends, 0.9]) * 10) / 10}
 
 
 def _pictures(samples: Iterable[Sample], wanted: set[str]) -> dict[str, dict[str, Any]]:
@@ -208,12 +194,11 @@ def record_figures(record: EvaluationRecord) -> dict[str, Figure]:
     return figures
 
 
-def log_figures(run: RunHandle, figures: Mapping[str, Figure | None]) -> None:
-    """Log figures in one request, each as metrics `name`, `name_low` and `name_high`; None logs nothing."""
+def log_figures(run: RunHandle, figures: Mapping[str, Figure]) -> None:
+    """Log figures in one request, each as metrics `name`, `name_low` and `name_high`."""
     ends: dict[str, float | None] = {}
     for name, figure in figures.items():
-        if figure is not None:
-            ends |= {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
+        ends |= {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
     run.log_metrics(ends)
 
 

@@ -48,7 +48,6 @@ class Notes(_Frozen):
 
     reasoning: str = ""
     evidence: dict[str, JsonValue] | None = None
-    """The findings and tool readings it used."""
 
 
 class Row(_Frozen):
@@ -253,7 +252,6 @@ class EvaluationRecord(Figures):
     """Distinct photographs among all samples asked."""
     details: Details | None = None
     baselines: dict[str, Baseline] = Field(default_factory=dict)
-    """By key; empty unless they were asked for."""
     readings: Readings | None = None
     rungs: dict[str, int] = Field(default_factory=dict)
     """How many samples were answered on each rung of the answer ladder."""

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ImageError, one_line
-from program.images.refs import reduced_size, reduction
+from program.images.refs import Area, reduced_size, reduction
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
@@ -62,8 +62,6 @@ _BACKGROUND = 255
 """What transparent pixels are laid over: white."""
 _PNG_MODES = {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}
 
-_Area: TypeAlias = tuple[int, int, int, int]
-
 
 @dataclass(frozen=True, slots=True)
 class DecodedImage:
@@ -75,11 +73,10 @@ class DecodedImage:
     """As displayed, at full size."""
     height: int
     notes: tuple[str, ...]
-    """What was done to the image beyond plain decoding."""
 
 
 def decode(
-    data: bytes, name: str, *, at_most: int | None = None, area: _Area | None = None, max_pixels: int = MAX_PIXELS
+    data: bytes, name: str, *, at_most: int | None = None, area: Area | None = None, max_pixels: int = MAX_PIXELS
 ) -> DecodedImage:
     """Decode an image, or an area (left, top, right, bottom in displayed pixels) of it, to at most `at_most` pixels.
 
@@ -142,7 +139,7 @@ def _opened(data: bytes) -> "Iterator[PILImage]":
 
 
 def _read(
-    image: "PILImage", at_most: int | None, area: _Area | None
+    image: "PILImage", at_most: int | None, area: Area | None
 ) -> tuple[NDArray[np.uint8], int, int, tuple[str, ...]]:
     orientation = image.getexif().get(_ORIENTATION, 1)
     turned = _UPRIGHT.get(orientation)
@@ -161,7 +158,7 @@ def _read(
     return pixels, width, height, tuple(notes)
 
 
-def _stored(area: _Area, orientation: int, width: int, height: int) -> _Area:
+def _stored(area: Area, orientation: int, width: int, height: int) -> Area:
     """Return where an area of the displayed image lies in the stored one."""
     left, top, right, bottom = area
     if orientation in {2, 3, 6, 7}:
@@ -172,7 +169,7 @@ def _stored(area: _Area, orientation: int, width: int, height: int) -> _Area:
 
 
 def _strips(
-    image: "PILImage", area: _Area, factor: int, rgb: "Callable[[PILImage], NDArray[np.uint8]]"
+    image: "PILImage", area: Area, factor: int, rgb: "Callable[[PILImage], NDArray[np.uint8]]"
 ) -> NDArray[np.uint8]:
     from PIL import Image
 

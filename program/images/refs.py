@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from program.common.errors import ImageError
 
-__all__ = ("HOST", "Box", "ImageRef", "parse_url", "reduced_size", "reduction", "whole_pixels")
+__all__ = ("HOST", "Area", "Box", "ImageRef", "parse_url", "reduced_size", "reduction", "whole_pixels")
 
 HOST = "https://images.invalid/sha256/"
 MEDIA_TYPES = {
@@ -18,6 +18,9 @@ MEDIA_TYPES = {
 
 Box: TypeAlias = tuple[float, float, float, float]
 """A region in pixels: left, top, right, bottom; right and bottom are outside the region."""
+
+Area: TypeAlias = tuple[int, int, int, int]
+"""The same in whole pixels."""
 
 _URL = re.compile(re.escape(HOST) + r"([0-9a-f]{64})(\.[a-z]+)")
 
@@ -72,7 +75,7 @@ def reduced_size(width: int, height: int, factor: int) -> tuple[int, int]:
     return -(-width // factor), -(-height // factor)
 
 
-def whole_pixels(box: Box, width: int, height: int, *, minimum_px: int = 1) -> tuple[int, int, int, int]:
+def whole_pixels(box: Box, width: int, height: int, *, minimum_px: int = 1) -> Area:
     """Return the pixels of a box inside an image, grown around its centre to at least `minimum_px` a side.
 
     Raises ImageError when the box does not overlap the image.

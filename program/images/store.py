@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from program.common.errors import ImageError
 from program.common.files import plain_file
 from program.images.decoding import MAX_PIXELS, decode, encode_png
-from program.images.refs import HOST, Box, ImageRef, parse_url, reduction, whole_pixels
+from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction, whole_pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
@@ -40,13 +40,12 @@ Tools take up to 3 KB of memory a pixel, and the images they are calibrated on h
 
 ImageSource: TypeAlias = "str | PathLike[str] | bytes | PILImage | NDArray[np.uint8] | ImageRef"
 
-_Area: TypeAlias = tuple[int, int, int, int]
-_PixelsKey: TypeAlias = tuple[str, int, _Area]
+_PixelsKey: TypeAlias = tuple[str, int, Area]
 """Content hash, reduction, and the area of the image."""
 
 _BORROWED: ContextVar[set[str] | None] = ContextVar("agentic_iqa_borrowed_images", default=None)
 
-_MOST_DECODED = 64
+_DECODED_BYTES, _MOST_DECODED = 2**27, 64
 """One image's tools follow each other: the pixels of more images, however small, would only fill the memory."""
 
 
@@ -61,16 +60,15 @@ class _Entry:
 class ImageStore:
     """Where the bytes behind references are: files by path, or bytes a caller gave. Thread-safe.
 
-    Bounded memory: decoded images up to `decoded_cache_mb`, a caller's bytes up to `held_mb`; bytes beyond that go to
-    a temporary folder, which is removed when the process ends.
+    Bounded memory: decoded images up to 128 MiB, a caller's bytes up to `held_mb`; bytes beyond that go to a temporary
+    folder, which is removed when the process ends.
     """
 
-    def __init__(self, *, decoded_cache_mb: int = 128, held_mb: int = 256) -> None:
-        decoded = decoded_cache_mb * 2**20
+    def __init__(self, *, held_mb: int = 256) -> None:
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._pixels: LRUCache[_PixelsKey, NDArray[np.uint8]] = LRUCache(
-            decoded, getsizeof=lambda pixels: max(pixels.nbytes, decoded // _MOST_DECODED)
+            _DECODED_BYTES, getsizeof=lambda pixels: max(pixels.nbytes, _DECODED_BYTES // _MOST_DECODED)
         )
         self._room = held_mb * 2**20
         self._folder: Path | None = None
@@ -139,15 +137,13 @@ class ImageStore:
         """
         return self._view(ref, (0, 0, ref.width, ref.height), at_most)
 
-    def cut(
-        self, ref: ImageRef, box: Box, *, minimum_px: int = 1, at_most: int | None = None
-    ) -> tuple[NDArray[np.uint8], Box]:
+    def cut(self, ref: ImageRef, box: Box, *, at_most: int | None = None) -> tuple[NDArray[np.uint8], Box]:
         """Return a box of an image as pixels, and the box in whole pixels; a large image is not decoded as a whole.
 
         A box with more than `at_most` pixels is averaged down like an image. Read-only; cached. Raises ImageError as
         `whole_pixels` does.
         """
-        area = whole_pixels(box, ref.width, ref.height, minimum_px=minimum_px)
+        area = whole_pixels(box, ref.width, ref.height)
         return self._view(ref, area, at_most), area
 
     def cropped(self, ref: ImageRef, box: Box) -> ImageRef:
@@ -251,7 +247,7 @@ class ImageStore:
         for view in [key for key in self._pixels if key[0] == digest]:
             del self._pixels[view]
 
-    def _view(self, ref: ImageRef, area: _Area, at_most: int | None) -> NDArray[np.uint8]:
+    def _view(self, ref: ImageRef, area: Area, at_most: int | None) -> NDArray[np.uint8]:
         left, top, right, bottom = area
         key = (ref.sha256, reduction(right - left, bottom - top, at_most), area)
         with self._lock:

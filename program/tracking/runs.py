@@ -59,7 +59,7 @@ class RunHandle:
     @property
     def where(self) -> str:
         """The run's id and how to look at it; empty where the store broke."""
-        return f"{self.run_id}  ({self._store.where})" if self.run_id else ""
+        return f"{self.run_id}  ({self._store.ui_hint}, then {self._store.runs_url})" if self.run_id else ""
 
     def show(self) -> None:
         """Print where the run is, if it is whole."""

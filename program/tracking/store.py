@@ -46,16 +46,15 @@ def open_client(mlruns_dir: Path) -> "tuple[MlflowClient, str]":
 class Tracker:
     """An MLflow experiment to write runs into.
 
-    The store is `tracking_uri`, else the environment's MLFLOW_TRACKING_URI, else sqlite inside `mlruns_dir`.
+    The store is the environment's MLFLOW_TRACKING_URI, else sqlite inside `mlruns_dir`.
     Raises InputError where that cannot be opened; one that breaks later costs its run (see RunHandle), and no error.
     """
 
-    def __init__(self, mlruns_dir: Path, experiment: str, tracking_uri: str | None = None) -> None:
+    def __init__(self, mlruns_dir: Path, experiment: str) -> None:
         self._folder = mlruns_dir.resolve()
-        self.tracking_uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or _own_store(self._folder)
+        self.tracking_uri = os.environ.get("MLFLOW_TRACKING_URI") or _own_store(self._folder)
         self.experiment = experiment
         self.remote = not self.tracking_uri.startswith("sqlite:")
-        """Whether the store is a server."""
         try:
             if not self.remote:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -74,11 +73,6 @@ class Tracker:
         source = {"mlflow.source.name": "agentic-iqa", "mlflow.source.type": "LOCAL"}
         all_tags = {**source, **tags, _PROCESS_TAG: _process_name(os.getpid())}
         return str(self.client.create_run(self.experiment_id, run_name=name, tags=all_tags).info.run_id)
-
-    @property
-    def where(self) -> str:
-        """How to look at the experiment's runs."""
-        return f"{self.ui_hint}, then {self.runs_url}"
 
     @property
     def ui_hint(self) -> str:
