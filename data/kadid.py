@@ -7,11 +7,13 @@ population mean, not the score of one image. Source: the public labels of KADID-
 
 import csv
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
+from typing import get_args
 
 from signatures.schemas import DistortionCategory, Severity, category_of
 
@@ -38,11 +40,9 @@ _GROUPS: tuple[tuple[DistortionCategory | None, tuple[str, ...]], ...] = (
 CATEGORIES: Mapping[str, DistortionCategory | None] = MappingProxyType(
     {name: category for category, names in _GROUPS for name in names}
 )
-"""The agent's category of each distortion that is generated, in KADID-10k's order. KADID-10k's groups are blurs, color
-distortions, compression, noise, brightness change, spatial distortions (jitter to color block), and sharpness and
-contrast, which the agent's vocabulary parts in two; it has no word for the spatial ones, hence None. Its denoise is
-left out: a trained network (DnCNN) made it on noisy input, whose weights are not at hand; another denoiser leaves other
-traces, for which the human scores would not hold."""
+"""The agent's category of each distortion that is generated, in KADID-10k's order; it has no word for the spatial ones
+(jitter to color block), hence None. KADID-10k's denoise is left out: it is a trained network's (DnCNN), whose weights
+are not at hand; another denoiser leaves other traces, for which the human scores would not hold."""
 
 DISTORTIONS: tuple[str, ...] = tuple(CATEGORIES)
 
@@ -103,8 +103,8 @@ def severity_of(mos: float) -> Severity:
     KADID-10k asked on the degradation category rating of ITU-T P.910: 5 imperceptible, 4 perceptible but not annoying,
     3 slightly annoying, 2 annoying, 1 very annoying.
     """
-    bounds: tuple[tuple[float, Severity], ...] = ((4.5, "none"), (3.5, "slight"), (2.5, "moderate"), (1.5, "severe"))
-    return next((severity for lowest, severity in bounds if mos >= lowest), "extreme")
+    severities: tuple[Severity, ...] = get_args(Severity)
+    return severities[5 - min(5, max(1, math.floor(mos + 0.5)))]
 
 
 def _table() -> bytes:

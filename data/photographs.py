@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from data.manifest import Split
 from program.common.errors import DataError
@@ -59,9 +59,8 @@ PHOTOGRAPHS: Mapping[str, Photograph] = MappingProxyType({
                    "danielbuechele (flickr.com/photos/danielbuechele/6061409035)"),
     )
 })  # fmt: skip
-"""By name. The split is fixed by hand: with nine photographs a random one may leave validation or test with two
-of a kind. Validation and test each have one picture of near things before a soft background and one with
-another subject, all in colour, so that every distortion is in both; the greyscale one is for training."""
+"""By name. The split is fixed by hand: a random one may leave validation or test two of a kind. Both have a picture
+of near things before a soft background and another, in colour, so that every distortion is in both."""
 
 
 def photograph_bytes(name: str) -> bytes:
@@ -80,6 +79,4 @@ def load_photograph(name: str) -> NDArray[np.uint8]:
     """Return the photograph as H x W x 3 uint8, longest side 384 (Lanczos)."""
     with Image.open(io.BytesIO(photograph_bytes(name))) as picture:
         rgb = picture.convert("RGB")
-    scale = min(1.0, LONGEST_SIDE_PX / max(rgb.size))
-    size = (round(rgb.width * scale), round(rgb.height * scale))
-    return np.array(rgb.resize(size, Image.Resampling.LANCZOS))
+    return np.array(ImageOps.contain(rgb, (LONGEST_SIDE_PX, LONGEST_SIDE_PX), Image.Resampling.LANCZOS))

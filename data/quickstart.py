@@ -1,7 +1,7 @@
 """The quickstart data: distorted photographs with KADID-10k's mean human scores, made on first use.
 
 The score of an image is the mean over KADID-10k's references at that distortion and level: a population mean, not a
-score of that image (people were shown other photographs, of 512 x 384 pixels). Nothing is downloaded.
+score of that image. Nothing is downloaded.
 
 Two manifests lie beside the images: `manifest.jsonl` (scoring without reference, and multiple choice) and
 `manifest-fr.jsonl` (the same scoring images with their reference). Files are named by their content.

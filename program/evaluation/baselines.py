@@ -28,8 +28,7 @@ class BaselineAnswers:
 
     A full-reference tool runs where the sample has a reference. Tools over 0.3 s an image are left out. The tools'
     scores are calibrated to 1..5 without knowledge of the distortion, as a user of that tool alone would get them.
-    "model only" is a separate call of the program's Summarizer with no evidence: it sees the question, the image
-    and the reference where there is one, no finding, no tool score and no tool mean.
+    "model only" is a call of the program's Summarizer with no evidence: no finding, no tool score and no tool mean.
     """
 
     def __init__(self, program: AgenticIQA) -> None:

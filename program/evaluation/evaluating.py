@@ -90,8 +90,7 @@ def evaluate(
     `program` None is the uncompiled one on the settings. `data` is a dataset's name, a manifest's path (of these,
     `split` takes "train", "validation" or "test", None all) or samples, which are taken as they are. Every finished
     sample goes to a checkpoint (default: in the cache folder, one file for each program, data, split and choice of
-    baselines), which `resume` continues; without it an older file is kept beside the new one as `<name>.previous`. A
-    cache folder that cannot be used is said, and the evaluation cannot be resumed.
+    baselines), which `resume` continues; without it an older file is kept beside the new one as `<name>.previous`.
     Raises InputError or DataError.
     """
     program = program if program is not None else AgenticIQA()

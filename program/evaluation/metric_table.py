@@ -1,6 +1,4 @@
-"""The one table of metrics: an entry here is all that a new figure takes.
-
-From it follow the record and its JSON, comparisons, baselines, tables, the page and the MLflow run.
+"""The one table of metrics: an entry here is all that a new figure takes; record, tables, page and run follow from it.
 
 A bootstrap resample is a vector of counts over the samples. Most metrics are a closed form in those counts, so nothing
 is sorted again per resample: the functions below take truth and prediction and return the Resampler of one metric.

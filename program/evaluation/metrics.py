@@ -1,11 +1,8 @@
 """Agreement between a program's scores or answers and people's, as single numbers.
 
-Undefined is `nan`, never 0: a correlation of constant input, of fewer than two samples, or any mean of none.
-Non-finite input is refused, since a failed sample has to be left out and counted, not averaged in.
-
-The literature fits a logistic curve from predicted to human scores before it quotes PLCC and RMSE. The fit takes 4 or 5
-numbers from the very labels it is then judged by, so its figures are never worse than the raw ones. They are for
-comparison with papers; the raw figures say what a user of the scores gets.
+Undefined is `nan`, never 0. Non-finite input is refused, since a failed sample has to be left out and counted, not
+averaged in. Figures after a logistic fit use the labels they are judged by: they are for comparison with papers, the
+raw ones say what a user of the scores gets. docs/statistics.md holds every definition.
 """
 
 import math
@@ -118,9 +115,8 @@ def outliers(truth: ArrayLike, predicted: ArrayLike, spread: ArrayLike) -> NDArr
 def calibration_error(right: ArrayLike, confidence: ArrayLike) -> float:
     """Return the expected calibration error of stated confidences, 0..1, lower is better.
 
-    `sum_b n_b / n |mean(right) - mean(confidence)|` over five bins of equal mass. `right` is 1 where the most
-    probable level was the human one (the human score rounded to a level), else 0; `confidence` is its
-    probability. nan for no samples. A finite sample never gives 0: a calibrated program of n = 100 shows about 0.08.
+    `right` is 1 where the most probable level was the human one, else 0; `confidence` is its probability; the bins are
+    five of equal mass. nan for no samples. A calibrated program of n = 100 shows about 0.08, by chance alone.
     Source: Naeini et al. 2015, AAAI (equal-mass bins: Nixon et al. 2019).
     """
     x, y = paired_arrays("calibration_error", right, confidence)
@@ -168,10 +164,8 @@ def fit_logistic(truth: _Array, predicted: _Array, parameters: Parameters = 4) -
     | 4 | `b2 + (b1 - b2) / (1 + exp(-(x - b3) / |b4|))` | VQEG 2000, FR-TV phase I |
     | 5 | `b1 (1/2 - 1/(1 + exp(b2 (x - b3)))) + b4 x + b5` | Sheikh, Sabir & Bovik 2006 |
 
-    Both scores are standardised first (mean 0, deviation 1; s is the sign of their correlation). Start values:
-    (4) the highest and the lowest truth (swapped when s < 0), 0, 1/2; (5) s times the range of the truth, 1, 0, 0, 0.
-    With no more samples than parameters, constant input, or no convergence in 300 evaluations, the least-squares
-    line is returned and `converged` is False.
+    Both scores are standardised first (mean 0, deviation 1). With no more samples than parameters, constant input, or
+    no convergence in 300 evaluations, the least-squares line is returned and `converged` is False.
     """
     y, x = np.asarray(truth, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     centre = (float(x.mean()), float(y.mean())) if x.size else (0.0, 0.0)

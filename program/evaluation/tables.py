@@ -40,9 +40,8 @@ def figures_table(record: EvaluationRecord) -> Table:
     """Return one row per figure: value, 95 % interval, samples used and asked."""
     table = Table(title=heading(record), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("95 % interval", justify="right", no_wrap=True)
-    table.add_column("used / asked", justify="right", no_wrap=True)
+    for column in ("value", "95 % interval", "used / asked"):
+        table.add_column(column, justify="right", no_wrap=True)
     for name, figure in figure_lines(record):
         table.add_row(name, figure.value_text(), figure.ends_text() or "-", f"{figure.n} / {figure.asked}")
     table.caption, table.caption_justify = "\n".join(notes(record)), "left"
@@ -102,10 +101,8 @@ def notes(record: EvaluationRecord) -> list[str]:
             lines.append(f"Only {figure.n} {what}: neither figures nor intervals of so few say anything of others.")
     if any(figure.value is None for _, figure in figure_lines(record)):
         lines.append("Undefined: too few samples, or scores that are all the same.")
-    for parameters in (4, 5):
-        figure = getattr(record.details, f"plcc_logistic{parameters}", None)
-        if figure is not None and "line instead" in figure.method:
-            lines.append(f"The {parameters}-parameter logistic did not converge: a line was fitted instead.")
+    if any("line instead" in figure.method for _, figure in figure_lines(record)):
+        lines.append("A logistic that did not converge was fitted as a line instead.")
     if record.details and record.details.chance is not None:
         lines.append(f"Guessing would get {record.details.chance:.3f} of the questions right.")
     rungs = ", ".join(f"{rung} {share:.0%}" for rung, share in record.rung_shares.items())

@@ -1,8 +1,4 @@
-"""One MLflow run that is being written, with the runs nested in it.
-
-A store that breaks meanwhile (full, locked, a server that died) costs one warning and the rest of the run, never what
-the run is about.
-"""
+"""One MLflow run that is being written; a store that breaks meanwhile costs a warning and the run, nothing else."""
 
 import contextlib
 import json
