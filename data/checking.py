@@ -21,9 +21,7 @@ from program.common.pool import in_order
 __all__ = ("KINDS", "SHOWN_PER_KIND", "CheckReport", "check_manifest")
 
 KINDS = ("line", "missing", "unreadable", "region", "repeated", "duplicate", "leak", "count", "record")
-"""line: not a sample. missing, unreadable: an image file. region: a box that passes the edge of its image. repeated:
-the same question about the same file twice. duplicate: the same bytes in two groups. leak: a group or an image in two
-splits. count: other than the release's. record: the manifest is not the one its record describes."""
+"""What can be wrong; docs/data.md says what each means."""
 
 SHOWN_PER_KIND = 20
 

@@ -1,7 +1,4 @@
-"""Public datasets, read from their official release layout into samples.
-
-One reader a dataset, one entry each in configs/datasets.yaml. Readers stream and open no image.
-"""
+"""Public datasets, read from their official release layout into samples; readers stream and open no image."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping

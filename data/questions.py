@@ -72,10 +72,7 @@ _LABELS: Mapping[str, tuple[str, str]] = {
     "Contrast": ("Contrast change", "is the contrast problem"),
 }
 """By category: its name as an option, and how its severity is asked after."""
-_WHICH = (
-    "Which distortion is most visible in this image?",
-    "What is the main quality problem of this image?",
-)
+_WHICH = ("Which distortion is most visible in this image?", "What is the main quality problem of this image?")
 # What else a person might rightly answer is not offered beside the truth.
 _ALSO_TRUE: Mapping[str, frozenset[str]] = {
     "jpeg2000": frozenset({"Blur"}),

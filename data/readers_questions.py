@@ -105,10 +105,13 @@ def sample_from_row(release: Release, row: Row, folder: Path) -> Sample:
 def _fields(release: Release, row: Row, folder: Path) -> dict[str, Any]:
     cells = dict(row.cells)
     options = _options(cells, row)
+    word = str(cells.pop("split", "")).strip().casefold()
+    if word and word not in SPLIT_WORDS:
+        raise row.error(f"split {word!r} is none of {', '.join(SPLIT_WORDS)}; correct it")
     image = folder / str(cells.pop("image"))
     fields: dict[str, Any] = {
         "id": f"{release.entry.name}/{cells.pop('id')}", "image": image, "options": options,
-        "answer": _letter(cells.pop("answer", ""), options, row), "split": _split(cells.pop("split", ""), row),
+        "answer": _letter(cells.pop("answer", ""), options, row), "split": SPLIT_WORDS.get(word),
         "regions": cells.pop("regions", None),
     }  # fmt: skip
     if reference := cells.pop("reference", None):
@@ -179,13 +182,6 @@ def _letter(answer: Any, options: Mapping[str, str] | None, row: Row) -> str | N
     if (letter := text.upper().rstrip(".):")) in options:
         return letter
     raise row.error(f"the answer {text!r} is none of the options, or several; correct or remove the row")
-
-
-def _split(word: Any, row: Row) -> Split | None:
-    word = str(word or "").strip().casefold()
-    if word and word not in SPLIT_WORDS:
-        raise row.error(f"split {word!r} is none of {', '.join(SPLIT_WORDS)}; correct it")
-    return SPLIT_WORDS.get(word)
 
 
 def _is_plain(value: Any) -> bool:

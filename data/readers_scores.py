@@ -1,10 +1,7 @@
-"""Readers of the datasets of scored images.
+"""Readers of the datasets of scored images: photographs distorted on purpose, as people took them, or generated.
 
-With references: a photograph, distorted on purpose, is scored against the original. Distortions get the names of
-`data.kadid` where they are the same kind; what a release calls them is kept as metadata. The group is the reference.
-
-Without: photographs as people took them, and generated images. The group is the image itself; in AGIQA-3K it is the
-prompt, since several generators drew the same.
+Distortions get the names of `data.kadid` where they are the same kind; what a release calls them is kept as metadata.
+The group is the reference, else the image; in AGIQA-3K it is the prompt, since several generators drew the same.
 """
 
 import re

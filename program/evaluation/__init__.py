@@ -1,7 +1,4 @@
-"""How well a program agrees with people: metrics, intervals, running over data, records and reports.
-
-`evaluate(program, data, ...)` runs a program over a dataset and returns its record.
-"""
+"""How well a program agrees with people: metrics, intervals, running over data, records and reports."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -52,7 +52,12 @@ class BaselineAnswers:
             scores = {reading.tool: reading.score for reading in read if reading.score is not None}
             answers |= {name: round(score, 6) for name, score in scores.items()}
             if scores and len(scores) == len(names):
-                answers |= _all_tools(list(scores.values()), runner.precisions([(name, None) for name in scores]))
+                values, precisions = list(scores.values()), runner.precisions([(name, None) for name in scores])
+                answers[ALL_TOOLS] = round(math.fsum(values) / len(values), 6)
+                known = [precision for precision in precisions if precision is not None]
+                if len(known) == len(values):
+                    mean = ScoreFusion(tool_weights="reliability").tool_mean(values, known)
+                    answers[ALL_RELIABLE] = round(mean, 6)
         with metered() as usage:
             alone = self._model_only(assessment, image, reference)
         if alone is not None:
@@ -74,15 +79,6 @@ class BaselineAnswers:
             return None
         text = answer.final_answer
         return None if answer.status == "failed" else text if isinstance(text, str) else round(text, 6)
-
-
-def _all_tools(scores: Sequence[float], precisions: Sequence[float | None]) -> dict[str, float]:
-    """Return the mean of all the tools' scores, plain and (where every precision is known) by reliability."""
-    answers = {ALL_TOOLS: round(math.fsum(scores) / len(scores), 6)}
-    known = [precision for precision in precisions if precision is not None]
-    if len(known) == len(scores):
-        answers[ALL_RELIABLE] = round(ScoreFusion(tool_weights="reliability").tool_mean(scores, known), 6)
-    return answers
 
 
 @dataclass(frozen=True)

@@ -83,9 +83,8 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
         plot.legend(points, names, title=by, loc="outside right center", frameon=False, fontsize=9)
     lines, names = axes[0].get_legend_handles_labels()
     plot.legend(lines, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    plot.suptitle(
-        f"Agreement with human scores · {plain(heading(next(iter(records.values()))))}", fontsize=13, color=INK
-    )
+    title = plain(heading(next(iter(records.values()))))
+    plot.suptitle(f"Agreement with human scores · {title}", fontsize=13, color=INK)
     return plot
 
 

@@ -296,10 +296,8 @@ def environment() -> Environment:
     """Return the current environment; asks git, about 5 ms. Never fails."""
     commit, dirty = _git()
     versions = {name: version for name in _PACKAGES if (version := installed_version(name))}
-    machine = f"{sys.platform}-{platform.machine()}"
-    return Environment(
-        python=platform.python_version(), platform=machine, versions=versions, git_commit=commit, git_dirty=dirty
-    )
+    python, machine = platform.python_version(), f"{sys.platform}-{platform.machine()}"
+    return Environment(python=python, platform=machine, versions=versions, git_commit=commit, git_dirty=dirty)
 
 
 def _git() -> tuple[str | None, bool | None]:

@@ -27,10 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunHandle:
-    """One MLflow run that is being written; made by `Tracker.run` or `RunHandle.nested`.
-
-    `result` says where to find what the run is about, should the store break.
-    """
+    """A run made by `Tracker.run` or `RunHandle.nested`; `result` says where else to find what it is about."""
 
     def __init__(
         self, store: "Tracker", name: str, tags: Mapping[str, str], result: str, parent: "RunHandle | None" = None
