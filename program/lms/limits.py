@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,10 +58,8 @@ class Budget:
         self._context.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._context.__exit__(kind, error, trace)
+    def __exit__(self, *fault: object) -> None:
+        self._context.__exit__(*fault)
 
     def charge(self, *, free: bool = False) -> None:
         """Count one call that is about to go out, once it may; BudgetSpent when it would pass the limit.
