@@ -103,8 +103,7 @@ def check_folders(out: Path, seed: int, repeat: int) -> None:
 def seed_compiles(job: Job, count: int, *, console: Console | None = None) -> Iterator[list[Compile]]:
     """Yield the compiles of `count` seeds, which go up from the job's; no other compile writes their folders meanwhile.
 
-    Nothing is asked or written yet. Raises InputError where another compile has one of the folders, or where one cannot
-    be resumed.
+    Nothing is asked or written yet. InputError where another compile has one of the folders, or one cannot be resumed.
     """
     with ExitStack() as stack:
         if count > 1:
@@ -113,7 +112,8 @@ def seed_compiles(job: Job, count: int, *, console: Console | None = None) -> It
         for number, folder in enumerate(_seed_folders(job.out, job.settings.seed, count)):
             # Of several seeds that were interrupted, the later ones were not begun.
             resume = job.resume and (number == 0 or (folder / "run.json").is_file())
-            seeded = replace(job.seeded(job.settings.seed + number, folder), resume=resume)
+            settings = job.settings.model_copy(update={"seed": job.settings.seed + number})
+            seeded = replace(job, settings=settings, out=folder, resume=resume)
             compiles.append(stack.enter_context(closing(Compile(seeded, console))))
         yield compiles
 
@@ -124,7 +124,7 @@ def compile_tracked(
 ) -> Tracked:  # fmt: skip
     """Run the compiles of a job's seeds inside a run of MLflow, and register the program under a name if one is given.
 
-    The result is saved, and printed on `console`, before it is logged: a store that breaks meanwhile is a warning.
+    The result is saved, and printed on `console`, before it is logged.
     """
     tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
     name, place = f"compile {job.optimizer} seed {job.settings.seed}", f"the result is in {str(job.out)!r}"
@@ -143,10 +143,7 @@ def compile_tracked(
 
 
 def _best(results: Sequence[Compiled], out: Path) -> Compiled:
-    """Return the compile that did best on validation, its program in `out`.
-
-    Its test figures are those of one seed: the spread over the results says what another would give.
-    """
+    """Return the compile that did best on validation, its program in `out`."""
     best = max(results, key=lambda r: r.validation[r.chosen]["score"])
     if best.folder != out:
         shutil.rmtree(out, ignore_errors=True)

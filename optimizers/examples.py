@@ -25,7 +25,7 @@ __all__ = ("ExampleSet", "choose_samples", "gather")
 
 logger = logging.getLogger(__name__)
 
-PROGRAM_INPUTS = ("image", "query", "reference", "options", "regions")
+_PROGRAM_INPUTS = ("image", "query", "reference", "options", "regions")
 
 
 @dataclass
@@ -87,7 +87,7 @@ def to_example(sample: Sample) -> dspy.Example:
     truth = distortion_truth(sample)
     if truth is not None:
         fields["distortion_truth"] = truth
-    return dspy.Example(**fields).with_inputs(*(name for name in PROGRAM_INPUTS if name in fields))
+    return dspy.Example(**fields).with_inputs(*(name for name in _PROGRAM_INPUTS if name in fields))
 
 
 def gather(

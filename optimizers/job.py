@@ -139,10 +139,6 @@ class Job:
         tools = tool_versions(program)
         return {"models": models, "optimizer": self.optimizer, "tools": tools, "settings": self._shown_settings()}
 
-    def seeded(self, seed: int, out: Path) -> "Job":
-        """Return the same job with another seed and folder."""
-        return replace(self, settings=self.settings.model_copy(update={"seed": seed}), out=out)
-
     def _shown_settings(self) -> dict[str, Any]:
         return self.settings.model_dump(mode="json", exclude=_UNSHOWN)
 

@@ -57,17 +57,13 @@ class CallPlan:
         kind = "model calls" if self.paid else "embedded answers (free)"
         for phase in self.phases:
             yield f"{phase.name:<24}{phase.runs:>8,} runs   about {phase.expected:>7,}, at most {phase.most:>8,} {kind}"
-        cost = "" if not self.paid else (
-            f", about {self.cost_usd:.2f} USD" if self.cost_usd is not None else ", price unknown"
-        )  # fmt: skip
+        price = ", price unknown" if self.cost_usd is None else f", about {self.cost_usd:.2f} USD"
+        cost = price if self.paid else ""
         yield f"in all: about {self.expected:,}, at most {self.most:,} {kind}, about {_time(self.seconds)}{cost}"
 
 
 def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
-    """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it.
-
-    Answers that are in the cache already cost nothing, so a repeat, or a further seed, stays far below it.
-    """
+    """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it."""
     chosen, attempts = job.settings.compile, job.settings.wire.attempts
     sizes = Sizes(len(job.samples("train")), len(job.samples("validation")), _predictors(job))
     gathered, tested = sizes.train + sizes.validation, len(job.splits["test"])

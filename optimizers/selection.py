@@ -28,8 +28,7 @@ class Ranked(NamedTuple):
 class Ranking:
     """Candidates in the order of their validation scores; the first one added is the uncompiled program.
 
-    Ties go to the earlier candidate: an optimizer has to show that it helped. Scores in steps of 0.002, then PLCC in
-    steps of 0.005, then RMSE.
+    Ties go to the earlier candidate: an optimizer has to show that it helped.
     """
 
     def __init__(self, judge: Callable[[Candidate], EvaluationRecord], *, keep: int) -> None:
@@ -38,10 +37,7 @@ class Ranking:
         self._best: Ranked | None = None
 
     def add(self, proposed: Sequence[Candidate], *, clearly: bool = False) -> Ranked:
-        """Judge the `keep` best of the proposed candidates by their search score, and return the best one so far.
-
-        With `clearly`, one has to be better by more than a step (see `clear_gain`).
-        """
+        """Judge the `keep` best by search score, and return the best so far; `clearly` asks for a `clear_gain`."""
         by_search = sorted(proposed, key=lambda c: -(c.search_score if c.search_score is not None else 2.0))
         for candidate in by_search[: self._keep]:
             ranked = Ranked(candidate, self._judge(candidate))

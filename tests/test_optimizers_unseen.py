@@ -11,9 +11,9 @@ from data.manifest import Sample
 from optimizers.examples import ExampleSet, gather
 from optimizers.objectives import Objective
 from optimizers.recipes import recipe_named
-from optimizers.search import Candidate, Scores, Search
+from optimizers.search import Candidate, Search
 from optimizers.store import Store
-from optimizers.student import Replayed, Student
+from optimizers.student import Replayed
 from program.agent.loop import AgenticIQA
 from program.common.settings import RecipeSettings
 from program.images.store import IMAGES
@@ -46,9 +46,11 @@ class Taught:
 
     def search(self, base: Candidate, **settings: Any) -> Search:
         """Return a search that starts at a candidate and teaches the score."""
-        scores, train, validation = Scores(Objective()), self.examples["train"], self.examples["validation"]
-        student = Student(base.program, ("summarizer.score",), train.gathered, scores.enter)
-        return Search(base, student, train, validation, [], scores, RecipeSettings(**settings), "rank", 0, 2, Store())
+        train, validation = self.examples["train"], self.examples["validation"]
+        return Search(
+            "taught", base, ("summarizer.score",), train, validation, [], RecipeSettings(**settings), Objective(),
+            "rank", 0, 2, Store(),
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_a_search_scores_no_candidate_on_what_its_demos_show(taught, per_group) 
     known = taught(per_group)
     search = known.search(Candidate("uncompiled", known.program), demos=4, starts=3, steps=2, search_samples=100)
     recipe_named("random-search").run(search)
-    scored = [trial for trial in search.scores.trials.values() if trial.outcomes]
+    scored = [trial for trial in search.trials.values() if trial.outcomes]
     assert len(scored) > 2
     for candidate in scored:
         shown = known.shown(candidate.program)

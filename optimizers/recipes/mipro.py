@@ -45,7 +45,7 @@ def _run(search: Search) -> list[Candidate]:
         search.student, trainset=search.shuffled_train(), valset=search.scored, num_trials=search.budget.trials,
         minibatch=False,
     )  # fmt: skip
-    return search.complete_candidates("mipro", final)
+    return search.complete_candidates(final)
 
 
 def _bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
