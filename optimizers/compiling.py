@@ -53,7 +53,7 @@ _UNSCORED = float("-inf")
 
 
 class Compile:
-    """One compile in progress; no other writes its folder until `close`."""
+    """One compile in progress; no other writes its folder until its log is closed."""
 
     def __init__(self, job: Job, console: Console | None = None) -> None:
         """Ask and write nothing yet; InputError where another compile has the folder, or it cannot be resumed."""
@@ -68,10 +68,6 @@ class Compile:
         self.context = job.context(self.program)
         key = job.key(self.program, [*self.train, *self.validation])
         self.log = CompileLog(job.out, key, resume=job.resume)
-
-    def close(self) -> None:
-        """Let another compile have the folder."""
-        self.log.close()
 
     def result(self) -> Compiled:
         """Teach, choose, save and compare, as `compile_program` does."""
@@ -156,7 +152,8 @@ def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
     Raises BudgetSpent (an InputError) when the budget in force is spent, KeyboardInterrupt with words on Ctrl-C, and
     InputError where another compile has the folder or where it cannot be resumed.
     """
-    with closing(Compile(job, console)) as run:
+    run = Compile(job, console)
+    with closing(run.log):
         return run.result()
 
 

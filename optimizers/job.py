@@ -78,14 +78,12 @@ class Job:
     @cached_property
     def reflection(self) -> dspy.BaseLM | None:
         """The model that writes instructions: the settings', else the Summarizer's unless that is the embedded one."""
-        role = self.settings.models.reflection
+        role, summarizer = self.settings.models.reflection, self.settings.models.summarizer
+        if role is None and self.lm is not None:
+            return metered_lm(self.lm.copy(temperature=1.0))
         if role is None:
-            if self.lm is not None:
-                return metered_lm(self.lm.copy(temperature=1.0))
-            role = self.settings.models.summarizer
-            if _is_embedded(role):
-                return None
-            role = role.model_copy(update={"temperature": 1.0, "max_tokens": max(role.max_tokens, 8000)})
+            sampling = {"temperature": 1.0, "max_tokens": max(summarizer.max_tokens, 8000)}
+            role = summarizer.model_copy(update=sampling)
         if _is_embedded(role):
             return None
         lm = lm_of(role, cache_dir=self.settings.cache_dir)
@@ -200,7 +198,6 @@ def _roles(given: str | Sequence[str] | None, *, embedded: bool) -> tuple[str, .
 
 
 def _splits(manifest: Path) -> dict[str, list[Sample]]:
-    splits: dict[str, list[Sample]] = {"train": [], "validation": [], "test": []}
     samples = list(read_manifest(manifest))
     check_leaks(samples)
     check_contents(samples)
@@ -209,9 +206,7 @@ def _splits(manifest: Path) -> dict[str, list[Sample]]:
         raise InputError(
             f'manifest {str(manifest)!r}: no sample has a label; give "mos", or "options" with an "answer"'
         )
-    for sample in labelled:
-        if sample.split is not None:
-            splits[sample.split].append(sample)
+    splits = {name: [s for s in labelled if s.split == name] for name in ("train", "validation", "test")}
     empty = [name for name, members in splits.items() if not members]
     if empty:
         raise InputError(

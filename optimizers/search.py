@@ -58,7 +58,6 @@ class Outcome:
 class Trial:
     """A candidate that an optimizer tried, with its outcomes so far."""
 
-    digest: str
     program: AgenticIQA
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """By example."""
@@ -190,11 +189,12 @@ class Search:
     def complete_candidates(self, final: Student) -> list[Candidate]:
         """Return every candidate that was run on all scored examples, best first, and the optimizer's own choice."""
         begun = self.student.digest()
-        complete = sorted((t for t in self.trials.values() if t.complete), key=lambda t: -t.mean)
+        complete = [(digest, trial) for digest, trial in self.trials.items() if trial.complete]
+        complete.sort(key=lambda each: -each[1].mean)
         candidates = [
-            Candidate(f"{self.name}/{place}", trial.program, trial.mean, trial.digest)
-            for place, trial in enumerate(complete)
-            if trial.digest != begun
+            Candidate(f"{self.name}/{place}", trial.program, trial.mean, digest)
+            for place, (digest, trial) in enumerate(complete)
+            if digest != begun
         ]
         if final.digest() not in {c.digest for c in candidates} | {begun}:
             candidates.append(Candidate.of(f"{self.name}/final", final))
@@ -207,7 +207,7 @@ class Search:
                 program = student.program.deepcopy()
                 for predictor in program.predictors():
                     predictor.lm = None
-                self.trials[digest] = Trial(digest, program)
+                self.trials[digest] = Trial(program)
 
     def _add(self, digest: str, example: dspy.Example, assessment: Assessment | None) -> Outcome:
         """Record one run; the candidate is logged once it has run on all scored examples."""

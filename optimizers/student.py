@@ -9,9 +9,8 @@ from typing import Any, cast
 import dspy
 from dspy.utils.exceptions import LMError
 
-from data.manifest import Sample
 from program.agent.assessment import Assessment
-from program.agent.loop import DEFAULT_QUERY, AgenticIQA
+from program.agent.loop import AgenticIQA
 from program.agent.resources import Role
 from program.agent.state import AssessmentState
 from program.common.errors import InputError
@@ -81,11 +80,6 @@ class Replayed:
             output = self.program.summarizer(state=state, **seen)
         return Assessment(**dict(output), state=state, usage=usage)
 
-    def on(self, sample: Sample) -> Assessment:
-        """Assess a sample."""
-        reference = str(sample.reference) if sample.reference else None
-        return self(str(sample.image), sample.query or DEFAULT_QUERY, reference, sample.options, sample.regions)
-
 
 class Student(dspy.Module):
     """Assess an image: plan what to look at, gather evidence from a model and from tools, answer as people would.
@@ -153,7 +147,8 @@ class Student(dspy.Module):
         state = {
             name: [p.signature.instructions, [{k: _plain(v) for k, v in dict(demo).items()} for demo in p.demos]]
             for name, p in self.named_parameters()
-            if _plays(name, task)
+            # Of the summarizer's predictors one answers questions, the others score.
+            if task is None or role_of(name) != "summarizer" or (name == "summarizer.answer") == (task == "mcq")
         }
         digest = hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()[:16]
         if task is None and self._on_digest is not None:
@@ -192,10 +187,6 @@ class _MeteredEngine:
             return ModelCall(self._lm).complete(request)
         except BudgetSpent as error:  # optimizers swallow errors of this model and go on
             raise SearchStopped(error) from error
-
-
-def _plays(predictor: str, task: str | None) -> bool:
-    return task is None or role_of(predictor) != "summarizer" or (predictor == "summarizer.answer") == (task == "mcq")
 
 
 def _as_image(source: Any) -> dspy.Image:

@@ -173,8 +173,8 @@ def test_a_compile_asks_the_very_options_that_an_evaluation_asks(tmp_path, pictu
     (demo,) = found.demos["summarizer.answer"]
     assert demo.demo.quality_reasoning == "People chose J. option 9."
     planned = len(program.engine.asked("plan"))
-    student = Student(program, ("summarizer.answer",), found.gathered)
-    for answer in (student(**found.examples[0].inputs()).assessment, Replayed(program, found.gathered).on(sample)):
+    student, replayed = Student(program, ("summarizer.answer",), found.gathered), Replayed(program, found.gathered)
+    for answer in (student(**found.examples[0].inputs()).assessment, replayed(**found.examples[0].inputs())):
         assert (answer.final_answer, answer.status, answer.state.options) == ("J", "ok", options)
     assert len(program.engine.asked("plan")) == planned, "the evidence at hand was not found"
     assert all("B. What?\nC. A. Yes B. No\n" in program.engine.text(r) for r in program.engine.asked("final_answer"))
@@ -364,12 +364,6 @@ def test_too_few_samples_are_refused_by_name_and_number() -> None:
         recipe_named("simba").check_data(RecipeSettings(minibatch=16), 5, 5)
     with pytest.raises(InputError, match=r"optimizer 'fusion': 4 scored validation sample\(s\); give at least 10"):
         recipe_named("fusion").check_data(RecipeSettings(), 40, 4)
-
-
-def test_optuna_is_asked_for_before_anything_is_spent(blurred_manifest, tmp_path, scripted_lm, monkeypatch) -> None:
-    monkeypatch.setattr("optimizers.recipes.find_spec", lambda name: None)
-    with pytest.raises(InputError, match="needs the package optuna"):
-        prepared(load_settings(), str(blurred_manifest), "mipro", tmp_path / "out", lm=scripted_lm([]))
 
 
 def test_the_plan_of_an_embedded_compile_is_free_and_bounded(blurred_manifest, tmp_path) -> None:

@@ -140,14 +140,13 @@ _SERVER_CAPABILITIES: dict[str, Any] = {
 
 def _with_entry(capabilities: Mapping[str, Any], entry: BackendSettings) -> Mapping[str, Any]:
     """Take away what a named backend is said to lack."""
-    lacking = set() if entry.logprobs else {"logprobs", "top_logprobs"}
+    params = set(capabilities["supported_params"])
+    if not entry.logprobs:
+        params -= {"logprobs", "top_logprobs"}
     if not entry.structured_output:
-        lacking.add("response_format")
-    return {
-        **capabilities,
-        "supports_response_schema": capabilities["supports_response_schema"] and entry.structured_output,
-        "supported_params": frozenset(capabilities["supported_params"]) - lacking,
-    }
+        params.discard("response_format")
+    takes_schema = capabilities["supports_response_schema"] and entry.structured_output
+    return {**capabilities, "supports_response_schema": takes_schema, "supported_params": frozenset(params)}
 
 
 def _allowed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

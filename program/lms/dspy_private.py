@@ -1,14 +1,11 @@
-"""How the program meets DSPy: its adapter, and every private or undocumented name of DSPy's that it uses.
-
-tests/test_dspy_private.py checks each of those names.
-"""
+"""How the program meets DSPy: its adapter, and every private name of DSPy's. tests/test_dspy_private.py checks each."""
 
 import copy
 import functools
 import re
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -168,11 +165,13 @@ def traced_prediction(
 
 
 class DemoSetMIPRO(MIPROv2):
-    """MIPROv2 with the sets of demos that it chooses among left to subclasses."""
+    """MIPROv2 that chooses among the sets of demos which `demo_sets` gives for each predictor, by its place."""
 
-    def demo_sets(self, program: dspy.Module) -> dict[int, list[list[dspy.Example]]]:
-        """Return the sets of demos for each predictor, by its place in the program."""
-        raise NotImplementedError
+    def __init__(
+        self, demo_sets: Callable[[dspy.Module], dict[int, list[list[dspy.Example]]]], **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        self.demo_sets = demo_sets
 
     def _bootstrap_fewshot_examples(self, program: Any, *_: Any, **__: Any) -> dict[int, list[list[dspy.Example]]]:
         return self.demo_sets(program)

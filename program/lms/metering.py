@@ -130,9 +130,8 @@ class FeatureRefused(Exception):  # noqa: N818 - it says what happened
 class ModelCall:
     """The context of one call: every request is charged, admitted, made, priced and booked by itself.
 
-    It takes the place of the LM's engine, below DSPy's cache, so only requests that go out count; whatever is not
-    defined here is the engine's. Where DSPy chooses the engine (a user's own LM), that place is out of reach: the
-    whole call then counts as one request, and is refunded if the cache answered it.
+    It takes the place of the LM's engine, below DSPy's cache, so only requests that go out count. Where DSPy chooses
+    the engine (a user's own LM), the whole call counts as one request, and is refunded if the cache answered it.
     """
 
     def __init__(self, lm: dspy.BaseLM, take_call: Callable[[], bool] = lambda: True) -> None:

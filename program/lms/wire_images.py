@@ -1,7 +1,6 @@
-"""What a model is sent of an image: its original bytes, or a picture that its service takes.
+"""What a model is sent of an image: its original bytes, else a PNG of it that fits its service's limits.
 
-A format that a service refuses becomes PNG without loss; an image over its limits is scaled down, as PNG. That is for
-the model's eyes only: tools always measure the original. Whatever was sent is recorded with the answer.
+That is for the model's eyes only: tools always measure the original. Whatever was sent is recorded with the answer.
 """
 
 import base64
@@ -103,28 +102,22 @@ def encoded_image(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
 
 
 def _encode(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
-    data = IMAGES.read(ref)
-    kind = _FORMATS[ref.suffix]
-    reason = None
+    data, media_type, size = IMAGES.read(ref), ref.media_type, (ref.width, ref.height)
+    kind, changes = _FORMATS[ref.suffix], []
     if kind not in limits.formats:
-        reason = f"{kind} as png"
+        changes.append(f"{kind} as png")
     elif _is_grey16(data):
         # Many services read 16-bit grey as 8-bit by cutting it off, which shows them a white picture.
-        reason = "16-bit grey as 8-bit png"
-    too_large = _over(limits, max(ref.width, ref.height), len(data))
-    if reason is None and not too_large:
-        return _as_sent(ref, data, ref.media_type, (ref.width, ref.height), None)
-    sent, size = _fitted(IMAGES.pixels(ref), limits, ref.name)
-    if size != (ref.width, ref.height):
-        scaled = f"scaled from {ref.width}x{ref.height} to {size[0]}x{size[1]}"
-        reason = f"{reason}, {scaled}" if reason else scaled
-    return _as_sent(ref, sent, "image/png", size, reason or f"{kind} as png, which is smaller")
-
-
-def _as_sent(ref: ImageRef, data: bytes, media_type: str, size: tuple[int, int], change: str | None) -> EncodedImage:
+        changes.append("16-bit grey as 8-bit png")
+    if changes or _over(limits, max(size), len(data)):
+        media_type = "image/png"
+        data, size = _fitted(IMAGES.pixels(ref), limits, ref.name)
+        if size != (ref.width, ref.height):
+            changes.append(f"scaled from {ref.width}x{ref.height} to {size[0]}x{size[1]}")
+        changes = changes or [f"{kind} as png, which is smaller"]
     record = WireImage(
         sha256=ref.sha256, name=ref.name, media_type=media_type, width=size[0], height=size[1], size_bytes=len(data),
-        change=change,
+        change=", ".join(changes) or None,
     )  # fmt: skip
     return EncodedImage(base64.b64encode(data).decode("ascii"), media_type, record)
 
