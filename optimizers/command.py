@@ -1,7 +1,4 @@
-"""What `python -m program.compile` runs: the compiles of one or several seeds, as one run of MLflow.
-
-A compiled program may enter MLflow's model registry, and becomes its champion only by beating the one before.
-"""
+"""What `python -m program.compile` runs: the compiles of one or several seeds, as one run of MLflow."""
 
 import logging
 import shutil
@@ -121,10 +118,7 @@ def compile_tracked(
     job: Job, compiles: Sequence[Compile], *, register: str | None = None, console: Console | None = None,
     budget: AbstractContextManager[object] | None = None,
 ) -> Tracked:  # fmt: skip
-    """Run the compiles of a job's seeds inside a run of MLflow, and register the program under a name if one is given.
-
-    The result is saved, and printed on `console`, before it is logged.
-    """
+    """Run the compiles of a job's seeds inside a run of MLflow, and register the program where a name is given."""
     tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
     name, place = f"compile {job.optimizer} seed {job.settings.seed}", f"the result is in {str(job.out)!r}"
     with tracker.run(name, {"command": "compile"}, result=place) as run:
@@ -203,10 +197,7 @@ def register_compiled(name: str, job: Job, record: EvaluationRecord, tracker: Tr
 
 
 def verdict(differences: Mapping[str, Figure]) -> tuple[bool, str]:
-    """Return whether paired differences (new minus old) show a better program, and the figure that says so.
-
-    SRCC decides where there are scores, else accuracy; its 95 % interval must lie above zero.
-    """
+    """Return whether the 95 % interval of a paired gain, in SRCC or else accuracy, lies above zero, and the figure."""
     metric = "srcc" if "srcc" in differences else "accuracy"
     figure = differences.get(metric)
     if figure is None or figure.value is None:

@@ -1,9 +1,8 @@
 """A compile from data to a saved program: teach on train, choose on validation, report on test.
 
-Whatever ends the process, its log and its best candidate so far are in the program's folder. `run.json` says what is
-being compiled, `candidates.jsonl` gets a line as each candidate is scored, `program.json` and `images/` are the best
-one so far. A resumed compile reads the scores of the candidates it meets again from the log; answers of paid models
-come from the LM cache. No state of an optimizer is stored, so none is loaded.
+Whatever ends the process, the program's folder holds what is being compiled (`run.json`), a line for each candidate
+that was scored (`candidates.jsonl`) and the best one so far. A resumed compile reads the scores of candidates it meets
+again from there; answers of paid models come from the LM cache. No state of an optimizer is stored.
 """
 
 import contextlib
@@ -27,9 +26,9 @@ from optimizers.objectives import Objective
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.report import Compiled, difference_markdown
 from optimizers.search import Candidate, Search, scored_examples
-from optimizers.selection import Ranked, Ranking, verdict_of
+from optimizers.selection import Ranking, verdict_of
 from optimizers.store import Store
-from optimizers.student import Replayed, SearchStopped, taught_predictors
+from optimizers.student import Replayed, SearchStopped, Student, taught_predictors
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256, save
 from program.common.errors import InputError
@@ -102,6 +101,7 @@ class Compile:
         tasks = {"mcq" if e.get("answer") is not None else "scoring" for e in train.examples}
         names = taught_predictors(base.program, job.roles, sorted(tasks))
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
+        taught_by = job.settings.with_model(job.teacher_lm) if job.teacher_lm and recipe.takes_teacher else None
         pool = train if recipe.scored_on == "train" else validation
         scored = scored_examples(pool.examples, budget.search_samples, kind, seed) if recipe.reflects else []
         with self.progress(recipe.name, None) as advance:
@@ -109,7 +109,7 @@ class Compile:
                 recipe.name, base, names, train, validation, scored, budget,
                 Objective(job.settings.optimizers.weights), kind, seed, job.settings.compile.workers, self.store,
                 reflection=job.reflection if recipe.reflects else None,
-                teacher=job.teacher(names) if recipe.takes_teacher else None,
+                teacher=Student(AgenticIQA(taught_by), names) if taught_by else None,
                 log=self.log.scored, logged=self.log.scores, advance=advance,
             )  # fmt: skip
             printed = io.StringIO()
@@ -167,21 +167,20 @@ def _compiled(run: Compile) -> Compiled:
         program = Replayed(candidate.program, train.gathered) if only_answers else candidate.program
         return run.judged(candidate.name, program, "validation")
 
-    ranking = Ranking(judged, keep=job.settings.compile.rerank)
     with timed(run.seconds, "choose"):
-        best = ranking.add([Candidate("uncompiled", run.program)])
+        ranking = Ranking(judged, Candidate("uncompiled", run.program), keep=job.settings.compile.rerank)
     for recipe in map(recipe_named, job.optimizers):
         with timed(run.seconds, recipe.name):
-            candidates, note = run.candidates(recipe, best.candidate, train, validation)
+            candidates, note = run.candidates(recipe, ranking.best.candidate, train, validation)
         with timed(run.seconds, "choose"):
-            best = ranking.add(candidates, clearly=recipe.gains_clearly)
+            ranking.add(candidates, clearly=recipe.gains_clearly)
         if note:
             run.notes.append("; ".join(filter(None, (note, ranking.shortfall(candidates)))))
-    return _reported(run, ranking, best)
+    return _reported(run, ranking)
 
 
-def _reported(run: Compile, ranking: Ranking, best: Ranked) -> Compiled:
-    job, chosen = run.job, best.candidate
+def _reported(run: Compile, ranking: Ranking) -> Compiled:
+    job, chosen = run.job, ranking.best.candidate
     # Saved before the test, so that a kill during it loses nothing.
     table = ranking.table()
     run.log.finished(chosen.program, {"chosen": chosen.name, "validation": table})
@@ -194,7 +193,7 @@ def _reported(run: Compile, ranking: Ranking, best: Ranked) -> Compiled:
     if others is not None:
         # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.
         before, after = with_baselines(before), with_baselines(after)
-    verdict = verdict_of(chosen.name, best.record, ranking.uncompiled.record, differences, before)
+    verdict = verdict_of(chosen.name, ranking.best.record, ranking.uncompiled.record, differences, before)
     result = Compiled(
         folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before, compiled=after,
         differences=differences, verdict=verdict, validation=table,

@@ -1,7 +1,4 @@
-"""Demos of predictors: a question with its right answer; which of them are shown, and in which form.
-
-The right answer comes from rules, known distortions, measured strengths or people.
-"""
+"""Demos of predictors: a question with its right answer; which of them are shown, and in which form."""
 
 import json
 import math

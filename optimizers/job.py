@@ -16,7 +16,7 @@ from data.manifest import Sample, manifest_sha256, read_manifest
 from data.splits import check_contents, check_leaks
 from optimizers.examples import choose_samples
 from optimizers.recipes import recipe_named
-from optimizers.student import Student, metered_lm
+from optimizers.student import metered_lm
 from program.agent.loop import AgenticIQA
 from program.agent.resources import ROLES, lm_of
 from program.agent.saving import check_folder
@@ -94,12 +94,6 @@ class Job:
             )
         return metered_lm(lm)
 
-    def teacher(self, names: Sequence[str]) -> Student | None:
-        """Return the program that a student's demos are bootstrapped from, or None without a teacher."""
-        if self.teacher_lm is None:
-            return None
-        return Student(AgenticIQA(self.settings.with_model(self.teacher_lm)), names)
-
     def params(self) -> dict[str, Any]:
         """Return what identifies and repeats this compile, for the MLflow run."""
         return {
@@ -146,10 +140,9 @@ def prepared(
     roles: str | Sequence[str] | None = None, teacher_lm: str | None = None, demos: int | None = None,
     resume: bool = False, lm: dspy.BaseLM | None = None, console: Console | None = None,
 ) -> Job:  # fmt: skip
-    """Return the job with its data read and checked; raises InputError or DataError for what cannot be used.
+    """Return the job with data and folder checked; `optimizer` names recipes in turn, separated by commas.
 
-    Nothing is asked of a model, and `out` is refused here if a program cannot be saved there. `optimizer` names
-    recipes in turn, separated by commas.
+    Nothing is asked of a model. Raises InputError or DataError for what cannot be used.
     """
     embedded = lm is None and _is_embedded(settings.models.summarizer)
     request = optimizer or settings.compile.optimizer

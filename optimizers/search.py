@@ -94,10 +94,7 @@ _Answered = tuple[dspy.Example, Assessment | None, Outcome]
 
 @dataclass
 class Search:
-    """One optimizer's search: the student, what it is taught with, and the outcomes so far. Thread-safe.
-
-    The student is not changed. What is known of a candidate is not worked out again.
-    """
+    """One optimizer's search: the student (not changed), what it is taught with, the outcomes so far. Thread-safe."""
 
     name: str
     """The optimizer's, before those of its candidates."""

@@ -1,9 +1,8 @@
 """What earlier compiles worked out, on disk: a repeat measures nothing again and asks nothing twice.
 
-Only where the embedded expert plays every role. Its answers depend on nothing but what the keys hold: the project's own
-code and fitted arrays, the libraries that compute, the settings, the tools with their parameters, the program, and each
-sample with the content of its images. Models reached over the network have a cache of their answers instead. Nothing
-that failed is stored, as a repeat may succeed.
+Only where the embedded expert plays every role: its answers depend on nothing but what the keys hold (code, fitted
+arrays, libraries, settings, tools with their parameters, the program, each sample with the content of its images).
+Nothing that failed is stored, as a repeat may succeed.
 """
 
 import functools

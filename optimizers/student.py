@@ -32,11 +32,7 @@ class SearchStopped(BaseException):
 
 
 def role_of(predictor: str) -> Role:
-    """Return the role that a predictor's name belongs to.
-
-    >>> role_of("summarizer.score")
-    'summarizer'
-    """
+    """Return the role that a predictor's name belongs to, as "summarizer" of "summarizer.score"."""
     return cast("Role", predictor.partition(".")[0])
 
 

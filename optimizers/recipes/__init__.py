@@ -28,13 +28,11 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Bound:
-    """The most that a recipe can need: program runs, reflection calls and candidates.
-
-    A reflection call counts twice, as a reply that cannot be read is asked for once more.
-    """
+    """The most that a recipe can need."""
 
     runs: int
     reflections: int = 0
+    """Twice the calls: a reply that cannot be read is asked for once more."""
     candidates: int = 1
 
 

@@ -104,10 +104,7 @@ RECIPE = Recipe(
 
 
 def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, float]]:
-    """Return increasing knots over 1..5 of a "line", "logistic" or "isotonic" fit of truth on fused scores.
-
-    Empty where the fit does not increase, or for "none". Values stay inside 1..5.
-    """
+    """Return increasing knots within 1..5 of a "line", "logistic" or "isotonic" fit; [] where it does not increase."""
     grid = np.linspace(1.0, 5.0, 17)
     if kind == "none" or np.ptp(fused) < 1e-6:
         return []

@@ -81,14 +81,12 @@ def ask(
 ) -> Answer[T]:
     """Ask a model up to three times until `check` accepts its answer.
 
-    `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question. The first call
-    goes through the adapter in DSPy's settings, if there is one; the second adds "Return ONLY valid JSON", the third an
-    example of a valid answer. `check` turns a prediction into a value and raises ValueError for one that will not do.
-    `lm` None means DSPy's own setting; `config` goes to the model with the question.
+    `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question. The second call
+    adds "Return ONLY valid JSON", the third an example of a valid answer. `check` turns a prediction into a value and
+    raises ValueError for one that will not do. `lm` None means DSPy's own setting.
 
-    A transport fault (429, 5xx, a lost connection) repeats the call, after the host's Retry-After or a growing wait.
-    Ladder and repeats share `wire.attempts` calls, and DSPy's own retries are off, so no question costs more. Raises
-    LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
+    A transport fault (429, 5xx, a lost connection) repeats the call; ladder and repeats share `wire.attempts` calls.
+    Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
     InputError where the caller's input is at fault: a spent budget, an image that was altered, a foreign predictor.
     """
     predictor = _predict_of(predictor, example)

@@ -86,10 +86,7 @@ def _shipped_limits() -> dict[str, ImageLimits]:
 
 
 def encoded_image(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
-    """Return an image as a service takes it, and record that it is sent.
-
-    Raises ImageError when its file went away or changed, or when no picture of it fits the limits.
-    """
+    """Return an image as a service takes it, and record that it is sent; ImageError where there is no such picture."""
     key = ref.sha256, limits
     with _LOCK:
         image = _ENCODINGS.get(key)
