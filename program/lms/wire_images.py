@@ -7,7 +7,6 @@ import base64
 import functools
 import io
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import dspy
 import numpy as np
 import yaml
-from cachetools import LRUCache
+from cachetools import LRUCache, cached
 from numpy.typing import NDArray
 
 from program.common.backends import ImageLimits
@@ -69,10 +68,6 @@ class EncodedImage:
         return f"data:{self.media_type};base64,{self.data}"
 
 
-_ENCODINGS = LRUCache[tuple[str, ImageLimits], EncodedImage](CACHE_MB * 2**20, lambda image: len(image.data))
-_LOCK = threading.Lock()
-
-
 def limits_for(model: str) -> ImageLimits:
     """Return what images the service behind `provider/model` takes, by configs/model_backends.yaml."""
     limits = _shipped_limits()
@@ -87,17 +82,12 @@ def _shipped_limits() -> dict[str, ImageLimits]:
 
 def encoded_image(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
     """Return an image as a service takes it, and record that it is sent; ImageError where there is no such picture."""
-    key = ref.sha256, limits
-    with _LOCK:
-        image = _ENCODINGS.get(key)
-    if image is None:
-        image = _encode(ref, limits)
-        with _LOCK, suppress(ValueError):  # larger than the whole cache
-            _ENCODINGS[key] = image
-    note_image(image.record.model_copy(update={"name": ref.name}))
+    image: EncodedImage = _encode(ref, limits)
+    note_image(image.record)
     return image
 
 
+@cached(LRUCache(CACHE_MB * 2**20, lambda image: len(image.data)), lock=threading.Lock())
 def _encode(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
     data, media_type, size = IMAGES.read(ref), ref.media_type, (ref.width, ref.height)
     kind, changes = _FORMATS[ref.suffix], []
