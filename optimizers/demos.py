@@ -20,14 +20,7 @@ from program.common.settings import RecipeSettings
 from program.expert.answer.planning import plan_assessment
 from program.fusion import ScoreFusion
 from program.lms.call import with_references
-from signatures.schemas import (
-    LEVEL_WORDS,
-    DistortionFinding,
-    LevelProbabilities,
-    Plan,
-    RegionDistortions,
-    ToolChoice,
-)
+from signatures.schemas import LEVEL_WORDS, DistortionFinding, LevelProbabilities, Plan, RegionDistortions, ToolChoice
 
 __all__ = ("STRATEGIES", "LabelledDemo", "Places", "choose_demos", "demo_count", "distortion_truth",
            "image_url", "labelled_demos", "plan_by_rule", "showable_demos", "with_demos")  # fmt: skip

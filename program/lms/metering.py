@@ -11,13 +11,7 @@ import dspy
 from dspy import lm15
 from dspy.streaming import StatusMessage, StatusMessageProvider
 
-from program.lms.dspy_private import (
-    estimated_cost_usd,
-    events_of,
-    is_embedded,
-    remember,
-    sync_send_to_stream,
-)
+from program.lms.dspy_private import estimated_cost_usd, events_of, is_embedded, remember, sync_send_to_stream
 from program.lms.limits import current_budget, gate_of
 from program.lms.usage import StageUsage, Usage, WireImage
 
