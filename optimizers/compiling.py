@@ -28,7 +28,7 @@ from optimizers.report import Compiled, difference_markdown
 from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import Ranking, verdict_of
 from optimizers.store import Store
-from optimizers.student import Replayed, SearchStopped, Student, taught_predictors
+from optimizers.student import Replayed, SearchStopped, taught_predictors
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256, save
 from program.common.errors import InputError
@@ -101,7 +101,6 @@ class Compile:
         tasks = {"mcq" if e.get("answer") is not None else "scoring" for e in train.examples}
         names = taught_predictors(base.program, job.roles, sorted(tasks))
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
-        taught_by = job.settings.with_model(job.teacher_lm) if job.teacher_lm and recipe.takes_teacher else None
         pool = train if recipe.scored_on == "train" else validation
         scored = scored_examples(pool.examples, budget.search_samples, kind, seed) if recipe.reflects else []
         with self.progress(recipe.name, None) as advance:
@@ -109,7 +108,7 @@ class Compile:
                 recipe.name, base, names, train, validation, scored, budget,
                 Objective(job.settings.optimizers.weights), kind, seed, job.settings.compile.workers, self.store,
                 reflection=job.reflection if recipe.reflects else None,
-                teacher=Student(AgenticIQA(taught_by), names) if taught_by else None,
+                teacher=job.teacher(names) if recipe.takes_teacher else None,
                 log=self.log.scored, logged=self.log.scores, advance=advance,
             )  # fmt: skip
             printed = io.StringIO()

@@ -16,7 +16,7 @@ from data.manifest import Sample, manifest_sha256, read_manifest
 from data.splits import check_contents, check_leaks
 from optimizers.examples import choose_samples
 from optimizers.recipes import recipe_named
-from optimizers.student import metered_lm
+from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
 from program.agent.resources import ROLES, lm_of
 from program.agent.saving import check_folder
@@ -93,6 +93,11 @@ class Job:
                 "give one with --reflection-lm that DSPy speaks to itself, as openai/gpt-4o"
             )
         return metered_lm(lm)
+
+    def teacher(self, names: Sequence[str]) -> Student | None:
+        """Return the program that a student's demos are bootstrapped from, or None without a teacher."""
+        teacher_lm = self.teacher_lm
+        return None if teacher_lm is None else Student(AgenticIQA(self.settings.with_model(teacher_lm)), names)
 
     def params(self) -> dict[str, Any]:
         """Return what identifies and repeats this compile, for the MLflow run."""
