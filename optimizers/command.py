@@ -1,11 +1,8 @@
-"""What `python -m program.compile` runs: the compiles of one or several seeds, as one run of MLflow.
-
-A compiled program may enter MLflow's model registry, and becomes its champion only by beating the one before.
-"""
+"""What `python -m program.compile` runs: the compiles of one or several seeds, as one run of MLflow."""
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +14,8 @@ from rich.console import Console
 from optimizers.compiling import Compile, folder_lock
 from optimizers.job import Job
 from optimizers.report import Compiled, log_compile, show, spread
-from program.agent.loop import AgenticIQA
 from program.agent.saving import load
 from program.common.errors import InputError
-from program.common.settings import Settings
 from program.evaluation.figures import compare
 from program.evaluation.intervals import Figure
 from program.evaluation.record import EvaluationRecord
@@ -103,8 +98,7 @@ def check_folders(out: Path, seed: int, repeat: int) -> None:
 def seed_compiles(job: Job, count: int, *, console: Console | None = None) -> Iterator[list[Compile]]:
     """Yield the compiles of `count` seeds, which go up from the job's; no other compile writes their folders meanwhile.
 
-    Nothing is asked or written yet. Raises InputError where another compile has one of the folders, or where one cannot
-    be resumed.
+    Nothing is asked or written yet. InputError where another compile has one of the folders, or one cannot be resumed.
     """
     with ExitStack() as stack:
         if count > 1:
@@ -113,8 +107,10 @@ def seed_compiles(job: Job, count: int, *, console: Console | None = None) -> It
         for number, folder in enumerate(_seed_folders(job.out, job.settings.seed, count)):
             # Of several seeds that were interrupted, the later ones were not begun.
             resume = job.resume and (number == 0 or (folder / "run.json").is_file())
-            seeded = replace(job.seeded(job.settings.seed + number, folder), resume=resume)
-            compiles.append(stack.enter_context(closing(Compile(seeded, console))))
+            settings = job.settings.model_copy(update={"seed": job.settings.seed + number})
+            seeded = replace(job, settings=settings, out=folder, resume=resume)
+            compiles.append(Compile(seeded, console))
+            stack.enter_context(closing(compiles[-1].log))
         yield compiles
 
 
@@ -122,10 +118,7 @@ def compile_tracked(
     job: Job, compiles: Sequence[Compile], *, register: str | None = None, console: Console | None = None,
     budget: AbstractContextManager[object] | None = None,
 ) -> Tracked:  # fmt: skip
-    """Run the compiles of a job's seeds inside a run of MLflow, and register the program under a name if one is given.
-
-    The result is saved, and printed on `console`, before it is logged: a store that breaks meanwhile is a warning.
-    """
+    """Run the compiles of a job's seeds inside a run of MLflow, and register the program where a name is given."""
     tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
     name, place = f"compile {job.optimizer} seed {job.settings.seed}", f"the result is in {str(job.out)!r}"
     with tracker.run(name, {"command": "compile"}, result=place) as run:
@@ -138,15 +131,12 @@ def compile_tracked(
             if console is not None:
                 show(console, result, results, job.out)
             log_compile(run, result, results)
-            registered = _registered(register, job, result, tracker, run) if register else None
+            registered = _registered(register, job, result.compiled, tracker, run) if register else None
     return Tracked(job, result, results, registered, run)
 
 
 def _best(results: Sequence[Compiled], out: Path) -> Compiled:
-    """Return the compile that did best on validation, its program in `out`.
-
-    Its test figures are those of one seed: the spread over the results says what another would give.
-    """
+    """Return the compile that did best on validation, its program in `out`."""
     best = max(results, key=lambda r: r.validation[r.chosen]["score"])
     if best.folder != out:
         shutil.rmtree(out, ignore_errors=True)
@@ -159,18 +149,11 @@ def _seed_folders(out: Path, first: int, count: int) -> list[Path]:
     return [out] if count == 1 else [out.with_name(f"{out.name}-seed{first + n}") for n in range(count)]
 
 
-def _registered(name: str, job: Job, result: Compiled, tracker: Tracker, run: RunHandle) -> Registered | None:
-    """Register what a compile ended with; the present champion is judged on the same test samples."""
-
-    def judge(program: AgenticIQA) -> EvaluationRecord:
-        with dspy.context(disable_history=True, trace=None):
-            return run_samples(
-                program, job.splits["test"], workers=job.settings.compile.workers, progress=False,
-                seed=job.settings.seed, dataset=job.dataset, label="champion",
-            )  # fmt: skip
-
+def _registered(
+    name: str, job: Job, record: EvaluationRecord, tracker: Tracker, run: RunHandle
+) -> Registered | None:  # fmt: skip
     try:
-        return register_compiled(name, job.out, result.compiled, job.settings, tracker=tracker, run=run, judge=judge)
+        return register_compiled(name, job, record, tracker, run)
     except Exception as error:  # border: MLflow, SQLAlchemy, the network and the disk each raise their own kinds
         logger.warning(
             "the program in %r is not registered as %r (%s); once that is mended, run the same command with --resume",
@@ -179,22 +162,11 @@ def _registered(name: str, job: Job, result: Compiled, tracker: Tracker, run: Ru
         return None
 
 
-def register_compiled(
-    name: str,
-    folder: Path,
-    record: EvaluationRecord,
-    settings: Settings,
-    *,
-    tracker: Tracker,
-    run: RunHandle,
-    judge: Callable[[AgenticIQA], EvaluationRecord],
-) -> Registered:
-    """Register the program of `folder`, whose test record is `record`, and promote it if it beats the champion.
+def register_compiled(name: str, job: Job, record: EvaluationRecord, tracker: Tracker, run: RunHandle) -> Registered:
+    """Register the program of a job's folder, whose test record is `record`, and promote it if it beats the champion.
 
-    It beats it with a paired interval above zero, and no more failed samples.
-
-    `judge` runs a program over the samples of `record`. The present champion is judged on them now, with the same
-    settings and language models: figures of another day or model would not compare.
+    It beats it with a paired interval above zero, and no more failed samples. The champion is judged now, on the same
+    samples, settings and language models: figures of another day or model would not compare.
     """
     from program.service.columns import interface
 
@@ -202,29 +174,30 @@ def register_compiled(
     data = record.dataset
     tags = {"data": data.name, "manifest_sha256": data.manifest_sha256 or "", "split": data.split or "all"}
     tags |= {f"test_{n}": f"{figure.value:.4f}" for n, figure in record.figures.items() if figure.value is not None}
-    version = register(tracker, run, folder, name, interface(), tags)
+    version = register(tracker, run, job.out, name, interface(), tags)
     if before is None:
         promote(tracker, version)
         return Registered(version, True, "the first version of its name")
     try:
-        rival = judge(load(before.uri, settings))
+        with dspy.context(disable_history=True, trace=None):
+            rival = run_samples(
+                load(before.uri, job.settings), job.splits["test"], workers=job.settings.compile.workers,
+                progress=False, seed=job.settings.seed, dataset=data, label="champion",
+            )  # fmt: skip
     except InputError as error:
         return Registered(version, False, f"the champion, version {before.version}, could not be judged: {error}")
     if record.failed > rival.failed:
         # Only samples that both answered can be paired: a program must not lead by failing on the hard ones.
         why = f"fails on {record.failed} of {len(record.rows)} test samples, version {before.version} on {rival.failed}"
         return Registered(version, False, why)
-    better, why = verdict(compare(rival.rows, record.rows, seed=settings.seed))
+    better, why = verdict(compare(rival.rows, record.rows, seed=job.settings.seed))
     if better:
         promote(tracker, version)
     return Registered(version, better, f"{why} against version {before.version}")
 
 
 def verdict(differences: Mapping[str, Figure]) -> tuple[bool, str]:
-    """Return whether paired differences (new minus old) show a better program, and the figure that says so.
-
-    SRCC decides where there are scores, else accuracy; its 95 % interval must lie above zero.
-    """
+    """Return whether the 95 % interval of a paired gain, in SRCC or else accuracy, lies above zero, and the figure."""
     metric = "srcc" if "srcc" in differences else "accuracy"
     figure = differences.get(metric)
     if figure is None or figure.value is None:

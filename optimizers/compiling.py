@@ -1,9 +1,8 @@
 """A compile from data to a saved program: teach on train, choose on validation, report on test.
 
-Whatever ends the process, its log and its best candidate so far are in the program's folder. `run.json` says what is
-being compiled, `candidates.jsonl` gets a line as each candidate is scored, `program.json` and `images/` are the best
-one so far. A resumed compile reads the scores of the candidates it meets again from the log; answers of paid models
-come from the LM cache. No state of an optimizer is stored, so none is loaded.
+Whatever ends the process, the program's folder holds what is being compiled (`run.json`), a line for each candidate
+that was scored (`candidates.jsonl`) and the best one so far. A resumed compile reads the scores of candidates it meets
+again from there; answers of paid models come from the LM cache. No state of an optimizer is stored.
 """
 
 import contextlib
@@ -11,30 +10,30 @@ import io
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dspy
 from rich.console import Console
 
-from data.manifest import Sample
 from optimizers.demos import showable_demos
 from optimizers.examples import ExampleSet, gather
 from optimizers.job import Job
 from optimizers.objectives import Objective
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.report import Compiled, difference_markdown
-from optimizers.search import Candidate, Scores, Search, Trial, scored_examples
-from optimizers.selection import Ranked, Ranking, verdict_of
+from optimizers.search import Candidate, Search, scored_examples
+from optimizers.selection import Ranking, verdict_of
 from optimizers.store import Store
-from optimizers.student import Replayed, SearchStopped, Student, taught_predictors
+from optimizers.student import Replayed, SearchStopped, taught_predictors
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256, save
 from program.common.errors import InputError
 from program.common.linelog import LineLog
-from program.common.progress import Advance, progress, timed
+from program.common.progress import progress, timed
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import compare, summarize
 from program.evaluation.publishing import render
@@ -53,23 +52,21 @@ _UNSCORED = float("-inf")
 
 
 class Compile:
-    """One compile in progress; no other writes its folder until `close`."""
+    """One compile in progress; no other writes its folder until its log is closed."""
 
     def __init__(self, job: Job, console: Console | None = None) -> None:
         """Ask and write nothing yet; InputError where another compile has the folder, or it cannot be resumed."""
         self.job, self.console = job, console
         self.program = AgenticIQA(job.settings, lm=job.lm)
         self.store = Store.of(self.program)
+        self.progress = partial(progress, shown=console is not None, console=console)
         self.seconds: dict[str, float] = {}
         self.notes = list(job.notes)
         self.runs = 0
         self.train, self.validation = job.samples("train"), job.samples("validation")
+        self.context = job.context(self.program)
         key = job.key(self.program, [*self.train, *self.validation])
         self.log = CompileLog(job.out, key, resume=job.resume)
-
-    def close(self) -> None:
-        """Let another compile have the folder."""
-        self.log.close()
 
     def result(self) -> Compiled:
         """Teach, choose, save and compare, as `compile_program` does."""
@@ -87,7 +84,7 @@ class Compile:
     def gathered(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
         workers, total = self.job.settings.compile.workers, len(self.train) + len(self.validation)
-        with timed(self.seconds, "evidence"), self._progress("evidence", total) as advance:
+        with timed(self.seconds, "evidence"), self.progress("evidence", total) as advance:
             train, validation = (
                 gather(self.program, samples, workers=workers, advance=advance, store=self.store)
                 for samples in (self.train, self.validation)
@@ -106,22 +103,13 @@ class Compile:
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
         pool = train if recipe.scored_on == "train" else validation
         scored = scored_examples(pool.examples, budget.search_samples, kind, seed) if recipe.reflects else []
-
-        def on_complete(trial: Trial) -> None:
-            name = f"{recipe.name}/{len(self.log.curve)}"
-            self.log.scored(Candidate(name, trial.program, trial.mean, trial.digest))
-
-        scores = Scores(
-            Objective(job.settings.optimizers.weights),
-            expected={member.id for e in scored for member in e.get("members") or [e]},
-            on_complete=on_complete, logged=self.log.scores, store=self.store,
-        )  # fmt: skip
-        with self._progress(recipe.name, None) as advance:
+        with self.progress(recipe.name, None) as advance:
             search = Search(
-                base, Student(base.program, names, train.gathered, scores.enter), train, validation, scored, scores,
-                budget, kind, seed, job.settings.compile.workers, self.store,
+                recipe.name, base, names, train, validation, scored, budget,
+                Objective(job.settings.optimizers.weights), kind, seed, job.settings.compile.workers, self.store,
                 reflection=job.reflection if recipe.reflects else None,
-                teacher=job.teacher(names) if recipe.takes_teacher else None, log=self.log.scored, advance=advance,
+                teacher=job.teacher(names) if recipe.takes_teacher else None,
+                log=self.log.scored, logged=self.log.scores, advance=advance,
             )  # fmt: skip
             printed = io.StringIO()
             # DSPy's optimizers print their progress; it belongs to the log, not between the lines of a table or JSON.
@@ -130,41 +118,41 @@ class Compile:
         logger.debug("%s: %s", recipe.name, printed.getvalue())
         for candidate in candidates:
             showable_demos(candidate.program)
-        self.runs += scores.runs
+        self.runs += search.runs
         return candidates, search.note
 
     def judged(
-        self, program: AgenticIQA | Replayed, samples: Sequence[Sample], label: str, others: OtherAnswers | None = None
+        self, name: str, program: AgenticIQA | Replayed, split: str, others: OtherAnswers | None = None
     ) -> EvaluationRecord:
-        """Return a program's record over samples; rows that an earlier compile worked out are not worked out again."""
-        settings, context = self.job.settings, {"program": label}
+        """Return a program's record over a split; rows that an earlier compile worked out are not worked out again."""
+        settings, dataset = self.job.settings, self.job.dataset
+        samples = self.validation if split == "validation" else self.job.splits[split]
         bare, replayed = (program.program, True) if isinstance(program, Replayed) else (program, False)
-        what = [program_sha256(bare), replayed, others is not None]
+        sha256 = program_sha256(bare)
+        context = {**self.context, "program": name, "program_sha256": sha256}
+        what = [sha256, replayed, others is not None]
         stored = self.store.rows(what, samples)
         if stored is not None:
             rows, seconds = stored
-            return summarize(rows, dataset=self.job.dataset, context=context, seed=settings.seed, wall_seconds=seconds)
+            return summarize(rows, dataset=dataset, context=context, seed=settings.seed, wall_seconds=seconds)
         failed = self.program.resources.runner.counts.failed
         record = run_samples(
             program, samples, workers=settings.compile.workers, progress=self.console is not None, seed=settings.seed,
-            dataset=self.job.dataset, context=context, label=label, others=others,
+            dataset=dataset, context=context, label=f"{split}: {name}", others=others,
         )  # fmt: skip
         if self.program.resources.runner.counts.failed == failed:
             self.store.put_rows(what, samples, record.rows, record.wall_seconds)
         return record
 
-    def _progress(self, label: str, total: int | None) -> AbstractContextManager[Advance]:
-        return progress(label, total, shown=self.console is not None, console=self.console)
-
 
 def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
     """Teach a program, choose the best candidate on validation, save it, and compare both programs on test.
 
-    Whatever ends it early leaves the best candidate so far and the log in the folder. Raises BudgetSpent (an
-    InputError) when the budget in force is spent, KeyboardInterrupt with words on Ctrl-C, and InputError where another
-    compile has the folder or where it cannot be resumed.
+    Raises BudgetSpent (an InputError) when the budget in force is spent, KeyboardInterrupt with words on Ctrl-C, and
+    InputError where another compile has the folder or where it cannot be resumed.
     """
-    with closing(Compile(job, console)) as run:
+    run = Compile(job, console)
+    with closing(run.log):
         return run.result()
 
 
@@ -176,73 +164,60 @@ def _compiled(run: Compile) -> Compiled:
         # Where only the Summarizer is taught, the evidence at hand is every candidate's.
         only_answers = not set(job.roles) - {"summarizer"}
         program = Replayed(candidate.program, train.gathered) if only_answers else candidate.program
-        return run.judged(program, run.validation, f"validation: {candidate.name}")
+        return run.judged(candidate.name, program, "validation")
 
-    ranking = Ranking(judged, keep=job.settings.compile.rerank)
     with timed(run.seconds, "choose"):
-        best = ranking.add([Candidate("uncompiled", run.program)])
+        ranking = Ranking(judged, Candidate("uncompiled", run.program), keep=job.settings.compile.rerank)
     for recipe in map(recipe_named, job.optimizers):
         with timed(run.seconds, recipe.name):
-            candidates, note = run.candidates(recipe, best.candidate, train, validation)
+            candidates, note = run.candidates(recipe, ranking.best.candidate, train, validation)
         with timed(run.seconds, "choose"):
-            best = ranking.add(candidates, clearly=recipe.gains_clearly)
+            ranking.add(candidates, clearly=recipe.gains_clearly)
         if note:
             run.notes.append("; ".join(filter(None, (note, ranking.shortfall(candidates)))))
-    return _reported(run, ranking, best)
+    return _reported(run, ranking)
 
 
-def _reported(run: Compile, ranking: Ranking, best: Ranked) -> Compiled:
-    job, splits = run.job, run.job.splits
-    chosen = best.candidate
+def _reported(run: Compile, ranking: Ranking) -> Compiled:
+    job, chosen = run.job, ranking.best.candidate
     # Saved before the test, so that a kill during it loses nothing.
     table = ranking.table()
     run.log.finished(chosen.program, {"chosen": chosen.name, "validation": table})
     with timed(run.seconds, "test"):
         others = BaselineAnswers(run.program) if job.settings.compile.baselines else None
-        before = run.judged(run.program, splits["test"], "test: uncompiled", others)
+        before = run.judged("uncompiled", run.program, "test", others)
         same = program_sha256(chosen.program) == program_sha256(run.program)
-        after = before if same else run.judged(chosen.program, splits["test"], f"test: {chosen.name}")
-    context = job.context(run.program)
-    before, after = (
-        r.model_copy(update={"context": {**context, "program": n, "program_sha256": program_sha256(p)}})
-        for r, n, p in ((before, "uncompiled", run.program), (after, chosen.name, chosen.program))
-    )
+        after = before if same else run.judged(chosen.name, chosen.program, "test")
     differences = compare(before.rows, after.rows, seed=job.settings.seed)
     if others is not None:
         # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.
         before, after = with_baselines(before), with_baselines(after)
-    verdict = verdict_of(chosen.name, best.record, ranking.uncompiled.record, differences, before)
+    verdict = verdict_of(chosen.name, ranking.best.record, ranking.uncompiled.record, differences, before)
     result = Compiled(
         folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before, compiled=after,
         differences=differences, verdict=verdict, validation=table,
         curve=run.log.curve, notes=run.notes, seconds=run.seconds, runs=run.runs,
         difference=difference_markdown(run.program, chosen.program),
     )  # fmt: skip
-    page = render(after, splits["test"], sections=result.sections())
+    page = render(after, job.splits["test"], sections=result.sections())
     run.log.finished(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
     return result
 
 
 def folder_lock(folder: Path) -> LineLog:
-    """Return the lock on a program's folder, to be removed in the end; InputError where another compile has it.
-
-    It lies beside the folder, which every better candidate replaces.
-    """
+    """Return the lock on a program's folder, to be removed in the end; InputError where another compile has it."""
+    # It lies beside the folder, which every better candidate replaces.
     folder.parent.mkdir(parents=True, exist_ok=True)
     return LineLog(folder.with_name(f".{folder.name}.lock"), mend=_MEND, name=f"folder {str(folder)!r}")
 
 
 class CompileLog:
-    """Writes the log of one compile into its folder, which no other compile writes until `close`.
-
-    Thread-safe where the caller calls from one thread at a time.
-    """
+    """Writes the log of one compile into its folder, which no other compile writes until `close`."""
 
     def __init__(self, folder: Path, key: Mapping[str, str], *, resume: bool = False) -> None:
-        """Lock the folder, and read what is there where the same compile goes on; nothing is written before `begin`.
+        """Lock the folder and, to resume, read what is there; nothing is written before `begin`.
 
-        Raises InputError where another compile writes it, where there is nothing to resume, or where that was begun on
-        something else.
+        Raises InputError where another compile writes it, or where no compile with this key can be resumed.
         """
         self.folder, self._key, self._resume = folder, dict(key), resume
         self.scores: dict[str, float] = {}
@@ -263,10 +238,7 @@ class CompileLog:
             raise
 
     def begin(self, program: AgenticIQA) -> None:
-        """Save the uncompiled program, which the folder holds until something is better.
-
-        Where a compile goes on, the folder holds the best candidate of before until then.
-        """
+        """Save the uncompiled program, unless a resumed compile left a better one, until something is better."""
         if self._saved_score == _UNSCORED:
             run = {"run.json": json.dumps({"key": self._key}, indent=1) + "\n"}
             record = {"chosen": "uncompiled", "finished": False}

@@ -1,13 +1,8 @@
-"""Demos of predictors: a question with its right answer; which of them are shown, and in which form.
+"""Demos of predictors: a question with its right answer; which of them are shown, and in which form."""
 
-The right answer comes from rules, known distortions, measured strengths or people.
-"""
-
-import base64
 import json
 import math
 import random
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,17 +19,10 @@ from program.common.errors import InputError
 from program.common.settings import RecipeSettings
 from program.expert.answer.planning import plan_assessment
 from program.fusion import ScoreFusion
-from program.images.store import HOST, IMAGES
-from signatures.schemas import (
-    LEVEL_WORDS,
-    DistortionFinding,
-    LevelProbabilities,
-    Plan,
-    RegionDistortions,
-    ToolChoice,
-)
+from program.lms.call import with_references
+from signatures.schemas import LEVEL_WORDS, DistortionFinding, LevelProbabilities, Plan, RegionDistortions, ToolChoice
 
-__all__ = ("STRATEGIES", "LabelledDemo", "Places", "as_references", "choose_demos", "demo_count", "distortion_truth",
+__all__ = ("STRATEGIES", "LabelledDemo", "Places", "choose_demos", "demo_count", "distortion_truth",
            "image_url", "labelled_demos", "plan_by_rule", "showable_demos", "with_demos")  # fmt: skip
 
 Places = dict[str, tuple[int, ...]]
@@ -68,10 +56,7 @@ def demo_count(name: str, demos: Sequence[LabelledDemo], budget: RecipeSettings)
 
 
 def choose_demos(demos: Sequence[LabelledDemo], count: int, strategy: str, rng: random.Random) -> tuple[int, ...]:
-    """Return `count` places of demos: spread over their values, from both ends of them, or at random.
-
-    Demos with words for values are spread evenly over the distinct ones, whatever the strategy but "random".
-    """
+    """Return `count` places of demos: spread over their values, from both ends of them, or at random."""
     places = list(range(len(demos)))
     if count >= len(places):
         return tuple(places)
@@ -105,22 +90,11 @@ def showable_demos(program: AgenticIQA) -> None:
         predictor.lm = None
         inputs, outputs = predictor.signature.input_fields, predictor.signature.output_fields
         demos = [
-            dspy.Example(**{n: as_references(v) for n, v in demo.items() if n in inputs | outputs and v is not None})
+            dspy.Example(**{n: v for n, v in with_references(demo).items() if n in inputs | outputs and v is not None})
             for demo in predictor.demos
         ]
         needed = [*outputs, *(name for name in ("image",) if name in inputs)]
         predictor.demos = [demo for demo in demos if all(demo.get(name) is not None for name in needed)]
-
-
-def as_references(value: Any) -> Any:
-    """Return an image that was inlined for a model as a reference to the same bytes; other values as they are."""
-    url = value.get("url") if isinstance(value, Mapping) else getattr(value, "url", value)
-    if not isinstance(url, str):
-        return value
-    if url.startswith(HOST):
-        return dspy.Image(url)
-    inlined = re.fullmatch(r"data:image/[\w.+-]+;base64,([A-Za-z0-9+/=]+)", url)
-    return dspy.Image(IMAGES.add(base64.b64decode(inlined[1])).url) if inlined else value
 
 
 def image_url(demo: Mapping[str, Any]) -> str | None:
@@ -161,8 +135,7 @@ def labelled_demos(
 ) -> list[LabelledDemo]:
     """Return a demo of every question of a run whose right answer is known."""
     demos: dict[str, LabelledDemo] = {}
-    for name, raw in questions:
-        inputs = {field: as_references(value) for field, value in raw.items()}
+    for name, inputs in questions:
         label = _LABELS[name](example, inputs, resources) if name in _LABELS else None
         if label is not None:
             value, outputs = label
@@ -207,7 +180,7 @@ def _plan(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label 
     return f"{plan.query_type} {plan.distortion_source} {len(plan.query_scope)}", {"plan": plan}
 
 
-def _findings(example: dspy.Example, inputs: Inputs) -> tuple[str, list[DistortionFinding]] | None:
+def _known_findings(example: dspy.Example, inputs: Inputs, output: str) -> Label | None:
     truth = example.get("distortion_truth")
     if truth is None or list(inputs.get("regions") or ["Global"]) != ["Global"]:
         return None
@@ -220,25 +193,24 @@ def _findings(example: dspy.Example, inputs: Inputs) -> tuple[str, list[Distorti
         for category, severity in truth.items()
         if severity != "none"
     ]  # fmt: skip
-    return " ".join(f"{f.type} {f.severity}" for f in findings) or "none", findings
+    return " ".join(f"{f.type} {f.severity}" for f in findings) or "none", {output: findings}
 
 
 def _diagnosed(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
-    truth = _findings(example, inputs)
-    return None if truth is None or inputs.get("distortion_set") else (truth[0], {"findings": truth[1]})
+    return None if inputs.get("distortion_set") else _known_findings(example, inputs, "findings")
 
 
 def _analysed(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
-    truth = _findings(example, inputs)
-    return None if truth is None else (truth[0], {"distortion_analysis": truth[1]})
+    return _known_findings(example, inputs, "distortion_analysis")
 
 
 def _detected(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
-    truth = _findings(example, inputs)
-    if truth is None:
+    label = _known_findings(example, inputs, "findings")
+    if label is None:
         return None
-    kinds = RegionDistortions(region="Global", distortions=[finding.type for finding in truth[1]])
-    return truth[0], {"distortion_set": [kinds]}
+    value, outputs = label
+    kinds = RegionDistortions(region="Global", distortions=[finding.type for finding in outputs["findings"]])
+    return value, {"distortion_set": [kinds]}
 
 
 def _selected(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
@@ -256,18 +228,20 @@ def _selected(example: dspy.Example, inputs: Inputs, resources: Resources) -> La
     return " ".join(sorted({c.distortion for c in choices})), {"selected_tools": choices}
 
 
-def _scored(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
+def _rated(example: dspy.Example, output: str, answer: Callable[[float], Any]) -> Label | None:
     if example.get("quality") is None:
         return None
     quality = float(example.quality)
-    return quality, {"quality_probs": label_probabilities(quality), "quality_reasoning": _rated(quality)}
+    reasoning = f"People rated images like this {quality:.2f} of 5."
+    return quality, {output: answer(quality), "quality_reasoning": reasoning}
+
+
+def _scored(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
+    return _rated(example, "quality_probs", label_probabilities)
 
 
 def _classified(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
-    if example.get("quality") is None:
-        return None
-    quality = float(example.quality)
-    return quality, {"quality_level": ScoreFusion().map_to_level(quality), "quality_reasoning": _rated(quality)}
+    return _rated(example, "quality_level", ScoreFusion().map_to_level)
 
 
 def _answered(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
@@ -277,10 +251,6 @@ def _answered(example: dspy.Example, inputs: Inputs, resources: Resources) -> La
     text = example.options[letter]
     outputs = {"final_answer": letter, "quality_reasoning": f"People chose {letter}. {text}."}
     return f"{example.query} {text}", outputs
-
-
-def _rated(quality: float) -> str:
-    return f"People rated images like this {quality:.2f} of 5."
 
 
 _LABELS: dict[str, Callable[[dspy.Example, Inputs, Resources], Label | None]] = {

@@ -25,14 +25,13 @@ __all__ = ("ExampleSet", "choose_samples", "gather")
 
 logger = logging.getLogger(__name__)
 
-PROGRAM_INPUTS = ("image", "query", "reference", "options", "regions")
+_PROGRAM_INPUTS = ("image", "query", "reference", "options", "regions")
 
 
 @dataclass
 class ExampleSet:
     """What one pass over samples gave."""
 
-    samples: Sequence[Sample] = ()
     examples: list[dspy.Example] = field(default_factory=list)
     """The program's inputs with everything known of the sample."""
     demos: dict[str, list[LabelledDemo]] = field(default_factory=dict)
@@ -67,16 +66,13 @@ def choose_samples(samples: Iterable[Sample], *, scoring: int, mcq: int, seed: i
 def to_example(sample: Sample) -> dspy.Example:
     """Return a sample as an optimizer's example: the program's inputs and what is known, images as references."""
     fields: dict[str, Any] = {
-        "id": sample.id,
-        "group": group_of(sample),
-        "image": dspy.Image(IMAGES.add(sample.image).url),
+        "id": sample.id, "group": group_of(sample), "image": dspy.Image(IMAGES.add(sample.image).url),
         "query": sample.query or DEFAULT_QUERY,
-    }
+    }  # fmt: skip
     if sample.reference is not None:
         fields["reference"] = dspy.Image(IMAGES.add(sample.reference).url)
     if sample.options:
-        fields["options"] = sample.options
-        fields["answer"] = sample.answer
+        fields |= {"options": sample.options, "answer": sample.answer}
     else:
         fields["quality"] = sample.quality
         if sample.mos_std is not None:
@@ -84,10 +80,9 @@ def to_example(sample: Sample) -> dspy.Example:
             fields["quality_std"] = 4 * sample.mos_std / (high - low)
     if sample.regions:
         fields["regions"] = sample.regions
-    truth = distortion_truth(sample)
-    if truth is not None:
+    if (truth := distortion_truth(sample)) is not None:
         fields["distortion_truth"] = truth
-    return dspy.Example(**fields).with_inputs(*(name for name in PROGRAM_INPUTS if name in fields))
+    return dspy.Example(**fields).with_inputs(*(name for name in _PROGRAM_INPUTS if name in fields))
 
 
 def gather(
@@ -101,7 +96,7 @@ def gather(
     """
     names = {id(predictor): name for name, predictor in program.named_predictors()}
     store = store or Store()
-    example_set = ExampleSet(samples)
+    example_set = ExampleSet()
 
     def run(sample: Sample) -> tuple[dspy.Example, AssessmentState, Questions, bool] | None:
         try:
@@ -132,10 +127,8 @@ def gather(
         example_set.gathered[inputs_key(example.inputs())] = state
         for demo in labelled_demos(sample, example, questions, program.resources):
             example_set.demos.setdefault(demo.predictor, []).append(demo)
-        rule = plan_by_rule(questions, program.resources)
-        example_set.examples.append(
-            example.copy(**({"plan_by_rule": rule} if rule else {})).with_inputs(*example.inputs())
-        )
+        ruled = example.copy(plan_by_rule=plan_by_rule(questions, program.resources))
+        example_set.examples.append(ruled.with_inputs(*example.inputs()))
     if not example_set.examples:
         raise InputError("training samples: none could be assessed; run python -m data.check on the manifest")
     for name, demos in example_set.demos.items():

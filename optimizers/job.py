@@ -78,14 +78,12 @@ class Job:
     @cached_property
     def reflection(self) -> dspy.BaseLM | None:
         """The model that writes instructions: the settings', else the Summarizer's unless that is the embedded one."""
-        role = self.settings.models.reflection
+        role, summarizer = self.settings.models.reflection, self.settings.models.summarizer
+        if role is None and self.lm is not None:
+            return metered_lm(self.lm.copy(temperature=1.0))
         if role is None:
-            if self.lm is not None:
-                return metered_lm(self.lm.copy(temperature=1.0))
-            role = self.settings.models.summarizer
-            if _is_embedded(role):
-                return None
-            role = role.model_copy(update={"temperature": 1.0, "max_tokens": max(role.max_tokens, 8000)})
+            sampling = {"temperature": 1.0, "max_tokens": max(summarizer.max_tokens, 8000)}
+            role = summarizer.model_copy(update=sampling)
         if _is_embedded(role):
             return None
         lm = lm_of(role, cache_dir=self.settings.cache_dir)
@@ -98,9 +96,8 @@ class Job:
 
     def teacher(self, names: Sequence[str]) -> Student | None:
         """Return the program that a student's demos are bootstrapped from, or None without a teacher."""
-        if self.teacher_lm is None:
-            return None
-        return Student(AgenticIQA(self.settings.with_model(self.teacher_lm)), names)
+        teacher_lm = self.teacher_lm
+        return None if teacher_lm is None else Student(AgenticIQA(self.settings.with_model(teacher_lm)), names)
 
     def params(self) -> dict[str, Any]:
         """Return what identifies and repeats this compile, for the MLflow run."""
@@ -139,10 +136,6 @@ class Job:
         tools = tool_versions(program)
         return {"models": models, "optimizer": self.optimizer, "tools": tools, "settings": self._shown_settings()}
 
-    def seeded(self, seed: int, out: Path) -> "Job":
-        """Return the same job with another seed and folder."""
-        return replace(self, settings=self.settings.model_copy(update={"seed": seed}), out=out)
-
     def _shown_settings(self) -> dict[str, Any]:
         return self.settings.model_dump(mode="json", exclude=_UNSHOWN)
 
@@ -152,10 +145,9 @@ def prepared(
     roles: str | Sequence[str] | None = None, teacher_lm: str | None = None, demos: int | None = None,
     resume: bool = False, lm: dspy.BaseLM | None = None, console: Console | None = None,
 ) -> Job:  # fmt: skip
-    """Return the job with its data read and checked; raises InputError or DataError for what cannot be used.
+    """Return the job with data and folder checked; `optimizer` names recipes in turn, separated by commas.
 
-    Nothing is asked of a model, and `out` is refused here if a program cannot be saved there. `optimizer` names
-    recipes in turn, separated by commas.
+    Nothing is asked of a model. Raises InputError or DataError for what cannot be used.
     """
     embedded = lm is None and _is_embedded(settings.models.summarizer)
     request = optimizer or settings.compile.optimizer
@@ -204,7 +196,6 @@ def _roles(given: str | Sequence[str] | None, *, embedded: bool) -> tuple[str, .
 
 
 def _splits(manifest: Path) -> dict[str, list[Sample]]:
-    splits: dict[str, list[Sample]] = {"train": [], "validation": [], "test": []}
     samples = list(read_manifest(manifest))
     check_leaks(samples)
     check_contents(samples)
@@ -213,9 +204,7 @@ def _splits(manifest: Path) -> dict[str, list[Sample]]:
         raise InputError(
             f'manifest {str(manifest)!r}: no sample has a label; give "mos", or "options" with an "answer"'
         )
-    for sample in labelled:
-        if sample.split is not None:
-            splits[sample.split].append(sample)
+    splits = {name: [s for s in labelled if s.split == name] for name in ("train", "validation", "test")}
     empty = [name for name, members in splits.items() if not members]
     if empty:
         raise InputError(

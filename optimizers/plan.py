@@ -30,44 +30,30 @@ class CallPlan:
     """The phases of a compile, in order; `paid` is whether any call goes to a model that is not embedded."""
 
     phases: tuple[Phase, ...]
+    expected_calls: int
+    most_calls: int
     paid: bool
     seconds: float
     cost_usd: float | None
     """Expected; None where the price is unknown."""
 
-    @property
-    def expected(self) -> int:
-        """Calls expected in all."""
-        return sum(phase.expected for phase in self.phases)
-
-    @property
-    def most(self) -> int:
-        """Calls in all, at most."""
-        return sum(phase.most for phase in self.phases)
-
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        return {
-            "phases": [vars(phase) for phase in self.phases], "expected_calls": self.expected,
-            "most_calls": self.most, "paid": self.paid, "seconds": round(self.seconds), "cost_usd": self.cost_usd,
-        }  # fmt: skip
+        return {**vars(self), "phases": [vars(phase) for phase in self.phases], "seconds": round(self.seconds)}
 
     def lines(self) -> Iterator[str]:
         """Yield the plan as lines for people."""
         kind = "model calls" if self.paid else "embedded answers (free)"
         for phase in self.phases:
             yield f"{phase.name:<24}{phase.runs:>8,} runs   about {phase.expected:>7,}, at most {phase.most:>8,} {kind}"
-        cost = "" if not self.paid else (
-            f", about {self.cost_usd:.2f} USD" if self.cost_usd is not None else ", price unknown"
-        )  # fmt: skip
-        yield f"in all: about {self.expected:,}, at most {self.most:,} {kind}, about {_time(self.seconds)}{cost}"
+        price = ", price unknown" if self.cost_usd is None else f", about {self.cost_usd:.2f} USD"
+        cost = price if self.paid else ""
+        calls = f"about {self.expected_calls:,}, at most {self.most_calls:,} {kind}"
+        yield f"in all: {calls}, about {_time(self.seconds)}{cost}"
 
 
 def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
-    """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it.
-
-    Answers that are in the cache already cost nothing, so a repeat, or a further seed, stays far below it.
-    """
+    """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it."""
     chosen, attempts = job.settings.compile, job.settings.wire.attempts
     sizes = Sizes(len(job.samples("train")), len(job.samples("validation")), _predictors(job))
     gathered, tested = sizes.train + sizes.validation, len(job.splits["test"])
@@ -94,7 +80,8 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
         seconds = (drawn + tested) * _SECONDS_EVIDENCE / chosen.workers + expected * _SECONDS_EMBEDDED
     else:
         seconds = expected * _SECONDS_PER_CALL / chosen.workers
-    return CallPlan(tuple(phases), not job.embedded, seconds, _cost(job, expected))
+    most = sum(phase.most for phase in phases)
+    return CallPlan(tuple(phases), expected, most, not job.embedded, seconds, _cost(job, expected))
 
 
 def _calls_of_a_run(job: Job) -> tuple[int, int]:

@@ -158,11 +158,13 @@ def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
     old = dict(before.named_predictors())
     parts = []
     for name, predictor in after.named_predictors():
-        changed = _instructions(old[name].signature.instructions, predictor.signature.instructions)
+        earlier, now = (p.signature.instructions.splitlines() for p in (old[name], predictor))
+        changed = list(difflib.unified_diff(earlier, now, "uncompiled", "compiled", lineterm=""))
         demos = [_demo(number, demo) for number, demo in enumerate(predictor.demos, 1)]
         if changed or demos:
             counted = [f"{len(demos)} demo(s):", "", *demos, ""] if demos else []
-            parts.append("\n".join([f"## {name}", "", *changed, *counted]))
+            fenced = ["```diff", *changed, "```", ""] if changed else []
+            parts.append("\n".join([f"## {name}", "", *fenced, *counted]))
     fitted = after.summarizer.fitted
     if fitted is not None and before.summarizer.fitted is None:
         knots = ", ".join(f"{x:g} -> {y:.2f}" for x, y in fitted.curve[:: max(1, len(fitted.curve) // 4)])
@@ -172,13 +174,6 @@ def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
         )
     body = "\n\n".join(parts) if parts else "Nothing changed: the compiled program is the uncompiled one."
     return f"# Compiled against uncompiled\n\n{body}\n"
-
-
-def _instructions(before: str, after: str) -> list[str]:
-    if before == after:
-        return []
-    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), "uncompiled", "compiled", lineterm=""))
-    return ["```diff", *lines, "```", ""]
 
 
 def _demo(number: int, demo: Mapping[str, Any]) -> str:

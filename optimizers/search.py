@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from program.common.pool import in_order
 from program.common.settings import RecipeSettings
 from program.evaluation.metrics import plcc, srcc
 
-__all__ = ("Candidate", "Outcome", "Scores", "Search", "Trial", "grouped", "scored_examples", "set_score")
+__all__ = ("Candidate", "Outcome", "Search", "Trial", "grouped", "scored_examples", "set_score")
 
 GROUP = 8
 """Images in one example of the group-wise objective."""
@@ -47,7 +47,6 @@ class Candidate:
 class Outcome:
     """One candidate on one example."""
 
-    example: str
     truth: float | str | None
     predicted: float | str | None
     """None where the run failed."""
@@ -59,7 +58,6 @@ class Outcome:
 class Trial:
     """A candidate that an optimizer tried, with its outcomes so far."""
 
-    digest: str
     program: AgenticIQA
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """By example."""
@@ -71,86 +69,11 @@ class Trial:
         return sum(o.agreement for o in self.outcomes.values()) / len(self.outcomes) if self.outcomes else 0.0
 
 
-class Scores:
-    """Every candidate of one search with its outcomes; what is known of one is not worked out again. Thread-safe.
-
-    A score is taken from `logged` (by digest: the compile that is resumed) or from `store` (earlier compiles) where
-    they have it. `expected` are the examples that make a trial complete; `on_complete` is then called once for it.
-    """
-
-    def __init__(
-        self, objective: Objective, *, expected: Collection[str] = (),
-        on_complete: Callable[[Trial], None] = lambda trial: None, logged: Mapping[str, float] | None = None,
-        store: Store | None = None,
-    ) -> None:  # fmt: skip
-        self.objective, self._expected, self._on_complete = objective, frozenset(expected), on_complete
-        self._logged, self._store = logged or {}, store or Store()
-        self.trials: dict[str, Trial] = {}
-        self.runs = 0
-        self._outcomes: dict[tuple[str, str], Outcome] = {}
-        """By example and by the predictors that play a part in it: other demos for questions change no score."""
-        self._lock = threading.RLock()
-
-    def enter(self, student: Student, digest: str) -> None:
-        """Note the program behind a digest, as it is now."""
-        with self._lock:
-            if digest not in self.trials:
-                program = student.program.deepcopy()
-                for predictor in program.predictors():
-                    predictor.lm = None
-                self.trials[digest] = Trial(digest, program)
-
-    def add(self, digest: str, example: dspy.Example, assessment: Assessment | None) -> Outcome:
-        """Record one run and return its outcome."""
-        truth = example.get("answer") if example.get("answer") is not None else example.get("quality")
-        failed = assessment is None or assessment.status == "failed"
-        predicted = None if failed or assessment is None else assessment.final_answer
-        outcome = Outcome(example.id, truth, predicted, self.objective.score(example, assessment))
-        with self._lock:
-            self.runs += 1
-            trial = self.trials.get(digest)
-            if trial is not None:
-                trial.outcomes[example.id] = outcome
-                if self._expected and not trial.complete and self._expected <= trial.outcomes.keys():
-                    trial.complete = True
-                    self._on_complete(trial)
-        return outcome
-
-    def complete(self) -> list[Trial]:
-        """Return the complete trials, best first."""
-        return sorted((t for t in self.trials.values() if t.complete), key=lambda t: -t.mean)
-
-    def of_set(self, student: Student, examples: Sequence[dspy.Example], *, kind: str, workers: int) -> float:
-        """Return a candidate's score on a set of examples, -1..1 (see `set_score`), running it where need be."""
-        digest = student.digest()
-        if digest in self._logged:
-            return self._logged[digest]
-        weights = dict(self.objective.weights)
-        key = ["score", program_sha256(student.program), student.names, kind, weights, examples]
-        stored = self._store.get(*key)
-        if stored is not None:
-            return float(stored)
-        self.enter(student, digest)
-
-        def run(example: dspy.Example) -> Outcome:
-            task = "scoring" if example.get("answer") is None else "mcq"
-            place = example.id, student.digest(task)
-            if place not in self._outcomes:
-                self._outcomes[place] = self.add(digest, example, student(**example.inputs()).assessment)
-            return self._outcomes[place]
-
-        outcomes = in_order(run, examples, workers=workers)
-        score = set_score(outcomes, kind)
-        if all(outcome.predicted is not None for outcome in outcomes):
-            self._store.put(*key, value=score)
-        return score
-
-
 def set_score(outcomes: Sequence[Outcome], kind: str = "rank") -> float:
-    """Return how well a set of outcomes agrees with people, -1..1.
+    """Return how well a set of outcomes agrees with people, -1..1; failed runs count as the worst.
 
-    "rank": for scores the mean of SRCC and PLCC (they rank a set, which a mean of examples cannot), for answers the
-    accuracy, weighted by their numbers; "mean": the mean of the examples' agreement. Failed runs count as the worst.
+    "rank": for scores the mean of SRCC and PLCC, for answers the accuracy, weighted by their numbers; "mean": the mean
+    of the examples' agreement.
     """
     if not outcomes:
         return 0.0
@@ -171,17 +94,20 @@ _Answered = tuple[dspy.Example, Assessment | None, Outcome]
 
 @dataclass
 class Search:
-    """One optimizer's search: the student, what it is taught with, and the means. The student is not changed."""
+    """One optimizer's search: the student (not changed), what it is taught with, the outcomes so far. Thread-safe."""
 
+    name: str
+    """The optimizer's, before those of its candidates."""
     base: Candidate
     """The best program so far, which the student starts as."""
-    student: Student
+    names: Sequence[str]
+    """The predictors that are taught."""
     train: ExampleSet
     validation: ExampleSet
     scored: Sequence[dspy.Example]
     """What gives a candidate its search score in a recipe that lets a model write; empty for the others."""
-    scores: Scores
     budget: RecipeSettings
+    objective: Objective
     kind: str
     """"rank", "mean" or "groups"."""
     seed: int
@@ -193,16 +119,28 @@ class Search:
     """Whose answers become demos; the student's own without it."""
     log: Callable[[Candidate], None] = lambda candidate: None
     """To be called with each candidate as it gets its search score."""
+    logged: Mapping[str, float] = field(default_factory=dict)
+    """Search scores by candidate digest, of the compile that is resumed."""
     advance: Callable[[], None] = lambda: None
     note: str = ""
     """A recipe's own words on what it found, for the user."""
+
+    def __post_init__(self) -> None:
+        self.student = Student(self.base.program, self.names, self.train.gathered, self._enter)
+        self.trials: dict[str, Trial] = {}
+        """By digest."""
+        self.runs = 0
+        self._scored_ids = {member.id for e in self.scored for member in e.get("members") or [e]}
+        self._known: dict[tuple[str, str], Outcome] = {}
+        """By example and by the predictors that play a part in it: other demos for questions change no score."""
+        self._lock = threading.RLock()
 
     def metric(self, example: dspy.Example, prediction: Any, trace: Any = None) -> float | bool:
         """Return the objective, 0..1; a verdict while bootstrapping (`trace` given)."""
         outcomes = self._outcomes(example, prediction)
         if trace is not None:
-            return all(self.scores.objective.passes(member, a) for member, a, _ in outcomes)
-        return self._score(example, outcomes)
+            return all(self.objective.passes(member, a) for member, a, _ in outcomes)
+        return _score(example, outcomes)
 
     def metric_with_feedback(
         self, example: dspy.Example, prediction: Any, trace: Any = None, predictor: str | None = None,
@@ -210,27 +148,79 @@ class Search:
     ) -> dspy.Prediction:  # fmt: skip
         """Return the same number, whatever the predictor asked about, with words for that predictor's role."""
         outcomes = self._outcomes(example, prediction)
-        role, feedback = role_of(predictor) if predictor else None, self.scores.objective.feedback
+        role = role_of(predictor) if predictor else None
         # The three worst answers of a group say the most.
         worst = sorted(outcomes, key=lambda each: each[2].agreement)[:3]
-        words = "\n".join(feedback(member, assessment, role) for member, assessment, _ in worst)
-        return dspy.Prediction(score=self._score(example, outcomes), feedback=words)
+        words = "\n".join(self.objective.feedback(member, assessment, role) for member, assessment, _ in worst)
+        return dspy.Prediction(score=_score(example, outcomes), feedback=words)
 
     def shuffled_train(self) -> list[dspy.Example]:
         """Return the training examples in a seeded order; groups of them if the objective asks for those."""
         return scored_examples(self.train.examples, None, self.kind, self.seed)
 
-    def complete_candidates(self, name: str, final: Student) -> list[Candidate]:
+    def score_on(self, student: Student, examples: Sequence[dspy.Example]) -> float:
+        """Return a candidate's score on a set of examples, -1..1 (see `set_score`), running it where need be."""
+        digest = student.digest()
+        if digest in self.logged:
+            return self.logged[digest]
+        weights = dict(self.objective.weights)
+        key = ["score", program_sha256(student.program), student.names, self.kind, weights, examples]
+        stored = self.store.get(*key)
+        if stored is not None:
+            return float(stored)
+        self._enter(student, digest)
+        by_task = {task: student.digest(task) for task in ("scoring", "mcq")}
+
+        def run(example: dspy.Example) -> Outcome:
+            place = example.id, by_task["scoring" if example.get("answer") is None else "mcq"]
+            if place not in self._known:
+                self._known[place] = self._add(digest, example, student.assess(**example.inputs()))
+            return self._known[place]
+
+        outcomes = in_order(run, examples, workers=self.workers)
+        score = set_score(outcomes, self.kind)
+        if all(outcome.predicted is not None for outcome in outcomes):
+            self.store.put(*key, value=score)
+        return score
+
+    def complete_candidates(self, final: Student) -> list[Candidate]:
         """Return every candidate that was run on all scored examples, best first, and the optimizer's own choice."""
         begun = self.student.digest()
+        complete = [(digest, trial) for digest, trial in self.trials.items() if trial.complete]
+        complete.sort(key=lambda each: -each[1].mean)
         candidates = [
-            Candidate(f"{name}/{place}", trial.program, trial.mean, trial.digest)
-            for place, trial in enumerate(self.scores.complete())
-            if trial.digest != begun
+            Candidate(f"{self.name}/{place}", trial.program, trial.mean, digest)
+            for place, (digest, trial) in enumerate(complete)
+            if digest != begun
         ]
         if final.digest() not in {c.digest for c in candidates} | {begun}:
-            candidates.append(Candidate.of(f"{name}/final", final))
+            candidates.append(Candidate.of(f"{self.name}/final", final))
         return candidates
+
+    def _enter(self, student: Student, digest: str) -> None:
+        """Note the program behind a digest, as it is now."""
+        with self._lock:
+            if digest not in self.trials:
+                program = student.program.deepcopy()
+                for predictor in program.predictors():
+                    predictor.lm = None
+                self.trials[digest] = Trial(program)
+
+    def _add(self, digest: str, example: dspy.Example, assessment: Assessment | None) -> Outcome:
+        """Record one run; the candidate is logged once it has run on all scored examples."""
+        truth = example.get("answer") if example.get("answer") is not None else example.get("quality")
+        predicted = assessment.final_answer if assessment is not None and assessment.status != "failed" else None
+        outcome = Outcome(truth, predicted, self.objective.score(example, assessment))
+        with self._lock:
+            self.runs += 1
+            trial = self.trials.get(digest)
+            if trial is not None:
+                trial.outcomes[example.id] = outcome
+                if self._scored_ids and not trial.complete and self._scored_ids <= trial.outcomes.keys():
+                    trial.complete = True
+                    number = sum(t.complete for t in self.trials.values()) - 1
+                    self.log(Candidate(f"{self.name}/{number}", trial.program, trial.mean, digest))
+        return outcome
 
     def _outcomes(self, example: dspy.Example, prediction: Any) -> list[_Answered]:
         self.advance()
@@ -240,14 +230,15 @@ class Search:
         for member, answer in zip(members, answers, strict=True):
             given = answer if isinstance(answer, dspy.Prediction) else dspy.Prediction()
             assessment = given.get("assessment")
-            outcomes.append((member, assessment, self.scores.add(given.get("candidate", ""), member, assessment)))
+            outcomes.append((member, assessment, self._add(given.get("candidate", ""), member, assessment)))
         return outcomes
 
-    def _score(self, example: dspy.Example, outcomes: list[_Answered]) -> float:
-        if example.get("members") is None:
-            return outcomes[0][2].agreement
-        # Half of the way from the worst (-1) to the best correlation is no agreement at all.
-        return (1 + set_score([outcome for _, _, outcome in outcomes])) / 2
+
+def _score(example: dspy.Example, outcomes: list[_Answered]) -> float:
+    if example.get("members") is None:
+        return outcomes[0][2].agreement
+    # Half of the way from the worst (-1) to the best correlation is no agreement at all.
+    return (1 + set_score([outcome for _, _, outcome in outcomes])) / 2
 
 
 def scored_examples(examples: Sequence[dspy.Example], most: int | None, kind: str, seed: int) -> list[dspy.Example]:

@@ -26,43 +26,30 @@ class Ranked(NamedTuple):
 
 
 class Ranking:
-    """Candidates in the order of their validation scores; the first one added is the uncompiled program.
+    """Candidates by validation score. Ties go to the earlier one: an optimizer has to show that it helped."""
 
-    Ties go to the earlier candidate: an optimizer has to show that it helped. Scores in steps of 0.002, then PLCC in
-    steps of 0.005, then RMSE.
-    """
-
-    def __init__(self, judge: Callable[[Candidate], EvaluationRecord], *, keep: int) -> None:
+    def __init__(self, judge: Callable[[Candidate], EvaluationRecord], uncompiled: Candidate, *, keep: int) -> None:
         self._judge, self._keep = judge, keep
-        self._ranked: list[Ranked] = []
-        self._best: Ranked | None = None
+        self.uncompiled = self.best = Ranked(uncompiled, judge(uncompiled))
+        self._ranked = [self.uncompiled]
 
     def add(self, proposed: Sequence[Candidate], *, clearly: bool = False) -> Ranked:
-        """Judge the `keep` best of the proposed candidates by their search score, and return the best one so far.
-
-        With `clearly`, one has to be better by more than a step (see `clear_gain`).
-        """
+        """Judge the `keep` best by search score, and return the best so far; `clearly` asks for a `clear_gain`."""
         by_search = sorted(proposed, key=lambda c: -(c.search_score if c.search_score is not None else 2.0))
         for candidate in by_search[: self._keep]:
             ranked = Ranked(candidate, self._judge(candidate))
             self._ranked.append(ranked)
-            old, new = (self._best or ranked).record, ranked.record
-            if self._best is None or (clear_gain(new, old) if clearly else _order(new) > _order(old)):
-                self._best = ranked
-        return self._best or self._ranked[0]
-
-    @property
-    def uncompiled(self) -> Ranked:
-        """The first one."""
-        return self._ranked[0]
+            old, new = self.best.record, ranked.record
+            if clear_gain(new, old) if clearly else _order(new) > _order(old):
+                self.best = ranked
+        return self.best
 
     def shortfall(self, proposed: Sequence[Candidate]) -> str:
         """Say by how much the best of some candidates that were not taken missed a clear gain; empty if one was."""
-        best = self._best or self._ranked[0]
         tried = [r.record for r in self._ranked if r.candidate in proposed]
-        if best.candidate in proposed or not tried:
+        if self.best.candidate in proposed or not tried:
             return ""
-        old, new = best.record, max(tried, key=_order)
+        old, new = self.best.record, max(tried, key=_order)
         nearer = _value(new, "rmse") / _value(old, "rmse") - 1 if _value(old, "rmse") else 0.0
         return (
             f"not taken: on validation its score gains {validation_score(new) - validation_score(old):+.3f}, PLCC "

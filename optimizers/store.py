@@ -1,9 +1,8 @@
 """What earlier compiles worked out, on disk: a repeat measures nothing again and asks nothing twice.
 
-Only where the embedded expert plays every role. Its answers depend on nothing but what the keys hold: the project's own
-code and fitted arrays, the libraries that compute, the settings, the tools with their parameters, the program, and each
-sample with the content of its images. Models reached over the network have a cache of their answers instead. Nothing
-that failed is stored, as a repeat may succeed.
+Only where the embedded expert plays every role: its answers depend on nothing but what the keys hold (code, fitted
+arrays, libraries, settings, tools with their parameters, the program, each sample with the content of its images).
+Nothing that failed is stored, as a repeat may succeed.
 """
 
 import functools
@@ -11,7 +10,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -41,10 +40,7 @@ _IMAGE = "__image__"
 
 
 class Store:
-    """Evidence, rows and scores by everything they depend on. Thread-safe; holds nothing without a folder.
-
-    Floats come back bit for bit: they are stored as JSON, which holds the shortest digits that give the same number.
-    """
+    """Evidence, rows and scores by everything they depend on. Thread-safe; holds nothing without a folder."""
 
     def __init__(self, folder: Path | None = None, base: Any = None) -> None:
         """Store results in `folder`; `base` is whatever all of them depend on."""
@@ -85,10 +81,7 @@ class Store:
         if evidence.failed_steps or any(log.error for log in evidence.tool_logs):
             return
         text = state.model_dump_json(exclude_unset=True)
-        plain = [
-            [name, {field: {_IMAGE: v.url} if isinstance(v, dspy.Image) else v for field, v in inputs.items()}]
-            for name, inputs in questions
-        ]
+        plain = [[name, {field: _plain(value) for field, value in inputs.items()}] for name, inputs in questions]
         # What JSON does not give back as it is stays out: a tuple, say, would come back as a list.
         if AssessmentState.model_validate_json(text) == state and json.loads(json.dumps(plain, default=str)) == plain:
             self.put("evidence", sample, value={"state": text, "questions": plain})
@@ -100,14 +93,11 @@ class Store:
             return None
         return [Row.model_validate_json(line) for line in stored["rows"]], float(stored["seconds"])
 
-    def put_rows(self, what: Sequence[Any], samples: Sequence[Sample], rows: Iterable[Row], seconds: float) -> None:
+    def put_rows(self, what: Sequence[Any], samples: Sequence[Sample], rows: Sequence[Row], seconds: float) -> None:
         """Store an evaluation's rows, unless a sample or a tool failed in it."""
-        lines = []
-        for row in rows if self._cache is not None else ():
-            if row.status != "ok" or (row.spent or {}).get("tool_failures"):
-                return
-            lines.append(row.line())
-        self.put("rows", what, samples, value={"rows": lines, "seconds": seconds})
+        if self._cache is None or any(r.status != "ok" or (r.spent or {}).get("tool_failures") for r in rows):
+            return
+        self.put("rows", what, samples, value={"rows": [row.line() for row in rows], "seconds": seconds})
 
     def _key(self, parts: Sequence[Any]) -> str:
         return _digest([self._base, *(self._as_json(part) for part in parts)])
@@ -123,14 +113,11 @@ class Store:
 
     def _contents(self, sample: Sample) -> dict[str, Any]:
         """Return all that a sample says, with its images' content in place of where they lie."""
-        contents = self._samples.get(sample.id)
-        if contents is None:
-            contents = sample.model_dump(mode="json", exclude={"image", "reference", "split"})
-            for name, path in (("image", sample.image), ("reference", sample.reference)):
-                if path is not None:
-                    contents[name] = [path.name, _sha256(path)]
-            self._samples[sample.id] = contents
-        return contents
+        if sample.id not in self._samples:
+            paths = {"image": sample.image, "reference": sample.reference}
+            images = {name: [path.name, _sha256(path)] for name, path in paths.items() if path is not None}
+            self._samples[sample.id] = {**sample.model_dump(mode="json", exclude={*paths, "split"}), **images}
+        return self._samples[sample.id]
 
 
 @functools.cache
@@ -150,6 +137,10 @@ def _sha256(path: Path) -> str | None:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:  # the sample fails where it is opened, with an error that names it
         return None
+
+
+def _plain(value: Any) -> Any:
+    return {_IMAGE: value.url} if isinstance(value, dspy.Image) else value
 
 
 def _restored(value: Any) -> Any:

@@ -3,16 +3,14 @@
 import hashlib
 import json
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import dspy
 from dspy.utils.exceptions import LMError
 
-from data.manifest import Sample
 from program.agent.assessment import Assessment
-from program.agent.loop import DEFAULT_QUERY, AgenticIQA
+from program.agent.loop import AgenticIQA
 from program.agent.resources import Role
 from program.agent.state import AssessmentState
 from program.common.errors import InputError
@@ -34,11 +32,7 @@ class SearchStopped(BaseException):
 
 
 def role_of(predictor: str) -> Role:
-    """Return the role that a predictor's name belongs to.
-
-    >>> role_of("summarizer.score")
-    'summarizer'
-    """
+    """Return the role that a predictor's name belongs to, as "summarizer" of "summarizer.score"."""
     return cast("Role", predictor.partition(".")[0])
 
 
@@ -82,32 +76,25 @@ class Replayed:
             output = self.program.summarizer(state=state, **seen)
         return Assessment(**dict(output), state=state, usage=usage)
 
-    def on(self, sample: Sample) -> Assessment:
-        """Assess a sample."""
-        reference = str(sample.reference) if sample.reference else None
-        return self(str(sample.image), sample.query or DEFAULT_QUERY, reference, sample.options, sample.regions)
-
 
 class Student(dspy.Module):
     """Assess an image: plan what to look at, gather evidence from a model and from tools, answer as people would.
 
     Optimizers see the predictors named in `names` and no other. Where planner and executor are not among them, their
-    part is taken from `gathered` instead of being run again: a candidate costs one question a sample. `on_change` is
-    called with the student and its digest when that is new.
+    part is taken from `gathered` instead of being run again: a candidate costs one question a sample. `on_digest` is
+    called with the student and each digest made of it.
     """
 
     def __init__(
         self, program: AgenticIQA, names: Sequence[str], gathered: Gathered | None = None,
-        on_change: "Callable[[Student, str], None] | None" = None,
+        on_digest: "Callable[[Student, str], None] | None" = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.program = program
         self.names = tuple(names)
         self.gathered = gathered if gathered is not None else {}
-        self._on_change = on_change
+        self._on_digest = on_digest
         self._lm = dspy.settings.lm
-        self._lock = threading.Lock()
-        self._digests: dict[str | None, tuple[list[Any], str]] = {}
 
     def named_parameters(self) -> list[tuple[str, Any]]:
         """Return the taught predictors by name; the others are frozen."""
@@ -124,61 +111,55 @@ class Student(dspy.Module):
         return self.program.resources.lm("summarizer")
 
     def forward(self, members: Sequence[dspy.Example] = (), **inputs: Any) -> dspy.Prediction:
-        """Return a prediction that holds the assessment (None where it failed) and which candidate gave it.
-
-        With `members` (a group of examples), one prediction that holds theirs.
-        """
-        if members:
-            return dspy.Prediction(members=[self(**member.inputs()) for member in members], candidate=self.digest())
+        """Return the assessment (None where it failed) and which candidate gave it; of a group's `members`, theirs."""
         candidate = self.digest()
-        program = self.program if any(role_of(name) != "summarizer" for name in self.names) else None
-        try:
-            # MIPRO and GEPA put a model of their own into DSPy's settings, which would play every role here.
-            with dspy.context(lm=self._lm):
-                assessment = (program or Replayed(self.program, self.gathered))(**inputs)
-        except BudgetSpent as error:
-            raise SearchStopped(error) from error
-        except (InputError, LMError) as error:
-            logger.log(logging.WARNING if isinstance(error, LMError) else logging.INFO, "a run failed: %s", error)
-            return dspy.Prediction(assessment=None, candidate=candidate, error=str(error))
+        if members:
+            return dspy.Prediction(members=[self(**member.inputs()) for member in members], candidate=candidate)
+        assessment = self.assess(**inputs)
+        if assessment is None:
+            return dspy.Prediction(assessment=None, candidate=candidate)
         return dspy.Prediction(
             final_answer=assessment.final_answer, quality_reasoning=assessment.quality_reasoning,
             status=assessment.status, assessment=assessment, candidate=candidate,
         )  # fmt: skip
 
-    def digest(self, task: str | None = None) -> str:
-        """Return a hash of the taught predictors' instructions and demos, which tells this candidate from others.
+    def assess(self, **inputs: Any) -> Assessment | None:
+        """Assess one image; None, with a line in the log, where that fails. Raises SearchStopped at a spent budget."""
+        replays = all(role_of(name) == "summarizer" for name in self.names)
+        program = Replayed(self.program, self.gathered) if replays else self.program
+        try:
+            # MIPRO and GEPA put a model of their own into DSPy's settings, which would play every role here.
+            with dspy.context(lm=self._lm):
+                assessment: Assessment = program(**inputs)
+                return assessment
+        except BudgetSpent as error:
+            raise SearchStopped(error) from error
+        except (InputError, LMError) as error:
+            logger.log(logging.WARNING if isinstance(error, LMError) else logging.INFO, "a run failed: %s", error)
+            return None
 
-        With a task ("scoring", "mcq"), of those predictors alone that play a part in it.
-        """
-        predictors = {name: p for name, p in self.named_parameters() if _plays(name, task)}
-        parts = [part for p in predictors.values() for part in (p.signature, p.demos, len(p.demos))]
-        with self._lock:
-            known = self._digests.get(task)
-            if known is not None and _same(known[0], parts):
-                return known[1]
-            state = {
-                name: [p.signature.instructions, [{k: _plain(v) for k, v in dict(demo).items()} for demo in p.demos]]
-                for name, p in predictors.items()
-            }
-            digest = hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()[:16]
-            self._digests[task] = parts, digest
-        if task is None and self._on_change is not None:
-            self._on_change(self, digest)
+    def digest(self, task: str | None = None) -> str:
+        """Return the hash of what the predictors are taught: all of them, or those of a task ("scoring", "mcq")."""
+        state = {
+            name: [p.signature.instructions, [{k: _plain(v) for k, v in dict(demo).items()} for demo in p.demos]]
+            for name, p in self.named_parameters()
+            # Of the summarizer's predictors one answers questions, the others score.
+            if task is None or role_of(name) != "summarizer" or (name == "summarizer.answer") == (task == "mcq")
+        }
+        digest = hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        if task is None and self._on_digest is not None:
+            self._on_digest(self, digest)
         return digest
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Student":
-        copied = Student(self.program.deepcopy(), self.names, self.gathered, self._on_change)
+        copied = Student(self.program.deepcopy(), self.names, self.gathered, self._on_digest)
         copied._lm = self._lm
         memo[id(self)] = copied
         return copied
 
 
 def metered_lm(lm: dspy.BaseLM) -> dspy.BaseLM:
-    """Return a copy of an LM whose calls count in the budget in force, as the program's own questions do.
-
-    An LM without an engine of its own is returned as it is.
-    """
+    """Return a copy of an LM whose calls count in the budget in force; one without an engine of its own as it is."""
     return lm.copy(engine=_MeteredEngine(lm)) if hasattr(getattr(lm, "engine", None), "complete") else lm
 
 
@@ -204,19 +185,9 @@ class _MeteredEngine:
             raise SearchStopped(error) from error
 
 
-def _plays(predictor: str, task: str | None) -> bool:
-    return task is None or role_of(predictor) != "summarizer" or (predictor == "summarizer.answer") == (task == "mcq")
-
-
 def _as_image(source: Any) -> dspy.Image:
     return source if isinstance(source, dspy.Image) else dspy.Image(IMAGES.add(source).url)
 
 
 def _plain(value: Any) -> Any:
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-
-
-def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(
-        a == b if isinstance(a, int) else a is b for a, b in zip(one, other, strict=True)
-    )

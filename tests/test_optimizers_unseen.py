@@ -11,9 +11,9 @@ from data.manifest import Sample
 from optimizers.examples import ExampleSet, gather
 from optimizers.objectives import Objective
 from optimizers.recipes import recipe_named
-from optimizers.search import Candidate, Scores, Search
+from optimizers.search import Candidate, Search
 from optimizers.store import Store
-from optimizers.student import Replayed, Student
+from optimizers.student import Replayed
 from program.agent.loop import AgenticIQA
 from program.common.settings import RecipeSettings
 from program.images.store import IMAGES
@@ -46,9 +46,11 @@ class Taught:
 
     def search(self, base: Candidate, **settings: Any) -> Search:
         """Return a search that starts at a candidate and teaches the score."""
-        scores, train, validation = Scores(Objective()), self.examples["train"], self.examples["validation"]
-        student = Student(base.program, ("summarizer.score",), train.gathered, scores.enter)
-        return Search(base, student, train, validation, [], scores, RecipeSettings(**settings), "rank", 0, 2, Store())
+        train, validation = self.examples["train"], self.examples["validation"]
+        return Search(
+            "taught", base, ("summarizer.score",), train, validation, [], RecipeSettings(**settings), Objective(),
+            "rank", 0, 2, Store(),
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_a_search_scores_no_candidate_on_what_its_demos_show(taught, per_group) 
     known = taught(per_group)
     search = known.search(Candidate("uncompiled", known.program), demos=4, starts=3, steps=2, search_samples=100)
     recipe_named("random-search").run(search)
-    scored = [trial for trial in search.scores.trials.values() if trial.outcomes]
+    scored = [trial for trial in search.trials.values() if trial.outcomes]
     assert len(scored) > 2
     for candidate in scored:
         shown = known.shown(candidate.program)
@@ -98,13 +100,14 @@ def test_all_demos_at_once_are_tried_where_each_has_its_own_photograph(taught, p
 
 def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph(taught, monkeypatch) -> None:
     known, judged = taught(4), {}
-    answer = Replayed.on
+    answer = Replayed.__call__
+    ids = {each.image.url: each.id for of_split in known.examples.values() for each in of_split.examples}
 
-    def on(self, sample):
-        judged[sample.id] = known.shown(self.program)
-        return answer(self, sample)
+    def replay(self, **inputs):
+        judged[ids[inputs["image"].url]] = known.shown(self.program)
+        return answer(self, **inputs)
 
-    monkeypatch.setattr(Replayed, "on", on)
+    monkeypatch.setattr(Replayed, "__call__", replay)
     demos = {"s0", "s5", "s6"}
 
     def fit(*demos):
@@ -126,7 +129,7 @@ def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph
     found, note = fit("s0", "s1")
     assert "fusion fitted on 32 samples" in note
     assert not {"s0", "s1", "s2", "s3"} & set(judged)
-    known.examples["train"].samples = known.samples["train"][:33]
+    del known.examples["train"].examples[33:]
     found, note = fit("s0", "s1")
     assert (found, judged) == ([], {})
     assert note.startswith("fusion: 29 scored training samples can be judged by demos of other photographs; 30 are")

@@ -67,11 +67,11 @@ def _record(predicted) -> EvaluationRecord:
 
 def _registered(base, settings, name, record, rival=None):
     folder = save(AgenticIQA(settings), base / "program")
+    job = SimpleNamespace(out=folder, settings=settings, splits={"test": []})
     tracker = Tracker(settings.mlruns_dir, "registry")
-    with tracker.run("compile") as run:
-        return register_compiled(
-            name, folder, record, settings, tracker=tracker, run=run, judge=lambda _: rival
-        ), tracker  # fmt: skip
+    with tracker.run("compile") as run, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("optimizers.command.run_samples", lambda *_, **__: rival)
+        return register_compiled(name, job, record, tracker, run), tracker
 
 
 def test_a_champion_is_dethroned_only_by_a_paired_interval_above_zero(base, settings):

@@ -5,7 +5,8 @@ import io
 
 import numpy as np
 import pytest
-from cachetools import LRUCache
+from cachetools import LRUCache, cached
+from cachetools.keys import hashkey
 from PIL import Image
 
 from program.common.backends import ImageLimits
@@ -122,23 +123,28 @@ def test_a_file_that_changed_is_not_sent(tmp_path, picture):
         encoded_image(ref, STRICT)
 
 
+def bounded(monkeypatch, size):
+    """Let encoded images take so many bytes, and return what they are kept in."""
+    cache = LRUCache(size, wire_images._encode.cache.getsizeof)
+    monkeypatch.setattr(wire_images, "_encode", cached(cache)(wire_images._encode.__wrapped__))
+    return cache
+
+
 def test_encoded_images_are_kept_within_their_bound(monkeypatch, rng):
-    cache = LRUCache(100_000, wire_images._ENCODINGS.getsizeof)
-    monkeypatch.setattr(wire_images, "_ENCODINGS", cache)
+    cache = bounded(monkeypatch, 100_000)
     refs = [IMAGES.add(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)) for _ in range(20)]
     for ref in refs:
         encoded_image(ref, STRICT)
     assert 0 < sum(len(image.data) for image in cache.values()) == cache.currsize <= 100_000
-    assert (refs[-1].sha256, STRICT) in cache
-    assert (refs[0].sha256, STRICT) not in cache
+    assert hashkey(refs[-1], STRICT) in cache
+    assert hashkey(refs[0], STRICT) not in cache
     first = encoded_image(refs[-1], STRICT)
     assert encoded_image(refs[-1], STRICT) is first
     assert encoded_image(refs[-1], ImageLimits(max_side_px=64)) is not first
 
 
 def test_an_image_larger_than_the_whole_cache_is_sent_all_the_same(monkeypatch, picture):
-    cache = LRUCache(10, wire_images._ENCODINGS.getsizeof)
-    monkeypatch.setattr(wire_images, "_ENCODINGS", cache)
+    cache = bounded(monkeypatch, 10)
     ref = IMAGES.add(picture(33))
     assert base64.b64decode(encoded_image(ref, STRICT).data) == IMAGES.read(ref)
     assert not cache

@@ -8,7 +8,6 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Literal
 
 from optimizers.search import Candidate, Search
@@ -29,13 +28,11 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Bound:
-    """The most that a recipe can need: program runs, reflection calls and candidates.
-
-    A reflection call counts twice, as a reply that cannot be read is asked for once more.
-    """
+    """The most that a recipe can need."""
 
     runs: int
     reflections: int = 0
+    """Twice the calls: a reply that cannot be read is asked for once more."""
     candidates: int = 1
 
 
@@ -54,8 +51,6 @@ class Recipe:
     """What it changes before all. The embedded expert reads no instructions."""
     takes_teacher: bool = False
     """Can take demos from a teacher's answers."""
-    package: str | None = None
-    """A package beyond the project's own that it needs."""
     scored_on: Literal["train", "validation"] = "validation"
     """Which examples give its candidates their search score."""
     runs_whole_program: bool = False
@@ -78,10 +73,6 @@ class Recipe:
             raise InputError(
                 f"optimizer {self.name!r}: needs a language model that writes instructions; "
                 "give --reflection-lm PROVIDER/MODEL"
-            )
-        if self.package is not None and find_spec(self.package) is None:
-            raise InputError(
-                f"optimizer {self.name!r}: needs the package {self.package}; install it with pip install {self.package}"
             )
         if teacher and not self.takes_teacher and self.teaches != "fusion":
             able = ", ".join(name for name in recipe_names() if recipe_named(name).takes_teacher)

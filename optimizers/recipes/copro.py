@@ -16,7 +16,7 @@ def _run(search: Search) -> list[Candidate]:
     settings = {"num_threads": search.workers, "display_progress": False}
     with dspy.context(max_errors=ALL_ERRORS):
         final = optimizer.compile(search.student, trainset=search.scored, eval_kwargs=settings)
-    return search.complete_candidates("copro", final)
+    return search.complete_candidates(final)
 
 
 def _bound(budget: RecipeSettings, sizes: Sizes) -> Bound:

@@ -8,13 +8,13 @@ validation. Whether one is taken is decided on validation, where it has to gain 
 
 import logging
 from collections.abc import Sequence
+from operator import itemgetter
 
+import dspy
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from data.manifest import Sample
-from data.splits import group_of
 from optimizers.demos import image_url
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Candidate, Search
@@ -28,7 +28,6 @@ from program.common.pool import in_order
 from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
 from program.fusion import ScoreFusion
 from program.fusion.fitted import FittedFusion
-from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 
 logger = logging.getLogger(__name__)
@@ -68,16 +67,16 @@ class Beliefs(list[Belief]):
 def _run(search: Search) -> list[Candidate]:
     """Return candidates with a fitted fusion: the map alone; eta, weight and map."""
     program = search.base.program
-    unseen = _unseen(program, search.train.samples)
-    count = sum(len(samples) for _, samples in unseen)
-    scored = [s for s in search.validation.samples if s.task == "scoring"]
+    unseen = _unseen(program, search.train.examples)
+    count = sum(len(examples) for _, examples in unseen)
+    scored = [example for example in search.validation.examples if example.get("answer") is None]
     if count < _LEAST or len(scored) < _LEAST_VALIDATION:
         search.note = (
             f"fusion: {count} scored training samples can be judged by demos of other photographs; "
             f"{_LEAST} are needed, so nothing is fitted"
         )
         return []
-    train = Beliefs(belief for judge, samples in unseen for belief in _beliefs(search, judge, samples))
+    train = Beliefs(belief for judge, examples in unseen for belief in _beliefs(search, judge, examples))
     held = _beliefs(search, program, scored)
     plain = program.resources.fusion
     eta, weight = _grid(plain, train)
@@ -105,10 +104,7 @@ RECIPE = Recipe(
 
 
 def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, float]]:
-    """Return increasing knots over 1..5 of a "line", "logistic" or "isotonic" fit of truth on fused scores.
-
-    Empty where the fit does not increase, or for "none". Values stay inside 1..5.
-    """
+    """Return increasing knots within 1..5 of a "line", "logistic" or "isotonic" fit; [] where it does not increase."""
     grid = np.linspace(1.0, 5.0, 17)
     if kind == "none" or np.ptp(fused) < 1e-6:
         return []
@@ -133,23 +129,21 @@ def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, flo
     return [(float(x), round(float(y), 6)) for x, y in zip(grid, values, strict=True)]
 
 
-def _unseen(program: AgenticIQA, train: Sequence[Sample]) -> list[tuple[AgenticIQA, list[Sample]]]:
+def _unseen(program: AgenticIQA, train: Sequence[dspy.Example]) -> list[tuple[AgenticIQA, list[dspy.Example]]]:
     """Return the program without the demos of a photograph, and the scored samples of that photograph, by photograph.
 
     Photographs that no demo shows go together, with all demos. Demos are left out, and so are the samples of a
     photograph that all demos of a predictor show: untaught, it believes otherwise.
     """
-    urls = [IMAGES.add(sample.image).url for sample in train]
-    groups: dict[str | None, str] = {url: group_of(sample) for url, sample in zip(urls, train, strict=True)}
+    groups: dict[str | None, str] = {example.image.url: example.group for example in train}
     in_demos = {image_url(demo) for predictor in program.predictors() for demo in predictor.demos}
     photographs = {groups[url] for url in in_demos if url in groups}
-    samples: dict[str | None, list[Sample]] = {None: []}
-    for url, sample in zip(urls, train, strict=True):
-        if sample.task == "scoring" and url not in in_demos:
-            group = groups[url] if groups[url] in photographs else None
-            samples.setdefault(group, []).append(sample)
+    unseen: dict[str | None, list[dspy.Example]] = {None: []}
+    for example in train:
+        if example.get("answer") is None and example.image.url not in in_demos:
+            unseen.setdefault(example.group if example.group in photographs else None, []).append(example)
     judges = []
-    for group, members in samples.items():
+    for group, members in unseen.items():
         judge = program.deepcopy()
         for predictor in judge.predictors():
             predictor.demos = [d for d in predictor.demos if group is None or groups.get(image_url(d)) != group]
@@ -159,9 +153,9 @@ def _unseen(program: AgenticIQA, train: Sequence[Sample]) -> list[tuple[AgenticI
     return judges
 
 
-def _beliefs(search: Search, program: AgenticIQA, samples: Sequence[Sample]) -> Beliefs:
-    """Return what a program fuses for the samples, on the gathered evidence; a sample that fails is left out."""
-    key = ["beliefs", program_sha256(program), samples]
+def _beliefs(search: Search, program: AgenticIQA, examples: Sequence[dspy.Example]) -> Beliefs:
+    """Return what a program fuses for the examples, on the gathered evidence; one that fails is left out."""
+    key = ["beliefs", program_sha256(program), examples]
     stored = search.store.get(*key)
     if stored is not None:
         return Beliefs(map(Belief.model_validate, stored))
@@ -169,24 +163,23 @@ def _beliefs(search: Search, program: AgenticIQA, samples: Sequence[Sample]) -> 
     plain.summarizer.fitted = None
     replayed = Replayed(plain, search.train.gathered)
 
-    def ask(sample: Sample) -> Belief | None:
+    def ask(example: dspy.Example) -> Belief | None:
         try:
-            answer = replayed.on(sample)
+            answer = replayed(**example.inputs())
         except BudgetSpent:
             raise
         except InputError as error:
-            logger.warning("sample %r left out of the fusion's fit: %s", sample.id, error)
+            logger.warning("sample %r left out of the fusion's fit: %s", example.id, error)
             return None
         evidence = answer.state.executor_evidence
-        if answer.quality_score is None or evidence is None or sample.quality is None:
+        if answer.quality_score is None or evidence is None:
             return None
         tools, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
-        levels = answer.level_probabilities
-        return Belief(tools=tools, levels=levels, precisions=precisions, truth=sample.quality)
+        return Belief(tools=tools, levels=answer.level_probabilities, precisions=precisions, truth=example.quality)
 
-    answers = in_order(ask, samples, workers=search.workers)
+    answers = in_order(ask, examples, workers=search.workers)
     beliefs = Beliefs(belief for belief in answers if belief is not None)
-    if len(beliefs) == len(samples):
+    if len(beliefs) == len(examples):
         search.store.put(*key, value=[belief.model_dump() for belief in beliefs])
     return beliefs
 
@@ -197,16 +190,15 @@ def _agreement(truth: Array, fused: Array) -> float:
 
 def _grid(plain: ScoreFusion, train: Beliefs) -> tuple[float, float]:
     """Return the eta and model weight whose fused scores agree best with people."""
-    truth = train.truth
-    best, chosen = _agreement(truth, train.fused(FittedFusion(plain))) + _MARGIN, (plain.eta, 1.0)
-    for eta in ETAS:
-        for weight in WEIGHTS:
-            if eta == 0 and weight == 0:
-                continue
-            agreement = _agreement(truth, train.fused(FittedFusion(plain, eta=eta, model_weight=weight)))
-            if agreement > best:
-                best, chosen = agreement, (eta, weight)
-    return chosen
+    least = _agreement(train.truth, train.fused(FittedFusion(plain))) + _MARGIN
+    agreements = {
+        (eta, weight): _agreement(train.truth, train.fused(FittedFusion(plain, eta=eta, model_weight=weight)))
+        for eta in ETAS
+        for weight in WEIGHTS
+        if eta or weight
+    }
+    best, agreement = max(agreements.items(), key=itemgetter(1))
+    return best if agreement > least else (plain.eta, 1.0)
 
 
 def _best_curve(fusion: FittedFusion, train: Beliefs, held: Beliefs) -> tuple[list[tuple[float, float]], str]:

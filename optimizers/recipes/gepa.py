@@ -18,7 +18,7 @@ def _run(search: Search) -> list[Candidate]:
         warn_on_score_mismatch=False,
     )  # fmt: skip
     final = optimizer.compile(search.student, trainset=search.shuffled_train(), valset=search.scored)
-    return search.complete_candidates("gepa", final)
+    return search.complete_candidates(final)
 
 
 def _bound(budget: RecipeSettings, sizes: Sizes) -> Bound:

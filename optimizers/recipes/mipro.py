@@ -1,7 +1,7 @@
 """Instructions and sets of demos searched together by Bayesian optimization (DSPy's MIPROv2)."""
 
 import random
-from typing import Any
+from functools import partial
 
 import dspy
 
@@ -14,38 +14,32 @@ from program.lms.dspy_private import DemoSetMIPRO
 _DEMO_SETS = ("spread", "ends", "thirds", "random")
 
 
-class _RoleMIPRO(DemoSetMIPRO):
-    """MIPROv2 that chooses among sets of labelled demos: DSPy's own labelled demos reach only one role."""
-
-    def __init__(self, search: Search, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._search = search
-
-    def demo_sets(self, program: dspy.Module) -> dict[int, list[list[dspy.Example]]]:
-        """Return each predictor's own demos, and sets of labelled ones chosen in several ways."""
-        search, rng = self._search, random.Random(self._search.seed)
-        sets: dict[int, list[list[dspy.Example]]] = {}
-        for place, (name, predictor) in enumerate(program.named_predictors()):
-            demos = search.train.demos.get(name, [])
-            count = demo_count(name, demos, search.budget)
-            sets[place] = [list(predictor.demos)]
-            for number in range(search.budget.candidates - 1):
-                chosen = choose_demos(demos, count, _DEMO_SETS[number % len(_DEMO_SETS)], rng)
-                sets[place].append([demos[i].demo for i in chosen])
-        return sets
+def _demo_sets(search: Search, program: dspy.Module) -> dict[int, list[list[dspy.Example]]]:
+    """Return each predictor's own demos, and sets of labelled ones: DSPy's own labelled demos reach only one role."""
+    rng = random.Random(search.seed)
+    sets: dict[int, list[list[dspy.Example]]] = {}
+    for place, (name, predictor) in enumerate(program.named_predictors()):
+        demos = search.train.demos.get(name, [])
+        count = demo_count(name, demos, search.budget)
+        sets[place] = [list(predictor.demos)]
+        for number in range(search.budget.candidates - 1):
+            chosen = choose_demos(demos, count, _DEMO_SETS[number % len(_DEMO_SETS)], rng)
+            sets[place].append([demos[i].demo for i in chosen])
+    return sets
 
 
 def _run(search: Search) -> list[Candidate]:
-    optimizer = _RoleMIPRO(
-        search, metric=search.metric, prompt_model=search.reflection, task_model=search.student.get_lm(), auto=None,
-        num_candidates=search.budget.candidates, num_threads=search.workers, seed=search.seed + 1,
-        max_bootstrapped_demos=1, max_labeled_demos=1, max_errors=ALL_ERRORS,
+    optimizer = DemoSetMIPRO(
+        partial(_demo_sets, search), metric=search.metric, prompt_model=search.reflection,
+        task_model=search.student.get_lm(), auto=None, num_candidates=search.budget.candidates,
+        num_threads=search.workers, seed=search.seed + 1, max_bootstrapped_demos=1, max_labeled_demos=1,
+        max_errors=ALL_ERRORS,
     )  # fmt: skip
     final = optimizer.compile(
         search.student, trainset=search.shuffled_train(), valset=search.scored, num_trials=search.budget.trials,
         minibatch=False,
     )  # fmt: skip
-    return search.complete_candidates("mipro", final)
+    return search.complete_candidates(final)
 
 
 def _bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
@@ -54,4 +48,4 @@ def _bound(budget: RecipeSettings, sizes: Sizes) -> Bound:
     return Bound(trials * scored, 2 * (12 + 3 * budget.candidates * sizes.predictors), trials)
 
 
-RECIPE = Recipe(name="mipro", run=_run, bound=_bound, reflects=True, package="optuna")
+RECIPE = Recipe(name="mipro", run=_run, bound=_bound, reflects=True)

@@ -85,7 +85,7 @@ class _DemoSearch:
         urls = {image_url(demo) for _, predictor in student.named_parameters() for demo in predictor.demos}
         photographs = {group for url, group in self._groups.items() if url in urls}
         examples = [example for example in self._pool if example.group not in photographs]
-        return search.scores.of_set(student, examples, kind=search.kind, workers=search.workers)
+        return search.score_on(student, examples)
 
 
 def _bound(budget: RecipeSettings, sizes: Sizes) -> Bound:

@@ -16,7 +16,7 @@ def _run(search: Search) -> list[Candidate]:
         num_threads=search.workers,
     )  # fmt: skip
     final = optimizer.compile(search.student, trainset=search.scored, seed=search.seed)
-    return search.complete_candidates("simba", final)
+    return search.complete_candidates(final)
 
 
 def _bound(budget: RecipeSettings, sizes: Sizes) -> Bound:

@@ -1,7 +1,7 @@
 """Every question to a language model goes through `ask`: typed, metered, with one ladder of three calls.
 
-Text-only questions (plan, tool choice) are the same for many images: asked once, and then looked up. DSPy's cache finds
-their answers too, but after forming the prompt and before parsing the answer again, which takes milliseconds each time.
+Text-only questions (plan, tool choice) are the same for many images: asked once, and then looked up, which saves the
+milliseconds that DSPy takes to form the prompt and to parse the answer, even one of its cache.
 """
 
 import copy
@@ -81,14 +81,12 @@ def ask(
 ) -> Answer[T]:
     """Ask a model up to three times until `check` accepts its answer.
 
-    `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question. The first call
-    goes through the adapter in DSPy's settings, if there is one; the second adds "Return ONLY valid JSON", the third an
-    example of a valid answer. `check` turns a prediction into a value and raises ValueError for one that will not do.
-    `lm` None means DSPy's own setting; `config` goes to the model with the question.
+    `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question. The second call
+    adds "Return ONLY valid JSON", the third an example of a valid answer. `check` turns a prediction into a value and
+    raises ValueError for one that will not do. `lm` None means DSPy's own setting.
 
-    A transport fault (429, 5xx, a lost connection) repeats the call, after the host's Retry-After or a growing wait.
-    Ladder and repeats share `wire.attempts` calls, and DSPy's own retries are off, so no question costs more. Raises
-    LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
+    A transport fault (429, 5xx, a lost connection) repeats the call; ladder and repeats share `wire.attempts` calls.
+    Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
     InputError where the caller's input is at fault: a spent budget, an image that was altered, a foreign predictor.
     """
     predictor = _predict_of(predictor, example)
@@ -107,9 +105,6 @@ def ask(
     key = _key(question, signature)
     if key is None:
         return _climbed(question, signature, check, example)
-    answer = _recalled(key, question, check)
-    if answer is not None:
-        return answer
     with single_flight(key):  # another thread may be asking the same: its answer will do
         answer = _recalled(key, question, check)
         if answer is None:
@@ -131,16 +126,11 @@ def sharing_calls() -> Iterator[None]:
 
 
 def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:
-    """Return what a text-only question is known by.
-
-    None where an image is asked about, nothing is cached, or an adapter of the user's own forms the prompt.
-    """
+    """Return what a text-only question is known by, or None: nothing cached, or a user's adapter forms the prompt."""
     lm = question.lm
-    if not (is_embedded(lm) or (lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache))):
-        return None
-    if any(isinstance(value, dspy.Image) for value in question.inputs.values()):
-        return None
-    if adapter_for(lm) is dspy.settings.adapter:
+    is_cached = is_embedded(lm) or (lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache))
+    shows_image = any(isinstance(value, dspy.Image) for value in question.inputs.values())
+    if not is_cached or shows_image or adapter_for(lm) is dspy.settings.adapter:
         return None
     parts = (
         lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs, question.demos, question.config,
@@ -150,10 +140,7 @@ def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:
 
 
 def _recalled(key: _Key, question: Question, check: Callable[[dspy.Prediction], T]) -> Answer[T] | None:
-    """Return the answer that was kept for a question, traced like one from DSPy's cache; None without one.
-
-    None as well where somebody watches how the answer comes about: callbacks (MLflow's spans), histories, debug logs.
-    """
+    """Return the answer kept for a question, traced as DSPy does; None without one, or where somebody watches."""
     fields = None if _is_watched(question) else cached(key, question.lm)
     if fields is None:
         return None
@@ -167,6 +154,7 @@ def _recalled(key: _Key, question: Question, check: Callable[[dspy.Prediction], 
 
 
 def _is_watched(question: Question) -> bool:
+    """Return whether callbacks (MLflow's spans), a stream or a debug log want to see how the answer comes about."""
     watchers = (dspy.settings, question.lm, question.predictor, adapter_for(question.lm))
     return (
         any(getattr(watcher, "callbacks", None) for watcher in watchers)
@@ -206,7 +194,8 @@ def _climbed(
             return Answer(check(prediction), rung, raw, tuple(errors), prediction)
         except AdapterParseError as error:
             raw = encodable(str(error.lm_response or "")).strip() or raw
-            errors.append(one_line(f"not readable: {_reason(error)}"))
+            reason = str(error.args[0] if error.args else "").partition("\n")[0]
+            errors.append(one_line(f"not readable: {reason or 'no JSON object with the asked fields'}"))
         except InputError:  # a spent budget, an image that was altered: no other wording mends it
             raise
         except (ValidationError, ValueError) as error:
@@ -264,7 +253,3 @@ def _log_prompt(rung: str, signature: type[dspy.Signature], question: Question) 
         inputs = question.traced_inputs or question.inputs
         messages = stripped(adapter_for(question.lm).format(signature, question.demos, inputs))
         logger.debug("prompt (%s, %d demos): %s", rung, len(question.demos), json.dumps(messages, ensure_ascii=False))
-
-
-def _reason(error: AdapterParseError) -> str:
-    return (error.args[0] if error.args else "").split("\n", 1)[0] or "no JSON object with the asked fields"

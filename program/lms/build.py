@@ -98,7 +98,12 @@ def _at_address(name: str, api_base: str, key: str | None) -> _Connection:
     digest = hashlib.sha256(api_base.encode()).hexdigest()[:8]
     route = None if provider in SERVER_PROVIDERS else _route(name)
     if route is None:
-        definition = _server(f"server-{digest}", api_base)
+        policy = lm15.AccessPolicy(
+            provider=f"server-{digest}", supports=lm15.EndpointSupport(complete=True, stream=True, models=True),
+            auth_modes=("bearer",), base_url=api_base,
+        )  # fmt: skip
+        dialect = lm15.OpenAIChatCompat(max_tokens_field="max_tokens", instruction_role="system")
+        definition = lm15.ProviderDefinition.chat(policy, compat=dialect, placeholder_key="none")
         keys = {definition.id: key} if key else {}
         # Such a server takes no signature over the body, so images may join it as late as in the transport.
         config = lm15.RouterConfig(env={}, providers=(definition,), api_keys=keys, transport=ImageTransport(api_base))
@@ -140,14 +145,13 @@ _SERVER_CAPABILITIES: dict[str, Any] = {
 
 def _with_entry(capabilities: Mapping[str, Any], entry: BackendSettings) -> Mapping[str, Any]:
     """Take away what a named backend is said to lack."""
-    lacking = set() if entry.logprobs else {"logprobs", "top_logprobs"}
+    params = set(capabilities["supported_params"])
+    if not entry.logprobs:
+        params -= {"logprobs", "top_logprobs"}
     if not entry.structured_output:
-        lacking.add("response_format")
-    return {
-        **capabilities,
-        "supports_response_schema": capabilities["supports_response_schema"] and entry.structured_output,
-        "supported_params": frozenset(capabilities["supported_params"]) - lacking,
-    }
+        params.discard("response_format")
+    takes_schema = capabilities["supports_response_schema"] and entry.structured_output
+    return {**capabilities, "supports_response_schema": takes_schema, "supported_params": frozenset(params)}
 
 
 def _allowed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,19 +161,6 @@ def _allowed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     except LMConfigurationError:
         return {"temperature": None, "max_tokens": None}
     return dict(options)
-
-
-def _server(provider: str, api_base: str) -> Any:
-    return lm15.ProviderDefinition.chat(
-        lm15.AccessPolicy(
-            provider=provider,
-            supports=lm15.EndpointSupport(complete=True, stream=True, models=True),
-            auth_modes=("bearer",),
-            base_url=api_base,
-        ),
-        compat=lm15.OpenAIChatCompat(max_tokens_field="max_tokens", instruction_role="system"),
-        placeholder_key="none",
-    )
 
 
 def _route(name: str) -> Any | None:

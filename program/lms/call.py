@@ -117,7 +117,9 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
     _refuse_unusable(model_call.answer_text, signature.output_fields)
     for name in signature.output_fields:
         if isinstance(prediction[name], str):
-            prediction[name] = _shortened(encodable(prediction[name]))
+            text = encodable(prediction[name])
+            left_out = f" ... ({len(text) - MAX_TEXT} characters left out)" if len(text) > MAX_TEXT else ""
+            prediction[name] = text[:MAX_TEXT] + left_out
     return prediction
 
 
@@ -172,10 +174,6 @@ def encodable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return the beginning of a text on one line, for records and logs."""
     return " ".join(encodable(text).split())[:300]
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ... ({len(text) - MAX_TEXT} characters left out)"
 
 
 def clean(value: Any) -> Any:

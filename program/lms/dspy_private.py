@@ -1,15 +1,11 @@
-"""How the program meets DSPy: its adapter, and every private or undocumented name of DSPy's that it uses.
-
-tests/test_dspy_private.py checks each of those names.
-"""
+"""How the program meets DSPy: its adapter, and every private name of DSPy's. tests/test_dspy_private.py checks each."""
 
 import copy
 import functools
-import json
 import re
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,7 +17,6 @@ from dspy import lm15
 from dspy._vendor.lm15.transports import StdlibTransport
 from dspy.adapters.json_adapter import JSONAdapter
 from dspy.adapters.types.base_type import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER
-from dspy.adapters.utils import format_field_value
 from dspy.clients import costs
 from dspy.clients._http import retry_after_seconds
 from dspy.clients.engines import LM15Engine
@@ -52,18 +47,6 @@ class KeptAdapter(JSONAdapter):
         """Describe the task."""
         return _system_message(signature)
 
-    def format_user_message_content(
-        self, signature: Any, inputs: dict[str, Any], prefix: str = "", suffix: str = "", main_request: bool = False
-    ) -> str:
-        """Show a question's inputs."""
-        texts = {
-            name: _text_of(field, inputs[name]) for name, field in signature.input_fields.items() if name in inputs
-        }
-        parts = [prefix, *(f"[[ ## {name} ## ]]\n{text}" for name, text in texts.items())]
-        if main_request:
-            parts.append(_output_requirements(signature))
-        return "\n\n".join([*parts, suffix]).strip()
-
     def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
         if "response_format" in lm.supported_params:
             form = _response_format(signature, schema=bool(lm.supports_response_schema))
@@ -81,22 +64,6 @@ _JSON = KeptAdapter()
 @functools.lru_cache(maxsize=256)
 def _system_message(signature: type[dspy.Signature]) -> str:
     return str(_PLAIN.format_system_message(signature))
-
-
-@functools.lru_cache(maxsize=256)
-def _output_requirements(signature: type[dspy.Signature]) -> str:
-    return str(_PLAIN.user_message_output_requirements(signature))
-
-
-def _text_of(field: Any, value: Any) -> str:
-    """Return a value as DSPy shows it, which builds a pydantic schema for every value; most need none."""
-    if type(value) in {str, bool, int, float}:
-        return str(value)
-    if type(value) is dspy.Image:
-        return str(value.model_dump(mode="json"))
-    if type(value) is list and field.annotation is not str and all(type(item) is str for item in value):
-        return json.dumps(value, ensure_ascii=False)
-    return str(format_field_value(field, value))
 
 
 @functools.lru_cache(maxsize=256)
@@ -198,11 +165,13 @@ def traced_prediction(
 
 
 class DemoSetMIPRO(MIPROv2):
-    """MIPROv2 with the sets of demos that it chooses among left to subclasses."""
+    """MIPROv2 that chooses among the sets of demos which `demo_sets` gives for each predictor, by its place."""
 
-    def demo_sets(self, program: dspy.Module) -> dict[int, list[list[dspy.Example]]]:
-        """Return the sets of demos for each predictor, by its place in the program."""
-        raise NotImplementedError
+    def __init__(
+        self, demo_sets: Callable[[dspy.Module], dict[int, list[list[dspy.Example]]]], **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        self.demo_sets = demo_sets
 
     def _bootstrap_fewshot_examples(self, program: Any, *_: Any, **__: Any) -> dict[int, list[list[dspy.Example]]]:
         return self.demo_sets(program)

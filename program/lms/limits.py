@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,13 +28,10 @@ class BudgetSpent(InputError):  # noqa: N818 (it ends a run as planned)
 class Budget:
     """At most so many model calls, or so many dollars, inside the `with` block; shared by all its threads.
 
-    Every call that goes to a model counts, a repeat after a fault too; answers from a cache are free. What a call
-    costs is known only once it has ended. Under a limit of dollars each call in flight is therefore assumed to cost as
-    much as the dearest one so far, and at most as many may be in flight as have been priced (one, to begin with):
-    further calls wait. Budgets nest: an inner one's calls count for the outer ones. Raises InputError for a limit that
-    is not positive.
-
-    It lives in DSPy's settings: `dspy.Parallel` and DSPy's optimizers pass those to their threads, and nothing else.
+    Every call that goes to a model counts, a repeat after a fault too; answers from a cache are free. Under a limit of
+    dollars each call in flight is assumed to cost as much as the dearest one so far, and at most as many may be in
+    flight as have been priced (one, to begin with): further calls wait. Budgets nest: an inner one's calls count for
+    the outer ones. Raises InputError for a limit that is not positive.
     """
 
     def __init__(self, max_calls: int | None = None, max_cost_usd: float | None = None) -> None:
@@ -55,20 +51,16 @@ class Budget:
         outer = current_budget()
         if outer is not None:  # one lock for all, so that a call is charged to all of them or to none
             self._chain, self._changed = (self, *outer._chain), outer._changed
+        # DSPy's settings are what `dspy.Parallel` and DSPy's optimizers pass to their threads, and nothing else.
         self._context = dspy.context(**{_KEY: self})
         self._context.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._context.__exit__(kind, error, trace)
+    def __exit__(self, *fault: object) -> None:
+        self._context.__exit__(*fault)
 
     def charge(self, *, free: bool = False) -> None:
-        """Count one call that is about to go out, once it may; BudgetSpent when it would pass the limit.
-
-        A `free` one costs no money, waits for none and is not settled.
-        """
+        """Count one call about to go out, once it may; BudgetSpent past the limit. A `free` one is not settled."""
         with self._changed:
             while not all(budget._admits(free=free) for budget in self._chain):
                 self._changed.wait()

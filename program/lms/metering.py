@@ -11,17 +11,11 @@ import dspy
 from dspy import lm15
 from dspy.streaming import StatusMessage, StatusMessageProvider
 
-from program.lms.dspy_private import (
-    estimated_cost_usd,
-    events_of,
-    is_embedded,
-    remember,
-    sync_send_to_stream,
-)
+from program.lms.dspy_private import estimated_cost_usd, events_of, is_embedded, remember, sync_send_to_stream
 from program.lms.limits import current_budget, gate_of
 from program.lms.usage import StageUsage, Usage, WireImage
 
-__all__ = ("FeatureRefused", "ModelCall", "book", "book_kept_answer", "metered", "note_change", "note_image", "stage")
+__all__ = ("FeatureRefused", "ModelCall", "book_kept_answer", "metered", "note_change", "note_image", "stage")
 
 _USAGE: ContextVar[Usage | None] = ContextVar("agentic_iqa_usage", default=None)
 _STAGE: ContextVar[str | None] = ContextVar("agentic_iqa_stage", default=None)
@@ -70,22 +64,31 @@ def _announce(name: str) -> None:
         sync_send_to_stream(stream, StatusMessage(f"{name}: {_DOING[name]}"))
 
 
-def book(*, cached: bool, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float | None = None) -> None:
-    """Count one call in the collecting usage, as a whole and for its stage; `cost_usd` None is unknown."""
-    usage = _USAGE.get()
+@dataclass
+class _Receipt:
+    """What one request came to. As created, it is that of a request that failed."""
+
+    answered: bool = False
+    from_cache: bool = False
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    """None where the price is unknown."""
+
+
+def _book(receipt: _Receipt) -> None:
+    """Count one call in the collecting usage, as a whole and for its stage."""
+    usage, name = _USAGE.get(), _STAGE.get()
     if usage is None:
         return
-    name = _STAGE.get()
-    entries: list[Usage | StageUsage] = [usage]
-    if name is not None:
-        entries.append(usage.stages.setdefault(name, StageUsage()))
-    for entry in entries:
+    of_stage = [] if name is None else [usage.stages.setdefault(name, StageUsage())]
+    for entry in (usage, *of_stage):
         entry.lm_calls += 1
-        entry.lm_cache_hits += cached
-        entry.input_tokens += input_tokens
-        entry.output_tokens += output_tokens
-        if cost_usd is not None:
-            entry.cost_usd = (entry.cost_usd or 0.0) + cost_usd
+        entry.lm_cache_hits += receipt.from_cache
+        entry.input_tokens += receipt.input_tokens
+        entry.output_tokens += receipt.output_tokens
+        if receipt.cost_usd is not None:
+            entry.cost_usd = (entry.cost_usd or 0.0) + receipt.cost_usd
 
 
 def book_kept_answer(lm: dspy.BaseLM) -> None:
@@ -93,7 +96,7 @@ def book_kept_answer(lm: dspy.BaseLM) -> None:
     embedded = is_embedded(lm)
     if embedded and (budget := current_budget()) is not None:
         budget.charge(free=True)
-    book(cached=not embedded)
+    _book(_Receipt(from_cache=not embedded))
 
 
 def note_image(image: WireImage) -> None:
@@ -118,24 +121,11 @@ class FeatureRefused(Exception):  # noqa: N818 - it says what happened
         self.error = error
 
 
-@dataclass
-class _Receipt:
-    """What one request came to. As created, it is that of a request that failed."""
-
-    answered: bool = False
-    from_cache: bool = False
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float | None = None
-    """None where the price is unknown."""
-
-
 class ModelCall:
     """The context of one call: every request is charged, admitted, made, priced and booked by itself.
 
-    It takes the place of the LM's engine, below DSPy's cache, so only requests that go out count; whatever is not
-    defined here is the engine's. Where DSPy chooses the engine (a user's own LM), that place is out of reach: the
-    whole call then counts as one request, and is refunded if the cache answered it.
+    It takes the place of the LM's engine, below DSPy's cache, so only requests that go out count. Where DSPy chooses
+    the engine (a user's own LM), the whole call counts as one request, and is refunded if the cache answered it.
     """
 
     def __init__(self, lm: dspy.BaseLM, take_call: Callable[[], bool] = lambda: True) -> None:
@@ -154,19 +144,18 @@ class ModelCall:
     @contextmanager
     def prepared_lm(self) -> Iterator[dspy.BaseLM]:
         """Lend a copy of the LM that repeats nothing and whose requests are accounted for here."""
-        if hasattr(self._engine, "complete"):
-            lm = self._lm.copy(num_retries=0, engine=self)
-            lm.update_history = self._note
-            try:
-                yield lm
-            finally:
-                if self._answers and not self._requests:
-                    book(cached=True)
-        else:
-            lm = self._lm.copy(num_retries=0)
-            lm.update_history = self._note
+        own_engine = hasattr(self._engine, "complete")
+        lm = self._lm.copy(num_retries=0, **({"engine": self} if own_engine else {}))
+        lm.update_history = self._note
+        if not own_engine:
             with self._request() as self._whole_call:
                 yield lm
+            return
+        try:
+            yield lm
+        finally:
+            if self._answers and not self._requests:
+                _book(_Receipt(from_cache=True))
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request: one attempt, and one more for each feature that the service refuses."""
@@ -210,10 +199,9 @@ class ModelCall:
             self._settle(receipt)
 
     def _settle(self, receipt: _Receipt) -> None:
-        tokens = receipt.input_tokens, receipt.output_tokens
-        book(cached=receipt.from_cache, input_tokens=tokens[0], output_tokens=tokens[1], cost_usd=receipt.cost_usd)
+        _book(receipt)
         if self._gate is not None and receipt.answered and not receipt.from_cache:
-            self._gate.spent(sum(tokens))
+            self._gate.spent(receipt.input_tokens + receipt.output_tokens)
         if self._budget is None or self._free:
             return
         if receipt.from_cache:

@@ -144,10 +144,9 @@ class ReferenceEngine:
             self.transport.close()
 
     def _on_the_wire(self, request: lm15.Request, images: dict[bytes, bytes] | None = None) -> lm15.Request:
-        """Return a request as it is sent: with image bytes, the service's model name, and no refused feature.
+        """Return a request as it is sent: with image bytes, or tokens that `images` gets the bytes of (base64) by.
 
-        With `images` the bytes (base64) go there, by the token that the request holds instead. Raises ImageError when
-        an image is unknown here or has changed since it was opened.
+        Without refused features. Raises ImageError when an image is unknown here or has changed since it was opened.
         """
         messages = tuple(replace(m, parts=tuple(self._part(p, images) for p in m.parts)) for m in request.messages)
         left_out = {name: None for name in self.refused if getattr(request.config, name) is not None}

@@ -1,14 +1,12 @@
-"""What a model is sent of an image: its original bytes, or a picture that its service takes.
+"""What a model is sent of an image: its original bytes, else a PNG of it that fits its service's limits.
 
-A format that a service refuses becomes PNG without loss; an image over its limits is scaled down, as PNG. That is for
-the model's eyes only: tools always measure the original. Whatever was sent is recorded with the answer.
+That is for the model's eyes only: tools always measure the original. Whatever was sent is recorded with the answer.
 """
 
 import base64
 import functools
 import io
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import dspy
 import numpy as np
 import yaml
-from cachetools import LRUCache
+from cachetools import LRUCache, cached
 from numpy.typing import NDArray
 
 from program.common.backends import ImageLimits
@@ -70,10 +68,6 @@ class EncodedImage:
         return f"data:{self.media_type};base64,{self.data}"
 
 
-_ENCODINGS = LRUCache[tuple[str, ImageLimits], EncodedImage](CACHE_MB * 2**20, lambda image: len(image.data))
-_LOCK = threading.Lock()
-
-
 def limits_for(model: str) -> ImageLimits:
     """Return what images the service behind `provider/model` takes, by configs/model_backends.yaml."""
     limits = _shipped_limits()
@@ -87,44 +81,30 @@ def _shipped_limits() -> dict[str, ImageLimits]:
 
 
 def encoded_image(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
-    """Return an image as a service takes it, and record that it is sent.
-
-    Raises ImageError when its file went away or changed, or when no picture of it fits the limits.
-    """
-    key = ref.sha256, limits
-    with _LOCK:
-        image = _ENCODINGS.get(key)
-    if image is None:
-        image = _encode(ref, limits)
-        with _LOCK, suppress(ValueError):  # larger than the whole cache
-            _ENCODINGS[key] = image
-    note_image(image.record.model_copy(update={"name": ref.name}))
+    """Return an image as a service takes it, and record that it is sent; ImageError where there is no such picture."""
+    image: EncodedImage = _encode(ref, limits)
+    note_image(image.record)
     return image
 
 
+@cached(LRUCache(CACHE_MB * 2**20, lambda image: len(image.data)), lock=threading.Lock())
 def _encode(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
-    data = IMAGES.read(ref)
-    kind = _FORMATS[ref.suffix]
-    reason = None
+    data, media_type, size = IMAGES.read(ref), ref.media_type, (ref.width, ref.height)
+    kind, changes = _FORMATS[ref.suffix], []
     if kind not in limits.formats:
-        reason = f"{kind} as png"
+        changes.append(f"{kind} as png")
     elif _is_grey16(data):
         # Many services read 16-bit grey as 8-bit by cutting it off, which shows them a white picture.
-        reason = "16-bit grey as 8-bit png"
-    too_large = _over(limits, max(ref.width, ref.height), len(data))
-    if reason is None and not too_large:
-        return _as_sent(ref, data, ref.media_type, (ref.width, ref.height), None)
-    sent, size = _fitted(IMAGES.pixels(ref), limits, ref.name)
-    if size != (ref.width, ref.height):
-        scaled = f"scaled from {ref.width}x{ref.height} to {size[0]}x{size[1]}"
-        reason = f"{reason}, {scaled}" if reason else scaled
-    return _as_sent(ref, sent, "image/png", size, reason or f"{kind} as png, which is smaller")
-
-
-def _as_sent(ref: ImageRef, data: bytes, media_type: str, size: tuple[int, int], change: str | None) -> EncodedImage:
+        changes.append("16-bit grey as 8-bit png")
+    if changes or _over(limits, max(size), len(data)):
+        media_type = "image/png"
+        data, size = _fitted(IMAGES.pixels(ref), limits, ref.name)
+        if size != (ref.width, ref.height):
+            changes.append(f"scaled from {ref.width}x{ref.height} to {size[0]}x{size[1]}")
+        changes = changes or [f"{kind} as png, which is smaller"]
     record = WireImage(
         sha256=ref.sha256, name=ref.name, media_type=media_type, width=size[0], height=size[1], size_bytes=len(data),
-        change=change,
+        change=", ".join(changes) or None,
     )  # fmt: skip
     return EncodedImage(base64.b64encode(data).decode("ascii"), media_type, record)
 
