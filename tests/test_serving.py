@@ -153,8 +153,7 @@ def test_health_version_metrics_and_schema(service_program, served, encoded):
     schema = get(url, "/openapi.json").json()
     assert {"/assess", "/assess/batch", "/health", "/version", "/metrics"} == set(schema["paths"])
     content = schema["paths"]["/assess"]["post"]["requestBody"]["content"]
-    sent = schema["components"]["schemas"][content["application/json"]["schema"]["$ref"].rpartition("/")[2]]
-    assert "image_path" in sent["properties"]
+    assert "image_path" in content["application/json"]["schema"]["properties"]
     assert "image" in content["multipart/form-data"]["schema"]["properties"]
 
 
@@ -208,15 +207,15 @@ def test_two_clients_with_one_image_do_not_see_each_others_names(service_program
         ({"files": {"image": b"x"}, "data": {"option": ["x"] * 65}}, 400, "Too many fields"),
         ({"files": [("image", b"x")] * 4}, 400, "Too many files"),
         ({"files": {"picture": b"x"}}, 422, "picture: Extra inputs"),
-        ({"data": {"query": "x"}, "files": {"reference": b"x"}}, 422, "image: Field required"),
-        ({"files": [("image", b"x"), ("image", b"y")]}, 422, "image: .*at most 1 item"),
+        ({"data": {"query": "x"}, "files": {"reference": b"x"}}, 422, "give one of image"),
+        ({"files": [("image", b"x"), ("image", b"y")]}, 413, "2 are over 1"),
         ({"files": {"image": b"x"}, "data": {"regions": "{"}}, 422, "regions: Invalid JSON"),
         ({"files": {"image": b"x"}, "data": {"regions": "[" * 50_000}}, 422, "regions: Invalid JSON"),
         ({"files": {"image": b"x"}, "data": {"query": "?" * 5000}}, 422, "query: is over 4000"),
         ({"json": {}}, 422, "give one of image, image_path and image_url"),
         ({"json": {"image": "AA", "image_url": "http://x"}}, 422, "give one of image"),
         ({"json": {"image": "AA", "imgae": 1}}, 422, "imgae: Extra inputs"),
-        ({"json": {"image": 5}}, 422, "image: Input should be a valid string"),
+        ({"json": {"image": 5}}, 422, "image: is no text; give"),
         ({"json": {"image": "AA", "options": {"A": "x" * 501}}}, 422, "options"),
         ({"content": b"{", "headers": {"content-type": "application/json"}}, 422, "request: Invalid JSON"),
         ({"content": b"[" * 100_000, "headers": {"content-type": "application/json"}}, 422, "Invalid JSON"),

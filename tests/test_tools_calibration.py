@@ -208,7 +208,7 @@ def test_a_malformed_file_is_named_with_its_key(tmp_path, change, message):
     change(tree)
     path = tmp_path / "calibration.json"
     path.write_text(json.dumps(tree), encoding="utf-8")
-    with pytest.raises(SettingsError, match=message) as caught:
+    with pytest.raises(SettingsError, match=f"(?i){message}") as caught:
         Calibration.load(path)
     assert "\n" not in str(caught.value)
 
@@ -217,7 +217,7 @@ def test_a_missing_file_and_broken_json_are_one_line(tmp_path):
     with pytest.raises(SettingsError, match=r"none\.json.*cannot be read"):
         Calibration.load(tmp_path / "none.json")
     (tmp_path / "broken.json").write_text("{", encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"broken\.json': the file: invalid JSON"):
+    with pytest.raises(SettingsError, match=r"broken\.json': the file: Invalid JSON"):
         Calibration.load(tmp_path / "broken.json")
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import anyio.to_thread
 import dspy
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
@@ -46,11 +45,10 @@ def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
         title="AgenticIQA", version=_version(), docs_url=None, redoc_url=None, lifespan=lifespan,
         description="Judges the quality of an image as people would, and says why.",
     )  # fmt: skip
-    app.state.assessor = assessor
     _add_pages(app)
     _add_facts(app, assessor)
-    add_assessments(app.router, assessor)
-    for error in (HTTPException, RequestValidationError, InputError, dspy.LMError):
+    add_assessments(app, assessor)
+    for error in (HTTPException, InputError, dspy.LMError):
         app.add_exception_handler(error, _answered)
     app.add_middleware(
         Guard, rules=Rules(token, (*settings.allowed_hosts, settings.host)), metrics=metrics,

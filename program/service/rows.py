@@ -1,6 +1,5 @@
 """Rows of a table, as MLflow's scoring server sends them, become assessments, and those become rows."""
 
-import base64
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,9 @@ from program.agent.assessment import Assessment
 from program.common.errors import InputError
 from program.common.settings import Settings
 from program.service.columns import BYTES, OUTPUTS
-from program.service.incoming import job_of, row_request
+from program.service.incoming import AssessRequest, checked, job_of
 from program.service.refusals import Refused, refusal_of
-from program.service.sources import Sources
+from program.service.sources import Sent, Sources
 
 if TYPE_CHECKING:
     from program.agent.loop import AgenticIQA
@@ -35,8 +34,9 @@ def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, s
         cells = {name: value for name, value in row.items() if not _is_missing(value)}
         for name in BYTES:
             if name in cells:
-                cells[name.removesuffix("_bytes")] = base64.b64encode(bytes(cells.pop(name))).decode()
-        job = job_of(row_request(cells), settings.serve, sources)
+                what = name.removesuffix("_bytes")
+                cells[what] = Sent(bytes(cells.pop(name)), what)
+        job = job_of(checked(AssessRequest, cells), settings.serve, sources)
         result = job.run(program, settings.serve.max_megapixels)
     except (InputError, Refused, dspy.LMError) as error:
         refusal = refusal_of(error)
