@@ -16,6 +16,7 @@ from sklearn.isotonic import IsotonicRegression
 from data.manifest import manifest_sha256
 from program import calibrate
 from program.common.errors import SettingsError, ToolError
+from program.common.settings import load_settings
 from program.tools.calibration import Calibration, Residual, ToolCalibration, apply_map, least_variance
 from program.tools.figures import Provenance, Strengths
 from program.tools.fitting import fit_all
@@ -411,7 +412,7 @@ def test_what_a_tool_knows_of_real_photographs_bounds_what_it_is_believed():
 
 
 def test_the_papers_maps_are_its_equation_with_the_missing_one_and_clipped():
-    calibration = ToolRunner(REGISTRY, calibration=Path("paper")).calibration
+    calibration = ToolRunner(load_settings(overrides={"tools": {"calibration": "paper"}}), REGISTRY).calibration
     b1, b2, b3, b4, b5 = 21.73, 0.1147, 0.4721, 3.5654, 1.0094
     expected = b1 * (0.5 - 1 / (1 + np.exp(b2 * (0.6 - b3)))) + b4 * 0.6 + b5
     assert calibration.score("TOPIQ_FR", 0.6) == pytest.approx(expected)

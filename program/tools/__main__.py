@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     from program.common.errors import InputError
-    from program.tools.models import fetch
+    from program.tools.loading import load
     from program.tools.registry import ToolRegistry
     from program.tools.runner import ToolRunner
 
@@ -49,10 +49,10 @@ def _list(arguments: argparse.Namespace) -> int:
         raise InputError("--fetch: names no tool; give those to download, as `python -m program.tools --fetch LPIPS`")
     if arguments.fetch:
         for spec in specs:
-            fetch(spec)
+            load(spec, None, "cpu", fetch=True)
     # A check that answered from the cache would check nothing.
     fresh = settings.model_copy(update={"tools": settings.tools.model_copy(update={"cache": False})})
-    runner = ToolRunner.of(fresh, registry)
+    runner = ToolRunner(fresh, registry)
     rows = [entry(spec, runner) for spec in specs]
     if arguments.check:
         image, reference = _trial_pair()

@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ToolError
+from program.common.settings import ToolSettings
 from program.tools.loading import Overdue, load, quiet, within
 from program.tools.readiness import Device, leave_out, left_out
 from program.tools.registry import ToolSpec
@@ -21,28 +21,15 @@ from program.tools.registry import ToolSpec
 if TYPE_CHECKING:
     import torch
 
-__all__ = ("Running", "evaluate", "fetch")
+__all__ = ("evaluate", "tensor_of")
 
 TENSORS_MB = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """How tools are run."""
-
-    device: Device = "auto"
-    threads: int = 1
-    """Threads of one torch operation, for the whole process."""
-    timeout_s: float = math.inf
-    """A tool that takes longer to measure one image fails, and is left out for the rest of the process."""
-    load_timeout_s: float = math.inf
-    """Likewise one that takes longer to be loaded, with its library where it is the first."""
 
 
 def evaluate(
     spec: ToolSpec,
     parameters: Path | None,
-    running: Running,
+    tools: ToolSettings,
     image: NDArray[np.uint8],
     reference: NDArray[np.uint8] | None,
 ) -> float:
@@ -51,25 +38,20 @@ def evaluate(
     Same value as pyiqa's own metric on the files with the same number of torch threads. Thread-safe.
     Raises ToolError when the tool cannot be loaded, returns no finite number or takes too long.
     """
-    device = _resolve(running.device)
+    device = _resolve(tools.device)
     images = [pixels for pixels in (image, reference) if pixels is not None]
     try:
-        with _borrowed(spec, parameters, device, running.load_timeout_s) as model, quiet():
-            raw = within(running.timeout_s, lambda: _value(model, running.threads, device, images))
+        with _borrowed(spec, parameters, device, tools.load_timeout_s) as model, quiet():
+            raw = within(tools.timeout_s, lambda: _value(model, tools.threads, device, images))
     except Overdue as error:
         size = f"{image.shape[1]}x{image.shape[0]}"
-        why = f"did not finish within {running.timeout_s:g} s on {size} pixels and is left out from here on"
+        why = f"did not finish within {tools.timeout_s:g} s on {size} pixels and is left out from here on"
         raise leave_out(spec, f"{why} (tools.timeout_s)") from error
     if not math.isfinite(raw):
         raise ToolError(
             f"tool {spec.name!r}: returned {raw} here (a flat image leaves it nothing to measure); use another tool"
         )
     return raw
-
-
-def fetch(spec: ToolSpec) -> None:
-    """Load a tool, downloading what it lacks to where pyiqa keeps it. Raises ToolError when that fails."""
-    load(spec, None, "cpu", fetch=True)
 
 
 def _resolve(device: Device) -> str:

@@ -149,10 +149,6 @@ class ToolRegistry:
         """Return every entry."""
         return tuple(self._specs.values())
 
-    def for_mode(self, mode: Mode) -> tuple[ToolSpec, ...]:
-        """Return the entries of one mode."""
-        return tuple(spec for spec in self._specs.values() if spec.mode == mode)
-
     def find(self, name: str) -> ToolSpec | None:
         """Return the tool of this display or library name, whatever its case, hyphens or `_tool` suffix, or None.
 
