@@ -246,21 +246,8 @@ def test_a_tool_that_writes_into_its_input_spoils_no_other_reading(alone, scene,
     assert _runner().measure("PSNR", image, reference).raw == right
 
 
-def test_the_tools_of_one_image_share_its_tensor(scene, monkeypatch):
-    made, real = [], models._tensor
-    monkeypatch.setattr(models, "_tensor", lambda *a: made.append(a) or real(*a))
-    image, reference = (IMAGES.add(255 - p) for p in scene)
-    runner = _runner()
-    for name in ("PSNR", "GMSD", "FSIM", "PIQE"):
-        assert runner.measure(name, image, reference).error is None
-    assert len(made) == 2
-    for name in ("PSNR", "GMSD"):
-        assert runner.measure(name, image, reference, box=(0, 0, 100, 100)).error is None
-    assert len(made) == 4
-
-
 def test_what_was_borrowed_leaves_no_pixels_behind(scene):
-    """A service's promise: an image that was sent is forgotten, tensors and decoded pixels too."""
+    """A service's promise: an image that was sent is forgotten, decoded pixels too."""
     import gc
     import weakref
 
@@ -270,23 +257,10 @@ def test_what_was_borrowed_leaves_no_pixels_behind(scene):
         for box in (None, (0, 0, 100, 100)):
             assert _runner().measure("PIQE", image, box=box).error is None
             pixels = IMAGES.pixels(image) if box is None else IMAGES.cut(image, box)[0]
-            tensor = models.tensor_of(pixels, "cpu")
-            assert models.tensor_of(pixels, "cpu") is tensor
-            kept += [weakref.ref(pixels), weakref.ref(tensor)]
-            del pixels, tensor
+            kept.append(weakref.ref(pixels))
+            del pixels
     gc.collect()
     assert all(ref() is None for ref in kept)
-
-
-def test_a_tensor_is_never_another_arrays(rng, monkeypatch):
-    monkeypatch.setattr(models, "_tensors", {})
-    for _ in range(200):  # a new array often lies where the last one lay
-        pixels = rng.integers(0, 256, (8, 8, 3), np.uint8)
-        pixels.setflags(write=False)
-        tensor = models.tensor_of(pixels, "cpu")
-        assert torch.equal(tensor, torch.from_numpy(pixels.transpose(2, 0, 1)[None].copy()) / 255)
-        assert models.tensor_of(pixels, "cpu") is tensor
-    assert len(models._tensors) <= 1
 
 
 def test_settings_reach_the_runner(tmp_path):

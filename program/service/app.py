@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import metadata
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 import dspy
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from program.agent.loop import AgenticIQA
@@ -23,11 +24,6 @@ from program.service.routes import add_assessments
 from program.service.rules import Rules
 
 __all__ = ("create_app",)
-
-_ASSETS = {
-    "page.css": "text/css", "page.js": "text/javascript", "draw.js": "text/javascript", "docs.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-}  # fmt: skip
 
 
 def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
@@ -58,25 +54,16 @@ def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
 
 
 def _add_pages(app: FastAPI) -> None:
-    folder = files("program.service") / "static"
-
-    def page(name: str, media_type: str) -> Response:
-        # Asked for anew each time: a page of one version with the script of another would not work.
-        return Response((folder / name).read_bytes(), media_type=media_type, headers={"Cache-Control": "no-cache"})
+    folder = Path(__file__).with_name("static")
+    app.mount("/assets", StaticFiles(directory=folder))
 
     @app.get("/", include_in_schema=False)
     def front() -> Response:
-        return page("index.html", "text/html")
+        return FileResponse(folder / "index.html")
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> Response:
-        return page("docs.html", "text/html")
-
-    @app.get("/assets/{name}", include_in_schema=False)
-    def asset(name: str) -> Response:
-        if name not in _ASSETS:
-            raise HTTPException(404)
-        return page(name, _ASSETS[name])
+        return FileResponse(folder / "docs.html")
 
 
 def _add_facts(app: FastAPI, assessor: Assessor) -> None:

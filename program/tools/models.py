@@ -3,7 +3,6 @@
 import math
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ("evaluate", "tensor_of")
-
-TENSORS_MB = 128
 
 
 def evaluate(
@@ -104,38 +101,11 @@ def _value(model: Callable[..., Any], threads: int, device: str, images: list[ND
 
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
-    tensors = [tensor_of(pixels, device) for pixels in images]
-    raw = model(*tensors)
-    for pixels, tensor in zip(images, tensors, strict=True):
-        if tensor._version > 0:  # a tool that writes into its input spoils it for the others
-            _tensors.pop((id(pixels), device), None)
-    return float(raw.reshape(-1)[0])
-
-
-_tensors: "dict[tuple[int, str], torch.Tensor]" = {}
-"""By the array they were made from, as long as that lives: what was sent to a service is not to stay."""
-_tensors_lock = threading.Lock()
+    return float(model(*(tensor_of(pixels, device) for pixels in images)).reshape(-1)[0])
 
 
 def tensor_of(pixels: NDArray[np.uint8], device: str) -> "torch.Tensor":
-    """Return 1 x 3 x H x W float32 in 0..1 of H x W x 3 uint8 pixels, made once for the tools of one image.
-
-    Only of arrays that cannot be written to are some kept. Thread-safe.
-    """
-    key = (id(pixels), device)
-    tensor = _tensors.get(key)
-    if tensor is None:
-        tensor = _tensor(pixels, device)
-        if not pixels.flags.writeable:
-            with _tensors_lock:
-                _tensors[key] = tensor
-                while sum(each.nbytes for each in list(_tensors.values())) > TENSORS_MB * 2**20:
-                    _tensors.pop(next(iter(_tensors)), None)
-            weakref.finalize(pixels, _tensors.pop, key, None)
-    return tensor
-
-
-def _tensor(pixels: NDArray[np.uint8], device: str) -> "torch.Tensor":
+    """Return H x W x 3 uint8 pixels as 1 x 3 x H x W float32 in 0..1."""
     import torch
 
     # Contiguous planes, as pyiqa reads a file: other memory layouts sum in another order. Divided, not multiplied by
