@@ -42,19 +42,14 @@ class ImageLimits(Section):
 
 
 class BackendSettings(Section):
-    """A service configured once, by name: then `--lm NAME` or `--lm NAME/MODEL`."""
+    """A service configured once, by name: then `--lm NAME` or `--lm NAME/MODEL`. docs/models.md explains each key."""
 
     provider: str = "openai"
-    """Whose protocol it speaks: openai for vLLM, Ollama, LM Studio and llama.cpp; anthropic, gemini, ..."""
     model: str | None = None
-    """What plain `--lm NAME` asks; without it the model is given as NAME/MODEL."""
     api_base: str | None = None
     key_env: str | None = Field(None, pattern="^[A-Za-z_][A-Za-z0-9_]*$")
-    """Environment variable with its key; never the key itself."""
     structured_output: bool = True
-    """Whether it takes a JSON schema for its answers."""
     logprobs: bool = True
-    """Whether it returns token log-probabilities."""
     images: ImageLimits | None = None
 
     _check_base = field_validator("api_base")(lambda value: checked_api_base(value))

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
@@ -61,15 +62,10 @@ def run_samples(
 ) -> EvaluationRecord:
     """Run `program` over `samples` with `workers` threads and return the record, rows in the samples' order.
 
-    `program(image=, query=, reference=, options=, regions=)` returns an Assessment and must be safe to call from
-    several threads; each call runs in a copy of the caller's context, so `dspy.context` holds inside. An exception
-    or a "failed" Assessment becomes a failed row. `samples` are a manifest's, or anything with the same fields; of a
-    stream about two per worker are held at once, with their images.
-    `seed` fixes the intervals. `context` says whose result this is (hashes, model names); with `dataset` it is what
-    a `checkpoint` must match to be resumed. Ctrl-C and a spent `Budget` finish and write the samples in flight, then
-    raise.
-    `others(sample, assessment)` answers the same sample in other ways, in the same thread (see baselines.py).
-
+    `program(image=, query=, reference=, options=, regions=)` returns an Assessment, in several threads, each call in a
+    copy of the caller's context. An exception or a "failed" Assessment becomes a failed row. Of a stream of samples two
+    per worker are held at once. `seed` fixes the intervals; `dataset` and `context` (hashes, model names) are what a
+    `checkpoint` must match to be resumed. Ctrl-C and a spent `Budget` finish and write what is in flight, then raise.
     Raises InputError for fewer than one worker, a repeated sample id, or a checkpoint of another run.
     """
     if workers < 1:
@@ -293,11 +289,10 @@ def _checkpoint(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"checkpoint {str(path)!r}: cannot be written ({error.strerror}); {_MEND}") from error
-    if not resume:
-        with ResumeLog(path, header, mend=_MEND) as log:  # moved only by who holds its lock
-            if not log.empty:
-                os.replace(path, path.with_name(f"{path.name}.previous"))
     with ResumeLog(path, header, mend=_MEND) as log:
+        if not (resume or log.empty):
+            shutil.copyfile(path, path.with_name(f"{path.name}.previous"))
+            os.truncate(path, 0)
         yield {row.id: row for row in log.read(Row.model_validate_json)}, lambda row: log.append(row.line())
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import dspy
+import pandas as pd
 
 from program.agent.assessment import Assessment
 from program.common.errors import InputError
@@ -31,7 +32,7 @@ def assess_rows(program: "AgenticIQA", rows: Iterable[Mapping[str, Any]], settin
 
 def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, sources: Sources) -> dict[str, Any]:
     try:
-        cells = {name: value for name, value in row.items() if not _is_missing(value)}
+        cells = {name: value for name, value in row.items() if not (value is None or value is pd.NA or value != value)}
         for name in BYTES:
             if name in cells:
                 what = name.removesuffix("_bytes")
@@ -42,11 +43,6 @@ def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, s
         refusal = refusal_of(error)
         return {**dict.fromkeys(OUTPUTS), "status": "failed", "error": refusal.detail if refusal else str(error)}
     return _answered(result)
-
-
-def _is_missing(value: Any) -> bool:
-    """Return whether a table's cell is empty: None, nan or pandas' NA."""
-    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
 def _answered(result: Assessment) -> dict[str, Any]:

@@ -59,10 +59,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 class _Patient(H11Protocol):
-    """uvicorn's HTTP/1.1, with an end to waiting for a request's head: it holds one of the service's places.
-
-    uvicorn waits for ever for the first one, and for the next as soon as a byte of it has come.
-    """
+    """uvicorn's HTTP/1.1, with an end to waiting for a request's head: that holds one of the service's places."""
 
     head_timeout_s: float
 

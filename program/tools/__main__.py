@@ -81,10 +81,7 @@ def entry(spec: "ToolSpec", runner: "ToolRunner") -> dict[str, Any]:
 
 
 def _trial(name: str, runner: "ToolRunner", image: "ImageRef", reference: "ImageRef") -> dict[str, Any]:
-    """Return raw value, score 1..5, seconds of a second run, whether it gave the same to the last digit, or the error.
-
-    A tool that takes over a minute runs once.
-    """
+    """Return raw value, score 1..5, seconds of a second run, whether that gave the very same value, or the error."""
     first = runner.measure(name, image, reference)
     again = runner.measure(name, image, reference) if first.raw is not None and first.seconds < SLOW_S else None
     return {

@@ -81,17 +81,11 @@ class ToolRunner:
         return {"entries": len(self._cache), "size_mb": size_mb, "limit_mb": self.settings.cache_mb}
 
     def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
-        """Return what each reading (tool, distortion category) of one image adds to its score, as 1 / variance on 1..5.
-
-        They add up; None for a tool whose calibration does not say (see `Calibration.precisions`).
-        """
+        """Return what each reading (tool, distortion category) of one image adds; see `Calibration.precisions`."""
         return self.calibration.precisions(readings)
 
     def ready(self, mode: Mode, *, expensive: bool = False) -> tuple[ToolSpec, ...]:
-        """Return the tools of a mode that can run here, to choose from. Imports no torch.
-
-        Expensive tools (over 0.3 s an image) are left out unless asked for; they run when named.
-        """
+        """Return the tools of a mode that can run here, to choose from; expensive ones only if asked. No torch."""
         return tuple(
             spec
             for spec in self.registry.specs()
@@ -148,18 +142,11 @@ class ToolRunner:
             raise ToolError(f"tool {spec.name!r}: {reason}")
         parameters = parameter_path(spec, self.settings.params_dir)
         key = _key(spec, parameters, target, self.settings)
-        raw, cached = self._remembered(key), True
-        if raw is None:
-            # Two threads that judge one image (a score and a question of it) must not both measure it.
-            with single_flight(key):
-                raw = self._remembered(key)
-                if raw is None:
-                    raw, cached = self._evaluate(spec, parameters, target, key), False
-        return Measurement(tool=spec.name, raw=raw, cached=cached, box=target.box, note=target.note)
-
-    def _remembered(self, key: str) -> float | None:
-        stored = self._cache.get(key) if self._cache is not None else None
-        return float(stored[0]) if stored is not None else None
+        # Two threads that judge one image (a score and a question of it) must not both measure it.
+        with single_flight(key):
+            stored = self._cache.get(key) if self._cache is not None else None
+            raw = self._evaluate(spec, parameters, target, key) if stored is None else float(stored[0])
+        return Measurement(tool=spec.name, raw=raw, cached=stored is not None, box=target.box, note=target.note)
 
     def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: Target, key: str) -> float:
         def pixels(ref: ImageRef) -> NDArray[uint8]:
