@@ -111,31 +111,19 @@ class ServeSettings(Section):
 
 
 class RecipeSettings(Section):
-    """What one optimizer may spend; a recipe reads the keys it has a use for."""
+    """What one optimizer may spend; a recipe reads the keys it has a use for (see configs/optimizers.yaml)."""
 
     demos: int | None = Field(32, ge=0)
-    """Demos of each of the Summarizer's questions; None: every training sample."""
     role_demos: int = Field(4, ge=0)
-    """Demos of each question of the other roles."""
     all_demos: bool = False
-    """Whether a search also tries all labelled demos at once, where each has its own photograph: prompts of that length
-    suit the embedded backend only."""
     bootstrapped: int = Field(0, ge=0)
-    """How many of the demos are answers of the program (or its teacher) that people agree with."""
     starts: int = Field(8, ge=1)
-    """Sets of demos a search begins with."""
     steps: int = Field(0, ge=0)
-    """Changes to the best candidate: exchanged demos, SIMBA's steps, COPRO's depth."""
     search_samples: int = Field(200, ge=1)
-    """At most so many samples score each candidate."""
     candidates: int = Field(6, ge=2)
-    """Instructions or programs proposed at a time."""
     trials: int = Field(12, ge=1)
-    """Combinations that MIPRO tries."""
     metric_calls: int = Field(400, ge=1)
-    """Program runs that GEPA may make."""
     minibatch: int = Field(3, ge=1)
-    """Samples of one reflection or step."""
 
 
 class OptimizerSettings(Section):
@@ -153,7 +141,6 @@ class Settings(Section):
     cache_dir: Path
     mlruns_dir: Path
     programs_dir: Path
-    """Where compiled programs are saved, one folder each."""
     images: ImageSettings
     assessment: AssessmentSettings
     fusion: FusionSettings

@@ -28,6 +28,7 @@ from program.evaluation.record import SCHEMA_VERSION, WORST, Cost, Dataset, Eval
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
+from program.lms.usage import Usage
 
 __all__ = ("Misses", "OtherAnswers", "expected_level", "run_sample", "run_samples")
 
@@ -236,24 +237,18 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def _usage(usage: Any) -> dict[str, Any]:
+def _usage(usage: Usage | None) -> dict[str, Any]:
     if usage is None:
         return {}
-    counts = usage if isinstance(usage, Mapping) else usage.model_dump()
-    tokens = [counts[key] for key in ("input_tokens", "output_tokens") if counts.get(key) is not None]
-    total = sum(tokens) if tokens else counts.get("tokens")
-    spent = {name: float(counts[name]) for name in _SPENT if counts.get(name) is not None}
-    spent |= {f"seconds_{name}": round(float(s), 6) for name, s in (counts.get("seconds") or {}).items()}
-    for name, costs in (counts.get("stages") or {}).items():
-        sums = {"lm_calls": costs.get("lm_calls"), "cost_usd": costs.get("cost_usd")}
-        sums["tokens"] = costs.get("input_tokens", 0) + costs.get("output_tokens", 0)
-        spent |= {f"{key}_{name}": float(amount) for key, amount in sums.items() if amount is not None}
-    return {
-        "lm_calls": counts.get("lm_calls"),
-        "tokens": total,
-        "cost_usd": counts.get("cost_usd"),
-        "spent": spent or None,
-    }
+    spent = {name: float(getattr(usage, name)) for name in _SPENT}
+    spent |= {f"seconds_{name}": round(seconds, 6) for name, seconds in usage.seconds.items()}
+    for name, costs in usage.stages.items():
+        spent[f"lm_calls_{name}"] = float(costs.lm_calls)
+        if costs.cost_usd is not None:
+            spent[f"cost_usd_{name}"] = costs.cost_usd
+        spent[f"tokens_{name}"] = float(costs.input_tokens + costs.output_tokens)
+    tokens = usage.input_tokens + usage.output_tokens
+    return {"lm_calls": usage.lm_calls, "tokens": tokens, "cost_usd": usage.cost_usd, "spent": spent}
 
 
 class Misses:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import metadata
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,11 @@ from program.service.guard import Guard, error_response
 from program.service.refusals import refusal_of
 from program.service.routes import add_assessments
 from program.service.rules import Rules
+from program.tools.readiness import installed_version
 
 __all__ = ("create_app",)
+
+_VERSION = installed_version("agentic-iqa") or "0"
 
 
 def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
@@ -38,7 +41,7 @@ def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
         assessor.close()
 
     app = FastAPI(
-        title="AgenticIQA", version=_version(), docs_url=None, redoc_url=None, lifespan=lifespan,
+        title="AgenticIQA", version=_VERSION, docs_url=None, redoc_url=None, lifespan=lifespan,
         description="Judges the quality of an image as people would, and says why.",
     )  # fmt: skip
     _add_pages(app)
@@ -67,7 +70,7 @@ def _add_pages(app: FastAPI) -> None:
 
 
 def _add_facts(app: FastAPI, assessor: Assessor) -> None:
-    facts: dict[str, Any] = {}
+    versions = cache(partial(_versions, assessor.program))
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -77,9 +80,7 @@ def _add_facts(app: FastAPI, assessor: Assessor) -> None:
     @app.get("/version")
     async def version() -> dict[str, Any]:
         """What answers: program hash, models, tools, packages; no path, host or key."""
-        if not facts:
-            facts.update(await anyio.to_thread.run_sync(_versions, assessor.program))
-        return facts
+        return await anyio.to_thread.run_sync(versions)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -98,16 +99,9 @@ def _answered(request: Request, error: Exception) -> JSONResponse:
 def _versions(program: AgenticIQA) -> dict[str, Any]:
     context, software = context_of(program), environment()
     return {
-        "version": _version(),
+        "version": _VERSION,
         "program_sha256": context["program_sha256"],
         "demos": sum(len(predictor.demos) for predictor in program.predictors()),
         **{name: context[name] for name in ("models", "scoring_mode", "tools")},
         **{name: getattr(software, name) for name in ("python", "versions", "git_commit")},
     }
-
-
-def _version() -> str:
-    try:
-        return metadata.version("agentic-iqa")
-    except metadata.PackageNotFoundError:
-        return "0"
