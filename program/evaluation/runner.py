@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue
 
 from data.manifest import Sample
 from program.agent.evidence import tool_precisions, tool_scores, used_evidence
@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 _MEND = "name another file with --checkpoint, or another cache folder (AGENTICIQA_CACHE_DIR)"
 
-_BELIEF: TypeAdapter[dict[int, float] | None] = TypeAdapter(dict[int, float] | None)
 _MAX_TEXT, _MAX_REASONING = 300, 1200
 _SPENT = (
     "lm_calls", "lm_cache_hits", "input_tokens", "output_tokens", "tool_readings", "tool_cache_hits", "tool_failures",
@@ -176,7 +175,7 @@ def _answer_fields(program: Callable[..., Any], task: str, assessment: Any) -> d
         answer = float(score)
     else:
         answer = str(answer).strip()[:_MAX_TEXT]
-    probabilities = _BELIEF.validate_python(getattr(assessment, "level_probabilities", None))
+    probabilities = getattr(assessment, "level_probabilities", None)
     return {
         "predicted": answer.upper() if task == "mcq" else answer,
         "level": getattr(assessment, "level", None),

@@ -1,5 +1,6 @@
 """The service as an ASGI application; nothing here binds a port."""
 
+import mimetypes
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache, partial
@@ -26,6 +27,7 @@ from program.tools.readiness import installed_version
 
 __all__ = ("create_app",)
 
+mimetypes.add_type("text/javascript", ".js")  # some Windows machines say otherwise, and browsers then run no script
 _VERSION = installed_version("agentic-iqa") or "0"
 
 
