@@ -126,7 +126,7 @@ def test_a_failing_sample_is_recorded_counted_and_left_out():
     assert failed["s5"].error == "no answer"
     assert "answered nan where a score was asked" in failed["s7"].error
     assert "'good'" in failed["s9"].error
-    assert failed["s11"].error.startswith("ValidationError")
+    assert failed["s11"].error.startswith("TypeError")
     assert all(row.predicted is None for row in failed.values())
     kept = _run(_by_name, [s for i, s in enumerate(_scoring(20)) if i not in {3, 5, 7, 9, 11}])
     assert {name: figure.of(20) for name, figure in kept.figures.items()} == record.figures
