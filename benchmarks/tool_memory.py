@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
 TOOLS = ("PSNR", "GMSD", "PIQE")
@@ -30,7 +30,7 @@ def main() -> int:
     """Run the benchmark and return its exit code."""
     images = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     rng = np.random.default_rng(0)
-    runner = ToolRunner(ToolRegistry.load(), device="cpu")
+    runner = ToolRunner(load_settings(overrides={"tools": {"device": "cpu", "cache": False}}))
     base = rng.integers(40, 200, (384, 384, 3), dtype=np.uint8)
     reference = IMAGES.add(base)
     seen = []

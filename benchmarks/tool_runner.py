@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.manifest import read_manifest
-from program.common.settings import load_settings
+from program.common.settings import Settings, load_settings
 from program.images.store import IMAGES, ImageRef, ImageStore
 from program.tools.readiness import parameter_path
 from program.tools.registry import ToolRegistry, ToolSpec
@@ -76,13 +76,17 @@ def _files(name: str, limit: int) -> list[tuple[Path, Path | None]]:
     return [(image, reference) for image, reference in pairs if image != reference][:limit]
 
 
+def _settings(params: Path | None, **options: Any) -> Settings:
+    return load_settings(overrides={"tools": {"params_dir": params, "device": "cpu", **options}})
+
+
 def _measure_set(
     files: Sequence[tuple[Path, Path | None]], tools: Sequence[str], params: Path | None, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     registry = ToolRegistry.load()
     specs = [registry.get(tool) for tool in tools]
     direct = _direct(specs, params, arguments.threads)
-    runner = ToolRunner(registry, params_dir=params, device="cpu", threads=arguments.threads)
+    runner = ToolRunner(_settings(params, threads=arguments.threads, cache=False), registry)
     refs: list[Refs] = [(IMAGES.add(i), IMAGES.add(r) if r else None) for i, r in files]
     _warm_up(runner, specs, refs[0])
     times: dict[str, list[float]] = {
@@ -150,21 +154,21 @@ def _open(pair: tuple[Path, Path | None]) -> None:
 def _cached_ms(specs: Sequence[ToolSpec], refs: Sequence[Refs], params: Path | None, passes: int) -> float:
     """Milliseconds an image for all tools from a filled cache: median over passes of a pass's mean."""
     with tempfile.TemporaryDirectory() as folder:
-        options: dict[str, Any] = {"params_dir": params, "device": "cpu", "cache_dir": Path(folder)}
-        filling = ToolRunner(ToolRegistry.load(), **options)
+        settings = _settings(params).model_copy(update={"cache_dir": Path(folder)})
+        filling = ToolRunner(settings)
         for pair in refs:
             for spec in specs:
                 filling.measure(spec.name, *pair)
         means = []
         for _ in range(passes):
-            runner = ToolRunner(ToolRegistry.load(), **options)
+            runner = ToolRunner(settings)
             IMAGES._pixels.clear()
             started = time.perf_counter()
             for pair in refs:
                 for spec in specs:
                     runner.measure(spec.name, *pair)
             seconds = time.perf_counter() - started
-            if runner.counts.cached != len(refs) * len(specs):
+            if runner.counts["cached"] != len(refs) * len(specs):
                 raise SystemExit("the cache did not hold every reading")
             means.append(1e3 * seconds / len(refs))
     return statistics.median(means)

@@ -55,15 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = settings_from(arguments)
-    tools = settings.tools
     registry = ToolRegistry.load()
-    runner = ToolRunner(
-        registry,
-        params_dir=tools.params_dir,
-        device=tools.device,
-        cache_dir=settings.cache_dir,
-        calibration=tools.calibration,
-    )
+    runner = ToolRunner(settings, registry)
     manifest = resolve_dataset(arguments.data, settings.cache_dir)
     samples = _distinct(
         s for s in read_manifest(manifest) if arguments.split in ("all", s.split) and s.quality is not None

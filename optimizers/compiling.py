@@ -135,12 +135,12 @@ class Compile:
         if stored is not None:
             rows, seconds = stored
             return summarize(rows, dataset=dataset, context=context, seed=settings.seed, wall_seconds=seconds)
-        failed = self.program.resources.runner.counts.failed
+        failed = self.program.resources.runner.counts["failed"]
         record = run_samples(
             program, samples, workers=settings.compile.workers, progress=self.console is not None, seed=settings.seed,
             dataset=dataset, context=context, label=f"{split}: {name}", others=others,
         )  # fmt: skip
-        if self.program.resources.runner.counts.failed == failed:
+        if self.program.resources.runner.counts["failed"] == failed:
             self.store.put_rows(what, samples, record.rows, record.wall_seconds)
         return record
 

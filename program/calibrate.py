@@ -52,7 +52,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     if not arguments.data:
         raise InputError("no dataset is named; give one or more, as `python -m program.calibrate quickstart-fr`")
     datasets = [LabelledSet.read(name, arguments.split, settings.cache_dir) for name in arguments.data]
-    tracker, runner = Tracker(settings.mlruns_dir, experiment_name(datasets[0].name)), ToolRunner.of(settings)
+    tracker, runner = Tracker(settings.mlruns_dir, experiment_name(datasets[0].name)), ToolRunner(settings)
     names = arguments.tools.split(",") if arguments.tools else None
     with progress("measuring", sum(len(data.samples) for data in datasets)) as advance:
         surveyed = measure_all(runner, datasets, names=names, on_image=advance)

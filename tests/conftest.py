@@ -172,11 +172,13 @@ class FakeRunner:
     @property
     def counts(self):
         """Every reading comes from the cache."""
-        from program.tools.runner import ReadingCounts
+        from collections import Counter
 
-        return ReadingCounts(cached=len(self.measured))
+        return Counter(cached=len(self.measured))
 
-    cache_state = None
+    def cache_state(self):
+        """Nothing is kept on disk."""
+        return {}
 
     def ready(self, mode, **_):
         """Return the ready tools of a mode."""

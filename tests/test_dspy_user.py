@@ -136,7 +136,7 @@ def told(example, prediction, trace=None, predictor=None, predictor_trace=None):
 def test_the_page_of_the_documentation_runs(encoded, fake_runner, tmp_path, monkeypatch, capsys):
     page = (Path(__file__).resolve().parents[1] / "docs" / "dspy.md").read_text("utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("program.agent.resources.ToolRunner.of", lambda *_: fake_runner())
+    monkeypatch.setattr("program.agent.resources.ToolRunner", lambda *_: fake_runner())
     for seed, name in enumerate(("sharp.png", "blurred.png")):
         (tmp_path / name).write_bytes(encoded(seed))
     exec(re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1], {})  # noqa: S102

@@ -28,6 +28,7 @@ from program.evaluation.metric_table import METRICS
 from program.evaluation.record import Dataset, EvaluationRecord, Row
 from program.evaluation.runner import run_sample, run_samples
 from program.evaluation.tables import comparison_table, notes
+from program.lms.usage import Usage
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -125,7 +126,7 @@ def test_a_failing_sample_is_recorded_counted_and_left_out():
     assert failed["s5"].error == "no answer"
     assert "answered nan where a score was asked" in failed["s7"].error
     assert "'good'" in failed["s9"].error
-    assert failed["s11"].error.startswith("ValidationError")
+    assert failed["s11"].error.startswith("TypeError")
     assert all(row.predicted is None for row in failed.values())
     kept = _run(_by_name, [s for i, s in enumerate(_scoring(20)) if i not in {3, 5, 7, 9, 11}])
     assert {name: figure.of(20) for name, figure in kept.figures.items()} == record.figures
@@ -184,16 +185,12 @@ def test_context_reaches_every_thread():
 
 
 def test_costs_rungs_and_probabilities_are_kept():
-    usage = SimpleNamespace(
-        model_dump=lambda: {"lm_calls": 3, "input_tokens": 10, "output_tokens": 5, "cost_usd": None}
-    )
+    usage = Usage(lm_calls=3, input_tokens=10, output_tokens=5)
     told = {"level_probabilities": {1: 0.25, 2: 0.75}, "rung": "first call"}
     record = _run(lambda **_: _answer(2.0, usage=usage, **told), _scoring(4))
     assert (record.lm_calls, record.tokens, record.cost_usd) == (12, 60, None)
     assert record.rungs == {"first call": 4}
     assert record.rows[0].level_probabilities == {1: 0.25, 2: 0.75}
-    by_mapping = _run(lambda **_: _answer(2.0, usage={"lm_calls": 1, "tokens": 7}), _scoring(2))
-    assert (by_mapping.lm_calls, by_mapping.tokens) == (2, 14)
     assert _run(_by_name, _scoring(2)).lm_calls is None
 
 
@@ -350,7 +347,7 @@ def test_an_interrupted_run_leaves_a_checkpoint_that_resumes(tmp_path, number):
 
 
 def test_what_samples_cost_is_averaged_over_those_that_say():
-    usage = {"lm_calls": 4, "input_tokens": 100, "replans": 1, "seconds": {"planner": 0.5, "total": 2.0}}
+    usage = Usage(lm_calls=4, input_tokens=100, replans=1, seconds={"planner": 0.5, "total": 2.0})
 
     def program(*, image, **_):
         answer = _by_name(image=image)
@@ -358,7 +355,7 @@ def test_what_samples_cost_is_averaged_over_those_that_say():
         return answer
 
     record = _run(program, _scoring(10))
-    assert record.spent_per_sample == {
+    assert {name: value for name, value in record.spent_per_sample.items() if value} == {
         "lm_calls": 4.0, "input_tokens": 100.0, "replans": 1.0, "seconds_planner": 0.5, "seconds_total": 2.0
     }  # fmt: skip
     assert record.lm_calls == 4 * sum(row.spent is not None for row in record.rows)

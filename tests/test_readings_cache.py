@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def _runner(folder, **options):
-    return ToolRunner(ToolRegistry.load(), device="cpu", cache_dir=folder, **options)
+    settings = load_settings(overrides={"cache_dir": folder, "tools": {"device": "cpu", **options}})
+    return ToolRunner(settings)
 
 
 def test_readings_of_earlier_versions_with_seconds_beside_the_value_are_read(tmp_path, picture, monkeypatch):
@@ -108,12 +109,12 @@ def test_without_a_cache_nothing_is_read_or_kept(tmp_path, picture):
     kept = load_settings(overrides={"cache_dir": tmp_path, "tools": {"device": "cpu"}})
     off = load_settings(overrides={"cache_dir": tmp_path, "tools": {"device": "cpu", "cache": False}})
     registry = ToolRegistry.load()
-    first = ToolRunner.of(kept, registry).measure("PIQE", image)
-    assert ToolRunner.of(kept, registry).measure("PIQE", image).cached
-    runner = ToolRunner.of(off, registry)
+    first = ToolRunner(kept, registry).measure("PIQE", image)
+    assert ToolRunner(kept, registry).measure("PIQE", image).cached
+    runner = ToolRunner(off, registry)
     assert [runner.measure("PIQE", image).cached for _ in range(2)] == [False, False]
     assert runner.measure("PIQE", image).raw == first.raw
-    assert ToolRunner.of(kept, registry).cache_state.entries == 1
+    assert ToolRunner(kept, registry).cache_state()["entries"] == 1
 
 
 def test_the_record_tells_what_came_from_the_cache(tmp_path):

@@ -153,8 +153,7 @@ def test_health_version_metrics_and_schema(service_program, served, encoded):
     schema = get(url, "/openapi.json").json()
     assert {"/assess", "/assess/batch", "/health", "/version", "/metrics"} == set(schema["paths"])
     content = schema["paths"]["/assess"]["post"]["requestBody"]["content"]
-    sent = schema["components"]["schemas"][content["application/json"]["schema"]["$ref"].rpartition("/")[2]]
-    assert "image_path" in sent["properties"]
+    assert "image_path" in content["application/json"]["schema"]["properties"]
     assert "image" in content["multipart/form-data"]["schema"]["properties"]
 
 
@@ -208,15 +207,15 @@ def test_two_clients_with_one_image_do_not_see_each_others_names(service_program
         ({"files": {"image": b"x"}, "data": {"option": ["x"] * 65}}, 400, "Too many fields"),
         ({"files": [("image", b"x")] * 4}, 400, "Too many files"),
         ({"files": {"picture": b"x"}}, 422, "picture: Extra inputs"),
-        ({"data": {"query": "x"}, "files": {"reference": b"x"}}, 422, "image: Field required"),
-        ({"files": [("image", b"x"), ("image", b"y")]}, 422, "image: .*at most 1 item"),
+        ({"data": {"query": "x"}, "files": {"reference": b"x"}}, 422, "give one of image"),
+        ({"files": [("image", b"x"), ("image", b"y")]}, 413, "2 are over 1"),
         ({"files": {"image": b"x"}, "data": {"regions": "{"}}, 422, "regions: Invalid JSON"),
         ({"files": {"image": b"x"}, "data": {"regions": "[" * 50_000}}, 422, "regions: Invalid JSON"),
         ({"files": {"image": b"x"}, "data": {"query": "?" * 5000}}, 422, "query: is over 4000"),
         ({"json": {}}, 422, "give one of image, image_path and image_url"),
         ({"json": {"image": "AA", "image_url": "http://x"}}, 422, "give one of image"),
         ({"json": {"image": "AA", "imgae": 1}}, 422, "imgae: Extra inputs"),
-        ({"json": {"image": 5}}, 422, "image: Input should be a valid string"),
+        ({"json": {"image": 5}}, 422, "image: is no text; give"),
         ({"json": {"image": "AA", "options": {"A": "x" * 501}}}, 422, "options"),
         ({"content": b"{", "headers": {"content-type": "application/json"}}, 422, "request: Invalid JSON"),
         ({"content": b"[" * 100_000, "headers": {"content-type": "application/json"}}, 422, "Invalid JSON"),
@@ -581,7 +580,8 @@ def test_a_request_out_of_time_gets_504_and_keeps_its_place_until_its_thread_end
     assert get(url, "/health").json()["requests"] == 0
 
 
-def test_log_lines_hold_no_image_token_or_long_query(service_program, served, encoded, caplog):
+def test_log_lines_hold_no_image_token_or_long_query(service_program, served, encoded, caplog, monkeypatch):
+    monkeypatch.setenv("AGENTICIQA_SERVE_TOKEN", TOKEN)
     url = served(service_program(), TOKEN)
     data = encoded()
     query = "Rate the quality " + "q" * 500
@@ -589,7 +589,7 @@ def test_log_lines_hold_no_image_token_or_long_query(service_program, served, en
         sent = as_json(data, query=query)
         assert post(url, headers={"Authorization": f"Bearer {TOKEN}"}, **sent).is_success
         get(url, "/version%0a?x=" + TOKEN, headers={"Authorization": "Bearer no"})
-    formatter = JsonLines([TOKEN])
+    formatter = JsonLines()
     lines = [formatter.format(record) for record in caplog.records]
     facts = [json.loads(line) for line in lines]
     assert any(f.get("path") == "/assess" and f["status"] == 200 and f["query"].startswith("Rate") for f in facts)
@@ -607,7 +607,7 @@ def test_the_services_log_holds_no_key_of_the_environment(name, monkeypatch):
     stream = io.StringIO()
     set_up_logs(stream)
     logging.getLogger("program.service").error("refused: planted-0c44e9a2b8")
-    assert json.loads(stream.getvalue())["event"] == "refused: [secret]"
+    assert json.loads(stream.getvalue())["event"] == f"refused: <{name}>"
 
 
 def test_a_row_whose_model_fails_is_failed_and_the_others_are_answered(loopback, loopback_module, encoded, fake_runner):

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
 
+from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.tools import models
-from program.tools.models import Running, evaluate
+from program.tools.models import evaluate
 from program.tools.readiness import parameter_path
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
 PARAMS = Path(__file__).resolve().parents[2] / "shared" / "data" / "params"
 REGISTRY = ToolRegistry.load()
-RUNNER = ToolRunner(REGISTRY, params_dir=PARAMS, device="cpu")
+SETTINGS = load_settings(overrides={"tools": {"params_dir": PARAMS, "device": "cpu", "cache": False}})
+RUNNER = ToolRunner(SETTINGS, REGISTRY)
 SLOW = {"ILNIQE"}
 """Ten seconds an image: left to a run by hand (same values twice and anew, within 1e-3 with two threads)."""
 READY = [s for mode in ("FR", "NR") for s in RUNNER.ready(mode, expensive=True) if s.name not in SLOW]
@@ -44,7 +46,8 @@ def test_readings_are_the_same_and_hardly_move_with_threads(spec, scenes, monkey
     pairs = [(p, clean if spec.mode == "FR" else None) for p in copies]
 
     def read(threads=1):
-        return [evaluate(spec, parameters, Running("cpu", threads), *pair) for pair in pairs]
+        tools = SETTINGS.tools.model_copy(update={"threads": threads})
+        return [evaluate(spec, parameters, tools, *pair) for pair in pairs]
 
     first = read()
     assert np.isfinite(first).all()
@@ -64,10 +67,11 @@ import sys
 from pathlib import Path
 import numpy as np
 from program.images.store import IMAGES
-from program.tools.registry import ToolRegistry
+from program.common.settings import load_settings
 from program.tools.runner import ToolRunner
 clean, noisy = (IMAGES.add(p) for p in np.load(sys.argv[1]))
-runner = ToolRunner(ToolRegistry.load(), params_dir=Path(sys.argv[2]), device="cpu")
+tools = {"params_dir": Path(sys.argv[2]), "device": "cpu", "cache": False}
+runner = ToolRunner(load_settings(overrides={"tools": tools}))
 for name in sys.argv[3:]:
     print(repr(runner.measure(name, noisy, clean).raw))
 """

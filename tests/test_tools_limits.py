@@ -47,7 +47,11 @@ def alone(monkeypatch):
 
 
 def _runner(**options):
-    return ToolRunner(REGISTRY, device="cpu", **options)
+    cache_dir = options.pop("cache_dir", None)
+    settings = load_settings(overrides={"tools": {"device": "cpu", "cache": cache_dir is not None}})
+    # Limits for small pictures, which settings do not allow.
+    tools = settings.tools.model_copy(update=options)
+    return ToolRunner(settings.model_copy(update={"tools": tools, "cache_dir": cache_dir}), REGISTRY)
 
 
 def test_a_large_image_is_measured_averaged_down_and_says_so(scene):
@@ -119,7 +123,7 @@ def test_a_tool_that_hangs_is_recorded_and_left_out(alone, scene, monkeypatch):
     assert time.perf_counter() - started < 20
     assert "GMSD" not in {spec.name for spec in runner.ready("FR")}
     assert "left out" in runner.unavailable()["GMSD"]
-    assert runner.counts.failed == 2
+    assert runner.counts["failed"] == 2
     release.set()
 
 
@@ -215,11 +219,11 @@ import time
 import numpy as np
 from program.images.store import IMAGES
 from program.tools import loading, models, readiness
-from program.tools.registry import ToolRegistry
+from program.common.settings import load_settings
 from program.tools.runner import ToolRunner
 loading._make = lambda *a, **k: lambda *inputs: time.sleep(3600)
 image = IMAGES.add(np.zeros((64, 64, 3), np.uint8))
-print(ToolRunner(ToolRegistry.load(), device="cpu", timeout_s=0.3).measure("PIQE", image).error)
+print(ToolRunner(load_settings(overrides={"tools": {"device": "cpu", "timeout_s": 0.3}})).measure("PIQE", image).error)
 """
     root = Path(__file__).parents[1]
     out = subprocess.run(
@@ -242,21 +246,8 @@ def test_a_tool_that_writes_into_its_input_spoils_no_other_reading(alone, scene,
     assert _runner().measure("PSNR", image, reference).raw == right
 
 
-def test_the_tools_of_one_image_share_its_tensor(scene, monkeypatch):
-    made, real = [], models._tensor
-    monkeypatch.setattr(models, "_tensor", lambda *a: made.append(a) or real(*a))
-    image, reference = (IMAGES.add(255 - p) for p in scene)
-    runner = _runner()
-    for name in ("PSNR", "GMSD", "FSIM", "PIQE"):
-        assert runner.measure(name, image, reference).error is None
-    assert len(made) == 2
-    for name in ("PSNR", "GMSD"):
-        assert runner.measure(name, image, reference, box=(0, 0, 100, 100)).error is None
-    assert len(made) == 4
-
-
 def test_what_was_borrowed_leaves_no_pixels_behind(scene):
-    """A service's promise: an image that was sent is forgotten, tensors and decoded pixels too."""
+    """A service's promise: an image that was sent is forgotten, decoded pixels too."""
     import gc
     import weakref
 
@@ -266,33 +257,20 @@ def test_what_was_borrowed_leaves_no_pixels_behind(scene):
         for box in (None, (0, 0, 100, 100)):
             assert _runner().measure("PIQE", image, box=box).error is None
             pixels = IMAGES.pixels(image) if box is None else IMAGES.cut(image, box)[0]
-            tensor = models.tensor_of(pixels, "cpu")
-            assert models.tensor_of(pixels, "cpu") is tensor
-            kept += [weakref.ref(pixels), weakref.ref(tensor)]
-            del pixels, tensor
+            kept.append(weakref.ref(pixels))
+            del pixels
     gc.collect()
     assert all(ref() is None for ref in kept)
-
-
-def test_a_tensor_is_never_another_arrays(rng, monkeypatch):
-    monkeypatch.setattr(models, "_tensors", {})
-    for _ in range(200):  # a new array often lies where the last one lay
-        pixels = rng.integers(0, 256, (8, 8, 3), np.uint8)
-        pixels.setflags(write=False)
-        tensor = models.tensor_of(pixels, "cpu")
-        assert torch.equal(tensor, torch.from_numpy(pixels.transpose(2, 0, 1)[None].copy()) / 255)
-        assert models.tensor_of(pixels, "cpu") is tensor
-    assert len(models._tensors) <= 1
 
 
 def test_settings_reach_the_runner(tmp_path):
     tools = {"threads": 2, "timeout_s": 7, "reduce_above_px": 100000, "resize_reference": True, "cache_mb": 3}
     settings = load_settings(overrides={"tools": {**tools, "device": "cpu"}, "cache_dir": tmp_path})
-    runner = ToolRunner.of(settings)
-    assert runner._running == models.Running("cpu", 2, 7.0, 300.0)
-    assert runner.cache_state == (0, pytest.approx(0.03, abs=0.1), 3)
-    off = ToolRunner.of(load_settings(overrides={"tools": {"cache": False}, "cache_dir": tmp_path}))
-    assert off.cache_state is None
+    runner = ToolRunner(settings)
+    assert runner.settings == settings.tools
+    assert runner.cache_state() == {"entries": 0, "size_mb": pytest.approx(0.03, abs=0.1), "limit_mb": 3}
+    off = ToolRunner(load_settings(overrides={"tools": {"cache": False}, "cache_dir": tmp_path}))
+    assert off.cache_state() == {}
 
 
 def test_values_that_are_not_finite_name_the_tool(alone, scene, monkeypatch):

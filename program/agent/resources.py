@@ -91,7 +91,7 @@ class Resources:
     @cached_property
     def runner(self) -> ToolRunner:
         """What runs them."""
-        return ToolRunner.of(self.settings, self.registry)
+        return ToolRunner(self.settings, self.registry)
 
     def lm(self, role: Role) -> dspy.BaseLM:
         """Return the language model of a role: the caller's, else DSPy's setting, else the one in the settings."""

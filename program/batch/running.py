@@ -91,9 +91,9 @@ def judge(
     done: Mapping[str, tuple[list[int], BatchRow]] | None = None,
     keep: Callable[[Item, BatchRow], None] = lambda *_: None,
 ) -> list[BatchRow]:
-    """Return a row for every item, in their order.
+    """Return a row for every item, in their order; `keep` gets every new row.
 
-    `done` is what an earlier run finished, by item id: the image's stamp and the row. `keep` gets every new row.
+    `done` is what an earlier run finished, by item id: the image's stamp and the row.
     """
     done = done or {}
     finished = [item for item in items if item.id in done and done[item.id][0] == _stamp(item)]

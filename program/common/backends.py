@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -42,19 +42,14 @@ class ImageLimits(Section):
 
 
 class BackendSettings(Section):
-    """A service configured once, by name: then `--lm NAME` or `--lm NAME/MODEL`."""
+    """A service configured once, by name: then `--lm NAME` or `--lm NAME/MODEL`. docs/models.md explains each key."""
 
     provider: str = "openai"
-    """Whose protocol it speaks: openai for vLLM, Ollama, LM Studio and llama.cpp; anthropic, gemini, ..."""
     model: str | None = None
-    """What plain `--lm NAME` asks; without it the model is given as NAME/MODEL."""
     api_base: str | None = None
     key_env: str | None = Field(None, pattern="^[A-Za-z_][A-Za-z0-9_]*$")
-    """Environment variable with its key; never the key itself."""
     structured_output: bool = True
-    """Whether it takes a JSON schema for its answers."""
     logprobs: bool = True
-    """Whether it returns token log-probabilities."""
     images: ImageLimits | None = None
 
     _check_base = field_validator("api_base")(lambda value: checked_api_base(value))
@@ -89,15 +84,23 @@ class LanguageModels(Section):
     images: dict[str, ImageLimits] = Field(default_factory=dict, exclude=True)
     """By provider; `server` for a given address, `default` for all others."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _filled_in(cls, tree: Any) -> Any:
-        if not isinstance(tree, Mapping):
-            return tree
-        backends = {k: _plain(v) for k, v in (_plain(tree.get("backends")) or {}).items()}
-        limits = {k: _plain(v) for k, v in (_plain(tree.get("images")) or {}).items()}
-        roles = {role: _role(_plain(tree[role]), backends, limits) for role in ROLES if tree.get(role) is not None}
-        return {**tree, **roles}
+    @model_validator(mode="after")
+    def _filled_in(self) -> Self:
+        for name in ROLES:
+            if (role := getattr(self, name)) is not None:
+                self.__dict__[name] = self._resolved(role)
+        return self
+
+    def _resolved(self, role: RoleSettings) -> RoleSettings:
+        """Return a role with what its model's name stands for."""
+        entry = self.backends.get(role.backend.partition("/")[0])
+        base = (entry and entry.api_base) or role.api_base
+        provider = entry.provider if entry else _provider(role.backend)
+        service = "server" if base and provider in SERVER_PROVIDERS else provider
+        parts = (self.images.get("default"), self.images.get(service), entry and entry.images, role.images)
+        limits = {k: v for part in parts if part for k, v in part.model_dump(exclude_unset=True).items()}
+        images = ImageLimits.model_validate(limits) if limits else None
+        return role.model_copy(update={"entry": entry, "images": images})
 
     def replaced(self, names: Mapping[str, str], api_base: str | None, ambient: str | None) -> "LanguageModels":
         """Return the models with others in some roles, by role; a new role starts as the summarizer.
@@ -113,7 +116,7 @@ class LanguageModels(Section):
             before: RoleSettings | None = getattr(self, role)
             if before is None and role not in names:
                 continue
-            section = _plain(before or self.summarizer)
+            section = (before or self.summarizer).model_dump(exclude={"entry", "images"})  # filled in anew
             section["backend"] = names.get(role, section["backend"])
             open_ended = takes_api_base(section["backend"], self.backends)
             on_server |= open_ended
@@ -165,25 +168,3 @@ def checked_api_base(value: str | None) -> str | None:
 
 def _provider(backend: str) -> str:
     return re.split(r"[/.]", backend, maxsplit=1)[0]
-
-
-def _plain(value: Any) -> Any:
-    """Return a section as the mapping it was written as; what was filled in is filled in again."""
-    if isinstance(value, RoleSettings):
-        return value.model_dump(exclude={"entry", "images"})
-    return value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
-
-
-def _role(role: Any, backends: Mapping[str, Any], limits: Mapping[str, Any]) -> Any:
-    """Fill in what a role's name stands for; whatever is malformed is left for validation to tell."""
-    if not isinstance(role, Mapping) or not isinstance(role.get("backend"), str):
-        return role
-    name = role["backend"]
-    entry = backends.get(name.partition("/")[0])
-    entry = entry if isinstance(entry, Mapping) else {}
-    base = entry.get("api_base") or role.get("api_base")
-    provider = entry.get("provider", "openai") if entry else _provider(name)
-    service = "server" if base and provider in SERVER_PROVIDERS else str(provider)
-    parts = (limits.get("default"), limits.get(service), entry.get("images"), role.get("images"))
-    images = {k: v for part in parts if isinstance(part, Mapping) for k, v in part.items()}
-    return {**role, "entry": entry or None, "images": images or None}

@@ -4,8 +4,8 @@ import contextlib
 import functools
 import json
 import logging
-import os
 import sqlite3
+import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -131,13 +131,11 @@ def can_keep(folder: Path) -> bool:
     """Make a folder in the cache; where nothing can be kept there that is said once, and False."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".{os.getpid()}.probe"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            return True
     except OSError as error:
         _tell(folder, error)
         return False
-    return True
 
 
 def _tell(folder: Path, error: Exception) -> None:

@@ -2,9 +2,14 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 __all__ = (
-    "DataError", "ImageError", "InputError", "ModelError", "SettingsError", "ToolError", "did_you_mean", "one_line",
+    "DataError", "ImageError", "InputError", "ModelError", "SettingsError", "ToolError", "did_you_mean", "first_fault",
+    "one_line",
 )  # fmt: skip
 
 
@@ -55,3 +60,14 @@ def one_line(error: BaseException) -> str:
     ('no space', 'MemoryError')
     """
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def first_fault(error: "ValidationError", whole: str) -> str:
+    """Return on one line where pydantic finds the first fault (`whole`: in no part), and which; not what was given.
+
+    A name that is unknown goes before all others: a misspelt field is missing as well.
+    """
+    errors = error.errors(include_input=False, include_url=False)
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+    place = ".".join(map(str, first["loc"]))[:120] or whole
+    return " ".join(f"{place}: {first['msg'].removeprefix('Value error, ')}".split())[:300]

@@ -14,10 +14,7 @@ __all__ = ("lock_file", "locked", "plain_file", "remove_database", "whole_file",
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield the path of a new file beside `path` to write; it takes that name where the block ends well, else it goes.
-
-    OSError where it cannot be written.
-    """
+    """Yield the path of a new file that takes the name `path` where the block ends well, else goes; or OSError."""
     partial = path.with_name(f".{path.name[:200]}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         yield partial

@@ -56,10 +56,6 @@ class LineLog:
         if 0 < whole < self.path.stat().st_size:
             os.truncate(self.path, whole)
 
-    def clear(self) -> None:
-        """Begin anew."""
-        os.truncate(self.path, 0)
-
     def append(self, line: str) -> None:
         """Write one line; it survives a kill of the process from here on. Raises InputError, on a full disk say."""
         left = memoryview(f"{line}\n".encode())
@@ -119,27 +115,23 @@ class ResumeLog(LineLog):
         """
         entries: list[T] = []
         number = 0
-        try:
-            for number, line in enumerate(self.lines(), 1):
-                if number == 1:
-                    self._check(line)
-                    continue
-                try:
-                    entries.append(parse(line))
-                except (ValueError, KeyError, TypeError) as error:
-                    raise InputError(f"{self._name}, line {number}: damaged; {_AFRESH}, or {self._mend}") from error
-            if not number:
-                self._begin()
-        except BaseException:
-            self.close()
-            raise
+        for number, line in enumerate(self.lines(), 1):
+            if number == 1:
+                self._check(line)
+                continue
+            try:
+                entries.append(parse(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(f"{self._name}, line {number}: damaged; {_AFRESH}, or {self._mend}") from error
+        if not number:
+            self._begin()
         return entries
 
     def _begin(self) -> None:
         start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()
         if not (half.startswith(start) or start.startswith(half)):  # a kill leaves half a header, other files do not
             raise self._foreign()
-        self.clear()
+        os.truncate(self.path, 0)
         self.append(json.dumps(self._header))
 
     def _check(self, line: bytes) -> None:

@@ -6,13 +6,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 __all__ = ("completed", "in_order", "single_flight")
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_FLIGHTS: dict[Hashable, tuple[threading.Lock, list[None]]] = {}
+_FLIGHTS: "WeakValueDictionary[Hashable, threading.Lock]" = WeakValueDictionary()
 _LOCK = threading.Lock()
 
 
@@ -61,13 +62,6 @@ def in_order(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> lis
 def single_flight(key: Hashable) -> Iterator[None]:
     """Let one thread at a time work on the same key, so that the others find its result in a cache."""
     with _LOCK:
-        lock, users = _FLIGHTS.setdefault(key, (threading.Lock(), []))
-        users.append(None)
-    try:
-        with lock:
-            yield
-    finally:
-        with _LOCK:
-            users.pop()
-            if not users:
-                _FLIGHTS.pop(key, None)
+        lock = _FLIGHTS.setdefault(key, threading.Lock())
+    with lock:
+        yield

@@ -1,4 +1,4 @@
-"""All settings in one tree: configs/*.yaml, then a user's file, then the environment, then arguments."""
+"""All settings: configs/*.yaml, where each key is explained, then a user's file, the environment and arguments."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -23,23 +23,17 @@ class WireSettings(Section):
     """How models are asked over the network."""
 
     attempts: int = Field(6, ge=3)
-    """Calls one question may cost in all: the ladder's three and the repeats after transport faults share it."""
     concurrency: int = Field(64, ge=1)
-    """Calls to one host at the same time, over all threads."""
     requests_per_minute: int | None = Field(None, ge=1)
     tokens_per_minute: int | None = Field(None, ge=1)
-    """Input and output tokens as the host counts them; both limits hold for every host on its own."""
     backoff_s: float = Field(0.5, gt=0)
-    """First wait after a transport fault, doubled each time; a host's Retry-After goes before it."""
     longest_wait_s: float = Field(60.0, gt=0)
-    """A host that asks for a longer pause is not waited for: the question fails with its answer."""
 
 
 class ImageSettings(Section):
     """The images that are judged."""
 
     max_pixels: int = Field(gt=0)
-    """Larger ones are refused before they are decoded, which takes 4 bytes a pixel."""
 
 
 class AssessmentSettings(Section):
@@ -47,12 +41,7 @@ class AssessmentSettings(Section):
 
     max_replan_iterations: int = Field(ge=0)
     diagnosis: Literal["merged", "separate"]
-    """Detect and analyse distortions in one question or in two."""
     scoring: Literal["probabilities", "classification", "logprobs", "auto"]
-    """Ask for a probability per level, for one letter, or for one letter with its token log-probabilities.
-
-    `auto`: log-probabilities where the model gives them and the program was not taught otherwise, else probabilities.
-    """
 
 
 class FusionSettings(Section):
@@ -61,31 +50,21 @@ class FusionSettings(Section):
     eta: float = Field(ge=0)
     normalize: bool
     tool_weights: Literal["equal", "reliability"]
-    """The tools' mean: plain with the width eta, or weighted by what each tool's calibration says of it, width too."""
 
 
 class ToolSettings(Section):
     """The image-quality tools."""
 
     params_dir: Path | None = None
-    """Folder with the small parameter files some tools need."""
     device: Literal["auto", "cpu", "cuda"]
     calibration: Path | None = None
-    """Calibration file; the shipped one when None."""
     cache: bool
-    """Remember readings in cache_dir."""
     cache_mb: int = Field(gt=0)
-    """Most disk space the readings may take."""
     threads: int = Field(ge=1)
-    """Threads of one torch operation, for the whole process: a fixed number gives the same value to the last digit."""
     timeout_s: float = Field(gt=0)
-    """A tool that takes longer to measure one image fails, and is left out for the rest of the process."""
     load_timeout_s: float = Field(gt=0)
-    """Likewise one that takes longer to be loaded (weights on a disk or network that does not answer)."""
     reduce_above_px: int = Field(ge=65536)
-    """Larger images are measured averaged down by the smallest whole factor: tools take up to 3 KB a pixel."""
     resize_reference: bool
-    """Resample a reference of another size to the image's; false: that is an error."""
 
 
 class CompileSettings(Section):
@@ -93,29 +72,21 @@ class CompileSettings(Section):
 
     data: str
     optimizer: str | None = None
-    """Recipes, separated by commas; None: random-search for the embedded backend, gepa for others."""
     roles: tuple[Literal["planner", "executor", "summarizer"], ...] | None = None
-    """Roles that are taught; None: the summarizer for the embedded backend, all of them for others."""
     objective: Literal["rank", "mean", "groups"] = "rank"
-    """How a search scores a candidate: by correlation over the samples, by their mean agreement, or (optimizers of
-    DSPy, which otherwise take the mean) by the correlation within groups of eight."""
     baselines: bool = True
-    """Whether the table shows the best single tool or model beside the programs."""
     train_scoring: int = Field(ge=0)
-    """At most this many scoring samples of the train split teach; likewise below."""
     train_mcq: int = Field(ge=0)
     validation_scoring: int = Field(ge=1)
     validation_mcq: int = Field(ge=0)
     workers: int = Field(ge=1)
     rerank: int = Field(ge=1)
-    """How many of the best candidates are ranked again by validation SRCC and accuracy."""
 
 
 class TrackingSettings(Section):
     """What MLflow is told beyond params, figures and tables."""
 
     trace_sampling: float = Field(ge=0, le=1)
-    """Share of the assessments of an evaluation that are recorded step by step as traces."""
 
 
 class ServeSettings(Section):
@@ -123,59 +94,36 @@ class ServeSettings(Section):
 
     host: str
     port: int = Field(ge=0, le=65535)
-    """0: any free port."""
     allowed_hosts: tuple[str, ...]
-    """Names the service is known by besides localhost, as iqa.example.org; IP addresses are always answered to."""
     image_folders: tuple[Path, ...]
-    """Folders whose files a request may name by path."""
     image_hosts: tuple[str, ...]
-    """Hosts, with the port where it is none of the scheme's own, that a request may name images of by URL."""
     max_body_mb: float = Field(gt=0)
     max_megapixels: float = Field(gt=0)
     max_batch: int = Field(ge=1)
     max_query_chars: int = Field(ge=1)
     concurrency: int = Field(ge=1)
-    """Assessments at a time."""
     queue: int = Field(ge=0)
-    """Requests that wait for their turn; more get 503."""
     timeout_s: float = Field(gt=0)
-    """From admission to answer."""
     head_timeout_s: float = Field(gt=0)
-    """From connecting to the end of a request's headers; likewise between requests, after 10 s of idling."""
     body_timeout_s: float = Field(gt=0)
-    """For a request's body to arrive."""
     shutdown_s: int = Field(ge=0)
-    """For requests in flight to finish once the service is told to stop."""
     warm_up: bool
-    """Load everything at start, on a generated picture, where no paid model would be asked."""
 
 
 class RecipeSettings(Section):
-    """What one optimizer may spend; a recipe reads the keys it has a use for."""
+    """What one optimizer may spend; a recipe reads the keys it has a use for (see configs/optimizers.yaml)."""
 
     demos: int | None = Field(32, ge=0)
-    """Demos of each of the Summarizer's questions; None: every training sample."""
     role_demos: int = Field(4, ge=0)
-    """Demos of each question of the other roles."""
     all_demos: bool = False
-    """Whether a search also tries all labelled demos at once, where each has its own photograph: prompts of that length
-    suit the embedded backend only."""
     bootstrapped: int = Field(0, ge=0)
-    """How many of the demos are answers of the program (or its teacher) that people agree with."""
     starts: int = Field(8, ge=1)
-    """Sets of demos a search begins with."""
     steps: int = Field(0, ge=0)
-    """Changes to the best candidate: exchanged demos, SIMBA's steps, COPRO's depth."""
     search_samples: int = Field(200, ge=1)
-    """At most so many samples score each candidate."""
     candidates: int = Field(6, ge=2)
-    """Instructions or programs proposed at a time."""
     trials: int = Field(12, ge=1)
-    """Combinations that MIPRO tries."""
     metric_calls: int = Field(400, ge=1)
-    """Program runs that GEPA may make."""
     minibatch: int = Field(3, ge=1)
-    """Samples of one reflection or step."""
 
 
 class OptimizerSettings(Section):
@@ -193,7 +141,6 @@ class Settings(Section):
     cache_dir: Path
     mlruns_dir: Path
     programs_dir: Path
-    """Where compiled programs are saved, one folder each."""
     images: ImageSettings
     assessment: AssessmentSettings
     fusion: FusionSettings

@@ -27,7 +27,6 @@ from program.evaluation.record import SCHEMA_VERSION, Dataset, EvaluationRecord,
 from program.evaluation.runner import run_samples
 from program.tools.calibration import PAPER
 from program.tools.readiness import file_sha256, library_label, parameter_path
-from program.tools.runner import ReadingCounts
 
 __all__ = ("checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
 
@@ -110,7 +109,8 @@ def evaluate(
             checkpoint = None
     elif checkpoint is None and resume:
         raise InputError("resume: samples from Python have no checkpoint of their own; give checkpoint=")
-    before = program.resources.runner.counts
+    runner = program.resources.runner
+    before = runner.counts.copy()
     # Neither prompts nor predictions may pile up: DSPy's history and trace would keep every one of them.
     workers = workers if workers is not None else settings.compile.workers
     with dspy.context(disable_history=True, trace=None):
@@ -119,7 +119,8 @@ def evaluate(
             checkpoint=checkpoint, resume=resume, dataset=dataset, context=context,
             others=BaselineAnswers(program) if baselines else None,
         )  # fmt: skip
-    update = {"details": details_of(record.rows, seed=settings.seed), "readings": _readings(program, before)}
+    readings = Readings(**(runner.counts - before), **runner.cache_state())
+    update = {"details": details_of(record.rows, seed=settings.seed), "readings": readings}
     record = record.model_copy(update=update)
     return with_baselines(record) if baselines else record
 
@@ -159,14 +160,7 @@ def tool_versions(program: AgenticIQA) -> dict[str, Any]:
     runner = program.resources.runner
     versions = {}
     for spec in (*runner.ready("FR"), *runner.ready("NR")):
-        parameters = parameter_path(spec, runner.params_dir) if spec.needs != "none" else None
+        parameters = parameter_path(spec, runner.settings.params_dir) if spec.needs != "none" else None
         suffix = f", parameters {file_sha256(parameters)[:12]}" if parameters else ""
         versions[spec.name] = f"{spec.key}, {library_label(spec)}{suffix}"
     return versions
-
-
-def _readings(program: AgenticIQA, before: ReadingCounts) -> Readings:
-    runner = program.resources.runner
-    spent = {name: after - earlier for name, after, earlier in zip(before._fields, runner.counts, before, strict=True)}
-    state = runner.cache_state
-    return Readings(**spent, **(state._asdict() if state else {}))

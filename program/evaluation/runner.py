@@ -6,13 +6,14 @@ import logging
 import math
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue
 
 from data.manifest import Sample
 from program.agent.evidence import tool_precisions, tool_scores, used_evidence
@@ -27,6 +28,7 @@ from program.evaluation.record import SCHEMA_VERSION, WORST, Cost, Dataset, Eval
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
+from program.lms.usage import Usage
 
 __all__ = ("Misses", "OtherAnswers", "expected_level", "run_sample", "run_samples")
 
@@ -34,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 _MEND = "name another file with --checkpoint, or another cache folder (AGENTICIQA_CACHE_DIR)"
 
-_BELIEF: TypeAdapter[dict[int, float] | None] = TypeAdapter(dict[int, float] | None)
 _MAX_TEXT, _MAX_REASONING = 300, 1200
 _SPENT = (
     "lm_calls", "lm_cache_hits", "input_tokens", "output_tokens", "tool_readings", "tool_cache_hits", "tool_failures",
@@ -61,15 +62,10 @@ def run_samples(
 ) -> EvaluationRecord:
     """Run `program` over `samples` with `workers` threads and return the record, rows in the samples' order.
 
-    `program(image=, query=, reference=, options=, regions=)` returns an Assessment and must be safe to call from
-    several threads; each call runs in a copy of the caller's context, so `dspy.context` holds inside. An exception
-    or a "failed" Assessment becomes a failed row. `samples` are a manifest's, or anything with the same fields; of a
-    stream about two per worker are held at once, with their images.
-    `seed` fixes the intervals. `context` says whose result this is (hashes, model names); with `dataset` it is what
-    a `checkpoint` must match to be resumed. Ctrl-C and a spent `Budget` finish and write the samples in flight, then
-    raise.
-    `others(sample, assessment)` answers the same sample in other ways, in the same thread (see baselines.py).
-
+    `program(image=, query=, reference=, options=, regions=)` returns an Assessment, in several threads, each call in a
+    copy of the caller's context. An exception or a "failed" Assessment becomes a failed row. Of a stream of samples two
+    per worker are held at once. `seed` fixes the intervals; `dataset` and `context` (hashes, model names) are what a
+    `checkpoint` must match to be resumed. Ctrl-C and a spent `Budget` finish and write what is in flight, then raise.
     Raises InputError for fewer than one worker, a repeated sample id, or a checkpoint of another run.
     """
     if workers < 1:
@@ -179,7 +175,7 @@ def _answer_fields(program: Callable[..., Any], task: str, assessment: Any) -> d
         answer = float(score)
     else:
         answer = str(answer).strip()[:_MAX_TEXT]
-    probabilities = _BELIEF.validate_python(getattr(assessment, "level_probabilities", None))
+    probabilities = getattr(assessment, "level_probabilities", None)
     return {
         "predicted": answer.upper() if task == "mcq" else answer,
         "level": getattr(assessment, "level", None),
@@ -240,24 +236,18 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def _usage(usage: Any) -> dict[str, Any]:
+def _usage(usage: Usage | None) -> dict[str, Any]:
     if usage is None:
         return {}
-    counts = usage if isinstance(usage, Mapping) else usage.model_dump()
-    tokens = [counts[key] for key in ("input_tokens", "output_tokens") if counts.get(key) is not None]
-    total = sum(tokens) if tokens else counts.get("tokens")
-    spent = {name: float(counts[name]) for name in _SPENT if counts.get(name) is not None}
-    spent |= {f"seconds_{name}": round(float(s), 6) for name, s in (counts.get("seconds") or {}).items()}
-    for name, costs in (counts.get("stages") or {}).items():
-        sums = {"lm_calls": costs.get("lm_calls"), "cost_usd": costs.get("cost_usd")}
-        sums["tokens"] = costs.get("input_tokens", 0) + costs.get("output_tokens", 0)
-        spent |= {f"{key}_{name}": float(amount) for key, amount in sums.items() if amount is not None}
-    return {
-        "lm_calls": counts.get("lm_calls"),
-        "tokens": total,
-        "cost_usd": counts.get("cost_usd"),
-        "spent": spent or None,
-    }
+    spent = {name: float(getattr(usage, name)) for name in _SPENT}
+    spent |= {f"seconds_{name}": round(seconds, 6) for name, seconds in usage.seconds.items()}
+    for name, costs in usage.stages.items():
+        spent[f"lm_calls_{name}"] = float(costs.lm_calls)
+        if costs.cost_usd is not None:
+            spent[f"cost_usd_{name}"] = costs.cost_usd
+        spent[f"tokens_{name}"] = float(costs.input_tokens + costs.output_tokens)
+    tokens = usage.input_tokens + usage.output_tokens
+    return {"lm_calls": usage.lm_calls, "tokens": tokens, "cost_usd": usage.cost_usd, "spent": spent}
 
 
 class Misses:
@@ -293,11 +283,10 @@ def _checkpoint(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"checkpoint {str(path)!r}: cannot be written ({error.strerror}); {_MEND}") from error
-    if not resume:
-        with ResumeLog(path, header, mend=_MEND) as log:  # moved only by who holds its lock
-            if not log.empty:
-                os.replace(path, path.with_name(f"{path.name}.previous"))
     with ResumeLog(path, header, mend=_MEND) as log:
+        if not (resume or log.empty):
+            shutil.copyfile(path, path.with_name(f"{path.name}.previous"))
+            os.truncate(path, 0)
         yield {row.id: row for row in log.read(Row.model_validate_json)}, lambda row: log.append(row.line())
 
 

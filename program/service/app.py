@@ -1,16 +1,17 @@
 """The service as an ASGI application; nothing here binds a port."""
 
+import mimetypes
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import metadata
-from importlib.resources import files
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 import dspy
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from program.agent.loop import AgenticIQA
@@ -22,13 +23,12 @@ from program.service.guard import Guard, error_response
 from program.service.refusals import refusal_of
 from program.service.routes import add_assessments
 from program.service.rules import Rules
+from program.tools.readiness import installed_version
 
 __all__ = ("create_app",)
 
-_ASSETS = {
-    "page.css": "text/css", "page.js": "text/javascript", "draw.js": "text/javascript", "docs.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-}  # fmt: skip
+mimetypes.add_type("text/javascript", ".js")  # some Windows machines say otherwise, and browsers then run no script
+_VERSION = installed_version("agentic-iqa") or "0"
 
 
 def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
@@ -43,14 +43,13 @@ def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
         assessor.close()
 
     app = FastAPI(
-        title="AgenticIQA", version=_version(), docs_url=None, redoc_url=None, lifespan=lifespan,
+        title="AgenticIQA", version=_VERSION, docs_url=None, redoc_url=None, lifespan=lifespan,
         description="Judges the quality of an image as people would, and says why.",
     )  # fmt: skip
-    app.state.assessor = assessor
     _add_pages(app)
     _add_facts(app, assessor)
-    add_assessments(app.router, assessor)
-    for error in (HTTPException, RequestValidationError, InputError, dspy.LMError):
+    add_assessments(app, assessor)
+    for error in (HTTPException, InputError, dspy.LMError):
         app.add_exception_handler(error, _answered)
     app.add_middleware(
         Guard, rules=Rules(token, (*settings.allowed_hosts, settings.host)), metrics=metrics,
@@ -60,29 +59,20 @@ def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
 
 
 def _add_pages(app: FastAPI) -> None:
-    folder = files("program.service") / "static"
-
-    def page(name: str, media_type: str) -> Response:
-        # Asked for anew each time: a page of one version with the script of another would not work.
-        return Response((folder / name).read_bytes(), media_type=media_type, headers={"Cache-Control": "no-cache"})
+    folder = Path(__file__).with_name("static")
+    app.mount("/assets", StaticFiles(directory=folder))
 
     @app.get("/", include_in_schema=False)
     def front() -> Response:
-        return page("index.html", "text/html")
+        return FileResponse(folder / "index.html")
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> Response:
-        return page("docs.html", "text/html")
-
-    @app.get("/assets/{name}", include_in_schema=False)
-    def asset(name: str) -> Response:
-        if name not in _ASSETS:
-            raise HTTPException(404)
-        return page(name, _ASSETS[name])
+        return FileResponse(folder / "docs.html")
 
 
 def _add_facts(app: FastAPI, assessor: Assessor) -> None:
-    facts: dict[str, Any] = {}
+    versions = cache(partial(_versions, assessor.program))
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -92,9 +82,7 @@ def _add_facts(app: FastAPI, assessor: Assessor) -> None:
     @app.get("/version")
     async def version() -> dict[str, Any]:
         """What answers: program hash, models, tools, packages; no path, host or key."""
-        if not facts:
-            facts.update(await anyio.to_thread.run_sync(_versions, assessor.program))
-        return facts
+        return await anyio.to_thread.run_sync(versions)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -113,16 +101,9 @@ def _answered(request: Request, error: Exception) -> JSONResponse:
 def _versions(program: AgenticIQA) -> dict[str, Any]:
     context, software = context_of(program), environment()
     return {
-        "version": _version(),
+        "version": _VERSION,
         "program_sha256": context["program_sha256"],
         "demos": sum(len(predictor.demos) for predictor in program.predictors()),
         **{name: context[name] for name in ("models", "scoring_mode", "tools")},
         **{name: getattr(software, name) for name in ("python", "versions", "git_commit")},
     }
-
-
-def _version() -> str:
-    try:
-        return metadata.version("agentic-iqa")
-    except metadata.PackageNotFoundError:
-        return "0"

@@ -19,6 +19,7 @@ from program.service.refusals import Refused
 __all__ = ("Assessor", "Metrics")
 
 _RETRY_AFTER_S = 2
+_RETRY = {"Retry-After": str(_RETRY_AFTER_S)}
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _STAGES = ("planner", "executor", "tools", "summarizer", "total")
 
@@ -81,19 +82,18 @@ class Assessor:
         self.program, self.settings, self.metrics = program, settings, metrics
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="assess")
         self._lock = threading.Lock()
-        self._admitted = 0
+        self.busy = 0
+        """How many requests are being worked on or waiting."""
 
     @contextmanager
     def admitted(self) -> Iterator[Ticket]:
         """Yield a place; Refused with 503 where all are taken. Taken before a body is read, so that bodies are few."""
         limit = self.settings.concurrency + self.settings.queue
         with self._lock:
-            if self._admitted >= limit:
-                raise Refused(
-                    503, "busy", f"{limit} requests are being worked on; try again in {_RETRY_AFTER_S} s",
-                    {"Retry-After": str(_RETRY_AFTER_S)},
-                )  # fmt: skip
-            self._admitted += 1
+            if self.busy >= limit:
+                text = f"{limit} requests are being worked on; try again in {_RETRY_AFTER_S} s"
+                raise Refused(503, "busy", text, _RETRY)
+            self.busy += 1
         self.metrics.admitted.inc()
         ticket = Ticket()
         try:
@@ -108,13 +108,8 @@ class Assessor:
             ticket.uses -= 1
             if ticket.uses:
                 return
-            self._admitted -= 1
+            self.busy -= 1
         self.metrics.admitted.dec()
-
-    @property
-    def busy(self) -> int:
-        """How many requests are being worked on or waiting."""
-        return self._admitted
 
     async def assess(self, ticket: Ticket, jobs: Sequence[Job]) -> "list[Assessment | BaseException]":
         """Return each job's assessment or its error; Refused with 504 when time is up.
@@ -131,10 +126,8 @@ class Assessor:
             async with asyncio.timeout(self.settings.timeout_s):
                 return await asyncio.gather(*waiting, return_exceptions=True)
         except TimeoutError:
-            raise Refused(
-                504, "timeout", f"no answer within {self.settings.timeout_s:g} s; send a smaller image or fewer",
-                {"Retry-After": str(_RETRY_AFTER_S)},
-            ) from None  # fmt: skip
+            text = f"no answer within {self.settings.timeout_s:g} s; send a smaller image or fewer"
+            raise Refused(504, "timeout", text, _RETRY) from None
 
     def close(self) -> None:
         """Let the threads go."""

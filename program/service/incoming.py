@@ -1,22 +1,14 @@
-"""Requests as clients send them, in JSON or as a form, and the assessments that they ask for."""
+"""Requests as clients send them, in JSON, as a form or as a table's row, and the assessments that they ask for."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import dspy
-from fastapi import UploadFile
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    Json,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic_core import from_json
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
 
 from program.agent.query import DEFAULT_QUERY
 from program.common.settings import ServeSettings
@@ -28,19 +20,36 @@ if TYPE_CHECKING:
     from program.agent.assessment import Assessment
     from program.agent.loop import AgenticIQA
 
-__all__ = ("AssessForm", "AssessRequest", "BatchForm", "BatchRequest", "Job", "job_of", "jobs_of_form", "row_request")
+__all__ = ("FORM", "AssessRequest", "BatchRequest", "Job", "checked", "form_items", "job_of", "jobs_of", "json_items")
+
+FORM = "multipart/form-data"
+_MAX_FIELDS = 64
+_MAX_FIELD_BYTES = 64 * 2**10
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
-def _file(part: object) -> object:
-    if isinstance(part, str):
-        raise ValueError("is text; send a file, as curl -F image=@photo.jpg does")
-    return part
+def _picture(value: object) -> object:
+    if not isinstance(value, str | Sent):
+        raise ValueError("is no text; give the file's bytes as base64")
+    return value
 
 
+def _from_text(value: object) -> object:
+    """Return what a field of a form or of a table holds as JSON; any other value as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return from_json(value)
+    except ValueError as error:
+        raise ValueError(f"Invalid JSON: {error}") from None
+
+
+Picture = Annotated[str | Sent, PlainValidator(_picture, json_schema_input_type=str)]
+"""Base64, or a file of a form."""
 OptionText = Annotated[str, Field(min_length=1, max_length=500)]
 Options = dict[Annotated[str, Field(max_length=8)], OptionText] | list[OptionText]
 Regions = dict[Annotated[str, Field(min_length=1, max_length=100)], Box]
-FilePart = Annotated[UploadFile, BeforeValidator(_file), WithJsonSchema({"type": "string", "format": "binary"})]
 
 
 @dataclass(frozen=True)
@@ -70,15 +79,19 @@ class AssessRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    image: str | None = Field(None, description="the file's bytes as base64 (plain or URL-safe) or as a data: URL")
+    image: Picture | None = Field(None, description="the file's bytes as base64 (plain or URL-safe) or as a data: URL")
     image_path: str | None = Field(None, max_length=1000, description="a file under serve.image_folders")
     image_url: str | None = Field(None, max_length=2000, description="an image on one of serve.image_hosts")
-    reference: str | None = Field(None, description="the undistorted image, likewise")
+    reference: Picture | None = Field(None, description="the undistorted image, likewise")
     reference_path: str | None = Field(None, max_length=1000)
     reference_url: str | None = Field(None, max_length=2000)
     query: str | None = Field(None, description="a question; without one, a quality score")
-    options: Options | None = Field(None, max_length=26, description="choices, by letter or as a list")
-    regions: Regions | None = Field(None, max_length=32, description="boxes in pixels: left, top, right, bottom")
+    options: Annotated[Options | None, BeforeValidator(_from_text)] = Field(
+        None, max_length=26, description="choices, by letter or as a list"
+    )
+    regions: Annotated[Regions | None, BeforeValidator(_from_text)] = Field(
+        None, max_length=32, description="boxes in pixels: left, top, right, bottom"
+    )
     name: str | None = Field(None, max_length=500, description="what to call the image in the answer")
 
     @model_validator(mode="after")
@@ -98,45 +111,41 @@ class BatchRequest(BaseModel):
     items: list[AssessRequest] = Field(min_length=1)
 
 
-class BatchForm(BaseModel):
-    """Several images and one question about each."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    image: list[FilePart] = Field(min_length=1, description="files")
-    reference: list[FilePart] = Field([], max_length=1, description="the undistorted image, one file")
-    query: str | None = Field(None, description="a question; without one, a quality score")
-    option: list[str] = Field([], description="choices, one a field")
-    options: Json[Annotated[Options, Field(max_length=26)] | None] = Field(
-        None, description='JSON: {"A": "Yes", "B": "No"} or a list, instead of option'
-    )
-    regions: Json[Annotated[Regions, Field(max_length=32)] | None] = Field(
-        None, description='JSON: {"name": [left, top, right, bottom]} in pixels'
-    )
-
-
-class AssessForm(BatchForm):
-    """One image and what to ask of it."""
-
-    image: list[FilePart] = Field(min_length=1, max_length=1, description="one file")
-
-
-def row_request(row: Mapping[str, Any]) -> AssessRequest:
-    """Return a table's row as a request, its JSON texts read.
-
-    Raises Refused for what is no JSON, and for a column that is unknown or of the wrong kind.
-    """
-    columns = dict(row)
-    for name in ("options", "regions"):
-        if isinstance(columns.get(name), str):
-            try:
-                columns[name] = json.loads(columns[name])
-            except (ValueError, RecursionError):
-                raise Refused(422, "request", f"{name}: not JSON; give an object or a list") from None
+def checked(model: type[_Model], fields: object) -> _Model:
+    """Return what a client sent as a request; Refused for a field that is unknown or of the wrong kind."""
     try:
-        return AssessRequest.model_validate(columns)
+        return model.model_validate(fields)
     except ValidationError as error:
-        raise misfit(error.errors(include_input=False, include_url=False)) from None
+        raise misfit(error) from None
+
+
+def json_items(body: bytes, *, several: bool) -> list[AssessRequest]:
+    """Return the items that a body of JSON holds. Blocking. Raises Refused."""
+    try:
+        sent = from_json(body)
+    except ValueError as error:
+        raise Refused(422, "request", f"request: Invalid JSON: {error}") from None
+    return checked(BatchRequest, sent).items if several else [checked(AssessRequest, sent)]
+
+
+async def form_items(request: Request, most: int) -> list[AssessRequest]:
+    """Return an item for each image of a form; they share its other fields. Raises Refused."""
+    given: dict[str, list[Any]] = {}
+    async with request.form(max_files=most + 1, max_fields=_MAX_FIELDS, max_part_size=_MAX_FIELD_BYTES) as form:
+        for name, part in form.multi_items():
+            if isinstance(part, UploadFile):
+                sent = Sent(await part.read(), shown_name(part.filename, name))
+                given.setdefault(name, []).append(sent)
+            elif name in {"image", "reference"}:
+                raise Refused(422, "request", f"{name}: is text; send a file, as curl -F {name}=@photo.jpg does")
+            elif part:  # a field left empty is none
+                given.setdefault(name, []).append(part)
+    images, options = given.pop("image", [None]), given.pop("option", None)
+    for name, values in given.items():
+        if len(values) > 1:
+            raise Refused(422, "request", f"{name[:40]}: given {len(values)} times; give it once")
+    shared = {"options": options} | {name: values[0] for name, values in given.items()}
+    return [checked(AssessRequest, {**shared, "image": image}) for image in images]
 
 
 def job_of(request: AssessRequest, settings: ServeSettings, sources: Sources) -> Job:
@@ -146,10 +155,13 @@ def job_of(request: AssessRequest, settings: ServeSettings, sources: Sources) ->
     reference = _sent("reference", request.reference, request.reference_path, request.reference_url, sources)
     if request.name:
         image = Sent(image.data, shown_name(request.name, image.name))
-    return Job(image, _query(request.query, settings), reference, request.options, request.regions)
+    query = request.query or ""
+    if len(query) > settings.max_query_chars:
+        raise Refused(422, "request", f"query: is over {settings.max_query_chars} characters; shorten it")
+    return Job(image, query if query.strip() else DEFAULT_QUERY, reference, request.options, request.regions)
 
 
-def jobs_of_items(items: Sequence[AssessRequest], settings: ServeSettings, sources: Sources) -> list[Job | Refused]:
+def jobs_of(items: Sequence[AssessRequest], settings: ServeSettings, sources: Sources) -> list[Job | Refused]:
     """Return the job of each item, in order; one whose image is refused keeps its place. Blocking."""
     jobs: list[Job | Refused] = []
     for item in items:
@@ -160,30 +172,9 @@ def jobs_of_items(items: Sequence[AssessRequest], settings: ServeSettings, sourc
     return jobs
 
 
-async def jobs_of_form(form: BatchForm, settings: ServeSettings) -> list[Job]:
-    """Return the job of each image of a form, in order. Raises Refused."""
-    images = [await _uploaded(part, "image") for part in form.image]
-    reference = await _uploaded(form.reference[0], "reference") if form.reference else None
-    options = form.options or [text for text in form.option if text] or None
-    query = _query(form.query, settings)
-    return [Job(image, query, reference, options, form.regions) for image in images]
-
-
-async def _uploaded(part: UploadFile, field: str) -> Sent:
-    return Sent(await part.read(), shown_name(part.filename, field))
-
-
-def _sent(what: str, text: str | None, path: str | None, url: str | None, sources: Sources) -> Sent | None:
-    if text is not None:
-        return Sent(decoded(text, what), what)
+def _sent(what: str, given: str | Sent | None, path: str | None, url: str | None, sources: Sources) -> Sent | None:
+    if isinstance(given, str):
+        return Sent(decoded(given, what), what)
     if path is not None:
         return sources.file(path)
-    return sources.url(url) if url is not None else None
-
-
-def _query(text: str | None, settings: ServeSettings) -> str:
-    if text is None or not text.strip():
-        return DEFAULT_QUERY
-    if len(text) > settings.max_query_chars:
-        raise Refused(422, "request", f"query: is over {settings.max_query_chars} characters; shorten it")
-    return text
+    return sources.url(url) if url is not None else given

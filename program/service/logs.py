@@ -4,11 +4,10 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import IO, Any
 
-from program.common.redaction import key_variables
+from program.common.redaction import redact
 
 __all__ = ("JsonLines", "logger", "set_up_logs", "shortened")
 
@@ -16,17 +15,12 @@ logger = logging.getLogger("program.service")
 
 _MAX_MESSAGE = 1000
 _MAX_TRACE = 4000
-_MIN_SECRET = 8
 _BLOB = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
 """What may be an encoded image: no word, path or hash is as long."""
 
 
 class JsonLines(logging.Formatter):
-    """Format a record as one JSON object; `extra={"facts": {...}}` adds keys. Secrets are left out by their value."""
-
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        super().__init__()
-        self._secrets = sorted({s for s in secrets if len(s) >= _MIN_SECRET}, key=len, reverse=True)
+    """Format a record as one JSON object; `extra={"facts": {...}}` adds keys. Keys of the environment are left out."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -39,10 +33,8 @@ class JsonLines(logging.Formatter):
         line |= getattr(record, "facts", {})
         if record.exc_info:
             line["trace"] = shortened(self.formatException(record.exc_info)[-_MAX_TRACE:], _MAX_TRACE)
-        text = json.dumps(line, ensure_ascii=False, default=str)
-        for secret in self._secrets:
-            text = text.replace(json.dumps(secret, ensure_ascii=False)[1:-1], "[secret]")
-        return text
+        line = {name: redact(value) if isinstance(value, str) else value for name, value in line.items()}
+        return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def shortened(text: str, limit: int) -> str:
@@ -55,7 +47,7 @@ def shortened(text: str, limit: int) -> str:
 def set_up_logs(stream: IO[str] | None = None) -> None:
     """Send everything that is logged to `stream` (stderr) as JSON lines, without the environment's keys."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines(key_variables().values()))
+    handler.setFormatter(JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     logger.setLevel(logging.INFO)

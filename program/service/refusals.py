@@ -1,13 +1,12 @@
 """What the service refuses: an HTTP status with one line that says why and what to do."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import dspy
-from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from program.common.errors import InputError
+from program.common.errors import InputError, first_fault
 from program.service.logs import logger, shortened
 
 __all__ = ("Refused", "misfit", "refusal_of")
@@ -28,8 +27,6 @@ def refusal_of(error: BaseException) -> Refused | None:
         return error
     if isinstance(error, InputError):
         return Refused(422, "input", _one_line(str(error)))
-    if isinstance(error, RequestValidationError):
-        return misfit(error.errors())
     if isinstance(error, dspy.LMError):
         # A provider's words can hold the address or part of the key of an account: they are for the log only.
         logger.error("language model: %s", _one_line(str(error)))
@@ -38,14 +35,9 @@ def refusal_of(error: BaseException) -> Refused | None:
     return None
 
 
-def misfit(errors: Sequence[Mapping[str, Any]]) -> Refused:
-    """Return the refusal of what pydantic finds wrong, without what was sent: that may be an image.
-
-    It names one fault, before all others a name that is unknown: a misspelt field is missing as well.
-    """
-    first = next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
-    where = ".".join(str(part)[:40] for part in first["loc"][:7] if part != "body")
-    return Refused(422, "request", _one_line(f"{where or 'request'}: {first['msg'].removeprefix('Value error, ')}"))
+def misfit(error: ValidationError) -> Refused:
+    """Return the refusal of what pydantic finds wrong, without what was sent: that may be an image."""
+    return Refused(422, "request", _one_line(first_fault(error, "request")))
 
 
 def _one_line(text: str) -> str:

@@ -1,39 +1,23 @@
 """POST /assess and /assess/batch: each answers JSON and forms, under one path."""
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Annotated, Any
+from functools import partial
+from typing import Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Form, Request, Response
-from fastapi.routing import APIRoute
+from fastapi import FastAPI, Request
 from pydantic import BaseModel
-from pydantic_core import from_json
-from starlette.datastructures import Headers
-from starlette.routing import Match
-from starlette.types import Scope
 
 from program.agent.assessment import Assessment
 from program.service.assessing import Assessor
 from program.service.guard import note
-from program.service.incoming import (
-    AssessForm,
-    AssessRequest,
-    BatchForm,
-    BatchRequest,
-    Job,
-    job_of,
-    jobs_of_form,
-    jobs_of_items,
-)
+from program.service.incoming import FORM, AssessRequest, BatchRequest, Job, form_items, jobs_of, json_items
 from program.service.logs import logger, shortened
 from program.service.refusals import Refused, refusal_of
 from program.service.sources import Sources
 
 __all__ = ("add_assessments",)
 
-_FORM = "multipart/form-data"
 _LOGGED_QUERY_CHARS = 80
-_MAX_FIELD_BYTES = 64 * 2**10
 
 
 class Fault(BaseModel):
@@ -72,99 +56,50 @@ _FAULTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class _JsonRequest(Request):
-    async def json(self) -> Any:
-        """Return what the body holds, read in a thread: megabytes of JSON would keep all others waiting."""
-        try:
-            return await anyio.to_thread.run_sync(from_json, await self.body())
-        except ValueError as error:
-            raise Refused(422, "request", f"request: Invalid JSON: {error}") from None
-
-
-class _JsonRoute(APIRoute):
-    """A route for JSON. A request gets its place before its body is read, so that few bodies are in memory."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-
-        async def admitted(request: Request) -> Response:
-            with request.app.state.assessor.admitted() as request.state.ticket:
-                kind = _kind(request.headers)
-                # Pages of other sites can post text/plain and forms without asking; JSON they cannot.
-                if kind not in {"application/json", _FORM}:
-                    text = f"content type {kind[:60]!r}: send application/json or {_FORM}"
-                    raise Refused(415, "request", text)
-                return await handler(_JsonRequest(request.scope, request.receive))
-
-        return admitted
-
-
-class _FormRoute(_JsonRoute):
-    """A route for forms. It stands before the JSON route of its path, which gets everything else."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return super().matches(scope) if _kind(Headers(scope=scope)) == _FORM else (Match.NONE, {})
-
-
-def _kind(headers: Headers) -> str:
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def add_assessments(router: APIRouter, assessor: Assessor) -> None:
-    """Add both routes; the application's state must hold the assessor."""
+def add_assessments(app: FastAPI, assessor: Assessor) -> None:
+    """Add both routes."""
     settings, sources = assessor.settings, Sources(assessor.settings)
-    forms = APIRouter(
-        route_class=_FormRoute,
-        include_in_schema=False,
-        form_limits={"max_fields": 64, "max_part_size": _MAX_FIELD_BYTES},
-    )
-    bodies = APIRouter(route_class=_JsonRoute, responses=_FAULTS)
 
-    @forms.post("/assess", form_limits={"max_files": 2})
-    async def assess_form(request: Request, form: Annotated[AssessForm, Form(media_type=_FORM)]) -> Assessment:
-        (job,) = await jobs_of_form(form, settings)
-        return await _assess(request, job)
+    async def results(request: Request, *, several: bool) -> list[Assessment | BaseException]:
+        """Return the assessment of each item, or why there is none."""
+        most = settings.max_batch if several else 1
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        with assessor.admitted() as ticket:  # before the body is read, so that few bodies are in memory
+            if kind == FORM:
+                items = await form_items(request, most)
+            # Pages of other sites can post text/plain and forms without asking; JSON they cannot.
+            elif kind == "application/json":
+                # In a thread: megabytes of JSON would keep all others waiting.
+                read = partial(json_items, await request.body(), several=several)
+                items = await anyio.to_thread.run_sync(read)
+            else:
+                raise Refused(415, "request", f"content type {kind[:60]!r}: send application/json or {FORM}")
+            if len(items) > most:
+                raise Refused(413, "batch", f"items: {len(items)} are over {most}; send them in several requests")
+            jobs = await anyio.to_thread.run_sync(jobs_of, items, settings, sources)
+            usable = [job for job in jobs if isinstance(job, Job)]
+            queries = "; ".join(dict.fromkeys(job.query for job in usable))
+            size = sum(len(job.image.data) for job in usable)
+            note(request.scope, items=len(jobs), query=shortened(queries, _LOGGED_QUERY_CHARS), bytes=size)
+            made = iter(await assessor.assess(ticket, usable))
+            return [next(made) if isinstance(job, Job) else job for job in jobs]
 
-    @bodies.post("/assess", openapi_extra=_form_schema(AssessForm))
-    async def assess(request: Request, item: AssessRequest) -> Assessment:
+    @app.post("/assess", responses=_FAULTS, openapi_extra=_body_schema(AssessRequest))
+    async def assess(request: Request) -> Assessment:
         """Judge one image: JSON, or a form with the files `image` and `reference`."""
-        return await _assess(request, await anyio.to_thread.run_sync(job_of, item, settings, sources))
+        (result,) = await results(request, several=False)
+        if isinstance(result, BaseException):
+            raise result
+        note(request.scope, status_of_answer=result.status, score=result.rating, lm_calls=result.usage.lm_calls)
+        return result
 
-    @forms.post("/assess/batch", form_limits={"max_files": settings.max_batch + 1})
-    async def batch_form(request: Request, form: Annotated[BatchForm, Form(media_type=_FORM)]) -> BatchAnswer:
-        _check_size(len(form.image), settings.max_batch)
-        return await _assess_all(request, await jobs_of_form(form, settings))
-
-    @bodies.post("/assess/batch", openapi_extra=_form_schema(BatchForm))
-    async def batch(request: Request, sent: BatchRequest) -> BatchAnswer:
+    @app.post("/assess/batch", responses=_FAULTS, openapi_extra=_body_schema(BatchRequest))
+    async def batch(request: Request) -> BatchAnswer:
         """Judge several images: JSON with `items`, or a form with several files `image` and one question."""
-        _check_size(len(sent.items), settings.max_batch)
-
-        jobs = await anyio.to_thread.run_sync(jobs_of_items, sent.items, settings, sources)
-        return await _assess_all(request, jobs)
-
-    router.include_router(forms)
-    router.include_router(bodies)
-
-
-async def _assess(request: Request, job: Job) -> Assessment:
-    assessor: Assessor = request.app.state.assessor
-    note(request.scope, query=shortened(job.query, _LOGGED_QUERY_CHARS), bytes=len(job.image.data))
-    (result,) = await assessor.assess(request.state.ticket, [job])
-    if isinstance(result, BaseException):
-        raise result
-    note(request.scope, status_of_answer=result.status, score=result.rating, lm_calls=result.usage.lm_calls)
-    return result
-
-
-async def _assess_all(request: Request, jobs: Sequence[Job | Refused]) -> BatchAnswer:
-    assessor: Assessor = request.app.state.assessor
-    note(request.scope, items=len(jobs))
-    results = iter(await assessor.assess(request.state.ticket, [job for job in jobs if isinstance(job, Job)]))
-    items = [_item(next(results) if isinstance(job, Job) else job) for job in jobs]
-    failed = sum(item.assessment is None for item in items)
-    note(request.scope, failed=failed)
-    return BatchAnswer(items=items, failed=failed)
+        items = [_item(result) for result in await results(request, several=True)]
+        failed = sum(item.assessment is None for item in items)
+        note(request.scope, failed=failed)
+        return BatchAnswer(items=items, failed=failed)
 
 
 def _item(result: Assessment | BaseException) -> BatchItem:
@@ -176,11 +111,19 @@ def _item(result: Assessment | BaseException) -> BatchItem:
     return BatchItem(error="the service failed on this item; its log says why")
 
 
-def _check_size(size: int, limit: int) -> None:
-    if size > limit:
-        raise Refused(413, "batch", f"items: {size} are over {limit}; send them in several requests")
-
-
-def _form_schema(form: type[BaseModel]) -> dict[str, Any]:
-    """Describe the form beside the JSON, as FastAPI describes one kind of body a route."""
-    return {"requestBody": {"content": {_FORM: {"schema": form.model_json_schema()}}}}
+def _body_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Describe a route's body, which FastAPI does not read: as JSON, and as a form of the same fields."""
+    item = AssessRequest.model_json_schema()
+    file = {"type": "string", "format": "binary"}
+    images = {"type": "array", "items": file, "description": "files"}
+    form = {
+        "image": images if model is BatchRequest else file,
+        "reference": file,
+        "option": {"type": "array", "items": {"type": "string"}, "description": "choices, one a field"},
+    }
+    sent = {"type": "object", "properties": {"items": {"type": "array", "items": item}}, "required": ["items"]}
+    schemas = {
+        "application/json": sent if model is BatchRequest else item,
+        FORM: {**item, "properties": {**item["properties"], **form}},
+    }
+    return {"requestBody": {"required": True, "content": {kind: {"schema": each} for kind, each in schemas.items()}}}

@@ -1,18 +1,18 @@
 """Rows of a table, as MLflow's scoring server sends them, become assessments, and those become rows."""
 
-import base64
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import dspy
+import pandas as pd
 
 from program.agent.assessment import Assessment
 from program.common.errors import InputError
 from program.common.settings import Settings
 from program.service.columns import BYTES, OUTPUTS
-from program.service.incoming import job_of, row_request
+from program.service.incoming import AssessRequest, checked, job_of
 from program.service.refusals import Refused, refusal_of
-from program.service.sources import Sources
+from program.service.sources import Sent, Sources
 
 if TYPE_CHECKING:
     from program.agent.loop import AgenticIQA
@@ -32,21 +32,17 @@ def assess_rows(program: "AgenticIQA", rows: Iterable[Mapping[str, Any]], settin
 
 def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, sources: Sources) -> dict[str, Any]:
     try:
-        cells = {name: value for name, value in row.items() if not _is_missing(value)}
+        cells = {name: value for name, value in row.items() if not (value is None or value is pd.NA or value != value)}
         for name in BYTES:
             if name in cells:
-                cells[name.removesuffix("_bytes")] = base64.b64encode(bytes(cells.pop(name))).decode()
-        job = job_of(row_request(cells), settings.serve, sources)
+                what = name.removesuffix("_bytes")
+                cells[what] = Sent(bytes(cells.pop(name)), what)
+        job = job_of(checked(AssessRequest, cells), settings.serve, sources)
         result = job.run(program, settings.serve.max_megapixels)
     except (InputError, Refused, dspy.LMError) as error:
         refusal = refusal_of(error)
         return {**dict.fromkeys(OUTPUTS), "status": "failed", "error": refusal.detail if refusal else str(error)}
     return _answered(result)
-
-
-def _is_missing(value: Any) -> bool:
-    """Return whether a table's cell is empty: None, nan or pandas' NA."""
-    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
 def _answered(result: Assessment) -> dict[str, Any]:

@@ -30,10 +30,7 @@ class Rules:
     """Names answered to besides localhost and IP addresses."""
 
     def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
-        """Raise Refused for a request of a foreign page, for a foreign name, or without the token.
-
-        `headers` by lower-case name.
-        """
+        """Raise Refused for a foreign page, a foreign name, or no token. `headers` by lower-case name."""
         host = headers.get("host", "")
         self._check_host(host)
         _check_origin(host, method, headers)

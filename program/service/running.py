@@ -1,6 +1,5 @@
 """Binding and running the service: checked before anything is loaded, stopped without losing a request."""
 
-import asyncio
 import logging
 import os
 import signal
@@ -60,50 +59,26 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 class _Patient(H11Protocol):
-    """uvicorn's HTTP/1.1, with an end to waiting for a request's head: it holds one of the service's places.
-
-    uvicorn waits for ever for the first one, and for the next as soon as a byte of it has come.
-    """
+    """uvicorn's HTTP/1.1, with an end to waiting for a request's head: that holds one of the service's places."""
 
     head_timeout_s: float
-    _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Wait for the first head."""
         super().connection_made(transport)
         self._wait(self.head_timeout_s)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Wait no more once a request is under way."""
-        super().data_received(data)
-        if self._at_work():
-            self._stop_waiting()
-
     def on_response_complete(self) -> None:
         """Wait for the next head: it may begin at the end of the idle time that uvicorn allows."""
         super().on_response_complete()
-        if not self._at_work():
-            self._wait(self.timeout_keep_alive + self.head_timeout_s)
-
-    def _at_work(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        self._wait(self.timeout_keep_alive + self.head_timeout_s)
 
     def _wait(self, seconds: float) -> None:
-        self._stop_waiting()
-        self._waiting = self.loop.call_later(seconds, self._give_up)
+        self.loop.call_later(seconds, self._give_up, self.cycle)
 
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-
-    def _give_up(self) -> None:
-        if not self._at_work():
+    def _give_up(self, last: Any) -> None:
+        """Close the connection where no request has come since the last one, which is answered."""
+        if self.cycle is last and (last is None or last.response_complete):
             self.transport.close()
 
 

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     from program.common.errors import InputError
-    from program.tools.models import fetch
+    from program.tools.loading import load
     from program.tools.registry import ToolRegistry
     from program.tools.runner import ToolRunner
 
@@ -49,10 +49,10 @@ def _list(arguments: argparse.Namespace) -> int:
         raise InputError("--fetch: names no tool; give those to download, as `python -m program.tools --fetch LPIPS`")
     if arguments.fetch:
         for spec in specs:
-            fetch(spec)
+            load(spec, None, "cpu", fetch=True)
     # A check that answered from the cache would check nothing.
     fresh = settings.model_copy(update={"tools": settings.tools.model_copy(update={"cache": False})})
-    runner = ToolRunner.of(fresh, registry)
+    runner = ToolRunner(fresh, registry)
     rows = [entry(spec, runner) for spec in specs]
     if arguments.check:
         image, reference = _trial_pair()
@@ -81,10 +81,7 @@ def entry(spec: "ToolSpec", runner: "ToolRunner") -> dict[str, Any]:
 
 
 def _trial(name: str, runner: "ToolRunner", image: "ImageRef", reference: "ImageRef") -> dict[str, Any]:
-    """Return raw value, score 1..5, seconds of a second run, whether it gave the same to the last digit, or the error.
-
-    A tool that takes over a minute runs once.
-    """
+    """Return raw value, score 1..5, seconds of a second run, whether that gave the very same value, or the error."""
     first = runner.measure(name, image, reference)
     again = runner.measure(name, image, reference) if first.raw is not None and first.seconds < SLOW_S else None
     return {

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from program.common.errors import SettingsError
+from program.common.errors import SettingsError, first_fault
 from signatures.schemas import DistortionCategory
 
 __all__ = ("FEWEST", "Agreement", "ConfigFile", "Figures", "MeasuredStrength", "Provenance", "Strength", "Strengths")
@@ -49,15 +49,8 @@ class ConfigFile(Stored):
         except yaml.YAMLError as error:
             raise SettingsError(f"{name}: not valid YAML ({' '.join(str(error).split())})") from error
         except ValidationError as error:
-            raise SettingsError(f"{name}: {_fault(error)}; {cls.MEND}") from error
+            raise SettingsError(f"{name}: {first_fault(error, 'the file')}; {cls.MEND}") from error
         return content.model_copy(update={"origin": origin})
-
-
-def _fault(error: ValidationError) -> str:
-    first = error.errors()[0]
-    key = ".".join(map(str, first["loc"])) or "the file"
-    text = " ".join(first["msg"].removeprefix("Value error, ").split())
-    return f"{key}: {text[:1].lower()}{text[1:]}"
 
 
 class Provenance(Stored):

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,24 +31,16 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
-__all__ = ("FitReport", "fit_all", "results", "strength_of")
+__all__ = ("fit_all", "results", "strength_of")
 
 FEWEST_OF_A_CATEGORY = 25
 """Fewer images of a distortion category get no map of their own."""
 
 
-class FitReport(NamedTuple):
-    """Fitted maps, and what could not be used."""
-
-    tools: Mapping[str, ToolCalibration]
-    skipped: Mapping[str, str]
-    """Tools that were not fitted, and why."""
-
-
 def results(
     surveyed: Surveyed, out: Path, *, strengths: bool, params_dir: Path | None = None
 ) -> tuple[dict[str, Any], "Table"]:
-    """Write strengths or maps over those of a file, whole or not at all; returns the figures as JSON and as a table.
+    """Write strengths or maps over those of a file; returns the figures as JSON and as a table.
 
     Raises ToolError when nothing was fitted, SettingsError when the file cannot be read or written.
     """
@@ -62,25 +54,25 @@ def results(
         title = f"|SRCC| with human scores from {', '.join(measured.sources)}"
         table = _table(title, out, ("tool", "n", "all", *DISTORTION_CATEGORIES), lines)
         return {"out": str(out), **measured.model_dump(mode="json")}, table
-    fit = fit_all(surveyed, params_dir=params_dir)
-    if not fit.tools:
-        reasons = "; ".join(f"{name}: {why}" for name, why in fit.skipped.items())
+    tools, skipped = fit_all(surveyed, params_dir=params_dir)
+    if not tools:
+        reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
         raise ToolError(f"calibration on {', '.join(surveyed.sources)}: no tool could be fitted ({reasons})")
     base = Calibration.load(out) if out.exists() else Calibration()
-    _write(base.updated(fit.tools, surveyed.sources), out)
+    _write(base.updated(tools, surveyed.sources), out)
     figures = {
         name: {"n": t.residual.n, "srcc": t.srcc, "rmse": t.residual.rmse, "precision": round(t.error().precision, 4)}
-        for name, t in fit.tools.items()
+        for name, t in tools.items()
     }
     report = {
         "out": str(out),
         "sources": {name: source.model_dump(mode="json") for name, source in surveyed.sources.items()},
         "tools": figures,
-        "skipped": dict(fit.skipped),
+        "skipped": skipped,
         "problems": surveyed.problems(),
     }
-    lines = [(name, *map(str, own.values()), fit.tools[name].map.kind) for name, own in figures.items()]
-    lines += [(name, "-", "-", "-", "-", why) for name, why in fit.skipped.items()]
+    lines = [(name, *map(str, own.values()), tools[name].map.kind) for name, own in figures.items()]
+    lines += [(name, "-", "-", "-", "-", why) for name, why in skipped.items()]
     title = f"Maps to 1..5 fitted on {', '.join(surveyed.sources)}"
     return report, _table(title, out, ("tool", "n", "SRCC", "RMSE", "precision", "map"), lines)
 
@@ -155,8 +147,8 @@ def fit_tool(spec: ToolSpec, readings: "pd.DataFrame", parameters: Path | None =
     )
 
 
-def fit_all(surveyed: Surveyed, *, params_dir: Path | None = None) -> FitReport:
-    """Fit each surveyed tool's maps."""
+def fit_all(surveyed: Surveyed, *, params_dir: Path | None = None) -> tuple[dict[str, ToolCalibration], dict[str, str]]:
+    """Return each surveyed tool's fitted maps, and why tools were not fitted, by name."""
     skipped, tools = dict(surveyed.skipped), {}
     for spec in surveyed.specs:
         readings = surveyed.readings[surveyed.readings.tool == spec.name]
@@ -167,7 +159,7 @@ def fit_all(surveyed: Surveyed, *, params_dir: Path | None = None) -> FitReport:
             tools[spec.name] = fit_tool(spec, readings[readings.raw.notna()], parameter_path(spec, params_dir))
         except ValueError as error:
             skipped[spec.name] = str(error)
-    return FitReport(_with_correlations(tools, surveyed), skipped)
+    return _with_correlations(tools, surveyed), skipped
 
 
 def _with_correlations(tools: Mapping[str, ToolCalibration], surveyed: Surveyed) -> dict[str, ToolCalibration]:

@@ -53,9 +53,8 @@ os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of it
 def within(seconds: float, work: Callable[[], _T]) -> _T:
     """Return what `work` returns, or raise what it raises; Overdue when it takes longer than `seconds`.
 
-    Python cannot stop a thread. Work that runs over its time goes on where it is, with whatever it holds, on a daemon
-    thread that never keeps the process from ending. Work that never lets go of the interpreter (a loop in C code that
-    holds the GIL) cannot be left behind. Thread-safe.
+    Python cannot stop a thread: such work goes on, with whatever it holds, on a daemon thread that never keeps the
+    process from ending. Work in C code that holds the GIL cannot be left behind. Thread-safe.
     """
     try:
         jobs = _idle.pop()

@@ -3,10 +3,8 @@
 import math
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ToolError
+from program.common.settings import ToolSettings
 from program.tools.loading import Overdue, load, quiet, within
 from program.tools.readiness import Device, leave_out, left_out
 from program.tools.registry import ToolSpec
@@ -21,28 +20,13 @@ from program.tools.registry import ToolSpec
 if TYPE_CHECKING:
     import torch
 
-__all__ = ("Running", "evaluate", "fetch")
-
-TENSORS_MB = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """How tools are run."""
-
-    device: Device = "auto"
-    threads: int = 1
-    """Threads of one torch operation, for the whole process."""
-    timeout_s: float = math.inf
-    """A tool that takes longer to measure one image fails, and is left out for the rest of the process."""
-    load_timeout_s: float = math.inf
-    """Likewise one that takes longer to be loaded, with its library where it is the first."""
+__all__ = ("evaluate", "tensor_of")
 
 
 def evaluate(
     spec: ToolSpec,
     parameters: Path | None,
-    running: Running,
+    tools: ToolSettings,
     image: NDArray[np.uint8],
     reference: NDArray[np.uint8] | None,
 ) -> float:
@@ -51,25 +35,20 @@ def evaluate(
     Same value as pyiqa's own metric on the files with the same number of torch threads. Thread-safe.
     Raises ToolError when the tool cannot be loaded, returns no finite number or takes too long.
     """
-    device = _resolve(running.device)
+    device = _resolve(tools.device)
     images = [pixels for pixels in (image, reference) if pixels is not None]
     try:
-        with _borrowed(spec, parameters, device, running.load_timeout_s) as model, quiet():
-            raw = within(running.timeout_s, lambda: _value(model, running.threads, device, images))
+        with _borrowed(spec, parameters, device, tools.load_timeout_s) as model, quiet():
+            raw = within(tools.timeout_s, lambda: _value(model, tools.threads, device, images))
     except Overdue as error:
         size = f"{image.shape[1]}x{image.shape[0]}"
-        why = f"did not finish within {running.timeout_s:g} s on {size} pixels and is left out from here on"
+        why = f"did not finish within {tools.timeout_s:g} s on {size} pixels and is left out from here on"
         raise leave_out(spec, f"{why} (tools.timeout_s)") from error
     if not math.isfinite(raw):
         raise ToolError(
             f"tool {spec.name!r}: returned {raw} here (a flat image leaves it nothing to measure); use another tool"
         )
     return raw
-
-
-def fetch(spec: ToolSpec) -> None:
-    """Load a tool, downloading what it lacks to where pyiqa keeps it. Raises ToolError when that fails."""
-    load(spec, None, "cpu", fetch=True)
 
 
 def _resolve(device: Device) -> str:
@@ -122,38 +101,11 @@ def _value(model: Callable[..., Any], threads: int, device: str, images: list[ND
 
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
-    tensors = [tensor_of(pixels, device) for pixels in images]
-    raw = model(*tensors)
-    for pixels, tensor in zip(images, tensors, strict=True):
-        if tensor._version > 0:  # a tool that writes into its input spoils it for the others
-            _tensors.pop((id(pixels), device), None)
-    return float(raw.reshape(-1)[0])
-
-
-_tensors: "dict[tuple[int, str], torch.Tensor]" = {}
-"""By the array they were made from, as long as that lives: what was sent to a service is not to stay."""
-_tensors_lock = threading.Lock()
+    return float(model(*(tensor_of(pixels, device) for pixels in images)).reshape(-1)[0])
 
 
 def tensor_of(pixels: NDArray[np.uint8], device: str) -> "torch.Tensor":
-    """Return 1 x 3 x H x W float32 in 0..1 of H x W x 3 uint8 pixels, made once for the tools of one image.
-
-    Only of arrays that cannot be written to are some kept. Thread-safe.
-    """
-    key = (id(pixels), device)
-    tensor = _tensors.get(key)
-    if tensor is None:
-        tensor = _tensor(pixels, device)
-        if not pixels.flags.writeable:
-            with _tensors_lock:
-                _tensors[key] = tensor
-                while sum(each.nbytes for each in list(_tensors.values())) > TENSORS_MB * 2**20:
-                    _tensors.pop(next(iter(_tensors)), None)
-            weakref.finalize(pixels, _tensors.pop, key, None)
-    return tensor
-
-
-def _tensor(pixels: NDArray[np.uint8], device: str) -> "torch.Tensor":
+    """Return H x W x 3 uint8 pixels as 1 x 3 x H x W float32 in 0..1."""
     import torch
 
     # Contiguous planes, as pyiqa reads a file: other memory layouts sum in another order. Divided, not multiplied by

@@ -59,10 +59,7 @@ class PaperCalibration(Calibration):
         return tool_name in printed_maps()
 
     def score(self, tool_name: str, raw: float, category: str | None = None) -> float:
-        """Return the printed map's value, clipped to 1..5.
-
-        Raises ToolError for a tool without a row or a raw value that is not finite.
-        """
+        """Return the printed map's value, clipped to 1..5. Raises ToolError without a row or a finite raw value."""
         row = printed_maps().get(tool_name)
         if row is None:
             raise ToolError(f"tool {tool_name!r}: has no row in {self.origin}; leave tools.calibration unset")

@@ -13,18 +13,8 @@ from program.common.errors import ToolError
 from program.tools.registry import ToolSpec
 
 __all__ = (
-    "HUGGING_FACE",
-    "Device",
-    "file_sha256",
-    "hub_folder",
-    "installed_version",
-    "leave_out",
-    "left_out",
-    "library_label",
-    "needed_files",
-    "parameter_path",
-    "resolved_device",
-    "what_is_missing",
+    "HUGGING_FACE", "Device", "file_sha256", "hub_folder", "installed_version", "leave_out", "left_out",
+    "library_label", "needed_files", "parameter_path", "resolved_device", "what_is_missing",
 )  # fmt: skip
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]

@@ -124,10 +124,7 @@ class ToolRegistry:
 
     @classmethod
     def load(cls, path: Path | None = None, strengths: Path | None = None) -> "ToolRegistry":
-        """Read a registry file and the measured strengths (the shipped ones by default).
-
-        Raises SettingsError naming the file and the key.
-        """
+        """Read a registry file and the measured strengths (by default the shipped ones). Raises SettingsError."""
         measured = Strengths.load(strengths).tools
         specs = []
         for name, spec in _ToolsFile.load(path).tools.items():
@@ -148,10 +145,6 @@ class ToolRegistry:
     def specs(self) -> tuple[ToolSpec, ...]:
         """Return every entry."""
         return tuple(self._specs.values())
-
-    def for_mode(self, mode: Mode) -> tuple[ToolSpec, ...]:
-        """Return the entries of one mode."""
-        return tuple(spec for spec in self._specs.values() if spec.mode == mode)
 
     def find(self, name: str) -> ToolSpec | None:
         """Return the tool of this display or library name, whatever its case, hyphens or `_tool` suffix, or None.
@@ -202,10 +195,7 @@ def pyiqa_table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def unlisted(name: str) -> ToolSpec | None:
-    """Return an entry for a metric that pyiqa knows by this very name (in lower case), or None.
-
-    The registry's file has it not: it runs when a user names it, uncalibrated.
-    """
+    """Return an uncalibrated entry for a metric that pyiqa knows by this very name (in lower case), or None."""
     known = next((key for key in pyiqa_table() if key.casefold() == name), None)
     if known is None or known.startswith(_NOT_PER_IMAGE):
         return None

@@ -3,10 +3,11 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numpy import uint8
 from numpy.typing import NDArray
@@ -14,22 +15,17 @@ from numpy.typing import NDArray
 from program.common.cache import PlainCache
 from program.common.errors import InputError, ToolError, one_line
 from program.common.pool import single_flight
-from program.common.settings import Settings
+from program.common.settings import Settings, ToolSettings
 from program.images.decoding import READING_RULES
 from program.images.refs import reduced_size, reduction, whole_pixels
-from program.images.store import IMAGES, LARGE, Box, ImageRef
+from program.images.store import IMAGES, Box, ImageRef
 from program.tools import readiness
 from program.tools.calibration import PAPER, Calibration
-from program.tools.models import Running, evaluate
-from program.tools.readiness import Device, parameter_path
+from program.tools.models import evaluate
+from program.tools.readiness import parameter_path
 from program.tools.registry import Mode, ToolRegistry, ToolSpec
 
-__all__ = ("LOAD_TIMEOUT_S", "TIMEOUT_S", "Measurement", "ReadingCounts", "ToolRunner")
-
-TIMEOUT_S = 120.0
-"""The dearest tool takes 40 s for an image of half a megapixel on one core."""
-LOAD_TIMEOUT_S = 300.0
-"""The first tool brings PyTorch with it: 4 s on a warm disk, a minute on a slow one; weights have up to a gigabyte."""
+__all__ = ("Measurement", "ToolRunner")
 
 logger = logging.getLogger(__name__)
 
@@ -53,22 +49,6 @@ class Measurement:
     """What was measured, where it is not the image as it is: averaged down, or against a resampled reference."""
 
 
-class ReadingCounts(NamedTuple):
-    """How many readings were computed, came from the cache, or failed."""
-
-    fresh: int = 0
-    cached: int = 0
-    failed: int = 0
-
-
-class CacheState(NamedTuple):
-    """What the cache on disk holds, over all processes that ever wrote to it."""
-
-    entries: int
-    size_mb: float
-    limit_mb: int
-
-
 class Target(NamedTuple):
     """Images that suit a tool, which part of them, and how much averaged down."""
 
@@ -83,68 +63,29 @@ class Target(NamedTuple):
 class ToolRunner:
     """Measures images with the registry's tools. One runner serves several threads."""
 
-    def __init__(
-        self,
-        registry: ToolRegistry,
-        *,
-        params_dir: Path | None = None,
-        device: Device = "auto",
-        cache_dir: Path | None = None,
-        calibration: Path | None = None,
-        cache_mb: int = 512,
-        threads: int = 1,
-        timeout_s: float = TIMEOUT_S,
-        load_timeout_s: float = LOAD_TIMEOUT_S,
-        reduce_above_px: int = LARGE,
-        resize_reference: bool = False,
-    ) -> None:
-        """Set up; no tool is loaded yet.
-
-        `params_dir` holds parameter files by name, `cache_dir` gets the readings (None: nothing is kept) up to
-        `cache_mb`, `calibration` is a file or `paper` (None: the shipped one). The others are the settings of the
-        same names (see `ToolSettings`). Raises SettingsError for a malformed calibration.
-        """
-        self.registry = registry
-        self.calibration = open_calibration(calibration)
-        self.params_dir = params_dir
-        self._running = Running(device, threads, timeout_s, load_timeout_s)
-        self._reduce_above_px, self._resize_reference = reduce_above_px, resize_reference
-        self._cache = PlainCache(cache_dir / "readings", size_limit_mb=cache_mb) if cache_dir else None
-        self._cache_mb = cache_mb
+    def __init__(self, settings: Settings, registry: ToolRegistry | None = None) -> None:
+        """Set up; no tool is loaded yet. Raises SettingsError for a malformed calibration."""
+        tools = self.settings = settings.tools
+        self.registry = registry or ToolRegistry.load()
+        self.calibration = open_calibration(tools.calibration)
+        self.counts: Counter[str] = Counter()
+        """Readings so far, over all threads: fresh, cached and failed."""
+        self._cache = PlainCache(settings.cache_dir / "readings", size_limit_mb=tools.cache_mb) if tools.cache else None
         self._lock = threading.Lock()
-        self._counts = ReadingCounts()
 
-    @classmethod
-    def of(cls, settings: Settings, registry: ToolRegistry | None = None) -> "ToolRunner":
-        """Return the runner that the settings ask for."""
-        tools = dict(settings.tools)
-        cache_dir = settings.cache_dir if tools.pop("cache") else None
-        return cls(registry or ToolRegistry.load(), cache_dir=cache_dir, **tools)
-
-    @property
-    def cache_state(self) -> CacheState | None:
-        """How full the readings cache is, or None where nothing is kept."""
+    def cache_state(self) -> dict[str, Any]:
+        """Return how full the readings cache on disk is, over all processes that wrote to it; empty without one."""
         if self._cache is None:
-            return None
-        return CacheState(len(self._cache), round(self._cache.volume() / 2**20, 3), self._cache_mb)
-
-    @property
-    def counts(self) -> ReadingCounts:
-        """Readings so far, over all threads."""
-        return self._counts
+            return {}
+        size_mb = round(self._cache.volume() / 2**20, 3)
+        return {"entries": len(self._cache), "size_mb": size_mb, "limit_mb": self.settings.cache_mb}
 
     def precisions(self, readings: Sequence[tuple[str, str | None]]) -> list[float | None]:
-        """Return what each reading (tool, distortion category) of one image adds to its score, as 1 / variance on 1..5.
-
-        They add up; None for a tool whose calibration does not say (see `Calibration.precisions`).
-        """
+        """Return what each reading (tool, distortion category) of one image adds; see `Calibration.precisions`."""
         return self.calibration.precisions(readings)
 
     def ready(self, mode: Mode, *, expensive: bool = False) -> tuple[ToolSpec, ...]:
-        """Return the tools of a mode that can run here, to choose from. Imports no torch.
-
-        Expensive tools (over 0.3 s an image) are left out unless asked for; they run when named.
-        """
+        """Return the tools of a mode that can run here, to choose from; expensive ones only if asked. No torch."""
         return tuple(
             spec
             for spec in self.registry.specs()
@@ -157,7 +98,7 @@ class ToolRunner:
 
     def why_not(self, spec: ToolSpec) -> str | None:
         """Return why a tool cannot run here and what to do about it, or None when it can. Imports no torch."""
-        return readiness.what_is_missing(spec, self.params_dir) or readiness.left_out(spec)
+        return readiness.what_is_missing(spec, self.settings.params_dir) or readiness.left_out(spec)
 
     def measure(
         self,
@@ -190,9 +131,8 @@ class ToolRunner:
             result = replace(result, error=message)
         if result.error is not None:
             logger.info("%s", result.error)
-        field = "failed" if result.raw is None else "cached" if result.cached else "fresh"
         with self._lock:
-            self._counts = self._counts._replace(**{field: getattr(self._counts, field) + 1})
+            self.counts["failed" if result.raw is None else "cached" if result.cached else "fresh"] += 1
         return replace(result, seconds=time.perf_counter() - started)
 
     def _read(self, spec: ToolSpec, image: ImageRef, reference: ImageRef | None, box: Box | None) -> Measurement:
@@ -200,29 +140,22 @@ class ToolRunner:
         reason = self.why_not(spec)
         if reason is not None:
             raise ToolError(f"tool {spec.name!r}: {reason}")
-        parameters = parameter_path(spec, self.params_dir)
-        key = _key(spec, parameters, target, self._running)
-        raw, cached = self._remembered(key), True
-        if raw is None:
-            # Two threads that judge one image (a score and a question of it) must not both measure it.
-            with single_flight(key):
-                raw = self._remembered(key)
-                if raw is None:
-                    raw, cached = self._evaluate(spec, parameters, target, key), False
-        return Measurement(tool=spec.name, raw=raw, cached=cached, box=target.box, note=target.note)
-
-    def _remembered(self, key: str) -> float | None:
-        stored = self._cache.get(key) if self._cache is not None else None
-        return float(stored[0]) if stored is not None else None
+        parameters = parameter_path(spec, self.settings.params_dir)
+        key = _key(spec, parameters, target, self.settings)
+        # Two threads that judge one image (a score and a question of it) must not both measure it.
+        with single_flight(key):
+            stored = self._cache.get(key) if self._cache is not None else None
+            raw = self._evaluate(spec, parameters, target, key) if stored is None else float(stored[0])
+        return Measurement(tool=spec.name, raw=raw, cached=stored is not None, box=target.box, note=target.note)
 
     def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: Target, key: str) -> float:
         def pixels(ref: ImageRef) -> NDArray[uint8]:
             if target.box is None:
-                return IMAGES.pixels(ref, at_most=self._reduce_above_px)
-            return IMAGES.cut(ref, target.box, at_most=self._reduce_above_px)[0]
+                return IMAGES.pixels(ref, at_most=self.settings.reduce_above_px)
+            return IMAGES.cut(ref, target.box, at_most=self.settings.reduce_above_px)[0]
 
         reference = pixels(target.reference) if target.reference is not None else None
-        raw = evaluate(spec, parameters, self._running, pixels(target.image), reference)
+        raw = evaluate(spec, parameters, self.settings, pixels(target.image), reference)
         if self._cache is not None:
             # A list, as earlier files hold the seconds beside the value. JSON keeps the float exactly.
             self._cache.set(key, [raw])
@@ -240,7 +173,7 @@ class ToolRunner:
             raise ToolError(f"tool {spec.name!r}: needs a reference image; give one or use a no-reference tool")
         elif (reference.width, reference.height) != (image.width, image.height):
             sizes = [f"{ref.width}x{ref.height}" for ref in (reference, image)]
-            if not self._resize_reference:
+            if not self.settings.resize_reference:
                 raise ToolError(
                     f"reference {reference.name!r}: is {sizes[0]}, image {image.name!r} is {sizes[1]}; give a "
                     "reference of the same size, or set tools.resize_reference"
@@ -252,7 +185,7 @@ class ToolRunner:
             x0, y0, x1, y1 = box = whole_pixels(box, width, height, minimum_px=spec.minimum_size_px)
             box = None if box == (0, 0, width, height) else box
             width, height = x1 - x0, y1 - y0
-        factor = reduction(width, height, self._reduce_above_px)
+        factor = reduction(width, height, self.settings.reduce_above_px)
         width, height = reduced_size(width, height, factor)
         if min(width, height) < spec.minimum_size_px:
             size = f"{'is' if factor == 1 else 'is measured at'} {width}x{height}"
@@ -275,7 +208,7 @@ def open_calibration(path: Path | None) -> Calibration:
     return Calibration.load(path)
 
 
-def _key(spec: ToolSpec, parameters: Path | None, target: Target, running: Running) -> str:
+def _key(spec: ToolSpec, parameters: Path | None, target: Target, tools: ToolSettings) -> str:
     """Return everything a raw value depends on as one line; calibration is not among it: it is applied afterwards."""
     box = ",".join(f"{v:g}" for v in target.box) if target.box else "-"
     return "|".join(
@@ -286,6 +219,6 @@ def _key(spec: ToolSpec, parameters: Path | None, target: Target, running: Runni
             target.image.sha256,
             target.reference.sha256 if target.reference else "-",
             box,
-            f"{READING_RULES}/{target.factor}/{readiness.resolved_device(running.device)}/{running.threads}",
+            f"{READING_RULES}/{target.factor}/{readiness.resolved_device(tools.device)}/{tools.threads}",
         )
     )

@@ -136,9 +136,9 @@ def measure_all(
     names: Sequence[str] | None = None,
     on_image: Callable[[], None] = lambda: None,
 ) -> Surveyed:
-    """Run the ready tools (or the named ones) over labelled images. Expensive tools run only when named.
+    """Run the ready tools (or the named ones) over labelled images; ToolError for an unknown name.
 
-    Raises ToolError for an unknown name.
+    Expensive tools run only when named.
     """
     missing = runner.unavailable()
     affordable = [spec for spec in runner.registry.specs() if spec.cost != "expensive"]
@@ -159,9 +159,8 @@ def survey(
 ) -> list[dict[str, Measurement]]:
     """Measure every image with every tool; full-reference tools only where there is a reference.
 
-    `pairs` are images and their references, if they have one. Returns one mapping from tool name to measurement per
-    pair, in order. `on_image` is called after each image, from the worker's thread. Nothing raises for a bad image:
-    its measurements hold the error.
+    Returns one mapping from tool name to measurement per pair of image and reference, in order; those of a bad image
+    hold the error. `on_image` is called after each image, from the worker's thread.
     """
 
     def measure(pair: tuple[Path, Path | None]) -> dict[str, Measurement]:
