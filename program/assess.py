@@ -18,7 +18,7 @@ from program.common.cli import (
 
 _CODES = (
     "exit codes: 0 all judged; 1 an image failed, or got no score where --min-score asks for one; "
-    "2 cannot run; 3 a score is below --min-score"
+    "2 cannot run; 3 a score is below --min-score; 4 none surely is, and one not surely above it (--sure)"
 )
 _KEPT = "what was judged is kept, and the same command goes on there"
 _LOST = "what was judged is lost; --out FILE keeps it"
@@ -36,6 +36,11 @@ def main(argv: list[str] | None = None) -> int:
         "--reference", metavar="R", help="undistorted reference image; for many, or a folder with the same names"
     )
     parser.add_argument("--query", metavar="Q", help="question to answer; a quality score without it")
+    parser.add_argument(
+        "--region", metavar="NAME=LEFT,TOP,RIGHT,BOTTOM", action="append", type=_region, default=[],
+        help="a part of one image, in pixels; repeat for more. A question that names it judges it",
+    )  # fmt: skip
+    parser.add_argument("--heatmap", metavar="FILE", type=Path, help="of one image: picture of where quality is lost")
     parser.add_argument("--option", metavar="TEXT", action="append", help="an option to choose from; give two or more")
     add_program_flags(parser, replaces="replace a table that is there already")
     parser.add_argument("--json", action="store_true", help="print the whole assessment (of many: a summary) as JSON")
@@ -52,12 +57,27 @@ def main(argv: list[str] | None = None) -> int:
     many.add_argument(
         "--min-score", metavar="X", type=number(1, 5), help="exit with code 3 when an image scores below X"
     )
+    many.add_argument(
+        "--sure", metavar="P", type=number(0.5, 0.999),
+        help="with --min-score: below or not only where that is as probable as P, as 0.9; else exit with code 4",
+    )  # fmt: skip
     many.add_argument("--workers", metavar="N", type=whole_number(1), default=2, help="images at a time (default: 2)")
     add_settings_flags(parser)
     add_budget_flags(parser)
     arguments = parser.parse_args(argv)
     kept = _KEPT if arguments.out else _LOST if len(arguments.image) > 1 or os.path.isdir(arguments.image[0]) else ""
     return run_command(lambda: _assess(arguments), kept=kept)
+
+
+def _region(text: str) -> tuple[str, tuple[float, float, float, float]]:
+    name, equals, box = text.rpartition("=")
+    try:
+        left, top, right, bottom = map(float, box.split(","))
+    except ValueError:
+        equals = ""
+    if not (equals and name.strip()):
+        raise argparse.ArgumentTypeError(f"{text!r}: write it as sky=0,0,640,200 (left, top, right, bottom)")
+    return name.strip(), (left, top, right, bottom)
 
 
 def _assess(arguments: argparse.Namespace) -> int:

@@ -20,7 +20,8 @@ from pydantic import (
 )
 
 __all__ = (
-    "CATEGORIES_CHINESE", "DISTORTION_CATEGORIES", "GLOBAL", "LEVEL_WORDS", "SEVERITIES", "SEVERITIES_CHINESE",
+    "CATEGORIES_CHINESE", "CATEGORY_WORDS", "DISTORTION_CATEGORIES", "GLOBAL", "LEVELS_CHINESE", "LEVEL_WORDS",
+    "SEVERITIES", "SEVERITIES_CHINESE",
     "DistortionCategory", "DistortionFinding", "LevelProbabilities", "Plan", "RegionBox", "RegionDistortions",
     "Severity", "ToolChoice", "category_of", "level_of", "steps",
 )  # fmt: skip
@@ -38,6 +39,12 @@ DISTORTION_CATEGORIES: tuple[DistortionCategory, ...] = get_args(DistortionCateg
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 LEVEL_WORDS: tuple[LevelWord, ...] = get_args(LevelWord)
 """Level words from 1 (bad) to 5 (excellent)."""
+LEVELS_CHINESE = ("很差", "较差", "一般", "良好", "优秀")
+CATEGORY_WORDS: Mapping[DistortionCategory, str] = {
+    "Blurs": "blur", "Color distortions": "colour", "Compression": "compression", "Noise": "noise",
+    "Brightness change": "brightness", "Sharpness": "over-sharpening", "Contrast": "contrast",
+}  # fmt: skip
+"""The categories as people call them."""
 CATEGORIES_CHINESE: Mapping[DistortionCategory, str] = {
     "Blurs": "模糊", "Color distortions": "颜色失真", "Compression": "压缩失真", "Noise": "噪声",
     "Brightness change": "亮度变化", "Sharpness": "过度锐化", "Contrast": "对比度变化",

@@ -303,7 +303,7 @@ def test_the_tools_mean_is_no_score_of_a_question(program, folder, tmp_path, cap
     assert assess.main([images[0], *asked]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("B. Beagle\n")
-    assert "2.60 of 5 by the tools alone" in shown
+    assert "Fair (2.6 of 5) by the tools alone" in shown
     assert assess.main([*images, *asked, "--out", str(tmp_path / "out.csv")]) == 0
     shown = capsys.readouterr().out
     assert "B. Beagle" in shown

@@ -299,9 +299,9 @@ def test_words_negations_and_modifiers() -> None:
 @pytest.mark.parametrize(
     ("query", "options", "words"),
     [
-        ("Is this image blurry?", "A. Yes\nB. No", ("with confidence", "blur is")),
-        ("How is the clarity of this image?", "A. Good\nB. Poor", ("Poor", "natural photographs")),
-        ("图片清晰吗？", "A. 是\nB. 否", ("选择 B（否）", "清晰度")),
+        ("Is this image blurry?", "A. Yes\nB. No", ("with confidence", "defocus blur")),
+        ("How is the clarity of this image?", "A. Good\nB. Poor", ("Poor", "Extreme defocus blur")),
+        ("图片清晰吗？", "A. 是\nB. 否", ("选择 B（否）", "失焦模糊")),
         ("What is the man holding?", "A. Hat\nB. Cup", ("guess", "low confidence")),
         ("Is the left side blurry?", "A. Yes\nB. No", ('"left side" was measured',)),
     ],
@@ -322,7 +322,7 @@ def test_reasons_name_the_option_the_reading_and_how_sure(query: str, options: s
         ("How is the exposure?", "The exposure is"),
         ("Where is the image blurry?", "It is "),
         ("图片清晰吗？", "否。"),
-        ("Describe this image.", "The quality is"),
+        ("Describe this image.", "Extreme defocus blur"),
     ],
 )
 def test_open_questions_are_answered_first(query: str, start: str) -> None:

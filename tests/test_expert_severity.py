@@ -146,14 +146,15 @@ def test_a_region_is_measured_as_an_image_of_its_own_and_told_apart() -> None:
     assert seen["cup"].severities["Blurs"] > 1.5 > 0.8 > seen["table"].severities["Blurs"]
 
     def told(query: str) -> str:
-        inputs = {"image": dspy.Image(whole.url), "query": query, "region_crops": crops}
+        named = [crop for name, crop in crops.items() if name in query]
+        inputs = {"image": named[0] if named else dspy.Image(whole.url), "query": query, "region_crops": crops}
         return str(answer(ExplainQuality, [], inputs)["final_answer"])
 
-    assert 'Region "cup": defocus blur is ' in told("What is wrong with the picture?")
+    assert 'Region "cup": extreme defocus blur.' in told("What is wrong with the picture?")
     assert 'Region "table": no distortion' in told("What is wrong with the picture?")
     assert told("Is the cup blurry?").startswith(("Yes", "Probably yes"))
     assert told("Is the table blurry?").startswith(("No", "Probably not"))
-    assert "区域“cup”：失焦模糊" in told("这张图片有什么问题？")
+    assert "区域“cup”：极其严重失焦模糊" in told("这张图片有什么问题？")
 
 
 def test_the_notice_names_the_weights_that_ship() -> None:

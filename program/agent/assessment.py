@@ -7,6 +7,8 @@ from pydantic import Field, PrivateAttr
 
 from program.agent.query import QueryType, read_query
 from program.agent.state import AssessmentState, SummarizerOutput
+from program.common.questions import is_chinese
+from program.fusion.scores import headline
 from program.lms.usage import Usage
 
 __all__ = ("Assessment",)
@@ -55,10 +57,17 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         return dict(self.items())
 
     def __str__(self) -> str:
-        return repr(self)
+        return "\n".join(filter(None, (self.headline, self.summary)))
 
     def __repr__(self) -> str:
         return f"Assessment({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+
+    @property
+    def headline(self) -> str:
+        """The answer in one line: "Fair (3.3 of 5, likely 2.3 to 4.3)" for a score, else the answer itself."""
+        if self.rating is not None:
+            return headline(self.rating, self.score_interval, chinese=is_chinese(self.state.query))
+        return f"{self.final_answer}. {self.option}" if self.option else str(self.final_answer)
 
     @property
     def option(self) -> str | None:

@@ -12,7 +12,9 @@ from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog
 from program.images.store import IMAGES, Box, ImageRef
 from program.lms.ask import ask
+from program.lms.dspy_private import is_embedded
 from program.lms.metering import stage
+from program.tools.calibration import BESIDE_THE_EXPERT
 from program.tools.registry import Mode, ToolSpec
 from signatures.executor import AnalyseDistortions, DetectDistortions, DiagnoseDistortions, LocateRegions, SelectTools
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionFinding, Plan, RegionDistortions
@@ -279,8 +281,9 @@ class Executor(dspy.Module):
             work.logs.append(log)
         scored = [log for log in work.logs if log.score is not None]
         shares = runner.precisions([(log.tool, log.distortion) for log in scored])
+        added = BESIDE_THE_EXPERT if is_embedded(self.resources.lm("summarizer")) else 1.0
         for log, share in zip(scored, shares, strict=True):
-            log.precision = share
+            log.precision = None if share is None else round(added * share, 6)
         if work.logs and not work.scores:
             work.failed_steps.append("tools")
 

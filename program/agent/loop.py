@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import dspy
+from PIL import Image
 
 from program.agent.assessment import Assessment
 from program.agent.executor import Executor
@@ -71,6 +72,26 @@ class AgenticIQA(ProgramModule):
         if "mlflow" in sys.modules:  # else nobody traces
             annotate_trace(_facts(assessment))
         return assessment
+
+    def heatmap(
+        self, image: "ImageSource | dspy.Image", reference: "ImageSource | dspy.Image | None" = None
+    ) -> Image.Image:
+        """Return the image in grey with red where quality is lost, as the embedded expert sees its parts.
+
+        The stronger the red, the lower the score of that part: none from 4 of 5 on. Beside a reference of the same size
+        the differences count. Raises ImageError or another InputError for images that cannot be used.
+        """
+        from program.expert.judge.maps import overlay, quality_map
+        from program.expert.judge.views import Viewer
+
+        settings = self.resources.settings
+        test = _opened(image, settings.images.max_pixels)
+        original = None
+        if reference is not None:
+            state = _initial_state(DEFAULT_QUERY, test, None, None, None, settings)
+            resample = settings.tools.resize_reference
+            original = _of_equal_size(_opened(reference, settings.images.max_pixels), test, state, resample=resample)
+        return overlay(test, quality_map(Viewer(), test, original))
 
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
         result: SummarizerOutput | None = None

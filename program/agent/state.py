@@ -110,6 +110,9 @@ class SummarizerOutput(Record):
 
     final_answer: str | float
     quality_reasoning: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    """Why, with the sources: the model's own reasons, then what the score was made of and what was missing."""
+    summary: str = ""
+    """Why, in the model's own words alone; empty where the answer itself says it."""
     need_replan: bool = False
     replan_reason: str | None = None
     unresolved_gap: str | None = None
@@ -117,9 +120,10 @@ class SummarizerOutput(Record):
     used_evidence: dict[str, Any] | None = None
     """The readings and findings the answer rests on, under "readings" and "findings"."""
     quality_score: float | None = Field(None, ge=1, le=5, allow_inf_nan=False)
-    """The score that was asked for; of questions (options, explanations) and failed ratings the tools' mean alone."""
+    """The score that was asked for. Of questions (options, explanations): what the embedded expert believes, which
+    costs nothing, else the tools' mean alone, as of failed ratings."""
     level: str | None = Field(None, pattern="^[A-E]$")
-    """The letter view of a score that was asked for; None for questions."""
+    """The letter view of a score with the model's part in it; None for the tools' mean."""
     level_probabilities: dict[int, float] | None = None
     level_probabilities_from: BeliefSource | None = None
     """Numbers the model wrote, its tokens' log-probabilities, or one level that it named, smoothed."""

@@ -25,9 +25,10 @@ from program.common.questions import is_chinese, normalise_choice, options_told
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.fitted import FittedFusion
 from program.fusion.levels import level_masses, tokens_of
-from program.fusion.scores import fusion_note
+from program.fusion.scores import fusion_note, level_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import RUNGS, Answer, ask, sharing_calls
+from program.lms.dspy_private import is_embedded
 from program.lms.metering import stage
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
 
@@ -51,6 +52,12 @@ _EXPLAINED = {
     "final_answer": "The image is moderately blurred.",
     "quality_reasoning": "Edges are soft; the tool score is 2.6.",
 }
+
+
+_RATING = (
+    "quality_score", "level_probabilities", "level_probabilities_from", "tool_mean", "perceptual_weights",
+    "score_interval",
+)  # fmt: skip
 
 
 class _Belief(NamedTuple):
@@ -95,10 +102,11 @@ class Summarizer(dspy.Module):
             reading.type.value, reading.rule, sum(map(len, (evidence.distortion_analysis or {}).values())),
             len(tool_scores(evidence.quality_scores)), image.name, reference.name if reference else None,
         )  # fmt: skip
+        image, reference, crops = self._looked_at(state, image, reference)
         inputs = {
             "image": image,
             "reference": reference,
-            "region_crops": _crops(image, evidence),
+            "region_crops": crops or None,
             "query": state.query,
             "distortion_analysis": findings_json(evidence.distortion_analysis),
             "quality_scores": scores_json(evidence.quality_scores),
@@ -110,7 +118,26 @@ class Summarizer(dspy.Module):
                 fields = self._rate(inputs, evidence)
             else:
                 fields = self._explain(inputs)
+            if is_iqa and "quality_score" not in fields and is_embedded(self.resources.lm("summarizer")):
+                fields = self._with_score(fields, inputs, evidence)
         return self._output(fields, state, reading, evidence, is_iqa=is_iqa)
+
+    def _looked_at(
+        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None
+    ) -> tuple[ImageRef, ImageRef | None, dict[str, ImageRef]]:
+        """Return image, reference, and regions as images: details that are lost in the whole, which models see reduced.
+
+        The embedded expert judges the one region that is asked about by itself, and is shown those given besides.
+        """
+        evidence, scope = state.executor_evidence or ExecutorOutput(), state.plan.query_scope if state.plan else []
+        boxes, is_expert = evidence.region_boxes or {}, is_embedded(self.resources.lm("summarizer"))
+        if is_expert:
+            boxes = {**(state.regions or {}), **boxes}
+        crops = {region: IMAGES.cropped(image, box) for region, box in boxes.items()}
+        if is_expert and len(scope) == 1 and scope[0] in boxes:
+            box = boxes[scope[0]]
+            return crops[scope[0]], IMAGES.cropped(reference, box) if reference else None, crops
+        return image, reference, crops
 
     def _rate(self, inputs: Mapping[str, Any], evidence: ExecutorOutput) -> dict[str, Any]:
         fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
@@ -139,6 +166,7 @@ class Summarizer(dspy.Module):
             "final_answer": score,
             "quality_score": score,
             "quality_reasoning": " ".join(filter(None, (reasoning, findings, made_of))),
+            "summary": reasoning,
             "level_probabilities": probabilities,
             "level_probabilities_from": source,
             "tool_mean": mean,
@@ -148,6 +176,18 @@ class Summarizer(dspy.Module):
             "error": None if status == "ok" else _last_error(answer),
             "rung": rung,
         }
+
+    def _with_score(
+        self, fields: Mapping[str, Any], inputs: Mapping[str, Any], evidence: ExecutorOutput
+    ) -> dict[str, Any]:
+        """Add to a question's answer the score that the embedded expert gives when asked for one: it costs nothing."""
+        with dspy.context(trace=[]):  # optimizers teach what the question itself asks
+            rated = self._rate(inputs, evidence)
+        fields = {**{name: rated[name] for name in _RATING if name in rated}, **fields}
+        if fields["summary"] or rated["status"] == "failed":
+            return fields
+        verdict = level_note(rated["quality_score"], chinese=is_chinese(str(inputs["query"])))
+        return {**fields, "final_answer": f"{fields['final_answer']} {verdict}"}
 
     def _level_belief(self, inputs: Mapping[str, Any]) -> Answer[_Belief]:
         way = self._scoring_way()
@@ -244,7 +284,10 @@ class Summarizer(dspy.Module):
         if answer.value is None:
             return _failed(answer)
         text, reasoning = answer.value
-        return {"final_answer": text, "quality_reasoning": reasoning, "status": "ok", "rung": answer.rung}
+        # The expert's grounds for an explanation are numbers; the explanation itself says it in words.
+        own = "" if predictor is self.explain and is_embedded(self.resources.lm("summarizer")) else reasoning
+        fields = {"final_answer": text, "quality_reasoning": reasoning, "summary": own}
+        return {**fields, "status": "ok", "rung": answer.rung}
 
     def _output(
         self,
@@ -292,11 +335,6 @@ class Summarizer(dspy.Module):
         )
 
 
-def _crops(image: ImageRef, evidence: ExecutorOutput) -> dict[str, ImageRef] | None:
-    """Return the regions in question as images: details that are lost in the whole image, which models see reduced."""
-    return {region: IMAGES.cropped(image, box) for region, box in (evidence.region_boxes or {}).items()} or None
-
-
 def _reasoning(prediction: dspy.Prediction) -> str:
     text = str(prediction.quality_reasoning or "").strip()
     if text in {"", "None", "null"}:
@@ -309,6 +347,7 @@ def _failed(answer: Answer[Any]) -> dict[str, Any]:
     return {
         "final_answer": UNDETERMINED,
         "quality_reasoning": PARSING_FAILED,
+        "summary": PARSING_FAILED,
         "status": "failed",
         "error": _last_error(answer),
     }

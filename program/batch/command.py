@@ -4,14 +4,17 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from PIL import Image
 
 from program.agent.loop import DEFAULT_QUERY
 from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import program_from
 from program.batch.comparing import compare
 from program.batch.inputs import gather
-from program.batch.rows import FORMATS
+from program.batch.rows import FORMATS, BatchRow, row_of, verdict
 from program.batch.running import Question, is_begun, judge, judge_into
 from program.batch.showing import comparison_text, show, show_summary, summary
 from program.common.cli import EXIT_PROBLEMS
@@ -21,7 +24,7 @@ from program.images.store import IMAGES, ImageRef
 
 __all__ = ("EXIT_BELOW_MINIMUM", "run")
 
-EXIT_BELOW_MINIMUM = 3
+EXIT_BELOW_MINIMUM, EXIT_NOT_SURE = 3, 4
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -36,11 +39,17 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.compare:
         return _compare(arguments, settings)
     _check_question(arguments)
+    if arguments.sure is not None and arguments.min_score is None:
+        raise InputError("--sure: says nothing without --min-score; give both")
     if out is not None and out.exists() and not (arguments.force or is_begun(out)):
         raise InputError(f"--out {str(out)!r}: is there already; give another name, or --force to replace it")
     single = len(sources) == 1 and not os.path.isdir(sources[0]) and not sources[0].endswith(".jsonl")
     if single and out is None:
         return _one(arguments, settings)
+    if arguments.region or arguments.heatmap:
+        raise InputError(
+            f"{'--region' if arguments.region else '--heatmap'}: is for one image; give one, without --out"
+        )
     return _many(arguments, settings)
 
 
@@ -62,14 +71,33 @@ def _one(arguments: argparse.Namespace, settings: Settings) -> int:
     image = _opened(arguments.image[0], settings)
     reference = _reference_of(arguments, settings)
     program = program_from(arguments, settings)
-    result = program(image=image, reference=reference, query=_query(arguments), options=arguments.option)
+    result = program(
+        image=image, reference=reference, query=_query(arguments), options=arguments.option,
+        regions=dict(arguments.region) or None,
+    )  # fmt: skip
+    if arguments.heatmap is not None:
+        _save(program.heatmap(image, reference), arguments.heatmap)
     if arguments.json:
         sys.stdout.write(result.model_dump_json(indent=2) + "\n")
     else:
-        show(result)
+        show(result, sources=arguments.verbose > 0)
     if arguments.min_score is not None and result.rating is not None:
-        return EXIT_BELOW_MINIMUM if result.rating < arguments.min_score else 0
+        return _gate([row_of("", None, result)], arguments)
     return EXIT_PROBLEMS if result.status == "failed" or arguments.min_score is not None else 0
+
+
+def _gate(rows: Sequence[BatchRow], arguments: argparse.Namespace) -> int:
+    """Return the exit code that --min-score and --sure give scored rows."""
+    verdicts = {verdict(row, arguments.min_score, arguments.sure) for row in rows if row.score is not None}
+    return EXIT_BELOW_MINIMUM if "below" in verdicts else EXIT_NOT_SURE if "not sure" in verdicts else 0
+
+
+def _save(picture: Image.Image, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--heatmap {str(path)!r}: cannot be written ({error}); name a .png file") from error
 
 
 def _opened(name: str | Path, settings: Settings) -> ImageRef:
@@ -100,10 +128,9 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         sys.stdout.write(text + "\n")
     else:
         show_summary(rows, str(arguments.out) if arguments.out else None, arguments.min_score)
-    scores = [row.score for row in rows if row.score is not None]
-    if arguments.min_score is not None and any(score < arguments.min_score for score in scores):
-        return EXIT_BELOW_MINIMUM
-    unscored = arguments.min_score is not None and len(scores) < len(rows)
+    if arguments.min_score is not None and (code := _gate(rows, arguments)):
+        return code
+    unscored = arguments.min_score is not None and any(row.score is None for row in rows)
     return EXIT_PROBLEMS if unscored or any(row.status in {"error", "failed"} for row in rows) else 0
 
 

@@ -4,7 +4,8 @@ import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from statistics import NormalDist
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -15,7 +16,7 @@ from program.common.errors import InputError
 from program.common.files import whole_file
 from signatures.schemas import GLOBAL
 
-__all__ = ("FORMATS", "BatchRow", "row_of", "safe_cell", "write_rows")
+__all__ = ("FORMATS", "BatchRow", "row_of", "safe_cell", "verdict", "write_rows")
 
 FORMATS = (".csv", ".jsonl", ".parquet")
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
@@ -75,14 +76,31 @@ def row_of(identity: str, image: str | None, result: Assessment) -> BatchRow:
     readings = list(dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in logs if log.score is not None))
     return BatchRow(
         id=identity, image=image, reference=result.state.reference_path, query=result.state.query,
-        status=result.status, score=result.rating, low=low, high=high, level=result.level,
+        status=result.status, score=result.quality_score if result.level else None, low=low, high=high,
+        level=result.level,
         answer=None if isinstance(result.final_answer, float) else result.final_answer, option=result.option,
-        tool_mean=result.quality_score if result.rating is None else None,
+        tool_mean=None if result.level else result.quality_score,
         distortions="; ".join(distortions[:_MOST_DISTORTIONS]) or None, tools="; ".join(readings) or None,
-        reasoning=result.quality_reasoning, notes="; ".join(result.notes) or None, error=result.error,
+        reasoning=result.summary or str(result.final_answer), notes="; ".join(result.notes) or None, error=result.error,
         lm_calls=result.usage.lm_calls, cost_usd=result.usage.cost_usd,
         seconds=round(result.usage.seconds.get("total", 0.0), 4),
     )  # fmt: skip
+
+
+def verdict(row: BatchRow, minimum: float, sure: float | None = None) -> Literal["above", "below", "not sure"]:
+    """Say on which side of a minimum a scored row lies: with `sure` (0.5 .. 1) only where that is so probable.
+
+    What people would say is taken as normally distributed about the score, with the row's interval as its central 95 %
+    (the farther end counts: the scale may cut the other).
+    """
+    if row.score is None:
+        raise ValueError(f"row {row.id!r}: has no score")
+    if sure is not None:
+        reach = max(row.score - (row.low or row.score), (row.high or row.score) - row.score)
+        below = NormalDist(row.score, max(reach / 1.96, 1e-6)).cdf(minimum)
+        if 1 - sure < below < sure:
+            return "not sure"
+    return "below" if row.score < minimum else "above"
 
 
 def write_rows(path: Path, rows: Sequence[BatchRow]) -> None:

@@ -14,6 +14,8 @@ from program.agent.evidence import looked_at
 from program.agent.state import ExecutorOutput
 from program.batch.comparing import Comparison
 from program.batch.rows import BatchRow
+from program.fusion.scores import headline
+from signatures.schemas import CATEGORY_WORDS, GLOBAL
 
 __all__ = ("WORST", "comparison_text", "show", "show_summary", "summary", "worst")
 
@@ -21,23 +23,22 @@ WORST = 10
 _REASON_CHARS = 140
 
 
-def show(result: Assessment) -> None:
-    """Print one assessment with its evidence."""
+def show(result: Assessment, *, sources: bool = False) -> None:
+    """Print one assessment: the answer and why; by region what was found; with `sources` all readings behind it."""
     console = Console()
-    answer = result.final_answer
-    if isinstance(answer, float) and result.score_interval:
-        low, high = result.score_interval
-        console.print(f"[bold]{answer:.2f}[/bold] of 5 (level {result.level}; likely {low:.1f} to {high:.1f})")
-    else:
-        console.print(f"[bold]{escape(_answer(str(answer), result.option))}[/bold]")
-    console.print(escape(result.quality_reasoning))
+    console.print(f"[bold]{escape(result.headline)}[/bold]")
+    if reasons := result.quality_reasoning if sources else result.summary:
+        console.print(escape(reasons))
     if result.notes:
         console.print(escape(f"note: {'; '.join(result.notes)}"))
-    evidence = result.state.executor_evidence
-    if evidence and (evidence.distortion_analysis or evidence.tool_logs):
-        console.print(_table(("region", "distortion", "severity", "tool", "score"), _evidence_rows(evidence)))
+    evidence = result.state.executor_evidence or ExecutorOutput()
+    if sources and (rows := list(_evidence_rows(evidence))):
+        console.print(_table(("where", "distortion", "severity", "tool", "score"), rows))
+    elif set(evidence.distortion_analysis or {}) - {GLOBAL}:
+        console.print(_table(("where", "distortion", "severity"), [row[:3] for row in _evidence_rows(evidence)]))
     if result.rating is None and result.quality_score is not None:
-        console.print(f"{result.quality_score:.2f} of 5 by the tools alone")
+        by_tools = "" if result.level else " by the tools alone"
+        console.print(f"{headline(result.quality_score, result.score_interval)}{by_tools}", highlight=False)
     if result.status != "ok":
         console.print(f"[yellow]status: {result.status}[/yellow] {escape(result.error or '')}")
 
@@ -128,4 +129,5 @@ def _evidence_rows(evidence: ExecutorOutput) -> Iterator[tuple[str, ...]]:
     for region, distortion in dict.fromkeys([*severities, *logs]):
         log, severity = logs.get((region, distortion)), severities.get((region, distortion), "")
         score = "" if log is None else (f"{log.score:.2f}" if log.score is not None else f"failed: {log.error}")
-        yield looked_at(evidence, region), distortion, severity, log.tool if log else "", score
+        name = CATEGORY_WORDS.get(distortion, distortion.lower())  # type: ignore[call-overload]
+        yield looked_at(evidence, region), name, severity, log.tool if log else "", score

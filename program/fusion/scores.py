@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from program.fusion.levels import LETTERS, Mode, finite, level_probabilities, softmax
+from signatures.schemas import LEVEL_WORDS, LEVELS_CHINESE
 
-__all__ = ("Belief", "Precisions", "ScoreFusion", "ToolWeights", "fusion_note")
+__all__ = ("Belief", "Precisions", "ScoreFusion", "ToolWeights", "fusion_note", "headline", "level_note")
 
 logger = logging.getLogger(__name__)
 
@@ -18,6 +19,9 @@ Belief = Mapping[int, float] | None
 
 
 _ENGLISH = {
+    "overall": "Overall the quality is {}.",
+    "headline": "{} ({:.1f} of 5{})",
+    "likely": ", likely {:.1f} to {:.1f}",
     "score": "Score {score:.2f} {source}.",
     "fitted": "Score {score:.2f} is {before:.2f} on the fitted scale of human scores; {before:.2f} {source}.",
     "mean": "is the mean of {tools}",
@@ -32,6 +36,9 @@ _ENGLISH = {
     "to": " to ",
 }
 _CHINESE = {
+    "overall": "整体质量{}。",
+    "headline": "{}（{:.1f}/5{}）",
+    "likely": "，约 {:.1f} 至 {:.1f}",
     "score": "分数 {score:.2f} {source}。",
     "fitted": "分数 {score:.2f} 是 {before:.2f} 在人类评分拟合尺度上的值；{before:.2f} {source}。",
     "mean": "是 {tools}的平均值",
@@ -210,6 +217,30 @@ def _tool_mean(scores: Sequence[float], weights: Sequence[float] | None = None) 
     if weights is None or total == 0:
         return math.fsum(scores) / len(scores)
     return math.fsum(w * s for w, s in zip(weights, scores, strict=True)) / total
+
+
+def level_note(score: float, *, chinese: bool = False) -> str:
+    """Say which level a score is nearest to, in a sentence.
+
+    >>> level_note(3.3)
+    'Overall the quality is fair.'
+    """
+    return (_CHINESE if chinese else _ENGLISH)["overall"].format(_level_word(score, chinese=chinese))
+
+
+def headline(score: float, interval: tuple[float, float] | None, *, chinese: bool = False) -> str:
+    """Say a score in a line: its level, itself to a tenth, and where people's mean score likely lies.
+
+    >>> headline(3.32, (2.31, 4.33))
+    'Fair (3.3 of 5, likely 2.3 to 4.3)'
+    """
+    phrases = _CHINESE if chinese else _ENGLISH
+    likely = phrases["likely"].format(*interval) if interval else ""
+    return phrases["headline"].format(_level_word(score, chinese=chinese).capitalize(), score, likely)
+
+
+def _level_word(score: float, *, chinese: bool) -> str:
+    return (LEVELS_CHINESE if chinese else LEVEL_WORDS)[LETTERS.index(ScoreFusion().map_to_level(score))]
 
 
 def fusion_note(

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from program.common.errors import ModelError
-from program.expert.answer.amounts import TOOLS
 from program.expert.answer.findings import findings, present
 from program.expert.answer.inputs import (
     LETTERS,
@@ -19,14 +18,13 @@ from program.expert.answer.inputs import (
     scores_of,
     severities_of,
 )
-from program.expert.answer.phrases import phrases_for
+from program.expert.answer.phrases import Phrases, phrases_for
 from program.expert.answer.planning import plan_assessment
 from program.expert.answer.questions import Choice, answer_choice, look_at, question_of
 from program.expert.answer.reasons import (
     choice_reason,
+    details,
     direct_answer,
-    grounds,
-    level_word,
     region_summary,
     summary,
     unseen,
@@ -35,7 +33,7 @@ from program.expert.answer.relevance import is_about_quality
 from program.expert.answer.tool_choice import choose_tools
 from program.expert.judge.quality import Belief, level_probabilities
 from program.expert.judge.views import View, Viewer
-from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, category_of
+from signatures.schemas import GLOBAL
 
 __all__ = ("ANSWERS", "answer_fields")
 
@@ -71,13 +69,12 @@ def _findings(viewer: Viewer, inputs: Inputs) -> list[dict[str, str]]:
     view, say = _view(viewer, inputs), phrases_for(str(inputs.get("query", "")))
     categories = categories_by_region(inputs)
     regions = regions_of(inputs) if "regions" in inputs else list(categories) or [GLOBAL]
+    # Asked to diagnose, it keeps none back that is there, whatever the question names.
+    found = present(view) if "regions" in inputs or not categories else []
     # Of several regions each is spoken of: one that nothing was said of counts as not looked at.
     strongest = [max(view.severities, key=view.severities.__getitem__)] if len(regions) > 1 else []
-    return [
-        finding
-        for region in regions
-        for finding in findings(view, region, categories.get(region) or present(view) or strongest, say)
-    ]
+    listed = {region: list(dict.fromkeys([*categories.get(region, []), *found])) or strongest for region in regions}
+    return [finding for region, named in listed.items() for finding in findings(view, region, named, say)]
 
 
 def _choose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
@@ -91,8 +88,7 @@ def _choose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     look = look_at(view, evidence, readings, question_of(query, options).text)
     reason = choice_reason(look, letter, choice, options, query, say)
     if choice.topic in {"content", "distortion", "quality"} or letter != choice.letter:
-        # A gap even where nothing is left to add: the answers must not change.
-        reason += say("sentence.gap") + summary(view, scores, say, besides=reason)
+        reason = say.join(reason, summary(view, view.prior.mean, say))
     return {"final_answer": letter, "quality_reasoning": reason}
 
 
@@ -121,20 +117,14 @@ def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     say, scores = phrases_for(query), scores_of(inputs)
     readings = [score for _, score in scores]
     belief = view.belief(_labelled(viewer, view, demos))
-    crops = {} if view.difference is not None else region_crops(inputs)
-    in_query = [region for region in crops if region.casefold() in query.casefold()]
-    crop = viewer.view(crops[in_query[0]]) if len(in_query) == 1 else None
-    # The only region asked about is looked at itself; a place that its name tells is no place inside it.
-    look = look_at(crop or view, severities_of(inputs, query), readings, "" if crop else query)
-    mean = belief.mean if not scores else (1 - TOOLS) * belief.mean + TOOLS * float(np.mean(readings))
-    relevant = is_about_quality(query)
-    direct = direct_answer(look, query, say) if relevant else unseen(query, say)
-    overall = say("sentence.overall", word=level_word(mean, say), mean=mean)
-    named = [c for c in DISTORTION_CATEGORIES if category_of(query) == c and not direct]
-    rest = summary(view, scores, say, limit=2 if direct else 3, first=named, besides=direct)
-    parts = [region_summary(region, viewer.view(crop), say) for region, crop in list(crops.items())[:3]]
-    reasoning = say.join("" if relevant else say("sentence.unrelated"), grounds(view, belief, say))
-    return {"final_answer": say.join(direct, overall, rest, *parts), "quality_reasoning": reasoning}
+    # A place that a region's name tells is no place inside it.
+    look = look_at(view, severities_of(inputs, query), readings, "" if _named_crops(inputs) else query)
+    direct = direct_answer(look, query, say) if is_about_quality(query) else unseen(query, say)
+    words = summary(view, belief.mean, say)
+    return {
+        "final_answer": say.join(direct, "" if words in direct else words, *_regions(viewer, inputs, say)),
+        "quality_reasoning": details(view, belief, scores, say),
+    }
 
 
 def _score(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
@@ -151,8 +141,24 @@ def _classify(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
 def _judgement(viewer: Viewer, demos: Demos, inputs: Inputs) -> tuple[Belief, str]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     belief, say = view.belief(_labelled(viewer, view, demos)), phrases_for(query)
-    reason = "" if is_about_quality(query) else unseen(query, say)
-    return belief, say.join(reason, summary(view, scores_of(inputs), say), grounds(view, belief, say))
+    unlike = say("sentence.unlike") if belief.novelty > 0.5 else ""
+    outside = "" if is_about_quality(query) else unseen(query, say)
+    return belief, say.join(outside, summary(view, belief.mean, say), *_regions(viewer, inputs, say), unlike)
+
+
+def _named_crops(inputs: Inputs) -> list[str]:
+    """Return the regions shown that the question names: where it is one, that is the image to judge."""
+    query = str(inputs.get("query", "")).casefold()
+    return [region for region in region_crops(inputs) if region.casefold() in query]
+
+
+def _regions(viewer: Viewer, inputs: Inputs, say: Phrases) -> list[str]:
+    """Return a sentence for each of the first regions shown beside the image that is judged."""
+    judged = _named_crops(inputs)
+    others = [
+        (region, crop) for region, crop in region_crops(inputs).items() if len(judged) != 1 or region not in judged
+    ]
+    return [region_summary(region, viewer.view(crop), say) for region, crop in others[:3]]
 
 
 def _labelled(viewer: Viewer, view: View, demos: Demos) -> list[tuple[View, float]]:

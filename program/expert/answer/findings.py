@@ -12,10 +12,15 @@ from program.expert.measure.measurement import Measurement
 from program.expert.store import Matrix
 from signatures.schemas import GLOBAL, DistortionCategory, Severity
 
-__all__ = ("PRESENT", "describe", "findings", "present", "reported", "severity_word", "spread", "undetailed", "where")
+__all__ = (
+    "POOR", "PRESENT", "describe", "findings", "item", "named", "present", "reported", "severity_word", "undetailed",
+    "where",
+)  # fmt: skip
 
 PRESENT = 0.8
 """Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying (1.1)."""
+POOR = 2.5
+"""Quality below which something is wrong with an image."""
 _LIMITS = {
     False: np.array([0.9, 0.9, 0.7, 0.7, 0.9, 0.7, 0.45]),
     True: np.array([0.85, 0.85, 1.0, 0.85, 0.9, 0.7, 0.55]),
@@ -23,6 +28,10 @@ _LIMITS = {
 """Severity from which each category (in their order) is reported, without a reference and with one: by F1 on distorted
 CLIVE train photographs out of fold. What became of the contrast is hard to tell from the image alone."""
 _STEPS: tuple[tuple[float, Severity], ...] = ((0.45, "none"), (1.0, "slight"), (1.9, "moderate"), (2.8, "severe"))
+_EVEN, _PLACED = 0.08, 0.35
+"""Deviation over the cells, relative to their mean, up to which they are alike, and from which one stands out."""
+_DARK, _BRIGHT = 0.3, 0.7
+"""Mean brightness at which what is wrong with the light is plain."""
 _NOTHING = 0.005
 """Highest mean of a cell (of a share, or in grey levels) that is called nothing."""
 _MAPS: Mapping[DistortionCategory, tuple[str, bool]] = {
@@ -52,9 +61,12 @@ def reported(severities: Matrix, *, paired: bool) -> NDArray[np.bool_]:
 
 
 def present(view: View) -> list[DistortionCategory]:
-    """Return the categories that are there, strongest first."""
+    """Return the categories that are there, strongest first; of a poor image at least what is most likely."""
     there = reported(np.array(list(view.severities.values())), paired=view.difference is not None)
     categories = [category for category, is_there in zip(view.severities, there, strict=True) if is_there]
+    if not categories and view.prior.mean < POOR:
+        likeliest = max(view.severities, key=lambda category: view.severities[category])
+        return [likeliest] if severity_word(view.severities[likeliest]) != "none" else []
     return sorted(categories, key=lambda category: -view.severities[category])
 
 
@@ -69,15 +81,15 @@ def findings(view: View, region: str, categories: Sequence[DistortionCategory], 
     ]  # fmt: skip
 
 
-def where(cells: Sequence[Sequence[float]], say: Phrases, *, lowest: bool = False) -> str:
+def where(cells: Sequence[Sequence[float]] | Matrix, say: Phrases, *, lowest: bool = False) -> str:
     """Return the place of the strongest (or weakest) of 3 x 3 cells, or "all over" when they hardly differ."""
     values = np.array(cells, dtype=float)
-    if float(values.std()) / (abs(float(values.mean())) + 1e-6) < 0.08:
+    if float(values.std()) / (abs(float(values.mean())) + 1e-6) < _EVEN:
         return say("place.everywhere")
     return say("place.strongest", cell=say(f"cell.{int(values.argmin() if lowest else values.argmax())}"))
 
 
-def spread(name: str, cells: Sequence[Sequence[float]], say: Phrases) -> str:
+def _spread(name: str, cells: Sequence[Sequence[float]], say: Phrases) -> str:
     """Say where in 3 x 3 cells a property is strongest, that it is even, or that there is none of it."""
     if np.max(cells) < _NOTHING:
         return say("spread.none", name=name)
@@ -99,15 +111,33 @@ def describe(view: View, category: DistortionCategory, say: Phrases) -> str:
         return _against_reference(view.difference, category, severity, say)
     n = view.measured
     return say(
-        f"alone.{category}", opening=_opening(say(f"damage.{_cause(view, category)}"), severity, say), n=n,
+        f"alone.{category}", opening=_opening(say(f"damage.{named(view, category)}"), severity, say), n=n,
         place=_place(view, category, say), noise=np.expm1(n["noise_p20"]), ratio=np.exp(n["blocking"]),
         mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
     )  # fmt: skip
 
 
-def _cause(view: View, category: DistortionCategory) -> str:
+def item(view: View, category: DistortionCategory, say: Phrases) -> str:
+    """Name a distortion that is there in few words: how strong, of what kind and, where that shows, at which place."""
+    name = say(f"{'damage' if view.difference is None else 'change'}.{named(view, category)}")
+    words = {"severity": say(f"severity.{severity_word(view.severities[category])}"), "name": name}
+    if view.difference is None and category not in {"Noise", "Compression"}:
+        return say("item.plain", **words)  # the picture itself differs from place to place
+    cells = np.abs(_cells(view, category))
+    deviation = float(cells.std()) / (float(cells.mean()) + 1e-6)
+    if deviation < _EVEN:
+        return say("item.everywhere", **words)
+    return say("item.there" if deviation > _PLACED else "item.plain", **words, cell=say(f"cell.{int(cells.argmax())}"))
+
+
+def named(view: View, category: DistortionCategory) -> str:
     """Return what a blur or a change of brightness comes from, where that is plain, or else the category."""
+    if view.difference is not None:
+        return category
     causes = (cause for cause, of in CAUSES.items() if of == category and view.cause(cause) >= PRESENT)
+    brightness = view.measured["brightness"]
+    if category == "Brightness change" and not _DARK < brightness < _BRIGHT:
+        return "underexposure" if brightness <= _DARK else "overexposure"
     return max(causes, key=view.cause, default=category)
 
 
@@ -117,10 +147,17 @@ def _opening(name: str, severity: Severity, say: Phrases) -> str:
     return capitalised(say(opening, name=name, severity=say(f"severity.{severity}")))
 
 
+def _cells(view: View, category: DistortionCategory) -> Matrix:
+    """Return the 3 x 3 map that shows a category: of the changes, where there is a reference."""
+    if view.difference is not None:
+        return np.asarray(view.difference.maps[_CHANGE_MAPS.get(category, "difference")], dtype=float)
+    return np.asarray(view.measured.maps[_MAPS[category][0]], dtype=float)
+
+
 def _place(view: View, category: DistortionCategory, say: Phrases) -> str:
     key, lowest = _MAPS[category]
     if category == "Color distortions":
-        return spread(say(f"map.{key}"), view.measured.maps[key], say)
+        return _spread(say(f"map.{key}"), view.measured.maps[key], say)
     # A dark image is worst where it is darkest.
     lowest = lowest or (category == "Brightness change" and view.measured["brightness"] < 0.45)
     return where(view.measured.maps[key], say, lowest=lowest)
@@ -132,6 +169,6 @@ def _against_reference(d: Measurement, category: DistortionCategory, severity: S
         rise=100 * np.expm1(max(d["blocking_rise"], 0)), shift=255 * d["brightness_shift"],
         colour=np.expm1(d["colour_shift"]), contrast=np.exp(d["contrast_change"]),
     )  # fmt: skip
-    place = where([[abs(v) for v in row] for row in d.maps[_CHANGE_MAPS.get(category, "difference")]], say)
+    place = where(np.abs(np.asarray(d.maps[_CHANGE_MAPS.get(category, "difference")])), say)
     opening = uncapitalised(_opening(say(f"change.{category}"), severity, say))
     return say("against.reference", opening=opening, change=change, place=place)

@@ -6,20 +6,32 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from program.expert.answer.amounts import FAULTS, Look, amount, support
-from program.expert.answer.findings import PRESENT, describe, present, severity_word, spread, undetailed, where
+from program.expert.answer.findings import POOR, describe, item, named, present, severity_word, undetailed, where
 from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
 from program.expert.answer.questions import GRIDS, Choice, predicate, question_of
 from program.expert.answer.relevance import is_read
 from program.expert.answer.scales import property_in
 from program.expert.answer.wording import Claim, place_name, terms_in, topic_in
+from program.expert.judge.model import CAUSES
 from program.expert.judge.quality import Belief
 from program.expert.judge.views import View
 from signatures.schemas import DistortionCategory
 
-__all__ = ("choice_reason", "direct_answer", "fact", "grounds", "level_word", "region_summary", "summary", "unseen")
+__all__ = ("choice_reason", "details", "direct_answer", "fact", "region_summary", "summary", "unseen")
 
 _DETAIL = frozenset({"sharpness", "motion", "defocus", "oversharp"})
 _LIGHT = frozenset({"overexposure", "underexposure", "exposure", "lighting"})
+_MOST = 3
+"""Distortions that are named."""
+_TRAITS: Mapping[str, DistortionCategory] = {
+    "sharpness": "Blurs", "lighting": "Brightness change", "colour": "Color distortions", "contrast": "Contrast"
+}  # fmt: skip
+"""Properties that are worth a word, and the distortion that says more of each."""
+_HIGH, _LOW, _GOOD = 0.7, 0.25, 3.5
+"""Positions among natural photographs from which they are, and the quality from which a low one is no fault."""
+_NEUTRAL, _GREY = 0.02, 0.01
+_SEVERELY = 0.92
+"""Place of a claim from which it asks for much of a fault, as in "severely blurred"."""
 _ASKING = frozenset("is are was were does do did has have can isn't aren't doesn't don't".split())
 """First words of yes-or-no questions."""
 
@@ -30,58 +42,43 @@ def unseen(query: str, say: Phrases) -> str:
 
 
 def fact(look: Look, axis: str, say: Phrases) -> str:
-    """Say in one sentence what was measured for an axis, how it compares and where it is strongest."""
+    """Say in one sentence how much of an axis there is, beside what photographs have."""
     view = look.view
     if axis in _DETAIL and view.unjudged:
         return undetailed(view, say)
     if axis == "colour tone":
-        red, yellow = 100 * view.measured["cast_red_green"], 100 * view.measured["cast_yellow_blue"]
-        return say("sentence.tone", red=red, yellow=yellow)
+        red, yellow = view.measured["cast_red_green"], view.measured["cast_yellow_blue"]
+        far = max(abs(red), abs(yellow))
+        tone = ("red" if red > 0 else "green") if far == abs(red) else ("yellow" if yellow > 0 else "blue")
+        return say("sentence.tone", tone=say(f"tone.{tone if far > _NEUTRAL else 'none'}"))
     if axis in _LIGHT:
-        return _light(look, say)
+        return _exposure(look, say)
     if axis in FAULTS and axis != "uneven":
         return _fault(look, axis, say)
-    share, key = look.position(axis), GRIDS[axis][0] if axis in GRIDS else ""
-    cells = spread(say(f"map.{key}"), view.measured.maps[key], say) if key and not look.cells else ""
-    place = say("fact.place", spread=cells) if cells else ""
-    comparison = say(
-        _side(share, "fact.higher", "fact.lower"), name=say(f"axis.{axis}"), share=_far(share), place=place
-    )
-    return capitalised(comparison)
+    return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(axis), say))
 
 
-def _side(share: float, above: str, below: str) -> str:
-    return above if share >= 0.5 else below
+def _step(share: float, say: Phrases) -> str:
+    return say(f"share.{int(np.clip(share * 5, 0, 4))}")
 
 
-def _far(share: float) -> float:
-    """Return the share of photographs on the other side."""
-    return share if share >= 0.5 else 1 - share
-
-
-def _light(look: Look, say: Phrases) -> str:
-    n, share = look.view.measured, look.position("brightness")
-    return say(
-        _side(share, "fact.brighter", "fact.darker"), mean=255 * n["brightness"], share=_far(share),
-        dark=n["dark_share"], light=n["light_share"],
-    )  # fmt: skip
+def _exposure(look: Look, say: Phrases) -> str:
+    step = int(np.digitize(amount(look, "exposure"), (0.25, 0.4, 0.6, 0.75)))
+    return say("answer.exposure", step=say(f"exposure.{step}"))
 
 
 def _fault(look: Look, axis: str, say: Phrases) -> str:
     view, category = look.view, FAULTS[axis].category
     if axis == "distortion":
         category = max(look.severities, key=lambda c: look.severities[c])
-    if look.severities[category] > view.severities[category] and severity_word(view.severities[category]) == "none":
-        # The analysis found it in a region; the whole image does not show it.
-        return say("sentence.in_part")
-    return say.join(describe(view, category, say), _direction(look, axis, say))
-
-
-def _direction(look: Look, axis: str, say: Phrases) -> str:
-    if axis not in {"motion", "defocus"} or support(look, Claim("sharpness", 0.15)) < 0:
-        return ""
-    one_way = look.position("direction") > FAULTS["motion"].visible_from
-    return say("sentence.one_way" if one_way else "sentence.every_way")
+    if severity_word(view.severities[category]) != "none":
+        return say("sentence.spoiled", items=capitalised(item(view, category, say)))
+    if severity_word(look.severities[category]) != "none":
+        return say("sentence.in_part")  # of the whole image it cannot be told
+    composite = FAULTS[axis].composite
+    if composite and not look.paired and look.position(composite) >= FAULTS[axis].visible_from:
+        return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(composite), say))
+    return capitalised(say("opening.none", name=say(f"axis.{axis}"))) + say("sentence.stop")
 
 
 def choice_reason(look: Look, letter: str, choice: Choice, options: Mapping[str, str], query: str, say: Phrases) -> str:
@@ -94,8 +91,8 @@ def choice_reason(look: Look, letter: str, choice: Choice, options: Mapping[str,
     if blind or not choice.measured:
         return say.join(blind or unseen(query, say), say("choice.guess"))
     sentences = [fact(look, axis, say)]
-    if axis == "sharpness" and look.view.severities["Blurs"] >= PRESENT:
-        sentences.append(describe(look.view, "Blurs", say))
+    if axis == "sharpness" and severity_word(look.view.severities["Blurs"]) != "none":
+        sentences = [_fault(look, "defocus", say)]
     if look.cells:
         sentences.append(say("sentence.grid_place", place=place_name(query)))
     sureness, sentence = _sureness(choice, letter, options, say), say.join(*sentences)
@@ -130,6 +127,9 @@ def direct_answer(look: Look, query: str, say: Phrases) -> str:
             return ""
         if claims[-1].axis in _DETAIL and look.view.unjudged:
             return undetailed(look.view, say)
+        if all(_category(claim) for claim in claims):
+            # What the findings say is the answer, so that neither contradicts the other.
+            return say(f"answer.{min((_verdict(look, claim) for claim in claims), key=_VERDICTS.index)}")
         odds = min(support(look, claim) for claim in claims)
         verdict = ("" if abs(odds) >= 2 else "probably_") + ("agree" if odds >= 0 else "disagree")
         return say.join(say(f"answer.{verdict}"), fact(look, claims[-1].axis, say))
@@ -140,7 +140,31 @@ def direct_answer(look: Look, query: str, say: Phrases) -> str:
         return undetailed(look.view, say)
     if re.search(r"\bwhere\b|\bwh(?:ich|at) (?:part|area|region|place|side)|哪", text):
         return _location(look, topic, say)
-    return say.join(_degree(look, topic, say), fact(look, topic.axis, say))
+    return _degree(look, topic, say)
+
+
+_VERDICTS = ("disagree", "slightly", "mostly", "agree")
+
+
+def _category(claim: Claim) -> DistortionCategory | None:
+    """Return the distortion that decides a claim, if one does: blur decides whether an image is sharp."""
+    if claim.axis == "sharpness":
+        return "Blurs"
+    return FAULTS[claim.axis].category if claim.axis in FAULTS and claim.axis not in {"distortion", "uneven"} else None
+
+
+def _verdict(look: Look, claim: Claim) -> str:
+    category = FAULTS[claim.axis].category if claim.axis in FAULTS else "Blurs"
+    severity = look.severities[category]
+    if claim.axis in CAUSES and not look.paired:
+        other = named(look.view, category)
+        severity = min(severity, look.view.cause(claim.axis)) if other in {claim.axis, category} else 0.0
+    word = severity_word(severity)
+    if claim.more == (claim.axis == "sharpness"):  # the claim is that there is none of it
+        return {"none": "agree", "slight": "mostly"}.get(word, "disagree")
+    if claim.place > _SEVERELY and word not in {"severe", "extreme"}:
+        return "disagree"
+    return {"none": "disagree", "slight": "slightly"}.get(word, "agree")
 
 
 def _asks_yes_or_no(text: str) -> bool:
@@ -158,61 +182,74 @@ def _location(look: Look, topic: Claim, say: Phrases) -> str:
 
 def _degree(look: Look, topic: Claim, say: Phrases) -> str:
     if topic.axis in _LIGHT:
-        step = int(np.digitize(amount(look, "exposure"), (0.25, 0.4, 0.6, 0.75)))
-        return say("answer.exposure", step=say(f"exposure.{step}"))
+        return _exposure(look, say)
     name = say(f"axis.{topic.axis}")
     if topic.axis in FAULTS:
-        category = FAULTS[topic.axis].category
-        word = severity_word(look.severities[category])
+        word = severity_word(look.severities[FAULTS[topic.axis].category])
         return say("answer.fault", severity=say(f"severity.{word}"), name=name)
-    step = int(np.clip(amount(look, topic.axis) * 5, 0, 4))
-    return say("answer.share", name=name, step=say(f"share.{step}"))
+    return say("answer.share", name=name, step=_step(amount(look, topic.axis), say))
 
 
-def summary(
-    view: View, scores: Sequence[tuple[str, float]], say: Phrases, *, limit: int = 2,
-    first: Sequence[DistortionCategory] = (), besides: str = "",
-) -> str:  # fmt: skip
-    """Name the strongest distortions with their readings, or say that there is none; then the tools.
+def summary(view: View, quality: float, say: Phrases) -> str:
+    """Say in few words what spoils an image, strongest first; where nothing does, what is good about it and what not.
 
-    What `besides` says already is not said again.
+    `quality` is what the image is believed to be, 1..5.
     """
-    sentences = [undetailed(view, say)]
-    categories = list(dict.fromkeys([*first, *present(view)]))[:limit]
-    sentences += [describe(view, category, say) for category in categories] or _nothing_present(view, say)
-    if scores:
-        listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
-        sentences.append(say("sentence.scores", listed=listed))
-    return say.join(*(sentence for sentence in dict.fromkeys(sentences) if sentence not in besides))
+    there = present(view)[:_MOST]
+    items = [item(view, category, say) for category in there]
+    if view.difference is not None:
+        return say("sentence.changed", items=say("sentence.list").join(items)) if items else say("sentence.same")
+    if view.unjudged:
+        return undetailed(view, say)
+    strong, weak = _traits(view, quality)
+    if items:
+        items += [say(f"weakness.{name}") for name in weak if quality < _GOOD][: _MOST - len(items)]
+        return say("sentence.spoiled", items=capitalised(say("sentence.list").join(items)))
+    good = say("sentence.pair").join(say(f"strength.{name}") for name in strong)
+    bad = say("sentence.pair").join(say(f"weakness.{name}") for name in weak)
+    like = say("sentence.mixed", good=capitalised(good), bad=bad) if good and bad else ""
+    if not like and (good or bad):
+        like = say("sentence.spoiled", items=capitalised(good or bad))
+    return say.join(say("sentence.clean" if quality >= POOR else "sentence.unexplained"), like)
 
 
-def _nothing_present(view: View, say: Phrases) -> list[str]:
-    """Say that no distortion stands out, and which property is low among natural photographs: it is to mend first."""
-    worst = max(view.severities, key=lambda category: view.severities[category])
-    if severity_word(view.severities[worst]) != "none":
-        sentence = describe(view, worst, say)
-    else:
-        sentence = "" if view.unjudged else say("sentence.clean")
+def _traits(view: View, quality: float) -> tuple[list[str], list[str]]:
+    """Return up to two properties that are high among natural photographs, and up to two that are low."""
     look = Look(view, view.severities)
-    lowest = min(("sharpness", "lighting", "colour", "contrast"), key=look.position)
-    weakest = fact(look, lowest, say) if look.position(lowest) < 0.35 and not look.paired else ""
-    return [sentence, weakest]
+    # What the findings say or deny is not said again: an image without blur is not soft, nor a blurred one sharp.
+    places = {
+        name: look.position(name)
+        for name, category in _TRAITS.items()
+        if severity_word(view.severities[category]) == "none"
+    }
+    if places.get("sharpness", 1.0) < 0.5:
+        del places["sharpness"]
+    if view.measured["saturation"] < _GREY:
+        places.pop("colour", None)
+    high = sorted((name for name in places if places[name] > _HIGH and quality >= POOR), key=lambda n: -places[n])
+    low = sorted((name for name in places if places[name] < _LOW), key=lambda n: places[n])
+    return high[:2], low[:2]
+
+
+def details(view: View, belief: Belief, scores: Sequence[tuple[str, float]], say: Phrases) -> str:
+    """Quote the measurements, the tools' scores and the score believed in with its width."""
+    listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
+    return say.join(
+        *(describe(view, category, say) for category in present(view)),
+        say("sentence.scores", listed=listed) if scores else "",
+        _grounds(view, belief, say),
+    )
 
 
 def region_summary(region: str, view: View, say: Phrases) -> str:
     """Say what stands out in one region, cut out and measured by itself."""
     strongest = present(view)[:1]
-    sentence = describe(view, strongest[0], say) if strongest else say("sentence.clean")
+    sentence = say("sentence.spoiled", items=item(view, strongest[0], say)) if strongest else say("sentence.clean")
     return say("sentence.region", region=region, sentence=uncapitalised(sentence))
 
 
-def grounds(view: View, belief: Belief, say: Phrases) -> str:
+def _grounds(view: View, belief: Belief, say: Phrases) -> str:
     """State the believed score with its width, and how familiar such images are."""
     basis = say("grounds.paired" if view.difference is not None else "grounds.alone")
     familiarity = "grounds.unlike" if belief.novelty > 0.5 else "grounds.usual"
     return say(familiarity, basis=basis, mean=belief.mean, deviation=belief.deviation)
-
-
-def level_word(mean: float, say: Phrases) -> str:
-    """Return the word of the level nearest to a score on 1..5."""
-    return say(f"level.{int(np.clip(np.floor(mean + 0.5), 1, 5))}")

@@ -1,6 +1,10 @@
 // Draws an assessment. Everything from the service is set as text, never as markup.
 
 export const LEVELS = ["bad", "poor", "fair", "good", "excellent"];
+const NAMES = {
+  Blurs: "Blur", "Color distortions": "Colour", Compression: "Compression", Noise: "Noise",
+  "Brightness change": "Brightness", Sharpness: "Over-sharpening", Contrast: "Contrast",
+};
 const SEVERITIES = ["none", "slight", "moderate", "severe", "extreme"];
 
 export function el(tag, properties = {}, ...children) {
@@ -31,17 +35,18 @@ export function draw(result) {
   const parts = [hero(result)];
   if (result.quality_score !== null) parts.push(scale(result));
   if (result.status !== "ok") parts.push(el("p", { class: "status" }, `${result.status}: ${result.error ?? "no reason given"}`));
-  parts.push(block("Reasoning", el("p", { class: "reasoning" }, result.quality_reasoning)));
+  if (result.summary) parts.push(el("p", { class: "reasoning" }, result.summary));
   const logs = result.state.executor_evidence?.tool_logs ?? [];
   const notes = new Set([...result.state.image_notes, ...logs.map((log) => log.note).filter(Boolean)]);
   if (notes.size) parts.push(el("p", { class: "notes" }, `Note: ${[...notes].join("; ")}`));
-  const columns = el("div", { class: "two" });
-  if (result.level_probabilities) columns.append(block("How likely each level is", probabilities(result.level_probabilities)));
   const found = findings(result);
-  if (found) columns.append(block("Distortions", found));
-  if (columns.childElementCount) parts.push(columns);
-  if (logs.length) parts.push(block("Tools’ readings", readings(logs)));
-  parts.push(block("Steps taken", steps(result)), json(result));
+  if (found) parts.push(block("What was found", found));
+  const more = el("details", { class: "block", id: "details" }, el("summary", {}, "Details"),
+    block("Reasoning", el("p", { class: "reasoning" }, result.quality_reasoning)));
+  if (result.level_probabilities) more.append(block("How likely each level is", probabilities(result.level_probabilities)));
+  if (logs.length) more.append(block("Tools’ readings", readings(logs)));
+  more.append(block("Steps taken", steps(result)));
+  parts.push(more, json(result));
   return parts;
 }
 
@@ -49,7 +54,7 @@ export function spoken(result) {
   if (typeof result.final_answer === "number") {
     const [low, high] = result.score_interval ?? [];
     const range = low === undefined ? "" : `, likely between ${low.toFixed(1)} and ${high.toFixed(1)}`;
-    return `Score ${result.final_answer.toFixed(2)} of 5, ${LEVELS[nearest(result.final_answer) - 1]}${range}.`;
+    return `Score ${result.final_answer.toFixed(1)} of 5, ${LEVELS[nearest(result.final_answer) - 1]}${range}.`;
   }
   const text = result.state.options?.[result.final_answer];
   return `Answer: ${result.final_answer}${text ? `. ${text}` : ""}`;
@@ -63,7 +68,7 @@ function hero(result) {
   if (number) {
     const [low, high] = result.score_interval ?? [];
     box.append(
-      el("div", { class: "score" }, score.toFixed(2), el("small", {}, " of 5")),
+      el("div", { class: "score" }, score.toFixed(1), el("small", {}, " of 5")),
       el("div", {},
         el("p", { class: "verdict" }, capital(LEVELS[nearest(score) - 1])),
         low === undefined ? null : el("p", {}, `likely ${low.toFixed(1)} to ${high.toFixed(1)}`)),
@@ -96,11 +101,12 @@ function scale(result) {
     tick.style.left = `${i * 25}%`;
     ticks.append(tick);
   });
-  const label = typeof result.final_answer === "number" ? spoken(result) : `By the tools alone ${score.toFixed(2)} of 5`;
+  const verdict = `${result.level ? capital(LEVELS[nearest(score) - 1]) : "By the tools alone"}: ${score.toFixed(1)} of 5`;
+  const label = typeof result.final_answer === "number" ? spoken(result) : verdict;
   const box = el("div", { class: "scale", role: "img" }, track, ticks);
   box.setAttribute("aria-label", label);
   if (typeof result.final_answer === "number") return box;
-  return el("div", { class: "block" }, el("h2", {}, `By the tools alone: ${score.toFixed(2)} of 5`), box);
+  return el("div", { class: "block" }, el("h2", {}, verdict), box);
 }
 
 function probabilities(masses) {
@@ -125,7 +131,7 @@ function findings(result) {
       dots.append(` ${one.severity}`);
       const boxed = result.state.executor_evidence.region_boxes?.[region];
       const where = region === "Global" ? null : el("span", { class: "tag" }, boxed ? region : `${region} (whole image)`);
-      list.append(el("li", {}, el("div", { class: "head" }, el("span", {}, el("strong", {}, one.type), " ", where ?? ""), dots), el("p", {}, one.explanation)));
+      list.append(el("li", {}, el("div", { class: "head" }, el("span", {}, el("strong", {}, NAMES[one.type] ?? one.type), " ", where ?? ""), dots), el("p", {}, one.explanation)));
     }
   }
   if (!list.childElementCount) list.append(el("li", {}, el("p", {}, "None found.")));

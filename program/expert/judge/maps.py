@@ -1,0 +1,40 @@
+"""Where an image is good and where it is not: the expert's score of every part, as numbers and as a picture."""
+
+import numpy as np
+from PIL import Image
+
+from program.expert.judge.views import Viewer
+from program.expert.store import Matrix
+from program.images.store import IMAGES, ImageRef
+
+__all__ = ("overlay", "quality_map")
+
+TILE, STEP = 1 / 3, 1 / 6
+"""Side of a tile and distance to the next, in sides of the image: five by five tiles that overlap by half."""
+_LEAST = 64
+"""A tile's least side in pixels; smaller ones are not judged."""
+_STRENGTH = 0.55
+
+
+def quality_map(viewer: Viewer, image: ImageRef, reference: ImageRef | None = None) -> Matrix:
+    """Return the score 1..5 of each tile, row by row: 5 x 5, or 1 x 1 of an image too small for tiles."""
+    width, height = image.width, image.height
+    if TILE * min(width, height) < _LEAST:
+        return np.array([[viewer.view(image, reference).prior.mean]])
+    starts = np.arange(0, 1 - TILE + 1e-9, STEP)
+
+    def score(top: float, left: float) -> float:
+        box = (left * width, top * height, (left + TILE) * width, (top + TILE) * height)
+        with IMAGES.borrowing():
+            tile, original = IMAGES.cropped(image, box), IMAGES.cropped(reference, box) if reference else None
+            return viewer.view(tile, original).prior.mean
+
+    return np.array([[score(top, left) for left in starts] for top in starts])
+
+
+def overlay(image: ImageRef, scores: Matrix) -> Image.Image:
+    """Return the image in grey, reddened where the map is low: clear at 4 and above, full at 1."""
+    pixels = Image.fromarray(IMAGES.pixels(image))
+    loss = np.clip((4.0 - scores) / 3.0, 0.0, 1.0)
+    mask = Image.fromarray(np.uint8(255 * _STRENGTH * loss)).resize(pixels.size, Image.Resampling.BICUBIC)
+    return Image.composite(Image.new("RGB", pixels.size, (214, 40, 40)), pixels.convert("L").convert("RGB"), mask)
