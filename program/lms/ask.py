@@ -17,7 +17,8 @@ from typing import Any, Generic, TypeVar
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from program.common.errors import InputError
 from program.common.pool import single_flight
@@ -171,8 +172,7 @@ def _climbed(
     example: Mapping[str, Any],
 ) -> Answer[T]:
     errors: list[str] = []
-    raw = ""
-    hint = "\n\nReturn ONLY valid JSON."
+    raw, hint = "", "\n\nReturn ONLY valid JSON."
     longer_hint = f"{hint} An example of a valid answer:\n{json.dumps(example, ensure_ascii=False)}"
     for rung, addition in zip(RUNGS, ("", hint, longer_hint), strict=True):
         if question.calls.left == 0:
@@ -206,8 +206,7 @@ def _climbed(
             # Log-probabilities may be what cannot be read; the words alone will do.
             question.config = {k: v for k, v in question.config.items() if k not in {"logprobs", "top_logprobs"}}
             errors.append(one_line(str(error)))
-        fields = ", ".join(signature.output_fields)
-        logger.warning("question for %s: the %s gave no usable answer: %s", fields, rung, errors[-1])
+        logger.warning("question for %s: %s gave no usable answer: %s", [*signature.output_fields], rung, errors[-1])
     return Answer(None, None, raw, tuple(errors))
 
 
@@ -216,9 +215,7 @@ def _predict_of(predictor: dspy.Module, needed: Collection[str]) -> dspy.Predict
     predict = predictor.predict if isinstance(predictor, dspy.ChainOfThought) else predictor
     wanted = f"a question for {', '.join(needed)}"
     if not isinstance(predict, dspy.Predict):
-        raise InputError(
-            f"a dspy.{type(predictor).__name__} cannot put {wanted}: give a dspy.Predict or ChainOfThought"
-        )
+        raise InputError(f"a dspy.{type(predictor).__name__} cannot put {wanted}: give a Predict or ChainOfThought")
     if missing := [name for name in needed if name not in predict.signature.output_fields]:
         raise InputError(f"{wanted} has a signature without {', '.join(missing)}: build on the one in `signatures`")
     return predict
@@ -243,9 +240,7 @@ def _without(signature: type[dspy.Signature], absent: tuple[str, ...]) -> type[d
 
 def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> str:
     fields = {name: prediction.get(name) for name in signature.output_fields}
-    return json.dumps(
-        fields, ensure_ascii=False, default=lambda v: v.model_dump() if isinstance(v, BaseModel) else str(v)
-    )
+    return json.dumps(to_jsonable_python(fields, fallback=str), ensure_ascii=False)
 
 
 def _log_prompt(rung: str, signature: type[dspy.Signature], question: Question) -> None:

@@ -29,9 +29,8 @@ _TRAITS: Mapping[str, DistortionCategory] = {
 """Properties that are worth a word, and the distortion that says more of each."""
 _HIGH, _LOW, _GOOD = 0.7, 0.25, 3.5
 """Positions among natural photographs from which they are, and the quality from which a low one is no fault."""
-_NEUTRAL, _GREY = 0.02, 0.01
-_SEVERELY = 0.92
-"""Place of a claim from which it asks for much of a fault, as in "severely blurred"."""
+_NEUTRAL, _GREY, _SEVERELY = 0.02, 0.01, 0.92
+"""Casts and saturation without a colour to name; the place of a claim that asks for much of a fault."""
 _ASKING = frozenset("is are was were does do did has have can isn't aren't doesn't don't".split())
 """First words of yes-or-no questions."""
 
@@ -95,15 +94,13 @@ def choice_reason(look: Look, letter: str, choice: Choice, options: Mapping[str,
         sentences = [_fault(look, "defocus", say)]
     if look.cells:
         sentences.append(say("sentence.grid_place", place=place_name(query)))
-    sureness, sentence = _sureness(choice, letter, options, say), say.join(*sentences)
-    return say("choice.measured", letter=letter, text=text, sureness=sureness, sentence=sentence)
+    sureness = _sureness(choice, letter, options, say)
+    return say("choice.measured", letter=letter, text=text, sureness=sureness, sentence=say.join(*sentences))
 
 
 def _claim_axis(text: str) -> str:
     claims = terms_in(text)
-    if claims:
-        return claims[0].axis
-    topic = topic_in(text)
+    topic = claims[0] if claims else topic_in(text)
     return topic.axis if topic is not None else "distortion"
 
 
@@ -121,7 +118,7 @@ def _sureness(choice: Choice, letter: str, options: Mapping[str, str], say: Phra
 def direct_answer(look: Look, query: str, say: Phrases) -> str:
     """Answer an open question about a property in its own terms, or return "" when it asks for none."""
     text = question_of(query, {}).text
-    if _asks_yes_or_no(text):
+    if text.lstrip("\"' ").split(" ")[0] in _ASKING or any(word in text for word in ("吗", "是否", "有没有")):
         claims = predicate(text)
         if not claims or claims[-1].axis == "taste":
             return ""
@@ -167,11 +164,6 @@ def _verdict(look: Look, claim: Claim) -> str:
     return {"none": "disagree", "slight": "slightly"}.get(word, "agree")
 
 
-def _asks_yes_or_no(text: str) -> bool:
-    first = text.lstrip("\"' ").split(" ")[0]
-    return first in _ASKING or any(word in text for word in ("吗", "是否", "有没有"))
-
-
 def _location(look: Look, topic: Claim, say: Phrases) -> str:
     if topic.axis not in GRIDS:
         return fact(look, topic.axis, say)
@@ -207,9 +199,10 @@ def summary(view: View, quality: float, say: Phrases) -> str:
         return say("sentence.spoiled", items=capitalised(say("sentence.list").join(items)))
     good = say("sentence.pair").join(say(f"strength.{name}") for name in strong)
     bad = say("sentence.pair").join(say(f"weakness.{name}") for name in weak)
-    like = say("sentence.mixed", good=capitalised(good), bad=bad) if good and bad else ""
-    if not like and (good or bad):
-        like = say("sentence.spoiled", items=capitalised(good or bad))
+    if not good or not bad:
+        like = say("sentence.spoiled", items=capitalised(good or bad)) if good or bad else ""
+    else:
+        like = say("sentence.mixed", good=capitalised(good), bad=bad)
     return say.join(say("sentence.clean" if quality >= POOR else "sentence.unexplained"), like)
 
 
