@@ -1,0 +1,117 @@
+"""What people read of an assessment by the embedded expert: one set of findings in every view, regions and maps."""
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage
+from skimage import data as photographs
+
+from program import AgenticIQA, assess
+from program.agent.assessment import Assessment
+from program.batch.rows import BatchRow, row_of, verdict
+from program.fusion.scores import headline
+from signatures.schemas import LEVEL_WORDS
+
+INTERNAL = re.compile(
+    r"Global|Blurs|Overall \(|level [A-E]\b|Contradict|Planning again|deviation|belief|first call|-0 ?%|fuses|\d\.\d\d"
+)
+
+
+@pytest.fixture(scope="module")
+def iqa() -> AgenticIQA:
+    return AgenticIQA()
+
+
+def _halves() -> tuple[np.ndarray, dict[str, tuple[float, float, float, float]]]:
+    """Return a photograph whose left half is blurred, and its halves."""
+    pixels = np.array(photographs.coffee()[:288, :384])
+    pixels[:, :192] = ndimage.gaussian_filter(pixels, (4, 4, 0))[:, :192]
+    return pixels, {"cup": (0, 0, 192, 288), "table": (192, 0, 384, 288)}
+
+
+def _noisy() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    pixels = photographs.astronaut()[:288, :288]
+    return np.clip(pixels + rng.normal(0, 25, pixels.shape), 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["Rate the quality.", "Is it noisy?", "Is it sharp?", "Describe the quality.", "请评分。", "图片有噪声吗？"],
+)
+def test_every_view_says_the_same(iqa: AgenticIQA, query: str) -> None:
+    result: Assessment = iqa(image=_noisy(), query=query)
+    words, row = str(result), row_of("a", None, result)
+    assert not INTERNAL.search(words), words
+    assert len(words.split()) <= 60
+    assert row.score == result.quality_score
+    assert row.level == result.level == "EDCBA"[round(result.quality_score) - 1]
+    findings = [f for f in result.state.executor_evidence.distortion_analysis["Global"] if f.severity != "none"]
+    assert [f"{f.type}: {f.severity}" for f in findings] == row.distortions.split("; ")
+    noise = next(f for f in findings if f.type == "Noise")
+    if "noisy" in query:
+        assert words.startswith("Slightly." if noise.severity == "slight" else "Yes.")
+    if query.isascii() and "?" not in query:
+        assert f"{noise.severity} noise" in words.lower()
+        assert LEVEL_WORDS[round(result.quality_score) - 1] in words.lower()
+
+
+def test_a_question_has_the_score_of_a_rating(iqa: AgenticIQA) -> None:
+    rated, asked = (iqa(image=_noisy(), query=query) for query in ("Rate the quality.", "Is it noisy?"))
+    assert asked.quality_score == pytest.approx(rated.quality_score, abs=0.05)
+    assert asked.rating is None
+    assert headline(3.25, (2.0, 4.5)) == "Fair (3.2 of 5, likely 2.0 to 4.5)"
+
+
+def test_a_region_is_rated_by_its_own_pixels(iqa: AgenticIQA) -> None:
+    pixels, regions = _halves()
+    scores = {n: iqa(image=pixels, query=f"Rate the {n.title()}.", regions=regions).quality_score for n in regions}
+    assert scores["cup"] < scores["table"] - 0.8
+    sharp = photographs.coffee()[:288, :384]
+    beside = {n: iqa(image=pixels, reference=sharp, query=f"Rate the {n}.", regions=regions) for n in regions}
+    assert beside["cup"].quality_score < beside["table"].quality_score - 0.8
+    assert re.search(r'Region "cup": \w+ (\w+ )?blur', str(iqa(image=pixels, regions=regions)))
+
+
+def test_the_map_shows_where_quality_is_lost(iqa: AgenticIQA) -> None:
+    pixels, _ = _halves()
+    red = np.asarray(iqa.heatmap(pixels)).astype(float)
+    assert red.shape == pixels.shape
+    loss = red[..., 0] - red[..., 1]
+    assert loss[:, :192].mean() > loss[:, 192:].mean() + 20
+    assert np.ptp(np.asarray(iqa.heatmap(pixels[:50, :50])).astype(int)[..., 0]) >= 0  # too small for tiles
+
+
+def test_region_and_heatmap_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pixels, _ = _halves()
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    asked = [str(tmp_path / "a.png"), "--query", "Rate the cup", "--region", "cup=0,0,192,288"]
+    assert assess.main([*asked, "--heatmap", str(tmp_path / "new" / "map.png")]) == 0
+    assert capsys.readouterr().out.startswith(("Bad", "Poor"))
+    with Image.open(tmp_path / "new" / "map.png") as written:
+        assert written.size == (384, 288)
+    assert assess.main([*asked, "--heatmap", str(tmp_path / "map.nothing")]) == 2
+    assert "map.nothing" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        assess.main([str(tmp_path / "a.png"), "--region", "cup=0,0,192"])
+    assert "left, top, right, bottom" in capsys.readouterr().err
+
+
+def test_a_gate_may_be_not_sure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = BatchRow(id="a", status="ok", score=3.0, low=2.02, high=3.98)  # deviation .5
+    assert [verdict(row, m, 0.9) for m in (2.3, 2.4, 3.6, 3.7)] == ["above", "not sure", "not sure", "below"]
+    assert [verdict(row, m) for m in (2.9, 3.1)] == ["above", "below"]
+    Image.fromarray(_noisy()).save(tmp_path / "a.png")
+    image = str(tmp_path / "a.png")
+    assert assess.main([image, "--out", str(tmp_path / "t.csv")]) == 0
+    with (tmp_path / "t.csv").open(encoding="utf-8", newline="") as file:
+        score = float(next(csv.DictReader(file))["score"])
+    near = f"{max(1.0, score - 0.1):.3f}"
+    assert assess.main([image, "--min-score", near, "--sure", "0.9"]) == 4
+    assert assess.main([image, image, "--min-score", "5", "--sure", "0.9"]) == 3
+    assert assess.main([image, "--sure", "0.9"]) == 2
+    assert "--min-score" in capsys.readouterr().err
