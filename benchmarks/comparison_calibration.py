@@ -2,7 +2,7 @@
 
 Judges every image of a split, compares all pairs as `assess A B --compare` does, and prints, for each range of the
 stated probability, how often people's mean scores agree, with 95 % intervals from 1,000 resamples of the images (pairs
-share images, so they are not resampled themselves).
+share images, so they are not resampled themselves). And how many of the intervals of the single scores hold people's.
 """
 
 import argparse
@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from scipy.stats import spearmanr
 
 from data.manifest import read_manifest
 from program import AgenticIQA
 from program.batch.comparing import spread, sureness
 from program.common.cli import add_settings_flags, run_command, settings_from
+from program.evaluation.intervals import wilson
 from program.images.store import IMAGES
 
 RANGES = ((0.5, 0.65, "no clear difference"), (0.65, 0.8, "perhaps"), (0.8, 0.95, "probably"), (0.95, 1.01, "clearly"))
@@ -39,14 +41,23 @@ def main(argv: list[str] | None = None) -> int:
 def _measure(arguments: argparse.Namespace) -> int:
     program = AgenticIQA(settings_from(arguments))
     samples = [s for s in read_manifest(arguments.manifest) if s.split == arguments.split and s.quality is not None]
-    scores, spreads = [], []
+    scores, spreads, intervals = [], [], []
     for sample in samples:
         with IMAGES.borrowing():
             result = program(image=sample.image, reference=sample.reference)
             scores.append(float(result.quality_score))
             spreads.append(spread(program, result))
+            intervals.append(result.score_interval)
     human = np.array([sample.quality for sample in samples], dtype=np.float64)
     _show(*_pairs(scores, spreads, human))
+    low, high = np.array(intervals).T
+    held = int(((low <= human) & (human <= high)).sum())
+    ends = "{:.3f} to {:.3f}".format(*wilson(held / len(human), len(human)))
+    Console().print(
+        f"intervals: {held} of {len(human)} hold people's score, {held / len(human):.3f} ({ends}); "
+        f"SRCC {spearmanr(scores, human)[0]:.3f}, mean width {(high - low).mean():.2f}",
+        highlight=False,
+    )
     return 0
 
 
