@@ -267,7 +267,7 @@ def test_two_regions_are_looked_at_apart(execute):
 
 @pytest.mark.spec("D13")
 def test_a_box_below_a_tools_minimum_grows_and_the_log_says_so(execute, monkeypatch):
-    from program.tools.registry import ToolRegistry
+    from program.common.settings import load_settings
     from program.tools.runner import ToolRunner
 
     class Halves:
@@ -280,7 +280,7 @@ def test_a_box_below_a_tools_minimum_grows_and_the_log_says_so(execute, monkeypa
     runner = ToolRunner.__new__(ToolRunner)
     monkeypatch.setattr("program.tools.runner.open_calibration", lambda *_: Halves())
     monkeypatch.setattr("program.tools.runner.evaluate", lambda *_args, **_named: 30.0)
-    runner.__init__(ToolRegistry.load(), device="cpu")
+    runner.__init__(load_settings(overrides={"tools": {"device": "cpu", "cache": False}}))
     minimum = runner.registry.get("PSNR").minimum_size_px
     made = plan(query_scope=["car"], required_tools=["PSNR"], tool_selection=False)
     output, _, _ = execute(made, runner=runner, regions={"car": (20, 10, 22, 12)})

@@ -89,18 +89,17 @@ def test_a_question_in_another_language_is_known_for_one(query: str) -> None:
 @pytest.mark.parametrize(
     ("query", "start"),
     [
-        ("How many people?", "The question is about something that measurements do not see. The quality is"),
-        ("Who took this photo?", "The question is about something that measurements do not see. The quality is"),
-        ("What mood does it convey?", "The question is about something that measurements do not see. The quality is"),
-        ("画面里的人在做什么？", "问题涉及测量看不到的内容。整体质量"),
+        ("How many people?", "The question is about something that measurements do not see."),
+        ("Who took this photo?", "The question is about something that measurements do not see."),
+        ("What mood does it convey?", "The question is about something that measurements do not see."),
+        ("画面里的人在做什么？", "问题涉及测量看不到的内容。"),
         ("¿Es borrosa la imagen?", "The question names nothing that measurements see; questions are read in English"),
-        ("この画像はぼやけていますか？", "问题中没有测量看得到的内容：只能读懂中文和英文。整体质量"),
+        ("この画像はぼやけていますか？", "问题中没有测量看得到的内容：只能读懂中文和英文。"),
     ],
 )
 def test_an_open_answer_first_says_what_cannot_be_seen(iqa: AgenticIQA, query: str, start: str) -> None:
     result = iqa(image=PHOTOGRAPH, query=query)
     assert str(result.final_answer).startswith(start)
-    assert result.quality_reasoning.startswith(("Nothing measured bears on the question.", "没有测量结果与问题有关。"))
 
 
 def test_what_is_no_question_is_rated_and_told_so(iqa: AgenticIQA) -> None:

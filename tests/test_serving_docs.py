@@ -64,7 +64,7 @@ def test_the_python_block_runs(folder, program, served, capsys, monkeypatch):
 def test_the_commands_run(folder, program, capsys, monkeypatch):
     monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: program)
     lines = [line for line in LINES if line.startswith("python -m program.assess")]
-    assert len(lines) == 5
+    assert len(lines) == 6
     for line in lines:
         words = shlex.split(line)
         assert importlib.import_module(words[2]).main(words[3:]) == 0, (line, capsys.readouterr().err)

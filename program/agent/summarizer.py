@@ -186,8 +186,9 @@ class Summarizer(dspy.Module):
         fields = {**{name: rated[name] for name in _RATING if name in rated}, **fields}
         if fields["summary"] or rated["status"] == "failed":
             return fields
-        verdict = level_note(rated["quality_score"], chinese=is_chinese(str(inputs["query"])))
-        return {**fields, "final_answer": f"{fields['final_answer']} {verdict}"}
+        chinese = is_chinese(str(inputs["query"]))
+        verdict = level_note(rated["quality_score"], chinese=chinese)
+        return {**fields, "final_answer": f"{fields['final_answer']}{'' if chinese else ' '}{verdict}"}
 
     def _level_belief(self, inputs: Mapping[str, Any]) -> Answer[_Belief]:
         way = self._scoring_way()
