@@ -72,6 +72,25 @@ def test_an_upload_becomes_a_score_with_everything_behind_it(visit, service_prog
     page.wait_for_function("() => document.getElementById('copy').textContent !== 'Copy'")
 
 
+def test_the_map_is_drawn_on_request_and_a_new_image_clears_the_result(visit, service_program, photo, tmp_path):
+    page = visit(service_program())
+    page.set_input_files("#image", photo)
+    judged(page)
+    page.click("#map")
+    page.wait_for_function("() => document.getElementById('heatmap')?.naturalWidth === 160")
+    other, broken = tmp_path / "other.png", tmp_path / "broken.png"
+    other.write_bytes(photo.read_bytes())
+    broken.write_bytes(photo.read_bytes()[:200])
+    page.set_input_files("#image", other)
+    page.wait_for_selector("#answer", state="hidden")
+    assert page.is_visible("#empty")
+    judged(page)
+    page.set_input_files("#image", broken)
+    page.click("#submit")
+    page.wait_for_selector("#error:not([hidden])")
+    assert page.is_hidden("#answer")
+
+
 def test_what_was_judged_in_place_of_the_upload_is_told(visit, service_program, tmp_path):
     from PIL import Image
 

@@ -67,6 +67,18 @@ def error_of(response, status):
 # What it answers
 
 
+def test_the_map_is_a_picture_of_the_image_with_the_faults_of_an_assessment(service_program, served, encoded):
+    from PIL import Image
+
+    url = served(service_program())
+    answer = post(url, "/heatmap", files={"image": ("a.png", encoded(height=120, width=160))})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
+    with Image.open(io.BytesIO(answer.content)) as drawn:
+        assert drawn.size == (160, 120)
+    assert "broken.png" in error_of(post(url, "/heatmap", files={"image": ("broken.png", b"no image")}), 422)
+    assert "mode" in error_of(post(url, "/heatmap", **as_json(encoded(), mode="large")), 422)
+
+
 def test_upload_and_json_give_the_assessment_that_python_gives(service_program, served, encoded):
     program, data = service_program(), encoded()
     expected = program(image=data)
@@ -151,7 +163,7 @@ def test_health_version_metrics_and_schema(service_program, served, encoded):
     assert "agenticiqa_admitted 0.0" in text
     assert "xxx" not in text
     schema = get(url, "/openapi.json").json()
-    assert {"/assess", "/assess/batch", "/health", "/version", "/metrics"} == set(schema["paths"])
+    assert {"/assess", "/assess/batch", "/heatmap", "/health", "/version", "/metrics"} == set(schema["paths"])
     content = schema["paths"]["/assess"]["post"]["requestBody"]["content"]
     assert "image_path" in content["application/json"]["schema"]["properties"]
     assert "image" in content["multipart/form-data"]["schema"]["properties"]

@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -17,6 +18,8 @@ from program.service.incoming import Job
 from program.service.refusals import Refused
 
 __all__ = ("Assessor", "Metrics")
+
+T = TypeVar("T")
 
 _RETRY_AFTER_S = 2
 _RETRY = {"Retry-After": str(_RETRY_AFTER_S)}
@@ -72,7 +75,7 @@ class Ticket:
     """A request's place, held until the request is over and no thread works for it any more."""
 
     uses: int = 1
-    work: list[Future[Assessment]] = field(default_factory=list)
+    work: list[Future[Any]] = field(default_factory=list)
 
 
 class Assessor:
@@ -111,20 +114,21 @@ class Assessor:
             self.busy -= 1
         self.metrics.admitted.dec()
 
-    async def assess(self, ticket: Ticket, jobs: Sequence[Job]) -> "list[Assessment | BaseException]":
-        """Return each job's assessment or its error; Refused with 504 when time is up.
+    async def done(self, ticket: Ticket, work: Callable[[Job], T], jobs: Sequence[Job]) -> "list[T | BaseException]":
+        """Return what the work (`assess`, `draw`) makes of each job, or its error; Refused with 504 when time is up.
 
         A thread cannot be stopped: work begun is finished and thrown away, and its place stays taken till then.
         """
         for job in jobs:
-            ticket.work.append(self._threads.submit(self._run, job))
+            ticket.work.append(self._threads.submit(work, job))
             with self._lock:
                 ticket.uses += 1
             ticket.work[-1].add_done_callback(lambda _: self._end_use(ticket))
         waiting = [asyncio.wrap_future(future) for future in ticket.work]
         try:
             async with asyncio.timeout(self.settings.timeout_s):
-                return await asyncio.gather(*waiting, return_exceptions=True)
+                made: list[T | BaseException] = await asyncio.gather(*waiting, return_exceptions=True)
+                return made
         except TimeoutError:
             text = f"no answer within {self.settings.timeout_s:g} s; send a smaller image or fewer"
             raise Refused(504, "timeout", text, _RETRY) from None
@@ -133,7 +137,12 @@ class Assessor:
         """Let the threads go."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, job: Job) -> Assessment:
+    def assess(self, job: Job) -> Assessment:
+        """Assess one image, and count it. Raises InputError."""
         result = job.run(self.program, self.settings.max_megapixels)
         self.metrics.assessed(result)
         return result
+
+    def draw(self, job: Job) -> bytes:
+        """Return the map of one image, as PNG. Raises InputError."""
+        return job.draw(self.program, self.settings.max_megapixels)

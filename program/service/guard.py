@@ -32,7 +32,7 @@ _HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 _DRAIN_S = 1.0
-_ROUTES = ("/", "/assess", "/assess/batch", "/health", "/version", "/metrics", "/docs", "/openapi.json")
+_ROUTES = ("/", "/assess", "/assess/batch", "/heatmap", "/health", "/version", "/metrics", "/docs", "/openapi.json")
 
 
 class Guard:

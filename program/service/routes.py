@@ -1,10 +1,11 @@
-"""POST /assess and /assess/batch: each answers JSON and forms, under one path."""
+"""POST /assess, /assess/batch and /heatmap: each answers JSON and forms, under one path."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio.to_thread
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 
 from program.agent.assessment import Assessment
@@ -18,6 +19,7 @@ from program.service.sources import Sources
 __all__ = ("add_assessments",)
 
 _LOGGED_QUERY_CHARS = 80
+T = TypeVar("T")
 
 
 class Fault(BaseModel):
@@ -57,11 +59,13 @@ _FAULTS: dict[int | str, dict[str, Any]] = {
 
 
 def add_assessments(app: FastAPI, assessor: Assessor) -> None:
-    """Add both routes."""
+    """Add the three routes."""
     settings, sources = assessor.settings, Sources(assessor.settings)
 
-    async def results(request: Request, *, several: bool) -> list[Assessment | BaseException]:
-        """Return the assessment of each item, or why there is none."""
+    async def results(
+        request: Request, work: Callable[[Job], T], *, several: bool = False
+    ) -> "list[T | BaseException]":
+        """Return what the work makes of each item, or why that is nothing."""
         most = settings.max_batch if several else 1
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         with assessor.admitted() as ticket:  # before the body is read, so that few bodies are in memory
@@ -81,22 +85,33 @@ def add_assessments(app: FastAPI, assessor: Assessor) -> None:
             queries = "; ".join(dict.fromkeys(job.query for job in usable))
             size = sum(len(job.image.data) for job in usable)
             note(request.scope, items=len(jobs), query=shortened(queries, _LOGGED_QUERY_CHARS), bytes=size)
-            made = iter(await assessor.assess(ticket, usable))
+            made = iter(await assessor.done(ticket, work, usable))
             return [next(made) if isinstance(job, Job) else job for job in jobs]
 
     @app.post("/assess", responses=_FAULTS, openapi_extra=_body_schema(AssessRequest))
     async def assess(request: Request) -> Assessment:
         """Judge one image: JSON, or a form with the files `image` and `reference`."""
-        (result,) = await results(request, several=False)
+        (result,) = await results(request, assessor.assess)
         if isinstance(result, BaseException):
             raise result
         note(request.scope, status_of_answer=result.status, score=result.rating, lm_calls=result.usage.lm_calls)
         return result
 
+    @app.post(
+        "/heatmap", responses={**_FAULTS, 200: {"content": {"image/png": {}}}}, response_class=Response,
+        openapi_extra=_body_schema(AssessRequest),
+    )  # fmt: skip
+    async def heatmap(request: Request) -> Response:
+        """Draw where one image loses quality: the same body as /assess, and a PNG for an answer."""
+        (drawn,) = await results(request, assessor.draw)
+        if isinstance(drawn, BaseException):
+            raise drawn
+        return Response(drawn, media_type="image/png")
+
     @app.post("/assess/batch", responses=_FAULTS, openapi_extra=_body_schema(BatchRequest))
     async def batch(request: Request) -> BatchAnswer:
         """Judge several images: JSON with `items`, or a form with several files `image` and one question."""
-        items = [_item(result) for result in await results(request, several=True)]
+        items = [_item(result) for result in await results(request, assessor.assess, several=True)]
         failed = sum(item.assessment is None for item in items)
         note(request.scope, failed=failed)
         return BatchAnswer(items=items, failed=failed)

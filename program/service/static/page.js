@@ -32,6 +32,13 @@ function fail(message) {
   if (message) $("error").scrollIntoView({ block: "nearest" });
 }
 
+function clear() {
+  $("answer").replaceChildren();
+  $("answer").hidden = true;
+  $("empty").hidden = false;
+  $("spoken").textContent = "";
+}
+
 // Files
 function take(kind, file) {
   if (!file) return;
@@ -42,6 +49,7 @@ function take(kind, file) {
   $(`${kind}-name`).textContent = `${file.name} · ${size(file.size)}`;
   $(`${kind}-label`).textContent = "Change";
   fail(null);
+  clear();
   if (kind === "reference") {
     shown.hidden = false;
     $("reference-clear").hidden = false;
@@ -71,6 +79,7 @@ $("reference-preview").addEventListener("error", () => { $("reference-preview").
 for (const kind of ["image", "reference"]) $(kind).addEventListener("change", (event) => take(kind, event.target.files[0]));
 $("reference-clear").addEventListener("click", () => {
   files.reference = null;
+  clear();
   $("reference").value = "";
   $("reference-name").textContent = "";
   $("reference-label").textContent = "Choose";
@@ -241,6 +250,7 @@ $("ask").addEventListener("submit", async (event) => {
   if (running) return;
   fail(null);
   if (!files.image) { fail("Choose an image first."); $("image").focus(); return; }
+  clear();
   running = new AbortController();
   const started = performance.now();
   const ticking = setInterval(() => { $("clock").textContent = `${((performance.now() - started) / 1000).toFixed(1)} s`; }, 100);
@@ -268,8 +278,30 @@ function show(result) {
   $("empty").hidden = true;
   $("answer").hidden = false;
   $("answer").replaceChildren(...draw(result));
+  $("answer").insertBefore(mapButton(), $("details"));
   $("spoken").textContent = spoken(result);
   if (matchMedia("(max-width: 860px)").matches) $("result").scrollIntoView({ block: "start" });
+}
+
+function mapButton() {
+  const ask = el("button", { type: "button", class: "quiet", id: "map" }, "Show where quality is lost");
+  ask.addEventListener("click", async () => {
+    ask.disabled = true;
+    ask.textContent = "Drawing…";
+    try {
+      const response = await fetch("/heatmap", { method: "POST", body: form(), headers: bearer() });
+      if (!response.ok) await answer(response);
+      const picture = el("img", { id: "heatmap", alt: "The image in grey, red where quality is lost" });
+      picture.src = URL.createObjectURL(await response.blob());
+      picture.addEventListener("load", () => URL.revokeObjectURL(picture.src));
+      ask.replaceWith(picture);
+    } catch (error) {
+      fail(error.message);
+      ask.disabled = false;
+      ask.textContent = "Show where quality is lost";
+    }
+  });
+  return ask;
 }
 
 // Who answers
