@@ -284,7 +284,7 @@ function show(result) {
 }
 
 function mapButton() {
-  const ask = el("button", { type: "button", class: "quiet", id: "map" }, "Show where quality is lost");
+  const ask = el("button", { type: "button", class: "quiet add", id: "map" }, "Show where quality is lost");
   ask.addEventListener("click", async () => {
     ask.disabled = true;
     ask.textContent = "Drawing…";
