@@ -12,7 +12,6 @@ from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog
 from program.images.store import IMAGES, Box, ImageRef
 from program.lms.ask import ask
-from program.lms.dspy_private import is_embedded
 from program.lms.metering import stage
 from program.tools.calibration import BESIDE_THE_EXPERT
 from program.tools.registry import Mode, ToolSpec
@@ -281,7 +280,7 @@ class Executor(dspy.Module):
             work.logs.append(log)
         scored = [log for log in work.logs if log.score is not None]
         shares = runner.precisions([(log.tool, log.distortion) for log in scored])
-        added = BESIDE_THE_EXPERT if is_embedded(self.resources.lm("summarizer")) else 1.0
+        added = BESIDE_THE_EXPERT if self.resources.expert_judges else 1.0
         for log, share in zip(scored, shares, strict=True):
             log.precision = None if share is None else round(added * share, 6)
         if work.logs and not work.scores:

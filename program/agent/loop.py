@@ -60,7 +60,9 @@ class AgenticIQA(ProgramModule):
         original = _opened(reference, settings.images.max_pixels) if reference is not None else None
         state = _initial_state(query, test, original, options, regions, settings)
         if original is not None:
-            original = _of_equal_size(original, test, state, resample=settings.tools.resize_reference)
+            given, original = original, _of_equal_size(original, test, resample=settings.tools.resize_reference)
+            if original is not given:
+                state.image_notes = [*state.image_notes, f"reference resampled from {_size(given)} to {_size(test)}"]
         with metered() as usage, wired(settings.wire):
             result = self._loop(state, test, original)
         logs = state.executor_evidence.tool_logs if state.executor_evidence else []
@@ -86,11 +88,9 @@ class AgenticIQA(ProgramModule):
 
         settings = self.resources.settings
         test = _opened(image, settings.images.max_pixels)
-        original = None
-        if reference is not None:
-            state = _initial_state(DEFAULT_QUERY, test, None, None, None, settings)
-            resample = settings.tools.resize_reference
-            original = _of_equal_size(_opened(reference, settings.images.max_pixels), test, state, resample=resample)
+        original = _opened(reference, settings.images.max_pixels) if reference is not None else None
+        if original is not None:
+            original = _of_equal_size(original, test, resample=settings.tools.resize_reference)
         return overlay(test, quality_map(Viewer(), test, original))
 
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
@@ -158,18 +158,20 @@ def _opened(source: "ImageSource | dspy.Image", max_pixels: int) -> ImageRef:
     return IMAGES.add(source.url if isinstance(source, dspy.Image) else source, max_pixels=max_pixels)
 
 
-def _of_equal_size(reference: ImageRef, image: ImageRef, state: AssessmentState, *, resample: bool) -> ImageRef:
-    """Return a reference of the image's size, resampled and noted where that is asked for, for all stages alike."""
-    if (reference.width, reference.height) == (image.width, image.height):
+def _of_equal_size(reference: ImageRef, image: ImageRef, *, resample: bool) -> ImageRef:
+    """Return a reference of the image's size, resampled where that is asked for, for all stages alike."""
+    if _size(reference) == _size(image):
         return reference
-    sizes = f"{reference.width}x{reference.height}", f"{image.width}x{image.height}"
     if not resample:
         raise InputError(
-            f"reference {reference.name!r}: is {sizes[0]}, image {image.name!r} is {sizes[1]}; "
+            f"reference {reference.name!r}: is {_size(reference)}, image {image.name!r} is {_size(image)}; "
             "give a reference of the same size, or set tools.resize_reference"
         )
-    state.image_notes = [*state.image_notes, f"reference resampled from {sizes[0]} to {sizes[1]}"]
     return IMAGES.resized(reference, image.width, image.height)
+
+
+def _size(image: ImageRef) -> str:
+    return f"{image.width}x{image.height}"
 
 
 def _initial_state(

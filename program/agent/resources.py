@@ -13,7 +13,7 @@ from program.common.redaction import keys_among
 from program.common.settings import Settings
 from program.fusion import ScoreFusion
 from program.lms.build import build_lm, role_model
-from program.lms.dspy_private import EMBEDDED
+from program.lms.dspy_private import EMBEDDED, is_embedded
 from program.lms.reference_engine import share_refused_features
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
@@ -92,6 +92,11 @@ class Resources:
     def runner(self) -> ToolRunner:
         """What runs them."""
         return ToolRunner(self.settings, self.registry)
+
+    @property
+    def expert_judges(self) -> bool:
+        """Whether the embedded expert plays the Summarizer: its answers cost nothing, and it reads what tools read."""
+        return is_embedded(self.lm("summarizer"))
 
     def lm(self, role: Role) -> dspy.BaseLM:
         """Return the language model of a role: the caller's, else DSPy's setting, else the one in the settings."""

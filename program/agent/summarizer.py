@@ -28,7 +28,6 @@ from program.fusion.levels import level_masses, tokens_of
 from program.fusion.scores import fusion_note, level_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import RUNGS, Answer, ask, sharing_calls
-from program.lms.dspy_private import is_embedded
 from program.lms.metering import stage
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
 
@@ -118,7 +117,7 @@ class Summarizer(dspy.Module):
                 fields = self._rate(inputs, evidence)
             else:
                 fields = self._explain(inputs)
-            if is_iqa and "quality_score" not in fields and is_embedded(self.resources.lm("summarizer")):
+            if is_iqa and "quality_score" not in fields and self.resources.expert_judges:
                 fields = self._with_score(fields, inputs, evidence)
         return self._output(fields, state, reading, evidence, is_iqa=is_iqa)
 
@@ -130,7 +129,7 @@ class Summarizer(dspy.Module):
         The embedded expert judges the one region that is asked about by itself, and is shown those given besides.
         """
         evidence, scope = state.executor_evidence or ExecutorOutput(), state.plan.query_scope if state.plan else []
-        boxes, is_expert = evidence.region_boxes or {}, is_embedded(self.resources.lm("summarizer"))
+        boxes, is_expert = evidence.region_boxes or {}, self.resources.expert_judges
         if is_expert:
             boxes = {**(state.regions or {}), **boxes}
         crops = {region: IMAGES.cropped(image, box) for region, box in boxes.items()}
@@ -286,7 +285,7 @@ class Summarizer(dspy.Module):
             return _failed(answer)
         text, reasoning = answer.value
         # The expert's grounds for an explanation are numbers; the explanation itself says it in words.
-        own = "" if predictor is self.explain and is_embedded(self.resources.lm("summarizer")) else reasoning
+        own = "" if predictor is self.explain and self.resources.expert_judges else reasoning
         fields = {"final_answer": text, "quality_reasoning": reasoning, "summary": own}
         return {**fields, "status": "ok", "rung": answer.rung}
 

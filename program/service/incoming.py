@@ -81,8 +81,8 @@ class Job:
         return file.getvalue()
 
     def _opened(self, max_megapixels: float) -> tuple[ImageRef, ImageRef | None]:
-        reference = self.reference.opened(max_megapixels) if self.reference else None
-        return self.image.opened(max_megapixels), reference
+        image = self.image.opened(max_megapixels)
+        return image, self.reference.opened(max_megapixels) if self.reference else None
 
 
 class AssessRequest(BaseModel):

@@ -108,7 +108,7 @@ def describe(view: View, category: DistortionCategory, say: Phrases) -> str:
         return undetailed(view, say)
     severity = severity_word(view.severities[category])
     if view.difference is not None:
-        return _against_reference(view.difference, category, severity, say)
+        return _against_reference(view, view.difference, category, severity, say)
     n = view.measured
     return say(
         f"alone.{category}", opening=_opening(say(f"damage.{named(view, category)}"), severity, say), n=n,
@@ -163,12 +163,14 @@ def _place(view: View, category: DistortionCategory, say: Phrases) -> str:
     return where(view.measured.maps[key], say, lowest=lowest)
 
 
-def _against_reference(d: Measurement, category: DistortionCategory, severity: Severity, say: Phrases) -> str:
+def _against_reference(
+    view: View, d: Measurement, category: DistortionCategory, severity: Severity, say: Phrases
+) -> str:
     change = say(
         f"against.{category}", d=d, gain=4.343 * d["detail_gain"], noise=np.expm1(d["residual_quiet"]),
         rise=100 * np.expm1(max(d["blocking_rise"], 0)), shift=255 * d["brightness_shift"],
         colour=np.expm1(d["colour_shift"]), contrast=np.exp(d["contrast_change"]),
     )  # fmt: skip
-    place = where(np.abs(np.asarray(d.maps[_CHANGE_MAPS.get(category, "difference")])), say)
+    place = where(np.abs(_cells(view, category)), say)
     opening = uncapitalised(_opening(say(f"change.{category}"), severity, say))
     return say("against.reference", opening=opening, change=change, place=place)

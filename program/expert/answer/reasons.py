@@ -77,7 +77,7 @@ def _fault(look: Look, axis: str, say: Phrases) -> str:
     composite = FAULTS[axis].composite
     if composite and not look.paired and look.position(composite) >= FAULTS[axis].visible_from:
         return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(composite), say))
-    return capitalised(say("opening.none", name=say(f"axis.{axis}"))) + say("sentence.stop")
+    return say("sentence.spoiled", items=capitalised(say("opening.none", name=say(f"axis.{axis}"))))
 
 
 def choice_reason(look: Look, letter: str, choice: Choice, options: Mapping[str, str], query: str, say: Phrases) -> str:
@@ -124,9 +124,10 @@ def direct_answer(look: Look, query: str, say: Phrases) -> str:
             return ""
         if claims[-1].axis in _DETAIL and look.view.unjudged:
             return undetailed(look.view, say)
-        if all(_category(claim) for claim in claims):
+        verdicts = [_verdict(look, claim) for claim in claims]
+        if all(verdicts):
             # What the findings say is the answer, so that neither contradicts the other.
-            return say(f"answer.{min((_verdict(look, claim) for claim in claims), key=_VERDICTS.index)}")
+            return say(f"answer.{min(verdicts, key=_VERDICTS.index)}")
         odds = min(support(look, claim) for claim in claims)
         verdict = ("" if abs(odds) >= 2 else "probably_") + ("agree" if odds >= 0 else "disagree")
         return say.join(say(f"answer.{verdict}"), fact(look, claims[-1].axis, say))
@@ -143,15 +144,11 @@ def direct_answer(look: Look, query: str, say: Phrases) -> str:
 _VERDICTS = ("disagree", "slightly", "mostly", "agree")
 
 
-def _category(claim: Claim) -> DistortionCategory | None:
-    """Return the distortion that decides a claim, if one does: blur decides whether an image is sharp."""
-    if claim.axis == "sharpness":
-        return "Blurs"
-    return FAULTS[claim.axis].category if claim.axis in FAULTS and claim.axis not in {"distortion", "uneven"} else None
-
-
 def _verdict(look: Look, claim: Claim) -> str:
-    category = FAULTS[claim.axis].category if claim.axis in FAULTS else "Blurs"
+    """Return what the severity of a distortion says of a claim, or "" where none decides it."""
+    if claim.axis != "sharpness" and (claim.axis not in FAULTS or claim.axis in {"distortion", "uneven"}):
+        return ""
+    category = "Blurs" if claim.axis == "sharpness" else FAULTS[claim.axis].category
     severity = look.severities[category]
     if claim.axis in CAUSES and not look.paired:
         other = named(look.view, category)
