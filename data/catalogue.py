@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -11,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from program.common.errors import DataError, did_you_mean
+from program.common.files import CONFIGS
 
 __all__ = ("GENERATED", "DatasetEntry", "catalogue", "entry_of", "resolve_dataset")
 
@@ -52,7 +52,7 @@ def catalogue() -> Mapping[str, DatasetEntry]:
     """Return the datasets by name."""
     import yaml
 
-    text = files("configs").joinpath("datasets.yaml").read_text(encoding="utf-8")
+    text = (CONFIGS / "datasets.yaml").read_text(encoding="utf-8")
     return MappingProxyType({name: DatasetEntry(name=name, **entry) for name, entry in yaml.safe_load(text).items()})
 
 

@@ -5,38 +5,40 @@ import importlib
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parent / "commands.md"
 ROOT = PAGE.parent.parent
 
-COMMANDS = (
-    "program.compile", "program.evaluate", "program.assess", "program.serve", "program.tools", "program.calibrate",
-    "program.doctor", "data.prepare", "data.check", "program.expert.training.train",
-)  # fmt: skip
-
 _INTRO = """# Commands
 
-Every command answers `--help` with this text. Exit codes: 0 done, 1 done but some samples failed, 2 unusable input (one
-line says which and what to do), 3 `assess`: a score is below `--min-score`, 130 interrupted.
+Every command answers `--help` with this text. Without the installed `agentic-iqa`, `agentic-iqa assess` is
+`python -m program.assess` and `agentic-iqa data check` is `python -m data.check`. The installed command works in every
+folder; `python -m data.check` not where a `data.py` or a package `data` lies, as Python looks there first.
+
+Exit codes: 0 done, 1 done but some samples failed, 2 unusable input (one line says which and what to do), 3 `assess`: a
+score is below `--min-score`, 130 interrupted.
 """
 
 
 def page() -> str:
     """Return the page: each command's help text, 100 columns wide."""
-    parts = [f"## `python -m {module}`\n\n```text\n{help_of(module)}\n```\n" for module in COMMANDS]
-    return "\n".join([_INTRO, *parts])
+    main = importlib.import_module("agentic_iqa.__main__")
+    told = {f"agentic-iqa {name}".rstrip(): help_of(main.main, *name.split()) for name in ("", *main.COMMANDS)}
+    training = importlib.import_module("program.expert.training.train")
+    told["python -m program.expert.training.train"] = help_of(training.main)
+    return "\n".join([_INTRO, *(f"## `{name}`\n\n```text\n{text}\n```\n" for name, text in told.items())])
 
 
-def help_of(module: str) -> str:
-    """Return what `python -m module --help` prints."""
-    name = f"{module}.__main__" if module == "program.tools" else module
+def help_of(main: Callable[[list[str]], int], *words: str) -> str:
+    """Return what a command's `--help` prints."""
     shown = io.StringIO()
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100"
     try:
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            importlib.import_module(name).main(["--help"])
+            main([*words, "--help"])
     finally:
         if before is None:
             del os.environ["COLUMNS"]

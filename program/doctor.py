@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from program.common.cli import EXIT_PROBLEMS, Parser, add_settings_flags, run_command, settings_from
+from program.common.cli import EXIT_PROBLEMS, Parser, add_settings_flags, as_started, run_command, settings_from
 
 if TYPE_CHECKING:
     from program.agent.checks import Check
@@ -52,7 +52,7 @@ def _show(checks: Sequence["Check"], *, works: bool) -> None:
     table.add_column(overflow="fold")
     for check in checks:
         mend = f" -> {check.mend}" if check.mend else ""
-        table.add_row(marks[check.status], escape(check.name), escape(check.detail + mend))
+        table.add_row(marks[check.status], escape(check.name), escape(as_started(check.detail + mend)))
     console = Console(width=max(100, shutil.get_terminal_size().columns))
     console.print(table)
     failed = sum(check.status == "failed" for check in checks)

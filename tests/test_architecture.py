@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("program", "signatures", "optimizers", "data", "configs")
+PACKAGES = ("agentic_iqa", "program", "signatures", "optimizers", "data", "configs")
 HEAVY = ("mlflow", "torch", "pyiqa", "ray", "fastapi", "matplotlib", "dspy", "scipy", "sklearn")
 COMMANDS = ("compile", "evaluate", "assess", "calibrate", "doctor", "tools", "serve")
 

@@ -29,7 +29,10 @@ def test_every_command_is_on_the_page(maker):
         f"{folder}.{path.stem}" for folder in ("program", "data") for path in (root / folder).glob("*.py")
         if 'if __name__ == "__main__"' in path.read_text("utf-8")
     }  # fmt: skip
-    assert runnable <= set(maker.COMMANDS)
+    from agentic_iqa.__main__ import COMMANDS
+
+    assert runnable | {"program.tools.__main__"} == {module for module, _ in COMMANDS.values()}
+    assert all(f"## `agentic-iqa {name}`" in maker.page() for name in COMMANDS)
 
 
 def test_the_settings_of_the_paper_can_be_loaded(tmp_path):

@@ -5,9 +5,13 @@ import contextlib
 import gc
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from difflib import get_close_matches
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -15,8 +19,8 @@ if TYPE_CHECKING:
     from program.common.settings import Settings
 
 __all__ = (
-    "EXIT_PROBLEMS", "EXIT_UNUSABLE", "Parser", "add_budget_flags", "add_program_flags", "add_settings_flags", "number",
-    "run_command", "settings_from", "whole_number",
+    "EXIT_PROBLEMS", "EXIT_UNUSABLE", "STARTED_AS", "Parser", "add_budget_flags", "add_program_flags",
+    "add_settings_flags", "as_started", "number", "run_command", "settings_from", "whole_number",
 )  # fmt: skip
 
 N = TypeVar("N", int, float)
@@ -25,7 +29,8 @@ EXIT_PROBLEMS = 1
 """The command ran, and some inputs failed or a check found faults."""
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
-
+STARTED_AS: ContextVar[str] = ContextVar("STARTED_AS", default="")
+"""The installed command that this one runs under; empty under `python -m`."""
 
 _ROLE_FLAGS = {
     "planner": "planner's alone", "executor": "executor's alone", "summarizer": "summarizer's alone",
@@ -33,8 +38,32 @@ _ROLE_FLAGS = {
 }  # fmt: skip
 
 
+def _claim(*names: str) -> None:
+    """Give our packages their names: under `python -m` a `data.py` in the working folder would stand before them."""
+    home = str(Path(__file__).resolve().parents[2])
+    for name in names:
+        spec = PathFinder.find_spec(name, [home])
+        if name not in sys.modules and spec is not None and spec.loader is not None:
+            sys.modules[name] = module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+
+
+_claim("configs", "data", "optimizers", "signatures")
+
+
+def as_started(text: str) -> str:
+    """Return a text with the commands it names written as the user starts them: `agentic-iqa data check`."""
+    if not STARTED_AS.get():
+        return text
+    words = re.sub(r"python -m program\.(\w+)(?!\.?\w)", rf"{STARTED_AS.get()} \1", text)
+    return re.sub(r"python -m data\.(\w+)", rf"{STARTED_AS.get()} data \1", words)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose complaint is one line with the option, the value and what it takes."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog=as_started(prog), **options)
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2."""
@@ -110,7 +139,7 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
 
 
 def _complain(message: str) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {as_started(' '.join(message.split()))}", file=sys.stderr)
     return EXIT_UNUSABLE
 
 

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ("lock_file", "locked", "plain_file", "remove_database", "whole_file", "write_whole")
+__all__ = ("CONFIGS", "lock_file", "locked", "plain_file", "remove_database", "whole_file", "write_whole")
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+"""What the program ships with, found by its place: a working folder may hold a package `configs` of its own."""
 
 
 @contextlib.contextmanager

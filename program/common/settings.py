@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -12,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from program.common.backends import ROLES, LanguageModels, RoleSettings, Section, takes_api_base
 from program.common.errors import SettingsError, did_you_mean
+from program.common.files import CONFIGS
 
 __all__ = (
     "RecipeSettings", "RoleSettings", "ServeSettings", "Settings", "ToolSettings", "WireSettings", "load_settings",
@@ -186,9 +186,9 @@ def load_settings(path: Path | None = None, overrides: Mapping[str, Any] | None 
     `path` (or AGENTICIQA_CONFIG) is a YAML file with the keys to change; `overrides` has the tree's shape.
     """
     origin = "configs/default.yaml"
-    tree = _read(files("configs").joinpath("default.yaml").read_text("utf-8"), origin)
+    tree = _read((CONFIGS / "default.yaml").read_text("utf-8"), origin)
     for key, name in (("models", "model_backends.yaml"), ("optimizers", "optimizers.yaml")):
-        tree[key] = _read(files("configs").joinpath(name).read_text("utf-8"), f"configs/{name}")
+        tree[key] = _read((CONFIGS / name).read_text("utf-8"), f"configs/{name}")
     chosen = path or (Path(os.environ["AGENTICIQA_CONFIG"]) if os.environ.get("AGENTICIQA_CONFIG") else None)
     if chosen is not None:
         try:

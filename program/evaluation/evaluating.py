@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,6 +19,7 @@ from program.agent.program_file import digest
 from program.agent.saving import program_sha256
 from program.common.cache import can_keep
 from program.common.errors import InputError
+from program.common.files import CONFIGS
 from program.common.settings import Settings
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import details_of
@@ -134,7 +134,7 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
     )
     shipped = {None: "calibration.json", PAPER: "paper_calibration.yaml"}
     name = settings.tools.calibration and str(settings.tools.calibration)
-    calibration = Path(str(files("configs").joinpath(shipped[name])) if name in shipped else str(name))
+    calibration = CONFIGS / shipped[name] if name in shipped else Path(str(name))
     influences = {"device", "threads", "reduce_above_px", "resize_reference"}
     values["tools"] = settings.tools.model_dump(include=influences) | {"calibration_sha256": file_sha256(calibration)}
     return {

@@ -8,7 +8,6 @@ import functools
 import io
 import threading
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import dspy
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from program.common.backends import ImageLimits
 from program.common.errors import ImageError
+from program.common.files import CONFIGS
 from program.images.store import HOST, IMAGES, ImageRef
 from program.lms.metering import note_image
 from program.lms.usage import WireImage
@@ -76,7 +76,7 @@ def limits_for(model: str) -> ImageLimits:
 
 @functools.cache
 def _shipped_limits() -> dict[str, ImageLimits]:
-    text = files("configs").joinpath("model_backends.yaml").read_text("utf-8")
+    text = (CONFIGS / "model_backends.yaml").read_text("utf-8")
     return {name: ImageLimits.model_validate(limits) for name, limits in yaml.safe_load(text)["images"].items()}
 
 

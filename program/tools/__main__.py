@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from program.common.cli import EXIT_PROBLEMS, Parser, add_settings_flags, run_command, settings_from
+from program.common.cli import EXIT_PROBLEMS, Parser, add_settings_flags, as_started, run_command, settings_from
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -132,7 +132,7 @@ def _table(rows: Sequence[dict[str, Any]], *, checked: bool) -> "Group":
         general = f"{row['general']:.2f}" if row["general"] else "-"
         table.add_row(row["name"], row["mode"], row["cost"], general, "yes" if row["ready"] else "no", *last)
     why = [f"{row['name']}: {row['error'] or row['reason']}" for row in rows if row["error"] or row["reason"]]
-    return Group(table, *map(escape, why))
+    return Group(table, *(escape(as_started(line)) for line in why))
 
 
 if __name__ == "__main__":

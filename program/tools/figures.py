@@ -1,7 +1,6 @@
 """Files of fitted figures and of tools: how they are read, what they say of their data, and the measured strengths."""
 
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
@@ -9,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from program.common.errors import SettingsError, first_fault
+from program.common.files import CONFIGS
 from signatures.schemas import DistortionCategory
 
 __all__ = ("FEWEST", "Agreement", "ConfigFile", "Figures", "MeasuredStrength", "Provenance", "Strength", "Strengths")
@@ -38,7 +38,7 @@ class ConfigFile(Stored):
         origin = str(path) if path else f"configs/{cls.FILE}"
         name = f"{Path(cls.FILE).stem} file {origin!r}"
         try:
-            text = (path or files("configs").joinpath(cls.FILE)).read_text("utf-8")
+            text = (path or CONFIGS / cls.FILE).read_text("utf-8")
             if cls.FILE.endswith(".json"):
                 content = cls.model_validate_json(text)
             else:

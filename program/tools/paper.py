@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import yaml
 
 from program.common.errors import ToolError
+from program.common.files import CONFIGS
 from program.tools.calibration import HIGHEST, LOWEST, Calibration
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class PrintedMap(NamedTuple):
 @cache
 def printed_maps() -> Mapping[str, PrintedMap]:
     """Return the table's rows by tool."""
-    tree = yaml.safe_load(files("configs").joinpath("paper_calibration.yaml").read_text("utf-8"))
+    tree = yaml.safe_load((CONFIGS / "paper_calibration.yaml").read_text("utf-8"))
     return {
         name: PrintedMap(*(float(number) for number in (*row["b"], row["worst"], row["best"])))
         for name, row in tree["tools"].items()

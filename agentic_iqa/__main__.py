@@ -1,0 +1,60 @@
+"""`agentic-iqa COMMAND`: every command under one name, in whatever folder it is started."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from program.common.cli import EXIT_UNUSABLE, STARTED_AS
+from program.common.errors import did_you_mean
+
+__all__ = ("COMMANDS", "main")
+
+COMMANDS = {
+    "assess": ("program.assess", "judge an image, a folder or a manifest, or compare two images"),
+    "serve": ("program.serve", "a page and an HTTP interface that judge images"),
+    "evaluate": ("program.evaluate", "how well a program agrees with people"),
+    "compile": ("program.compile", "teach a program with human judgements"),
+    "tools": ("program.tools.__main__", "the image-quality tools, and which are ready here"),
+    "doctor": ("program.doctor", "what works on this machine, and the mend of what does not"),
+    "calibrate": ("program.calibrate", "fit the tools' maps to scores 1..5"),
+    "data prepare": ("data.prepare", "a dataset's release as a manifest"),
+    "data check": ("data.check", "is a manifest's data whole?"),
+}
+"""Each command's module, whose `main` has the parser, and what it does."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that the first words name, and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    for name, (module, _) in COMMANDS.items():
+        parts = name.split()
+        if words[: len(parts)] == parts:
+            started = STARTED_AS.set("agentic-iqa")
+            try:
+                return int(importlib.import_module(module).main(words[len(parts) :]))
+            finally:
+                STARTED_AS.reset(started)
+    if words[:1] == ["--version"]:
+        from program.tools.readiness import installed_version
+
+        sys.stdout.write(f"agentic-iqa {installed_version('agentic-iqa') or '(not installed)'}\n")
+    elif not words or words[0] in {"-h", "--help"}:
+        sys.stdout.write(_help())
+    else:
+        given = " ".join(words[: 1 + (words[0] == "data")])
+        hint = did_you_mean(given, COMMANDS) or "; agentic-iqa --help lists them"
+        sys.stderr.write(f"error: command {given[:100]!r}: is not known{hint}\n")
+        return EXIT_UNUSABLE
+    return 0
+
+
+def _help() -> str:
+    lines = [f"  {name:<14}{text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join([
+        "usage: agentic-iqa COMMAND ...", "", "Judge the quality of images as people would, and say why.", "",
+        *lines, "", "agentic-iqa COMMAND --help tells a command's options; --version the version.", "",
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
