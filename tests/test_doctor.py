@@ -48,7 +48,7 @@ def test_the_embedded_expert_needs_no_network(capsys, monkeypatch):
     name = "model perceptual/expert (planner, executor, summarizer)"
     assert found[name]["status"] == "ok"
     assert found["MLflow store"]["status"] == found["tools"]["status"] == found["packages"]["status"] == "ok"
-    assert {"cache", "keys", "optuna"} <= set(found)
+    assert {"cache", "keys", "pyiqa", "[serve]"} <= set(found)
 
 
 def test_the_cache_in_use_is_looked_at_and_no_other(capsys, monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -13,11 +14,14 @@ from program.tools.readiness import installed_version
 
 __all__ = ("Check", "local_checks")
 
-PACKAGES = ("dspy", "litellm", "openai", "mlflow", "pyiqa", "numpy", "scipy", "pillow")
-OPTIONAL = {
-    "optuna": ("optimizers that search with Optuna (MIPROv2)", "pip install optuna"),
-    "fastapi": ("python -m program.serve", "pip install 'agentic-iqa[serve]'"),
+PACKAGES = ("dspy", "litellm", "openai", "mlflow", "numpy", "scipy", "pillow")
+PYIQA = "most of the paper's tools (PolyForm Noncommercial)"
+EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "serve": ("python -m program.serve", ("fastapi", "httpx", "prometheus-client", "python-multipart", "uvicorn")),
+    "heif": ("images in HEIF (.heic)", ("pillow-heif",)),
+    "dev": ("make test and make lint", ("hatchling", "hypothesis", "import-linter", "mypy", "pytest", "ruff")),
 }
+"""What an extra of the installation is for, and packages by which it is known to be there."""
 KEYS = ("AGENTICIQA_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
 
 
@@ -37,7 +41,11 @@ def local_checks(settings: Settings) -> list[Check]:
     keys = ", ".join(f"{name} {'set' if os.environ.get(name) else 'not set'}" for name in dict.fromkeys(names))
     return [
         _packages(), _torch(), _tools(settings), _store(settings), _cache(settings.cache_dir),
-        Check("keys", "ok", keys), *(_optional(name, *facts) for name, facts in OPTIONAL.items()),
+        Check("keys", "ok", keys), _optional("pyiqa", PYIQA, ("pyiqa",), "pip install pyiqa"),
+        *(
+            _optional(f"[{name}]", use, packages, f"pip install 'agentic-iqa[{name}]'")
+            for name, (use, packages) in EXTRAS.items()
+        ),
     ]  # fmt: skip
 
 
@@ -117,8 +125,9 @@ def _size_mb(folder: Path) -> float:
     return size / 2**20
 
 
-def _optional(name: str, use: str, mend: str) -> Check:
-    version = installed_version(name)
-    if version is None:
-        return Check(name, "note", f"not installed; only {use} needs it", mend)
-    return Check(name, "ok", f"{version} for {use}")
+def _optional(name: str, use: str, packages: Sequence[str], mend: str) -> Check:
+    versions = {package: installed_version(package) for package in packages}
+    missing = ", ".join(package for package, version in versions.items() if version is None)
+    if missing:
+        return Check(name, "note", f"{missing} not installed; only {use} needs it", mend)
+    return Check(name, "ok", f"{use}: " + ", ".join(f"{package} {version}" for package, version in versions.items()))

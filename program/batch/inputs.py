@@ -13,7 +13,9 @@ from program.images.store import Box
 
 __all__ = ("IMAGE_SUFFIXES", "Item", "gather")
 
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES = (
+    ".avif", ".bmp", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,9 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
 
 
 def _complain(message: str) -> int:
-    print(f"error: {as_started(' '.join(message.split()))}", file=sys.stderr)
+    # A path joins the slashes of a URL.
+    typed = re.sub(r"\b(https?):/(?!/)", r"\1://", " ".join(message.split()))
+    print(f"error: {as_started(typed)}", file=sys.stderr)
     return EXIT_UNUSABLE
 
 

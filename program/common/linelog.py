@@ -20,13 +20,14 @@ class LineLog:
     """Whole lines, but for half a one that a kill left at the end. One writer at a time where the system has locks."""
 
     def __init__(self, path: Path, *, mend: str, name: str = "") -> None:
-        """Open or make the file, for this writer alone. `mend` is what errors tell the user to do.
+        """Open or make the file and its folder, for this writer alone. `mend` is what errors tell the user to do.
 
         `name` is what they call it, where the file stands for something else. Raises InputError where it cannot be
         written or another run writes it.
         """
         self.path, self._mend, self._name = path, mend, name or f"file {str(path)!r}"
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._file: IO[bytes] = path.open("ab", buffering=0)
         except OSError as error:
             raise self._fault(error) from error

@@ -279,10 +279,6 @@ def _checkpoint(
     if path is None:
         yield {}, lambda row: None
         return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"checkpoint {str(path)!r}: cannot be written ({error.strerror}); {_MEND}") from error
     with ResumeLog(path, header, mend=_MEND) as log:
         if not (resume or log.empty):
             shutil.copyfile(path, path.with_name(f"{path.name}.previous"))

@@ -11,9 +11,9 @@
 import io
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,8 +35,8 @@ MAX_PIXELS = 120_000_000
 
 _STRIP_PIXELS = 2**22
 _SUFFIX_OF_FORMAT = {
-    "BMP": ".bmp", "GIF": ".gif", "JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "PPM": ".ppm",
-    "TIFF": ".tif", "WEBP": ".webp",
+    "AVIF": ".avif", "BMP": ".bmp", "GIF": ".gif", "HEIF": ".heic", "JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png",
+    "PPM": ".ppm", "TIFF": ".tif", "WEBP": ".webp",
 }  # fmt: skip
 _ORIENTATION = 0x0112
 _UPRIGHT: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
@@ -105,9 +105,8 @@ def decode(
             image.load()
             pixels, width, height, notes = _read(image, at_most, area)
     except UnidentifiedImageError as error:
-        raise ImageError(
-            f"image {name!r}: not an image that can be read; give a PNG, JPEG, BMP, TIFF, WebP, GIF or PPM"
-        ) from error
+        known = "give a PNG, JPEG, BMP, TIFF, WebP, GIF, PPM or AVIF, or for HEIF pip install 'agentic-iqa[heif]'"
+        raise ImageError(f"image {name!r}: not an image that can be read; {known}") from error
     except ImageError:
         raise
     except MemoryError as error:  # Pillow's word for a row that is too long, too
@@ -128,6 +127,8 @@ def _opened(data: bytes) -> "Iterator[PILImage]":
     """Open an image with our own limit of pixels in place of Pillow's, which warns from 89 million on."""
     from PIL import Image
 
+    if data[4:8] == b"ftyp":
+        _read_heif()
     with _opening:
         usual, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
@@ -136,6 +137,15 @@ def _opened(data: bytes) -> "Iterator[PILImage]":
             Image.MAX_IMAGE_PIXELS = usual
     with image:
         yield image
+
+
+@cache
+def _read_heif() -> None:
+    """Let Pillow read HEIF where the extra for it is installed."""
+    with suppress(ImportError):
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener(thumbnails=False)
 
 
 def _read(

@@ -11,8 +11,8 @@ __all__ = ("HOST", "Area", "Box", "ImageRef", "parse_url", "reduced_size", "redu
 
 HOST = "https://images.invalid/sha256/"
 MEDIA_TYPES = {
-    ".bmp": "image/bmp", ".gif": "image/gif", ".jpg": "image/jpeg", ".png": "image/png",
-    ".ppm": "image/x-portable-pixmap", ".tif": "image/tiff", ".webp": "image/webp",
+    ".avif": "image/avif", ".bmp": "image/bmp", ".gif": "image/gif", ".heic": "image/heic", ".jpg": "image/jpeg",
+    ".png": "image/png", ".ppm": "image/x-portable-pixmap", ".tif": "image/tiff", ".webp": "image/webp",
 }  # fmt: skip
 """Formats that are read, by the suffix used in references."""
 

@@ -102,7 +102,7 @@ class ImageStore:
         if isinstance(source, str) and source.startswith("data:"):
             source = _from_data_uri(source)
         if isinstance(source, str | PathLike):
-            return self._add_file(Path(source), max_pixels)
+            return self._add_file(Path(source), str(source), max_pixels)
         if isinstance(source, bytes | bytearray | memoryview):
             kind, data = "bytes", bytes(source)
         else:
@@ -159,8 +159,7 @@ class ImageStore:
         pixels = Image.fromarray(self.pixels(ref)).resize((width, height), Image.Resampling.LANCZOS)
         return self.add(np.asarray(pixels), max_pixels=width * height)
 
-    def _add_file(self, path: Path, max_pixels: int) -> ImageRef:
-        name = str(path)
+    def _add_file(self, path: Path, name: str, max_pixels: int) -> ImageRef:
         try:
             with open(path, "rb", opener=plain_file) as file:
                 data = file.read()

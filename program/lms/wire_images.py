@@ -29,7 +29,8 @@ CACHE_MB = 24
 """Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
 
 _FORMATS = {
-    ".bmp": "bmp", ".gif": "gif", ".jpg": "jpeg", ".png": "png", ".tif": "tiff", ".webp": "webp", ".ppm": "ppm",
+    ".avif": "avif", ".bmp": "bmp", ".gif": "gif", ".heic": "heic", ".jpg": "jpeg", ".png": "png", ".ppm": "ppm",
+    ".tif": "tiff", ".webp": "webp",
 }  # fmt: skip
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MARGIN = 0.95

@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="only these; a metric that only pyiqa knows counts too"
     )
+    parser.add_argument("--all", action="store_true", help="also those that are not ready, and what each lacks")
     parser.add_argument("--check", action="store_true", help="run every ready tool twice on a small photograph")
     parser.add_argument("--fetch", action="store_true", help="download what the named tools lack, then list them")
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
@@ -63,7 +64,8 @@ def _list(arguments: argparse.Namespace) -> int:
     else:
         from rich.console import Console
 
-        Console().print(_table(rows, checked=arguments.check))
+        whole = bool(arguments.all or arguments.names)
+        Console().print(_table(rows, checked=arguments.check, whole=whole))
     # Of all tools some are never ready; one that was named is wanted.
     failed = any(row["error"] or (arguments.names and not row["ready"]) for row in rows)
     return EXIT_PROBLEMS if arguments.check and failed else 0
@@ -110,8 +112,8 @@ def _trial_pair() -> "tuple[ImageRef, ImageRef]":
     return IMAGES.add(packed.getvalue()), IMAGES.add(scene)
 
 
-def _table(rows: Sequence[dict[str, Any]], *, checked: bool) -> "Group":
-    """Return the entries as a table, and below it why some cannot be used."""
+def _table(rows: Sequence[dict[str, Any]], *, checked: bool, whole: bool) -> "Group":
+    """Return the ready entries as a table, a line each; of a `whole` list all of them, and below why some are not."""
     from rich.console import Group
     from rich.markup import escape
     from rich.table import Table
@@ -119,19 +121,25 @@ def _table(rows: Sequence[dict[str, Any]], *, checked: bool) -> "Group":
     table = Table(
         title="Image-quality tools",
         caption="FR compares with a reference, NR does not. SRCC: agreement with people, measured or published",
+        expand=not whole,
     )
-    trial = ("raw", "1..5", "s", "same") if checked else ()
-    for column in ("tool", "mode", "cost", "SRCC", "ready", *trial):
+    ready, trial = ("ready",) if whole else (), ("raw", "1..5", "s", "same") if checked else ()
+    for column in ("tool", "mode", "cost", "SRCC", *ready, *trial):
         table.add_column(column, no_wrap=True)
     if not checked:
-        table.add_column("what it is", min_width=24)
-    for row in rows:
+        table.add_column("what it is", min_width=24, no_wrap=not whole, ratio=None if whole else 1)
+    for row in rows if whole else [row for row in rows if row["ready"]]:
         figures = ["-" if row[key] is None else f"{row[key]:.3f}" for key in ("raw", "score", "seconds")]
         same = {None: "-", True: "yes", False: "NO"}[row["deterministic"]]
         last = [*figures, same] if checked else [row["description"]]
         general = f"{row['general']:.2f}" if row["general"] else "-"
-        table.add_row(row["name"], row["mode"], row["cost"], general, "yes" if row["ready"] else "no", *last)
-    why = [f"{row['name']}: {row['error'] or row['reason']}" for row in rows if row["error"] or row["reason"]]
+        is_ready = ("yes" if row["ready"] else "no",) if whole else ()
+        table.add_row(row["name"], row["mode"], row["cost"], general, *is_ready, *last)
+    shown = [row for row in rows if row["error"] or (whole and row["reason"])]
+    why = [f"{row['name']}: {row['error'] or row['reason']}" for row in shown]
+    lacking = sum(not row["ready"] for row in rows)
+    if lacking and not whole:
+        why.append(f"{lacking} more lack a file or a package; --all lists them and says which")
     return Group(table, *(escape(as_started(line)) for line in why))
 
 
