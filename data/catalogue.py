@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from program.common.errors import DataError, did_you_mean
 from program.common.files import CONFIGS
+from program.common.offered import offered
 
 __all__ = ("GENERATED", "DatasetEntry", "catalogue", "entry_of", "resolve_dataset")
 
@@ -49,11 +50,13 @@ class DatasetEntry(BaseModel):
 
 @cache
 def catalogue() -> Mapping[str, DatasetEntry]:
-    """Return the datasets by name."""
+    """Return the datasets by name, those that other installed packages offer included."""
     import yaml
 
     text = (CONFIGS / "datasets.yaml").read_text(encoding="utf-8")
-    return MappingProxyType({name: DatasetEntry(name=name, **entry) for name, entry in yaml.safe_load(text).items()})
+    ours = {name: DatasetEntry(name=name, **entry) for name, entry in yaml.safe_load(text).items()}
+    outside = offered("datasets", lambda name, offer: DatasetEntry(name=name, **offer["entry"]))
+    return MappingProxyType({**outside, **ours})
 
 
 def entry_of(name: str) -> DatasetEntry:

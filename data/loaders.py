@@ -15,6 +15,7 @@ from data.catalogue import entry_of
 from data.manifest import Sample
 from data.release import Release
 from program.common.errors import DataError, did_you_mean
+from program.common.offered import offered
 
 __all__ = ("READERS", "Reader", "load")
 
@@ -72,7 +73,8 @@ def load(
     release = Release(entry, Path(root).expanduser(), columns or {}, mos_range, higher_is_better, images)
     if name != "huggingface" and not release.root.exists():
         raise DataError(f"dataset {name!r}: there is no {str(release.root)!r}; get it from {entry.source}")
-    for sample in READERS[name](release):
+    readers = READERS if name in READERS else offered("datasets", lambda _, offer: offer["read"])
+    for sample in readers[name](release):
         missing = sample.missing_file
         if missing is None:
             yield sample

@@ -5,13 +5,14 @@ under its name in configs/optimizers.yaml.
 """
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal
 
 from optimizers.search import Candidate, Search
 from program.common.errors import InputError, did_you_mean
+from program.common.offered import offered, offers
 from program.common.settings import RecipeSettings
 
 __all__ = ("Bound", "Recipe", "Sizes", "recipe_named", "recipe_names")
@@ -93,13 +94,27 @@ class Recipe:
 
 
 def recipe_names() -> tuple[str, ...]:
-    """Return the names of all recipes, in alphabetical order."""
-    return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))
+    """Return the names of all recipes, other packages' included, in alphabetical order."""
+    return tuple(sorted({module.name.replace("_", "-") for module in _ours()} | set(offers("optimizers"))))
 
 
 def recipe_named(name: str) -> Recipe:
     """Return a recipe; InputError for an unknown name."""
     if name not in recipe_names():
         raise InputError(f"optimizer {name!r}: unknown{did_you_mean(name, recipe_names())}")
-    recipe: Recipe = import_module(f"{__name__}.{name.replace('-', '_')}").RECIPE
+    module = name.replace("-", "_")
+    found = import_module(f"{__name__}.{module}").RECIPE if module in {m.name for m in _ours()} else None
+    recipe: Recipe | None = found or offered("optimizers", _checked).get(name)
+    if recipe is None:
+        raise InputError(f"optimizer {name!r}: cannot be used; mend or uninstall the package that offers it")
     return recipe
+
+
+def _checked(name: str, recipe: object) -> Recipe:
+    if not isinstance(recipe, Recipe) or recipe.name != name:
+        raise TypeError(f"is no Recipe named {name!r}")
+    return recipe
+
+
+def _ours() -> Iterable[pkgutil.ModuleInfo]:
+    return pkgutil.iter_modules(__path__)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, field_validator, model_validator
 
 from program.common.errors import ToolError, did_you_mean
+from program.common.offered import offered
 from program.tools.figures import Agreement, ConfigFile, Stored, Strengths
 from signatures.schemas import DistortionCategory, category_of
 
@@ -44,6 +45,8 @@ class ToolSpec(Stored):
     second), and the options, and returns a tensor of one value."""
     package: str | None = None
     """The distribution that `python` measures with; its version is part of every cached reading's key."""
+    stands_in_for: str | None = None
+    """The tool of pyiqa that this one measures in its own way; it takes that one's place where there is no pyiqa."""
     options: Mapping[str, bool | int | float | str] = Field(default_factory=dict)
     """What the library is called with besides the images."""
     mode: Mode
@@ -117,17 +120,21 @@ class ToolSpec(Stored):
 class ToolRegistry:
     """The known tools, in their file's order."""
 
-    def __init__(self, specs: Sequence[ToolSpec]) -> None:
+    def __init__(self, specs: Sequence[ToolSpec], hidden: Sequence[ToolSpec] = ()) -> None:
+        """Take the tools to list, and those that are found by a name that no listed one has."""
         self._specs = {spec.name: spec for spec in specs}
-        self._by_name = {name.casefold(): spec for spec in specs for name in (spec.function, spec.name)}
-        self._by_key = {_key(name): spec for spec in specs for name in (spec.function, spec.name)}
+        named = [(name, spec) for spec in (*hidden, *specs) for name in _names(spec)]
+        self._by_name = {name.casefold(): spec for name, spec in named}
+        self._by_key = {_key(name): spec for name, spec in named}
 
     @classmethod
     def load(cls, path: Path | None = None, strengths: Path | None = None) -> "ToolRegistry":
         """Read a registry file and the measured strengths (by default the shipped ones). Raises SettingsError."""
         measured = Strengths.load(strengths).tools
-        specs = []
-        for name, spec in _ToolsFile.load(path).tools.items():
+        entries, specs = _ToolsFile.load(path).tools, []
+        if path is None:
+            entries = {**offered("tools", lambda name, entry: ToolSpec(name=name, **entry)), **entries}
+        for name, spec in entries.items():
             if name in measured:
                 general, own = measured[name].general.srcc, measured[name].by_category
                 # Without a reference a category is a guess, and figures by category are of generated distortions alone.
@@ -136,7 +143,9 @@ class ToolRegistry:
                 specs.append(spec.model_copy(update={"strengths": by, "general": general}))
             else:
                 specs.append(spec.model_copy(update={"general": spec.general or spec.published or 0.0}))
-        return cls(specs)
+        without, replaced = importlib.util.find_spec("pyiqa") is None, {spec.stands_in_for for spec in specs}
+        hidden = [spec for spec in specs if (spec.name in replaced if without else spec.stands_in_for)]
+        return cls([spec for spec in specs if spec not in hidden], hidden)
 
     def names(self) -> tuple[str, ...]:
         """Return the display names."""
@@ -205,6 +214,10 @@ def unlisted(name: str) -> ToolSpec | None:
         description=f"pyiqa's {known}; not calibrated here, so it gives a raw value and no score.", needs="weights",
         licence="PolyForm-Noncommercial-1.0.0; its weights' own", cost="expensive", minimum_size_px=32,
     )  # fmt: skip
+
+
+def _names(spec: ToolSpec) -> tuple[str, ...]:
+    return tuple(name for name in (spec.function, spec.name, spec.stands_in_for) if name is not None)
 
 
 def _key(name: str) -> str:
