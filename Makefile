@@ -1,8 +1,12 @@
 # Two commands for a newcomer: `make compile` and `make test`. Both need python3 (3.11 to 3.14) and make, nothing else.
+# PERMISSIVE=1 with any of them: without pyiqa (noncommercial) and pillow-heif (GPL parts), in an environment of its own.
 PYTHON ?= python3
-VENV ?= .venv
+VENV ?= $(if $(PERMISSIVE),.venv-permissive,.venv)
 BIN := $(VENV)/bin
 ARGS ?=
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# pip cannot leave one dependency of a project out: it gets the others by name.
+OTHERS := $(BIN)/python -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; names = sys.argv[1:] and list(extras); listed = sum((extras[name] for name in names), project["dependencies"]); print(*(each for each in listed if not each.startswith(("pyiqa", "pillow-heif", "agentic-iqa["))), sep="\n")'
 
 .PHONY: compile test install lint clean
 
@@ -24,11 +28,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@$(if $(PERMISSIVE),$(OTHERS) > $(VENV)/others.txt && $(PIP) -r $(VENV)/others.txt && $(PIP) --no-deps -e .,$(PIP) -e .)
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(if $(PERMISSIVE),$(OTHERS) all > $(VENV)/others.txt && $(PIP) -r $(VENV)/others.txt,$(PIP) -e ".[dev]")
 	@touch $@
 
 clean:

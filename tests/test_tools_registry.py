@@ -11,6 +11,8 @@ import yaml
 from scipy.stats import spearmanr
 
 from program.common.errors import SettingsError, ToolError
+from program.common.files import CONFIGS
+from program.tools.calibration import Calibration
 from program.tools.figures import Strengths
 from program.tools.fitting import strength_of
 from program.tools.registry import ToolRegistry, ToolSpec, pyiqa_table
@@ -92,7 +94,8 @@ def test_measured_tools_have_a_strength_for_every_category(spec):
 def test_strengths_come_from_measurements_with_their_sources_else_from_publications():
     strengths = Strengths.load()
     affordable = {s.name for s in REGISTRY.specs() if s.needs != "weights" and s.cost != "expensive"}
-    assert affordable <= set(strengths.tools) <= set(REGISTRY.names())
+    assert affordable <= set(strengths.tools)
+    assert all(REGISTRY.get(name).name == name for name in strengths.tools)
     for name, tool in strengths.tools.items():
         assert tool.sources
         assert set(tool.sources) <= set(strengths.sources)
@@ -248,3 +251,25 @@ def test_a_strengths_file_is_read_back_and_a_malformed_one_is_named(tmp_path):
         Strengths.load(path)
     with pytest.raises(SettingsError, match=r"none\.json': cannot be read"):
         Strengths.load(tmp_path / "none.json")
+
+
+def test_without_pyiqa_piq_stands_in_with_maps_and_strengths_of_its_own(monkeypatch):
+    stand_ins = {
+        name for name in yaml.safe_load((CONFIGS / "tools.yaml").read_text("utf-8"))["tools"] if name.endswith("-piq")
+    }
+    assert not stand_ins & set(REGISTRY.names())
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *given: None if name == "pyiqa" else found(name))
+    pyiqa_table.cache_clear()
+    without = ToolRegistry.load()
+    assert {spec.name for spec in without.specs() if spec.stands_in_for} == stand_ins
+    assert (without.get("VIF").name, without.get("psnr").name) == ("VIF-piq", "PSNR-piq")
+    calibration = Calibration.load()
+    for name in stand_ins:
+        spec, own = without.get(name), calibration.tools[name]
+        assert spec.general == Strengths.load().tools[name].general.srcc > 0.7
+        assert (own.function, own.library) == (spec.key, "piq 0.8.0")
+        assert calibration.score(name, spec.identity) == 5
+        assert spec.mode == REGISTRY.get(spec.stands_in_for).mode
+    monkeypatch.undo()
+    pyiqa_table.cache_clear()

@@ -86,7 +86,7 @@ def _tools(settings: Settings) -> Check:
         detail += f"; {len(missing)} not: {', '.join(missing)}"
     if not ready["NR"] or not ready["FR"]:
         return Check("tools", "failed", detail, f"{next(iter(missing.values()))}; see python -m program.tools")
-    return Check("tools", "ok", detail, "python -m program.tools says why" if missing else None)
+    return Check("tools", "ok", detail, "python -m program.tools --all says why" if missing else None)
 
 
 def _store(settings: Settings) -> Check:
