@@ -12,6 +12,7 @@ __all__ = ("COMMANDS", "main")
 COMMANDS = {
     "assess": ("program.assess", "judge an image, a folder or a manifest, or compare two images"),
     "serve": ("program.serve", "a page and an HTTP interface that judge images"),
+    "mcp": ("program.mcp.__main__", "the same as tools of agents, by the Model Context Protocol"),
     "evaluate": ("program.evaluate", "how well a program agrees with people"),
     "compile": ("program.compile", "teach a program with human judgements"),
     "tools": ("program.tools.__main__", "the image-quality tools, and which are ready here"),

@@ -31,7 +31,7 @@ def test_every_command_is_on_the_page(maker):
     }  # fmt: skip
     from agentic_iqa.__main__ import COMMANDS
 
-    assert runnable | {"program.tools.__main__"} == {module for module, _ in COMMANDS.values()}
+    assert runnable | {"program.mcp.__main__", "program.tools.__main__"} == {module for module, _ in COMMANDS.values()}
     assert all(f"## `agentic-iqa {name}`" in maker.page() for name in COMMANDS)
 
 

@@ -1,0 +1,1 @@
+"""The program as tools of agents, over the Model Context Protocol."""

@@ -1,0 +1,65 @@
+"""`python -m program.mcp`: the program as tools of agents, on standard input and output or over HTTP."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from program.common.cli import Parser, add_program_flags, add_settings_flags, run_command, settings_from, whole_number
+
+if TYPE_CHECKING:
+    from program.agent.loop import AgenticIQA
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = Parser(
+        prog="python -m program.mcp",
+        description="Offer assess_image, compare_images, assess_folder and list_tools to an agent by the Model Context "
+        "Protocol: on standard input and output, where it may name any file of this machine, or with --http at /mcp, "
+        "where the settings and the token of `serve` hold.",
+    )
+    parser.add_argument("--http", action="store_true", help="serve streamable HTTP instead")
+    parser.add_argument("--host", metavar="ADDRESS", help="with --http: address to serve on (default: 127.0.0.1)")
+    parser.add_argument("--port", metavar="N", type=whole_number(0, 65535), help="with --http (default: 8000)")
+    add_program_flags(parser)
+    add_settings_flags(parser)
+    arguments = parser.parse_args(argv)
+    return run_command(lambda: _offer(arguments))
+
+
+def _offer(arguments: argparse.Namespace) -> int:
+    from program.common.errors import InputError
+
+    if not arguments.http and (arguments.host is not None or arguments.port is not None):
+        raise InputError("--host, --port: are for --http; give it too")
+    try:
+        import mcp  # noqa: F401
+        import prometheus_client  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"mcp: {error.name} is not installed; pip install 'agentic-iqa[mcp]'") from error
+    from program.agent.saving import program_from
+
+    given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
+    settings = settings_from(arguments, serve=given)
+    if arguments.http:
+        from program.service.running import bound, token_of
+
+        token, listener = token_of(os.environ, settings.serve.host), bound(settings.serve.host, settings.serve.port)
+        from program.mcp.server import serve_http
+
+        serve_http(program_from(arguments, settings), listener, token)
+    else:
+        _serve_stdio(program_from(arguments, settings))
+    return 0
+
+
+def _serve_stdio(program: "AgenticIQA") -> None:
+    from program.mcp.server import server_of
+
+    server_of(program, local=True)[0].run("stdio")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

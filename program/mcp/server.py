@@ -1,0 +1,59 @@
+"""An MCP server around a program: on standard input and output, or over HTTP behind the service's guard."""
+
+import signal
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+from mcp.server import MCPServer
+from mcp.server.transport_security import TransportSecuritySettings
+
+from program.agent.loop import AgenticIQA
+from program.mcp.tools import AgentTools
+from program.service.guard import Guard
+from program.service.logs import set_up_logs
+from program.service.rules import Rules
+from program.service.running import uvicorn_config
+from program.tools.readiness import installed_version
+
+__all__ = ("http_app", "serve_http", "server_of")
+
+_INSTRUCTIONS = "Judges the quality of images as people would, on 1 (bad) to 5 (excellent), and says why."
+
+
+def server_of(program: AgenticIQA, *, local: bool) -> tuple[MCPServer, AgentTools]:
+    """Return the server with its tools; `local` lets a client name any file of this machine."""
+    tools = AgentTools(program, local=local)
+    version = installed_version("agentic-iqa") or "0"
+    server = MCPServer("agentic-iqa", instructions=_INSTRUCTIONS, version=version, log_level="WARNING")
+    for offered in (tools.assess_image, tools.compare_images, tools.assess_folder, tools.list_tools):
+        server.add_tool(offered)
+    return server, tools
+
+
+def http_app(program: AgenticIQA, token: str | None) -> Any:
+    """Return the ASGI application: MCP at /mcp, every request checked, bounded and logged as the service's are."""
+    settings = program.resources.settings.serve
+    server, tools = server_of(program, local=False)
+    most = int(settings.max_body_mb * 2**20)
+    inner = server.streamable_http_app(
+        json_response=True, stateless_http=True, max_request_body_size=most,
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the guard's rules do
+    )  # fmt: skip
+    return Guard(
+        inner, rules=Rules(token, (*settings.allowed_hosts, settings.host)), metrics=tools.metrics,
+        max_body=most, body_timeout_s=settings.body_timeout_s,
+    )  # fmt: skip
+
+
+def serve_http(program: AgenticIQA, listener: socket.socket, token: str | None) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    set_up_logs()
+    config = uvicorn_config(http_app(program, token), program.resources.settings.serve)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # uvicorn raises it again once it has stopped
+    host, port = listener.getsockname()[:2]
+    sys.stdout.write(f"AgenticIQA is offered on http://{f'[{host}]' if ':' in host else host}:{port}/mcp\n")
+    sys.stdout.flush()
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,117 @@
+"""docs/pipelines.md, the pre-commit hook, the action and the Dockerfile: what they name is there and works."""
+
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image, ImageFilter
+
+from agentic_iqa.__main__ import COMMANDS, main
+from program.batch.inputs import IMAGE_SUFFIXES
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "pipelines.md").read_text("utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a sharp photograph, and a blurred one since."""
+    from skimage.data import astronaut
+
+    photo = Image.fromarray(astronaut()).resize((192, 192))
+    (tmp_path / "out, 100%").mkdir()
+    photo.save(tmp_path / "sharp.png")
+    for name, value in (("NAME", "a"), ("EMAIL", "a@example.org")):
+        monkeypatch.setenv(f"GIT_AUTHOR_{name}", value)
+        monkeypatch.setenv(f"GIT_COMMITTER_{name}", value)
+    monkeypatch.chdir(tmp_path)
+
+    def git(*words):
+        subprocess.run(["git", *words], check=True, capture_output=True)  # noqa: S607
+
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "a")
+    photo.filter(ImageFilter.GaussianBlur(6)).save(tmp_path / "out, 100%" / "blurred.png")
+    (tmp_path / "notes.txt").write_text("no image\n")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "b")
+    return tmp_path
+
+
+@pytest.fixture
+def changed_images():
+    spec = importlib.util.spec_from_file_location("changed_images", ROOT / "examples" / "changed_images.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_changed_images_are_judged_and_marked(repository, changed_images, capsys) -> None:
+    step = ACTION["runs"]["steps"][-1]
+    assert step["run"].startswith('python "$GITHUB_ACTION_PATH/examples/changed_images.py"')
+    assert changed_images.main(["--base", "HEAD~1", "--min-score", "3.5"]) == 3
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("::error file=out%2C 100%25/blurred.png::scores ")
+    assert changed_images.main(["--base", "HEAD~1", "--min-score", "3.5", "--sure", "0.999"]) in {3, 4}
+    assert changed_images.main(["--base", "HEAD", "--min-score", "3.5"]) == 0
+    capsys.readouterr()
+    assert changed_images.main(["--base", "none", "--min-score", "3.5"]) == 2
+    assert "--base 'none'" in capsys.readouterr().err
+
+
+def test_the_hooks_run_the_gate_on_every_kind_of_image(repository, capsys) -> None:
+    for hook in HOOKS:
+        assert all(re.search(hook["files"], f"a{suffix}") for suffix in IMAGE_SUFFIXES)
+        assert not re.search(hook["files"], "a.svg")
+        command, *words = [*shlex.split(hook["entry"]), *hook["args"]]
+        assert command == "agentic-iqa"
+        assert main([*words, "sharp.png", "out, 100%/blurred.png"]) == 3
+    (used,) = (yaml.safe_load(text) for language, text in BLOCKS if language == "yaml" and "repos:" in text)
+    (hook,) = used["repos"][0]["hooks"]
+    assert hook["id"] in {each["id"] for each in HOOKS}
+    assert main(["assess", *hook["args"], "sharp.png"]) in {0, 4}
+    capsys.readouterr()
+
+
+def test_the_inputs_of_the_page_are_the_actions() -> None:
+    (used,) = (yaml.safe_load(text) for language, text in BLOCKS if language == "yaml" and "steps:" in text)
+    assert set(used["steps"][-1]["with"]) <= set(ACTION["inputs"])
+
+
+def test_the_agents_settings_name_the_command(tmp_path, monkeypatch, rng, capfd) -> None:
+    mcp = pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
+    (text,) = (text for language, text in BLOCKS if language == "json")
+    server = json.loads(text)["mcpServers"]["agentic-iqa"]
+    assert (server["command"], server["args"][0] in COMMANDS) == ("agentic-iqa", True)
+    Image.fromarray(rng.integers(0, 256, (48, 64, 3), np.uint8)).save(tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    started = mcp.StdioServerParameters
+
+    def by_module(command, args):
+        env = {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+        return started(command=sys.executable, args=["-m", "agentic_iqa", *args], cwd=str(tmp_path), env=env)
+
+    monkeypatch.setattr(mcp, "StdioServerParameters", by_module)
+    (code,) = (text for language, text in BLOCKS if language == "python")
+    exec(compile(code, "pipelines.md", "exec"), {})  # noqa: S102 - our own page
+    assert re.match(r"[1-5]\.\d+ .*of 5", capfd.readouterr().out)
+
+
+def test_the_container_is_no_root_and_says_how_it_is() -> None:
+    lines = (ROOT / "Dockerfile").read_text("utf-8")
+    assert lines.index("USER iqa") > lines.index("RUN useradd")
+    assert "/health" in lines.split("HEALTHCHECK")[1].split("ENTRYPOINT")[0]
+    assert 'ENTRYPOINT ["agentic-iqa"]' in lines
+    (words,) = re.findall(r"^CMD (\[.*\])$", lines, re.MULTILINE)
+    assert json.loads(words)[0] in COMMANDS
