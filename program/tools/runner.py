@@ -142,11 +142,17 @@ class ToolRunner:
             raise ToolError(f"tool {spec.name!r}: {reason}")
         parameters = parameter_path(spec, self.settings.params_dir)
         key = _key(spec, parameters, target, self.settings)
-        # Two threads that judge one image (a score and a question of it) must not both measure it.
-        with single_flight(key):
-            stored = self._cache.get(key) if self._cache is not None else None
-            raw = self._evaluate(spec, parameters, target, key) if stored is None else float(stored[0])
+        stored = raw = self._stored(key)
+        if stored is None:
+            # Two threads that judge one image (a score and a question of it) must not both measure it.
+            with single_flight(key):
+                stored = self._stored(key)
+                raw = self._evaluate(spec, parameters, target, key) if stored is None else stored
         return Measurement(tool=spec.name, raw=raw, cached=stored is not None, box=target.box, note=target.note)
+
+    def _stored(self, key: str) -> float | None:
+        entry = self._cache.get(key) if self._cache is not None else None
+        return None if entry is None else float(entry[0])
 
     def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: Target, key: str) -> float:
         def pixels(ref: ImageRef) -> NDArray[uint8]:
