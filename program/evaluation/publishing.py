@@ -1,8 +1,6 @@
 """Where an evaluation goes when it is done: a page (which fetches nothing and runs no script), MLflow, the terminal."""
 
-import base64
 import heapq
-import io
 import json
 import math
 import tempfile
@@ -15,7 +13,6 @@ from typing import Any
 
 import jinja2
 from matplotlib.figure import Figure as Plot
-from PIL import Image
 from rich.console import Console
 
 from data.manifest import Sample
@@ -27,7 +24,7 @@ from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
 from program.evaluation.record import WORST, Baseline, Environment, EvaluationRecord, Row, environment
 from program.evaluation.tables import baseline_tables, baselines_by_task, figure_lines, figures_table, heading, notes
-from program.images.store import IMAGES, LARGE
+from program.images.thumbnails import thumbnail
 from program.tracking import RunHandle, Tracker
 
 __all__ = (
@@ -144,13 +141,9 @@ def _pictures(samples: Iterable[Sample], wanted: set[str]) -> dict[str, dict[str
 
 def _thumbnail(path: Path) -> str | None:
     try:
-        picture = Image.fromarray(IMAGES.pixels(IMAGES.add(path), at_most=LARGE))
+        return thumbnail(path, _THUMBNAIL_PX)
     except InputError:
         return None
-    picture.thumbnail((_THUMBNAIL_PX, _THUMBNAIL_PX), Image.Resampling.LANCZOS)
-    out = io.BytesIO()
-    picture.save(out, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
 
 
 def log_evaluation(
