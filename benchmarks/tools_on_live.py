@@ -28,8 +28,8 @@ from program.evaluation.intervals import interval, paired_difference
 from program.evaluation.metrics import plcc, srcc
 from program.fusion import ScoreFusion, ToolWeights
 from program.tools.calibration import Calibration
-from program.tools.registry import ToolRegistry, ToolSpec
-from program.tools.runner import Measurement, ToolRunner
+from program.tools.registry import Measurement, ToolRegistry, ToolSpec
+from program.tools.runner import ToolRunner
 from program.tools.survey import survey
 from signatures.schemas import DISTORTION_CATEGORIES
 

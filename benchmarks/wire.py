@@ -40,8 +40,7 @@ from PIL import Image
 from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
 from program.tools.calibration import Calibration
-from program.tools.registry import ToolRegistry
-from program.tools.runner import Measurement
+from program.tools.registry import Measurement, ToolRegistry
 
 SERVER = Path(__file__).resolve().parents[1] / "tests" / "loopback.py"
 SMALL, LARGE = "73 KiB jpeg", "404 KiB png"

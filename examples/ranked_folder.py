@@ -6,14 +6,11 @@ writes ranked/ranked.csv and ranked/contact_sheet.html, one page that fetches no
 """
 
 import argparse
-import base64
-import io
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import jinja2
-from PIL import Image
 
 from program import AgenticIQA
 from program.batch.inputs import gather
@@ -21,7 +18,8 @@ from program.batch.rows import BatchRow, write_rows
 from program.batch.running import Question, judge_into
 from program.batch.showing import worst
 from program.common.cli import Parser, run_command
-from program.images.store import IMAGES, LARGE
+from program.images.store import IMAGES
+from program.images.thumbnails import thumbnail
 
 THUMBNAIL_PX = 260
 SHEET = """<!doctype html>
@@ -34,9 +32,10 @@ figure { margin: 0; background: #fff; border: 1px solid #dfe5eb; border-radius: 
 img { display: block; width: 100%; height: 190px; object-fit: contain; background: #e9edf2; }
 figcaption { padding: 10px 14px 12px; overflow-wrap: anywhere; } b { font-size: 20px; } small { color: #5b6774; }
 </style></head><body><h1>{{ title }}</h1><p>{{ rows|length }} images, worst first; scores on 1 to 5.</p><main>
-{% for number, row, thumbnail in rows %}<figure>{% if thumbnail %}<img alt="" src="{{ thumbnail }}">{% endif %}
-<figcaption><b>{{ "%.2f"|format(row.score) if row.score is not none else "no score" }}</b> <small>{{ number }}.</small>
-<div>{{ row.id }}</div><small>{{ row.distortions or row.error or "" }}</small></figcaption></figure>
+{% for row, thumbnail in rows %}<figure>{% if thumbnail %}<img alt="" src="{{ thumbnail }}">{% endif %}
+<figcaption><b>{{ "%.2f"|format(row.score) if row.score is not none else "no score" }}</b>
+<small>{{ loop.index }}.</small><div>{{ row.id }}</div><small>{{ row.distortions or row.error or "" }}</small>
+</figcaption></figure>
 {% endfor %}</main></body></html>
 """
 
@@ -67,20 +66,9 @@ def rank(folder: str, out: Path) -> int:
 def sheet(title: str, ranked: list[BatchRow], files: Mapping[str, Path | None]) -> str:
     """Return the page; names and errors are escaped."""
     template = jinja2.Environment(autoescape=True).from_string(SHEET)
-    rows = [(i, row, thumbnail(files[row.id]) if row.score is not None else None) for i, row in enumerate(ranked, 1)]
-    return template.render(title=title, rows=rows)
-
-
-def thumbnail(file: Path | None) -> str | None:
-    """Return a small JPEG of the pixels that were judged, as a data: URL."""
-    if file is None:
-        return None
     with IMAGES.borrowing():
-        small = Image.fromarray(IMAGES.pixels(IMAGES.add(file), at_most=LARGE))
-    small.thumbnail((THUMBNAIL_PX * 2, THUMBNAIL_PX * 2))
-    buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        shown = [thumbnail(file, 2 * THUMBNAIL_PX) if (file := files[row.id]) and row.score else None for row in ranked]
+    return template.render(title=title, rows=list(zip(ranked, shown, strict=True)))
 
 
 if __name__ == "__main__":

@@ -199,7 +199,7 @@ def _reported(run: Compile, ranking: Ranking) -> Compiled:
         curve=run.log.curve, notes=run.notes, seconds=run.seconds, runs=run.runs,
         difference=difference_markdown(run.program, chosen.program),
     )  # fmt: skip
-    page = render(after, job.splits["test"], sections=result.sections())
+    page = render(after, job.splits["test"], sections=result.sections(), before=before)
     run.log.finished(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
     return result
 

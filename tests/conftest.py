@@ -190,7 +190,7 @@ class FakeRunner:
 
     def measure(self, tool_name, image, reference=None, box=None, **_):
         """Measure nothing; say what the script says."""
-        from program.tools.runner import Measurement
+        from program.tools.registry import Measurement
 
         self.measured.append((tool_name, image.sha256, reference.sha256 if reference else None, box))
         if tool_name in self.failing:

@@ -39,6 +39,14 @@ def test_counted_calibration_equals_repeated_answers():
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_interval_of_a_calibration_error_holds_it(seed):
+    rng = np.random.default_rng(seed)
+    confidence = rng.uniform(0.3, 0.9, 80)
+    figure = interval("calibration_error", rng.random(80) < confidence, confidence, seed=seed)
+    assert figure.low <= figure.value <= figure.high
+
+
 def test_an_interval_says_that_the_logistic_did_not_converge(monkeypatch):
     x, y = _scores(0, 30)
     assert interval("plcc_logistic5", x, y, resamples=20).method == "bootstrap over images"

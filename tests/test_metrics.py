@@ -121,11 +121,12 @@ def test_order_of_samples_does_not_matter(metric):
 
 
 def test_every_metric_is_listed():
-    own = {name: m.function for name, m in METRICS.items() if "logistic" not in name and name != "outlier_ratio"}
-    assert all(getattr(metrics, name) is function for name, function in own.items())
+    functions = {m.function for name, m in METRICS.items() if "logistic" not in name}
+    own = {name for name in metrics.__all__ if getattr(metrics, name) in functions}
+    assert all(METRICS[name].function is getattr(metrics, name) for name in own)
     others = {"LogisticFit", "Parameters", "Values", "equal_mass_bins", "fit_logistic", "outliers", "paired_arrays",
               "after_logistic"}  # fmt: skip
-    assert set(own) == set(metrics.__all__) - others
+    assert own == set(metrics.__all__) - others
 
 
 def test_every_title_points_towards_the_better_end():
@@ -269,7 +270,8 @@ def test_details_agree_with_computing_each_by_hand():
     truth, noise = rng.uniform(1, 5, 60), rng.standard_normal(60)
     rows = [
         _row(i, truth=truth[i], predicted=float(np.clip(truth[i] + noise[i], 1, 5)), mos_std=0.5,
-             distortion="ab"[i % 2], level_probabilities={1: 0.1, 2: 0.2, 3: 0.4, 4: 0.2, 5: 0.1})
+             distortion="ab"[i % 2], score_interval=(2.0, 3.5) if i else None,
+             level_probabilities={1: 0.1, 2: 0.2, 3: 0.4, 4: 0.2, 5: 0.1})
         for i in range(60)
     ]  # fmt: skip
     failed = _row(99, truth=2.0, status="failed", distortion="a")
@@ -286,6 +288,14 @@ def test_details_agree_with_computing_each_by_hand():
     assert sum(b.n for b in details.calibration_bins) == 60
     assert details.by_question_type == {}
     assert details.chance is None
+    assert details.coverage.value == pytest.approx(np.mean((truth[1:] >= 2) & (truth[1:] <= 3.5)))
+    assert (details.coverage.n, details.interval_width.value) == (59, pytest.approx(1.5))
+    assert [point.threshold for point in details.gate] == [2.0, 2.5, 3.0, 3.5, 4.0]
+    poor, stopped = truth < 2.5, predicted < 2.5
+    point = details.gate[1]
+    assert (point.precision.n, point.recall.n) == (stopped.sum(), poor.sum())
+    assert point.precision.value == pytest.approx(poor[stopped].mean())
+    assert point.recall.value == pytest.approx(stopped[poor].mean())
 
 
 def test_details_of_choices():

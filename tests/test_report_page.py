@@ -19,6 +19,7 @@ from program.evaluation.figures import details_of, summarize
 from program.evaluation.publishing import render, worst, write_report
 from program.evaluation.record import WORST, Dataset, Notes, Row
 from program.evaluation.runner import Misses
+from program.evaluation.tables import notes
 
 EVIL = '<script>alert("x")</script><img src=http://evil.example/x onerror=alert(1)>"\'{{7*7}}$\\frac'
 
@@ -102,7 +103,8 @@ def test_page_holds_everything_and_fetches_nothing(images):
     assert all(link.startswith("data:image/") for link in links)
     assert "url(" not in text
     assert "@import" not in text
-    assert page.tags.count("article") == 12 + 3
+    assert page.tags.count("article") == 12 + 6 + 3
+    assert "As a gate" in shown
     assert len(text) < 3_000_000
 
 
@@ -192,3 +194,19 @@ def test_right_and_failed_answers_are_no_misses():
     assert worst([right, failed], "mcq") == []
     wrong = [_miss(i, 0, "mcq") for i in range(40)]
     assert [r.id for r in worst(wrong, "mcq")] == [r.id for r in worst(wrong[::-1], "mcq")]
+
+
+def test_page_shows_whose_scores_compiling_moved_most(images):
+    record, options = _record()
+    rows = [row.model_copy(update={"predicted": 3.0}) if row.id == "s4" else row for row in record.rows]
+    before = record.model_copy(update={"rows": tuple(rows)})
+    texts = Page(render(record, _samples(record, options, images), before=before)).texts
+    shown = " ".join(" ".join(texts).split())
+    assert "What compiling moved most" in shown
+    assert shown.count("before 3.00") == 1
+    assert "What compiling moved most" not in " ".join(Page(render(record, [], before=record)).texts)
+
+
+def test_notes_say_where_the_agent_adds_nothing_sure():
+    record, _ = _record()
+    assert any("no sure gain over 'model only, no evidence'" in note for note in notes(record))

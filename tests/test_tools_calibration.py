@@ -22,8 +22,8 @@ from program.tools.figures import Provenance, Strengths
 from program.tools.fitting import fit_all
 from program.tools.monotone import fit_map
 from program.tools.paper import faults
-from program.tools.registry import ToolRegistry
-from program.tools.runner import Measurement, ToolRunner
+from program.tools.registry import Measurement, ToolRegistry
+from program.tools.runner import ToolRunner
 from program.tools.survey import Labelled, LabelledSet, Surveyed
 from signatures.schemas import DISTORTION_CATEGORIES
 

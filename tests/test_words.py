@@ -13,6 +13,7 @@ from skimage import data as photographs
 from program import AgenticIQA, assess
 from program.agent.assessment import Assessment
 from program.batch.rows import BatchRow, row_of, verdict
+from program.common.errors import ImageError
 from program.fusion.scores import headline
 from signatures.schemas import LEVEL_WORDS
 
@@ -115,3 +116,19 @@ def test_a_gate_may_be_not_sure(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert assess.main([image, image, "--min-score", "5", "--sure", "0.9"]) == 3
     assert assess.main([image, "--sure", "0.9"]) == 2
     assert "--min-score" in capsys.readouterr().err
+
+
+def test_a_notebook_shows_picture_map_answer_and_escaped_words(iqa: AgenticIQA) -> None:
+    pixels, boxes = _halves()
+    result = iqa(image=pixels, regions={"<i>cup</i>": boxes["cup"]})
+    text = result._repr_html_()
+    assert text.count("<img") == text.count('src="data:image/jpeg;base64,') == 2
+    assert str(result).splitlines()[0] in text
+    assert "<i>" not in text
+    assert "&lt;i&gt;cup" in text
+    assert not re.search(r"<script|http|url\(", text)
+    np.testing.assert_array_equal(np.asarray(result.heatmap()), np.asarray(iqa.heatmap(pixels)))
+    read = Assessment.model_validate_json(result.model_dump_json())
+    assert "<img" not in read._repr_html_()
+    with pytest.raises(ImageError, match="not part of this record"):
+        read.heatmap()

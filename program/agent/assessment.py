@@ -1,15 +1,20 @@
 """What a call of the program returns: one record, read as pydantic's and as DSPy's."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dspy
 from pydantic import Field, PrivateAttr
 
 from program.agent.query import QueryType, read_query
 from program.agent.state import AssessmentState, SummarizerOutput
+from program.common.errors import ImageError
 from program.common.questions import is_chinese
 from program.fusion.scores import headline
+from program.images.refs import ImageRef
 from program.lms.usage import Usage
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 __all__ = ("Assessment",)
 
@@ -29,6 +34,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
     # Where DSPy's predictions keep what they hold (tests/test_dspy_private.py).
     _completions: None = PrivateAttr(None)
     _lm_usage: dict[str, Any] | None = PrivateAttr(None)
+    _images: "tuple[ImageRef, ImageRef | None] | None" = PrivateAttr(None)
 
     __eq__ = dspy.Prediction.__eq__
 
@@ -58,6 +64,24 @@ class Assessment(SummarizerOutput, dspy.Prediction):
 
     def __str__(self) -> str:
         return "\n".join(filter(None, (self.headline, self.summary)))
+
+    @property
+    def images(self) -> "tuple[ImageRef, ImageRef | None]":
+        """The image and its reference. Raises ImageError in a record that was read from a file."""
+        if self._images is None:
+            raise ImageError(f"image {self.state.image_path!r}: is not part of this record; assess it again")
+        return self._images
+
+    def heatmap(self) -> "Image.Image":
+        """Return the image in grey with red where quality is lost; see `AgenticIQA.heatmap`. Raises ImageError."""
+        from program.expert.judge.maps import heatmap
+
+        return heatmap(*self.images)
+
+    def _repr_html_(self) -> str:
+        from program.agent.card import card
+
+        return card(self)
 
     def __repr__(self) -> str:
         return f"Assessment({', '.join(f'{name}={value!r}' for name, value in self.items())})"

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import dspy
@@ -271,7 +271,7 @@ class Executor(dspy.Module):
         for region, tool, distortion in [(r, tool, d) for r, tools in chosen.items() for d, tool in tools.items()]:
             target = work.reference if self.resources.registry.get(tool).mode == "FR" else None
             reading = runner.measure(tool, work.image, target, box=work.boxes.get(region), category=distortion)
-            log = ToolLog(region=region, distortion=distortion, **{**asdict(reading), "tool": tool})
+            log = ToolLog(**{**dict(reading), "tool": tool, "region": region, "distortion": distortion})
             if reading.error:
                 log.alternative = self._alternative(work, tool, distortion)
                 logger.warning("tool %s failed for %s in %s: %s", tool, distortion, region, reading.error)

@@ -71,6 +71,7 @@ class AgenticIQA(ProgramModule):
         usage.tool_failures = sum(log.error is not None for log in logs)
         usage.replans = state.iteration_count
         assessment = Assessment(**dict(result), state=state, usage=usage)
+        assessment._images = test, original
         if "mlflow" in sys.modules:  # else nobody traces
             annotate_trace(_facts(assessment))
         return assessment
@@ -83,15 +84,14 @@ class AgenticIQA(ProgramModule):
         The stronger the red, the lower the score of that part: none from 4 of 5 on. Beside a reference of the same size
         the differences count. Raises ImageError or another InputError for images that cannot be used.
         """
-        from program.expert.judge.maps import overlay, quality_map
-        from program.expert.judge.views import Viewer
+        from program.expert.judge.maps import heatmap
 
         settings = self.resources.settings
         test = _opened(image, settings.images.max_pixels)
         original = _opened(reference, settings.images.max_pixels) if reference is not None else None
         if original is not None:
             original = _of_equal_size(original, test, resample=settings.tools.resize_reference)
-        return overlay(test, quality_map(Viewer(), test, original))
+        return heatmap(test, original)
 
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
         result: SummarizerOutput | None = None

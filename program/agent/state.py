@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints, field_validator, mode
 from program.agent.query import QueryType
 from program.images.store import Box
 from program.lms.usage import Record
+from program.tools.registry import Measurement
 from signatures.schemas import DistortionCategory, Plan, Severity
 
 __all__ = (
@@ -36,21 +37,11 @@ class Finding(Record):
     explanation: str = ""
 
 
-class ToolLog(Record):
-    """One tool reading: raw value in the tool's own unit, calibrated score on 1..5, or why there is none."""
+class ToolLog(Measurement):
+    """One tool reading of an assessment: for which region and distortion, and what it counts."""
 
-    tool: str
     region: str
     distortion: str
-    raw: float | None = None
-    score: float | None = None
-    seconds: float = 0.0
-    cached: bool = False
-    error: str | None = None
-    box: tuple[float, float, float, float] | None = None
-    """The pixels that were measured, when not the whole image (grown to the tool's minimum size)."""
-    note: str | None = None
-    """What was measured, where it is not the image as it is: averaged down, or against a resampled reference."""
     precision: float | None = None
     """What the reading adds, as 1 / variance on 1..5, by the tool's calibration; None where that does not say."""
     alternative: str | None = None

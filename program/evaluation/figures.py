@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from program.common.errors import InputError
@@ -20,6 +21,7 @@ from program.evaluation.record import (
     Dataset,
     Details,
     EvaluationRecord,
+    GatePoint,
     Part,
     Row,
     Task,
@@ -30,6 +32,8 @@ __all__ = ("compare", "details_of", "nearest_level", "summarize")
 
 _MAX_PARTS = 60
 """A field with more values than this names samples, not kinds of them."""
+
+_THRESHOLDS = (2.0, 2.5, 3.0, 3.5, 4.0)
 
 _STAGES = ("executor", "planner", "summarizer")
 
@@ -93,7 +97,7 @@ def details_of(rows: Sequence[Row], *, seed: int = 0) -> Details:
     fields: dict[str, Any] = {name: f for name in names if (f := figure_of(name, rows, seed=seed)).n}
     fields |= {part: _parts(part, rows, seed) for part in _PARTS}
     used = _in_order(rows)
-    fields["calibration_bins"] = _calibration_bins(used, seed)
+    fields |= {"calibration_bins": _calibration_bins(used, seed), "gate": _gate(used, seed)}
     choices = [row for row in used if row.task == "mcq"]
     answers = Counter((str(row.truth), str(row.predicted)) for row in choices)
     letters = sorted({letter for pair in answers for letter in pair})
@@ -133,8 +137,21 @@ def _opinions(rows: Sequence[Row]) -> _Inputs:
     return used, [True] * len(used), outliers(truth, predicted, spread).tolist()
 
 
+def _ends(rows: Sequence[Row]) -> _Inputs:
+    used = [row for row in rows if row.score_interval is not None]
+    ends = np.array([row.score_interval for row in used], dtype=float).reshape(-1, 2)
+    return used, ends[:, 0], ends[:, 1]
+
+
+def _intervals(rows: Sequence[Row]) -> _Inputs:
+    used, low, high = _ends(rows)
+    truth = np.array([row.truth for row in used], dtype=float)
+    return used, np.ones(len(used)), (np.asarray(low) <= truth) & (truth <= np.asarray(high))
+
+
 _INPUTS: Mapping[str, Callable[[Sequence[Row]], _Inputs]] = {
-    "scores": _predictions, "answers": _predictions, "levels": _levels, "opinions": _opinions,
+    "scores": _predictions, "answers": _predictions, "levels": _levels, "opinions": _opinions, "ends": _ends,
+    "intervals": _intervals,
 }  # fmt: skip
 """What a metric needs of rows that count: the rows that have it, truth and prediction."""
 
@@ -150,6 +167,22 @@ def _calibration_bins(used: Sequence[Row], seed: int) -> tuple[Bin, ...]:
         share = interval("accuracy", [1.0] * inside.size, right[inside].tolist(), groups, seed=seed)
         result.append(Bin(n=inside.size, confidence=float(confidence[inside].mean()), right=share))
     return tuple(result)
+
+
+def _gate(used: Sequence[Row], seed: int) -> tuple[GatePoint, ...]:
+    """Return what each threshold does as a gate, where both people and program put images below it."""
+    rows, truth, predicted = _predictions([row for row in used if row.task == "scoring"])
+    groups = np.array([row.group for row in rows])
+
+    def share(of: NDArray[np.bool_], right: NDArray[np.bool_]) -> Figure:
+        return interval("accuracy", [True] * int(of.sum()), right[of].tolist(), groups[of].tolist(), seed=seed)
+
+    points = []
+    for threshold in _THRESHOLDS:
+        below, stopped = np.asarray(truth) < threshold, np.asarray(predicted) < threshold
+        if below.any() and stopped.any():
+            points.append(GatePoint(threshold=threshold, precision=share(stopped, below), recall=share(below, stopped)))
+    return tuple(points)
 
 
 _PARTS: Mapping[str, Callable[[Row], str | None]] = {

@@ -122,6 +122,8 @@ def interval(
     else:
         fisher = entry.scale == "fisher" and not plan.resample
         (varied,) = _varied(entry, truth, (predicted,), plan, seed, resamples)
+        if plan.resample and entry.inflated:
+            varied = varied - (np.nanmean(varied) - value)
         low, high = _percentiles(varied) if plan.resample else _jackknife(value, varied, fisher=fisher)
         method = plan.method + (" on Fisher's z" if fisher else "") + plan.note
     method += entry.note(truth, predicted) if entry.note else ""

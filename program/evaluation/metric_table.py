@@ -35,9 +35,10 @@ class Metric:
     """What people read, with an arrow towards the better end."""
     function: Callable[..., float]
     """Takes truth and prediction; nan where undefined."""
-    needs: Literal["scores", "answers", "levels", "opinions"] = "scores"
+    needs: Literal["scores", "answers", "levels", "opinions", "intervals", "ends"] = "scores"
     """What truth and prediction are: human and predicted score; true and chosen letter; whether the likeliest level was
-    right and its probability; True and whether the score lies outside the opinions."""
+    right and its probability; True and whether the score lies outside the opinions; True and whether the human score
+    lies in the program's interval; that interval's ends."""
     direction: Literal[1, 0, -1] = 1
     """1: higher is better, -1: lower is better, 0: neither."""
     bounds: tuple[float, float] = (-_INFINITE, _INFINITE)
@@ -48,6 +49,9 @@ class Metric:
     """How many resamples are computed at once; None computes one after the other, 500 at most."""
     bootstrap_limit: int = 20_000
     """Larger sets use the jackknife over blocks of samples: same width, far less work."""
+    inflated: bool = False
+    """Whether resamples exceed the figure by nature, as means of absolute differences do: the interval then is that of
+    the resamples moved back by their mean excess, so that it holds its figure."""
     note: Callable[[Values, Values], str] | None = None
     """What else is to be said of how the figure came about."""
     headline: bool = False
@@ -258,7 +262,15 @@ METRICS: dict[str, Metric] = {
     ),
     "calibration_error": Metric(
         "Calibration error of levels (ECE) ↓", metrics.calibration_error, "levels", direction=-1, bounds=(0, 1),
-        bootstrap_limit=2000,
+        bootstrap_limit=2000, inflated=True,
+    ),
+    "coverage": Metric(
+        "Human scores in the interval, 95 % meant", metrics.accuracy, "intervals", direction=0, bounds=(0, 1),
+        scale="wilson", closed_form=mean_of(np.equal),
+    ),
+    "interval_width": Metric(
+        "Width of the intervals ↓", metrics.bias, "ends", direction=-1, bounds=(0, 4),
+        closed_form=mean_of(lambda low, high: np.subtract(high, low)),
     ),
 }  # fmt: skip
 """Every metric by its name in Python, JSON and MLflow, in the order of the tables."""

@@ -1,8 +1,6 @@
 """Where an evaluation goes when it is done: a page (which fetches nothing and runs no script), MLflow, the terminal."""
 
-import base64
 import heapq
-import io
 import json
 import math
 import tempfile
@@ -15,7 +13,6 @@ from typing import Any
 
 import jinja2
 from matplotlib.figure import Figure as Plot
-from PIL import Image
 from rich.console import Console
 
 from data.manifest import Sample
@@ -27,7 +24,7 @@ from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
 from program.evaluation.record import WORST, Baseline, Environment, EvaluationRecord, Row, environment
 from program.evaluation.tables import baseline_tables, baselines_by_task, figure_lines, figures_table, heading, notes
-from program.images.store import IMAGES, LARGE
+from program.images.thumbnails import thumbnail
 from program.tracking import RunHandle, Tracker
 
 __all__ = (
@@ -36,6 +33,9 @@ __all__ = (
 )  # fmt: skip
 
 _THUMBNAIL_PX = 320
+
+_FEW = 6
+"""Images beside the worst misses, of each kind."""
 
 _MAX_TABLE_ROWS = 20_000
 """A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
@@ -76,10 +76,16 @@ def render(
     samples: Iterable[Sample],
     plots: Mapping[str, Plot] | None = None,
     sections: Mapping[str, str] | None = None,
+    before: EvaluationRecord | None = None,
 ) -> str:
-    """Return the page, with further `sections` of plain text by title. What comes from data or a model is escaped."""
-    missed = {task: worst(record.rows, task) for task in ("scoring", "mcq")}
-    pictures = _pictures(samples, {row.id for rows in missed.values() for row in rows})
+    """Return the page, with further `sections` of plain text by title. What comes from data or a model is escaped.
+
+    `before` is another program's record over the same samples: the page shows whose scores moved most.
+    """
+    earlier = {row.id: row.predicted for row in before.rows if row.task == "scoring" and row.counts} if before else {}
+    shown = {"worst": worst(record.rows, "scoring"), "closest": closest(record.rows),
+             "moved": moved(record.rows, earlier), "wrong": worst(record.rows, "mcq")}  # fmt: skip
+    pictures = _pictures(samples, {row.id for rows in shown.values() for row in rows})
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -90,7 +96,8 @@ def render(
         figures=list(figure_lines(record)),
         ladders=[_ladder(record, ways, columns) for ways, columns in baselines_by_task(record)],
         charts={name: svg_url(plot) for name, plot in drawn.items()},
-        misses=missed, pictures=pictures, failures=list(record.failures()), sections=dict(sections or {}),
+        shown=shown, earlier=earlier, pictures=pictures, failures=list(record.failures()),
+        sections=dict(sections or {}),
     )  # fmt: skip
 
 
@@ -98,6 +105,17 @@ def worst(rows: Iterable[Row], task: str) -> list[Row]:
     """Return the worst misses of a task, worst first; of multiple choice wrong answers, drawn by their ids' hash."""
     missed = ((size, row.id, row) for row in rows if row.task == task and (size := row.miss) is not None)
     return [row for _, _, row in heapq.nlargest(WORST, missed, key=lambda entry: entry[:2])]
+
+
+def closest(rows: Iterable[Row]) -> list[Row]:
+    """Return the scores nearest to people's, nearest first."""
+    return heapq.nsmallest(_FEW, (r for r in rows if r.task == "scoring" and r.counts), key=lambda r: (r.miss, r.id))
+
+
+def moved(rows: Iterable[Row], earlier: Mapping[str, Any]) -> list[Row]:
+    """Return the scores that differ most from an earlier program's (by sample), farthest first."""
+    both = [(abs(float(r.predicted) - earlier[r.id]), r.id, r) for r in rows if r.counts and r.id in earlier]  # type: ignore[arg-type]
+    return [row for step, _, row in heapq.nlargest(_FEW, both, key=lambda entry: entry[:2]) if step > 0]
 
 
 def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) -> dict[str, Any]:
@@ -123,13 +141,9 @@ def _pictures(samples: Iterable[Sample], wanted: set[str]) -> dict[str, dict[str
 
 def _thumbnail(path: Path) -> str | None:
     try:
-        picture = Image.fromarray(IMAGES.pixels(IMAGES.add(path), at_most=LARGE))
+        return thumbnail(path, _THUMBNAIL_PX)
     except InputError:
         return None
-    picture.thumbnail((_THUMBNAIL_PX, _THUMBNAIL_PX), Image.Resampling.LANCZOS)
-    out = io.BytesIO()
-    picture.save(out, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
 
 
 def log_evaluation(

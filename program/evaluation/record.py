@@ -17,7 +17,7 @@ from program.tools.readiness import installed_version
 
 __all__ = (
     "SCHEMA_VERSION", "WORST", "Baseline", "Bin", "Cost", "Counts", "Dataset", "Details", "Environment",
-    "EvaluationRecord", "Notes", "Part", "Readings", "Row", "Task", "environment",
+    "EvaluationRecord", "GatePoint", "Notes", "Part", "Readings", "Row", "Task", "environment",
 )  # fmt: skip
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -70,6 +70,8 @@ class Row(_Frozen):
     level: str | None = None
     """Letter A..E of the predicted score."""
     level_probabilities: dict[int, float] | None = None
+    score_interval: tuple[float, float] | None = None
+    """Where the program says that 95 % of such scores lie."""
     tool_mean: float | None = None
     """Plain mean of the tool scores the program used (q-bar), on 1..5."""
     tool_mean_reliable: float | None = None
@@ -211,12 +213,23 @@ class Bin(_Frozen):
     right: Figure
 
 
+class GatePoint(_Frozen):
+    """A threshold on scores, 1..5, as a gate: what it stops against what people put below it."""
+
+    threshold: float
+    precision: Figure
+    """Of the images that the program puts below it, the share that people do too."""
+    recall: Figure
+    """Of the images that people put below it, the share that the program does too."""
+
+
 class Details(Figures):
     """Figures beyond the headline ones, and parts of the samples; empty where the data has no such label."""
 
     headline: ClassVar[bool] = False
 
     calibration_bins: tuple[Bin, ...] = ()
+    gate: tuple[GatePoint, ...] = ()
     by_distortion: dict[str, Part] = Field(default_factory=dict)
     by_level: dict[str, Part] = Field(default_factory=dict)
     """By the human score rounded to a level, "1" to "5"."""

@@ -180,6 +180,7 @@ def _answer_fields(program: Callable[..., Any], task: str, assessment: Any) -> d
         "predicted": answer.upper() if task == "mcq" else answer,
         "level": getattr(assessment, "level", None),
         "level_probabilities": {c: _rounded(p) for c, p in probabilities.items()} if probabilities else None,
+        "score_interval": getattr(assessment, "score_interval", None) if task == "scoring" else None,
         **_beliefs(program, evidence, probabilities),
         "status": status,
         "rung": getattr(assessment, "rung", None),

@@ -105,10 +105,21 @@ def notes(record: EvaluationRecord) -> list[str]:
         lines.append("A logistic that did not converge was fitted as a line instead.")
     if record.details and record.details.chance is not None:
         lines.append(f"Guessing would get {record.details.chance:.3f} of the questions right.")
+    lines += _superfluous(record)
     rungs = ", ".join(f"{rung} {share:.0%}" for rung, share in record.rung_shares.items())
     if rungs:
         lines.append(f"Answers were read from: {rungs}.")
     return lines
+
+
+def _superfluous(record: EvaluationRecord) -> Iterator[str]:
+    """Yield a line for scores and for answers where the model alone, or the tools alone, are surely not worse."""
+    for ways, (metric, *_) in baselines_by_task(record):
+        parts = [way for way in ways if way.kind in {"model", "tools"}]
+        best = max(parts, key=lambda way: way.figures[metric].value or -2.0, default=None)
+        if best is not None and best.gain[metric].sign < 1:
+            name, gain = METRICS[metric].title.split()[0], best.gain[metric]
+            yield f"{name}: no sure gain over {best.label!r} ({gain.value_text('+')} {gain.ends_text('+')})."
 
 
 def figure_cell(figure: Figure | None, sign: str = "", style: str = "") -> Text:

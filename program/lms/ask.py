@@ -106,7 +106,9 @@ def ask(
     key = _key(question, signature)
     if key is None:
         return _climbed(question, signature, check, example)
-    with single_flight(key):  # another thread may be asking the same: its answer will do
+    if (answer := _recalled(key, question, check)) is not None:
+        return answer
+    with single_flight(key):  # another thread may have asked the same meanwhile: its answer will do
         answer = _recalled(key, question, check)
         if answer is None:
             answer = _climbed(question, signature, check, example)

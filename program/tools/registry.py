@@ -1,4 +1,4 @@
-"""What is known of each tool: `configs/tools.yaml` as checked, frozen entries, found by any of their names."""
+"""Tools and what one measures: `configs/tools.yaml` as checked, frozen entries, found by any of their names."""
 
 import importlib.util
 import re
@@ -8,14 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from program.common.errors import ToolError, did_you_mean
 from program.common.offered import offered
+from program.images.refs import Box
 from program.tools.figures import Agreement, ConfigFile, Stored, Strengths
 from signatures.schemas import DistortionCategory, category_of
 
-__all__ = ("COSTS", "Mode", "ToolRegistry", "ToolSpec", "pyiqa_table")
+__all__ = ("COSTS", "Measurement", "Mode", "ToolRegistry", "ToolSpec", "pyiqa_table")
 
 Mode: TypeAlias = Literal["FR", "NR"]
 Cost: TypeAlias = Literal["cheap", "medium", "expensive"]
@@ -29,6 +30,26 @@ COSTS: tuple[Cost, ...] = ("cheap", "medium", "expensive")
 GENERAL_SHARE = 0.5
 """Weight of a no-reference tool's general strength in its strength for one category: PIQE finds generated blur as well
 as any tool, and knows nothing of blurred photographs (|SRCC| 0.28 with people on LIVE In the Wild)."""
+
+
+class Measurement(BaseModel):
+    """One tool's reading of one image: a score, or a one-line error and no score."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    tool: str
+    raw: float | None = None
+    """In the tool's own unit and direction."""
+    score: float | None = None
+    """1..5, higher is better."""
+    seconds: float = 0.0
+    """What this call took; next to nothing when cached."""
+    cached: bool = False
+    error: str | None = None
+    box: Box | None = None
+    """The pixels measured (the box asked for, grown to the tool's minimum size), or None for the whole image."""
+    note: str | None = None
+    """What was measured, where it is not the image as it is: averaged down, or against a resampled reference."""
 
 
 class ToolSpec(Stored):

@@ -5,7 +5,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,30 +22,11 @@ from program.tools import readiness
 from program.tools.calibration import PAPER, Calibration
 from program.tools.models import evaluate
 from program.tools.readiness import parameter_path
-from program.tools.registry import Mode, ToolRegistry, ToolSpec
+from program.tools.registry import Measurement, Mode, ToolRegistry, ToolSpec
 
-__all__ = ("Measurement", "ToolRunner")
+__all__ = ("ToolRunner",)
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One tool's reading of one image: a score, or a one-line error and no score."""
-
-    tool: str
-    raw: float | None = None
-    """In the tool's own unit and direction."""
-    score: float | None = None
-    """1..5, higher is better."""
-    seconds: float = 0.0
-    """What this call took; next to nothing when cached."""
-    cached: bool = False
-    error: str | None = None
-    box: Box | None = None
-    """The pixels measured (the box asked for, grown to the tool's minimum size), or None for the whole image."""
-    note: str | None = None
-    """What was measured, where it is not the image as it is: averaged down, or against a resampled reference."""
 
 
 class Target(NamedTuple):
@@ -118,22 +98,22 @@ class ToolRunner:
         result = Measurement(tool=tool_name)
         try:
             spec = self.registry.get(tool_name)
-            result = Measurement(tool=spec.name)
+            result.tool = spec.name
             result = self._read(spec, image, reference, box)
             if result.raw is not None:
-                result = replace(result, score=self.calibration.score(spec.name, result.raw, category))
+                result.score = self.calibration.score(spec.name, result.raw, category)
         except InputError as error:
-            result = replace(result, error=str(error))
+            result.error = str(error)
         except Exception as error:  # Border: one failing tool must not end an assessment.
             logger.exception("tool %s failed on %s", result.tool, image.name)
             text = one_line(error)
-            message = f"tool {result.tool!r}: failed on {image.name!r} ({text[:200]}); use another tool"
-            result = replace(result, error=message)
+            result.error = f"tool {result.tool!r}: failed on {image.name!r} ({text[:200]}); use another tool"
         if result.error is not None:
             logger.info("%s", result.error)
         with self._lock:
             self.counts["failed" if result.raw is None else "cached" if result.cached else "fresh"] += 1
-        return replace(result, seconds=time.perf_counter() - started)
+        result.seconds = time.perf_counter() - started
+        return result
 
     def _read(self, spec: ToolSpec, image: ImageRef, reference: ImageRef | None, box: Box | None) -> Measurement:
         target = self._target(spec, image, reference, box)
@@ -142,11 +122,17 @@ class ToolRunner:
             raise ToolError(f"tool {spec.name!r}: {reason}")
         parameters = parameter_path(spec, self.settings.params_dir)
         key = _key(spec, parameters, target, self.settings)
-        # Two threads that judge one image (a score and a question of it) must not both measure it.
-        with single_flight(key):
-            stored = self._cache.get(key) if self._cache is not None else None
-            raw = self._evaluate(spec, parameters, target, key) if stored is None else float(stored[0])
+        stored = raw = self._stored(key)
+        if stored is None:
+            # Two threads that judge one image (a score and a question of it) must not both measure it.
+            with single_flight(key):
+                stored = self._stored(key)
+                raw = self._evaluate(spec, parameters, target, key) if stored is None else stored
         return Measurement(tool=spec.name, raw=raw, cached=stored is not None, box=target.box, note=target.note)
+
+    def _stored(self, key: str) -> float | None:
+        entry = self._cache.get(key) if self._cache is not None else None
+        return None if entry is None else float(entry[0])
 
     def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: Target, key: str) -> float:
         def pixels(ref: ImageRef) -> NDArray[uint8]:

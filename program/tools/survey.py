@@ -12,8 +12,8 @@ from program.common.errors import ImageError, InputError
 from program.common.pool import in_order
 from program.images.store import IMAGES
 from program.tools.figures import Provenance
-from program.tools.registry import ToolSpec
-from program.tools.runner import Measurement, ToolRunner
+from program.tools.registry import Measurement, ToolSpec
+from program.tools.runner import ToolRunner
 from signatures.schemas import DistortionCategory
 
 if TYPE_CHECKING:

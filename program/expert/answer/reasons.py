@@ -1,5 +1,6 @@
 """Why the expert answers as it does, in sentences: what was measured, how strong, where, and how sure that makes it."""
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +13,7 @@ from program.expert.answer.questions import GRIDS, Choice, predicate, question_o
 from program.expert.answer.relevance import is_read
 from program.expert.answer.scales import property_in
 from program.expert.answer.wording import Claim, place_name, terms_in, topic_in
+from program.expert.judge.attributes import position
 from program.expert.judge.model import CAUSES
 from program.expert.judge.quality import Belief
 from program.expert.judge.views import View
@@ -203,12 +205,12 @@ def summary(view: View, quality: float, say: Phrases) -> str:
     return say.join(say("sentence.clean" if quality >= POOR else "sentence.unexplained"), like)
 
 
+@functools.lru_cache(maxsize=1024)  # an image is asked about several times, and this takes as long as all the rest
 def _traits(view: View, quality: float) -> tuple[list[str], list[str]]:
     """Return up to two properties that are high among natural photographs, and up to two that are low."""
-    look = Look(view, view.severities)
     # What the findings say or deny is not said again: an image without blur is not soft, nor a blurred one sharp.
     places = {
-        name: look.position(name)
+        name: position(view, name)
         for name, category in _TRAITS.items()
         if severity_word(view.severities[category]) == "none"
     }

@@ -7,13 +7,18 @@ from program.expert.judge.views import Viewer
 from program.expert.store import Matrix
 from program.images.store import IMAGES, ImageRef
 
-__all__ = ("overlay", "quality_map")
+__all__ = ("heatmap", "overlay", "quality_map")
 
 TILE, STEP = 1 / 3, 1 / 6
 """Side of a tile and distance to the next, in sides of the image: five by five tiles that overlap by half."""
 _LEAST = 64
 """A tile's least side in pixels; smaller ones are not judged."""
 _STRENGTH = 0.55
+
+
+def heatmap(image: ImageRef, reference: ImageRef | None = None) -> Image.Image:
+    """Return an image in grey with red where its parts score below 4; see `quality_map`."""
+    return overlay(image, quality_map(Viewer(), image, reference))
 
 
 def quality_map(viewer: Viewer, image: ImageRef, reference: ImageRef | None = None) -> Matrix:
