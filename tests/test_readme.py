@@ -1,6 +1,5 @@
-"""Every block of the README runs, in a folder with the files that it names."""
+"""Every block of the README and of docs/tracking.md runs, in a folder with the files that they name."""
 
-import importlib
 import json
 import re
 import shlex
@@ -10,16 +9,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from agentic_iqa.__main__ import main
 from data.manifest import read_manifest
-from program import AgenticIQA
-from program.agent.saving import save
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text("utf-8")
-BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)]
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+TEXT = README + (ROOT / "docs" / "tracking.md").read_text("utf-8")
+BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
 
-ELSEWHERE = ("make ", "mlflow ui", "mlflow models serve", "--lm openai", ". .venv", "pip install", "program.serve")
+ELSEWHERE = ("make ", "mlflow ui", "mlflow models serve", "--lm openai", ". .venv")
 """Lines that tests of their own run: the two commands (`.ci/run`), MLflow's page (`test_mlflow_browser.py`) and server
-(`test_registry.py`), remote models (`test_models_docs.py`), the service (`test_serving_docs.py`)."""
+(`test_registry.py`), remote models (`test_models_docs.py`)."""
 
 
 def commands() -> list[str]:
@@ -46,7 +46,6 @@ def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
     (tmp_path / "small.yaml").write_text(
         "compile: {rerank: 1}\noptimizers: {embedded: {random-search: {demos: 4, starts: 2, steps: 1}}}\n"
     )
-    save(AgenticIQA(), tmp_path / "programs" / "first")
     monkeypatch.setenv("AGENTICIQA_CONFIG", str(tmp_path / "small.yaml"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -56,10 +55,9 @@ def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
 def test_the_shell_lines_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(commands()) >= 6
     for line in commands():
-        words = shlex.split(line)
-        assert words[:2] == ["python", "-m"], line
-        module = importlib.import_module(words[2] if words[2] != "program.tools" else "program.tools.__main__")
-        assert module.main(words[3:]) == 0, (line, capsys.readouterr().err)
+        command, *words = shlex.split(line)
+        assert command == "agentic-iqa", line
+        assert main(words) == 0, (line, capsys.readouterr().err)
     assert (folder / "programs" / "mine" / "program.json").is_file()
 
 
@@ -81,6 +79,9 @@ def test_the_json_block_is_a_manifest(tmp_path: Path) -> None:
 
 
 def test_files_that_the_readme_links_exist() -> None:
-    root = Path(__file__).resolve().parents[1]
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
-        assert (root / target).is_file(), target
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", README):
+        assert (ROOT / target).is_file(), target
+
+
+def test_the_readme_is_short() -> None:
+    assert README.count("\n") <= 130
