@@ -1,4 +1,4 @@
-"""MLflow's own page, as docs/tracking.md starts it, on a store that this project wrote. Skips where there is no browser."""
+"""MLflow's own page, as docs/tracking.md starts it, on a store of this project. Skips where there is no browser."""
 
 import json
 import os
