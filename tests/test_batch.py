@@ -474,7 +474,7 @@ def test_comparison_says_which_how_much_how_sure_and_why(scripted_iqa, fake_runn
     assert found.score_b > 3.7
     assert found.probability_b_better > 0.95
     assert found.verdict == "B is clearly better"
-    assert found.reasons == ["Blurs: severe in A, slight in B.", "PIQE scores A 1.50 and B 4.00."]
+    assert found.reasons[:2] == ["Blur: severe in A, slight in B.", "PIQE scores A 1.50 and B 4.00."]
 
 
 @pytest.mark.parametrize("curve", [(), [(1, 1.0), (5, 3.0)]])

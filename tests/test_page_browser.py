@@ -72,6 +72,63 @@ def test_an_upload_becomes_a_score_with_everything_behind_it(visit, service_prog
     page.wait_for_function("() => document.getElementById('copy').textContent !== 'Copy'")
 
 
+def test_examples_and_a_difference_from_the_reference(visit, service_program, photo, tmp_path):
+    page = visit(service_program())
+    page.click("#examples button >> text=cat, blurred")
+    page.wait_for_function("() => document.getElementById('image-name').textContent.startsWith('cat, blurred.jpg')")
+    judged(page)
+    assert page.query_selector("#difference") is None
+    page.set_input_files("#image", photo)
+    page.set_input_files("#reference", photo)
+    judged(page)
+    pixels = """() => {
+      const canvas = document.getElementById("difference");
+      const values = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+      return [canvas.width, canvas.height, Math.max(...values.filter((_, i) => i % 4 < 3))];
+    }"""
+    assert page.evaluate(pixels) == [160, 120, 0]
+
+
+def test_many_images_become_a_table_to_open_and_to_save(visit, service_program, photo, tmp_path, encoded):
+    other, broken = tmp_path / "=other.png", tmp_path / "broken.png"
+    other.write_bytes(encoded(7, height=120, width=160))
+    broken.write_bytes(b"no image")
+    page = visit(service_program())
+    page.set_input_files("#image", [photo, other, broken])
+    page.click("#submit")
+    page.wait_for_function("() => document.getElementById('spoken').textContent.startsWith('3 of 3')")
+    text = page.inner_text("#answer")
+    assert text.count("2.7 fair") == 2
+    assert "broken.png" in text.splitlines()[-2]
+    with page.expect_download() as download:
+        page.click("#csv")
+    lines = Path(download.value.path()).read_text("utf-8").splitlines()
+    assert lines[0] == "image,score,low,high,level,reasoning,error"
+    assert any(line.startswith("'=other.png,2.") for line in lines)
+    page.click("#answer button >> text=photo.png")
+    assert "2.7 of 5" in page.inner_text("#answer")
+
+
+def test_a_result_is_saved_as_a_page_that_fetches_nothing(visit, service_program, photo, browser):
+    page = visit(service_program())
+    page.set_input_files("#image", photo)
+    judged(page)
+    for title in ("Download page", "Download JSON"):
+        with page.expect_download() as download:
+            page.click(f"text={title}")
+        text = Path(download.value.path()).read_text("utf-8")
+        if title == "Download JSON":
+            assert json.loads(text)["level"] == "C"
+            continue
+        assert "default-src 'none'" in text
+        saved = browser.new_page()
+        saved.set_content(text)
+        assert "2.7 of 5" in saved.inner_text("main")
+        assert saved.evaluate("() => document.querySelector('img').naturalWidth") == 160
+        assert saved.query_selector("button") is None
+        saved.close()
+
+
 def test_the_map_is_drawn_on_request_and_a_new_image_clears_the_result(visit, service_program, photo, tmp_path):
     page = visit(service_program())
     page.set_input_files("#image", photo)

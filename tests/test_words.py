@@ -12,9 +12,11 @@ from skimage import data as photographs
 
 from program import AgenticIQA, assess
 from program.agent.assessment import Assessment
+from program.batch.comparing import compare
 from program.batch.rows import BatchRow, row_of, verdict
 from program.common.errors import ImageError
 from program.fusion.scores import headline
+from program.images.store import IMAGES
 from signatures.schemas import LEVEL_WORDS
 
 INTERNAL = re.compile(
@@ -132,3 +134,13 @@ def test_a_notebook_shows_picture_map_answer_and_escaped_words(iqa: AgenticIQA) 
     assert "<img" not in read._repr_html_()
     with pytest.raises(ImageError, match="not part of this record"):
         read.heatmap()
+
+
+def test_pictures_of_different_things_are_told_so(iqa: AgenticIQA) -> None:
+    cup, person = np.array(photographs.coffee()[:288, :288]), _noisy()
+    assert "seems to show something else" in " ".join(iqa(image=cup, reference=person).notes)
+    assert iqa(image=person, reference=photographs.astronaut()[:288, :288]).notes == []
+    results = [compare(iqa, IMAGES.add(person), IMAGES.add(other)) for other in (cup, cup[::-1])]
+    assert all("different things" in result.reasons[-1] for result in results)
+    same = compare(iqa, IMAGES.add(person), IMAGES.add(photographs.astronaut()[:288, :288]))
+    assert "different things" not in " ".join(same.reasons)

@@ -19,6 +19,7 @@ from program.agent.summarizer import Summarizer
 from program.common.errors import InputError
 from program.common.settings import Settings, load_settings
 from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource
+from program.images.thumbnails import show_the_same
 from program.lms.limits import wired
 from program.lms.metering import metered
 from program.tracking import annotate_trace
@@ -63,6 +64,8 @@ class AgenticIQA(ProgramModule):
             given, original = original, _of_equal_size(original, test, resample=settings.tools.resize_reference)
             if original is not given:
                 state.image_notes = [*state.image_notes, f"reference resampled from {_size(given)} to {_size(test)}"]
+            if not show_the_same(test, original):
+                state.image_notes = [*state.image_notes, f"the reference {given.name!r} seems to show something else"]
         with metered() as usage, wired(settings.wire):
             result = self._loop(state, test, original)
         logs = state.executor_evidence.tool_logs if state.executor_evidence else []

@@ -10,7 +10,8 @@ from program.agent.evidence import tool_precisions, tool_scores
 from program.agent.loop import AgenticIQA
 from program.common.errors import InputError
 from program.images.store import ImageRef
-from signatures.schemas import GLOBAL, SEVERITIES
+from program.images.thumbnails import show_the_same
+from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
 
 __all__ = ("Comparison", "compare", "spread", "sureness", "verdict")
 
@@ -48,6 +49,8 @@ def compare(program: AgenticIQA, image_a: ImageRef, image_b: ImageRef, reference
         probability, reasons = 0.5, ["Both are the same file."]
     else:
         probability, reasons = sureness(scores, spreads), _reasons(*results)
+        if not show_the_same(image_a, image_b):
+            reasons.append("They show different things: each is judged by itself.")
     difference = scores[1] - scores[0]
     better: Literal["A", "B"] | None = None if difference == 0 else "B" if difference > 0 else "A"
     return Comparison(
@@ -98,13 +101,17 @@ def _reasons(a: Assessment, b: Assessment) -> list[str]:
         ranks = [SEVERITIES.index(by_kind.get(kind, "none")) for by_kind in severities]
         if ranks[0] != ranks[1]:
             words = [SEVERITIES[rank] for rank in ranks]
-            differing.append((abs(ranks[1] - ranks[0]), f"{kind}: {words[0]} in A, {words[1]} in B."))
+            differing.append((abs(ranks[1] - ranks[0]), f"{_name(kind)}: {words[0]} in A, {words[1]} in B."))
     reasons = [text for _, text in sorted(differing, key=lambda entry: -entry[0])]
     readings = [_readings(result) for result in (a, b)]
     shared = [(tool, readings[0][tool], readings[1][tool]) for tool in readings[0] if tool in readings[1]]
     for tool, first, second in sorted(shared, key=lambda entry: -abs(entry[2] - entry[1])):
         reasons.append(f"{tool} scores A {first:.2f} and B {second:.2f}.")
     return reasons or ["Nothing measured tells them apart."]
+
+
+def _name(kind: str) -> str:
+    return CATEGORY_WORDS.get(kind, kind).capitalize()  # type: ignore[call-overload, no-any-return]
 
 
 def _severities(result: Assessment) -> dict[str, str]:

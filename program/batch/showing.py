@@ -14,6 +14,7 @@ from program.agent.evidence import looked_at
 from program.agent.state import ExecutorOutput
 from program.batch.comparing import Comparison
 from program.batch.rows import BatchRow
+from program.common.questions import is_chinese
 from program.fusion.scores import headline
 from signatures.schemas import CATEGORY_WORDS, GLOBAL
 
@@ -38,7 +39,9 @@ def show(result: Assessment, *, sources: bool = False) -> None:
         console.print(_table(("where", "distortion", "severity"), [row[:3] for row in _evidence_rows(evidence)]))
     if result.rating is None and result.quality_score is not None:
         by_tools = "" if result.level else " by the tools alone"
-        console.print(f"{headline(result.quality_score, result.score_interval)}{by_tools}", highlight=False)
+        chinese = is_chinese(result.state.query)
+        verdict = headline(result.quality_score, result.score_interval, chinese=chinese)
+        console.print(f"{verdict}{by_tools}", highlight=False)
     if result.status != "ok":
         console.print(f"[yellow]status: {result.status}[/yellow] {escape(result.error or '')}")
 

@@ -1,5 +1,6 @@
 """The service as an ASGI application; nothing here binds a port."""
 
+import io
 import mimetypes
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -69,6 +70,25 @@ def _add_pages(app: FastAPI) -> None:
     @app.get("/docs", include_in_schema=False)
     def docs() -> Response:
         return FileResponse(folder / "docs.html")
+
+    @app.get("/examples/{name}", include_in_schema=False)
+    def example(name: str) -> Response:
+        return Response(example_photograph(name), media_type="image/jpeg")
+
+
+@cache
+def example_photograph(name: str) -> bytes:
+    """Return a photograph that scikit-image ships, as JPEG: coffee, cat or moon, or one of them ", blurred"."""
+    from PIL import Image, ImageFilter
+    from skimage import data
+
+    subject, _, spoiled = name.partition(", ")
+    photographs = {"coffee": data.coffee, "cat": data.cat, "moon": data.moon}
+    if subject not in photographs or spoiled not in {"", "blurred"}:
+        raise HTTPException(404, f"example {name[:40]!r}: there is none of this name")
+    picture, file = Image.fromarray(photographs[subject]()).convert("RGB"), io.BytesIO()
+    (picture.filter(ImageFilter.GaussianBlur(4)) if spoiled else picture).save(file, "JPEG", quality=95)
+    return file.getvalue()
 
 
 def _add_facts(app: FastAPI, assessor: Assessor) -> None:

@@ -88,7 +88,7 @@ def _choose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     look = look_at(view, evidence, readings, question_of(query, options).text)
     reason = choice_reason(look, letter, choice, options, query, say)
     if choice.topic in {"content", "distortion", "quality"} or letter != choice.letter:
-        reason = say.join(reason, summary(view, view.prior.mean, say))
+        reason = say.join(reason, summary(view, view.prior.mean, say, evidence))
     return {"final_answer": letter, "quality_reasoning": reason}
 
 
@@ -118,9 +118,10 @@ def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
     readings = [score for _, score in scores]
     belief = view.belief(_labelled(viewer, view, demos))
     # A place that a region's name tells is no place inside it.
-    look = look_at(view, severities_of(inputs, query), readings, "" if _named_crops(inputs) else query)
+    evidence = severities_of(inputs, query)
+    look = look_at(view, evidence, readings, "" if _named_crops(inputs) else query)
     direct = direct_answer(look, query, say) if is_about_quality(query) else unseen(query, say)
-    words = summary(view, belief.mean, say)
+    words = summary(view, belief.mean, say, evidence)
     return {
         "final_answer": say.join(direct, "" if words in direct else words, *_regions(viewer, inputs, say)),
         "quality_reasoning": details(view, belief, scores, say),
@@ -143,7 +144,9 @@ def _judgement(viewer: Viewer, demos: Demos, inputs: Inputs) -> tuple[Belief, st
     belief, say = view.belief(_labelled(viewer, view, demos)), phrases_for(query)
     unlike = say("sentence.unlike") if belief.novelty > 0.5 else ""
     outside = "" if is_about_quality(query) else unseen(query, say)
-    return belief, say.join(outside, summary(view, belief.mean, say), *_regions(viewer, inputs, say), unlike)
+    return belief, say.join(
+        outside, summary(view, belief.mean, say, severities_of(inputs, query)), *_regions(viewer, inputs, say), unlike
+    )
 
 
 def _named_crops(inputs: Inputs) -> list[str]:

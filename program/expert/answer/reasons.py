@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -92,7 +92,7 @@ def choice_reason(look: Look, letter: str, choice: Choice, options: Mapping[str,
     if blind or not choice.measured:
         return say.join(blind or unseen(query, say), say("choice.guess"))
     sentences = [fact(look, axis, say)]
-    if axis == "sharpness" and severity_word(look.view.severities["Blurs"]) != "none":
+    if axis == "sharpness" and "Blurs" in present(look.view):
         sentences = [_fault(look, "defocus", say)]
     if look.cells:
         sentences.append(say("sentence.grid_place", place=place_name(query)))
@@ -181,13 +181,14 @@ def _degree(look: Look, topic: Claim, say: Phrases) -> str:
     return say("answer.share", name=name, step=_step(amount(look, topic.axis), say))
 
 
-def summary(view: View, quality: float, say: Phrases) -> str:
+def summary(view: View, quality: float, say: Phrases, evidence: Collection[str] = ()) -> str:
     """Say in few words what spoils an image, strongest first; where nothing does, what is good about it and what not.
 
-    `quality` is what the image is believed to be, 1..5.
+    `quality` is what the image is believed to be, 1..5; `evidence` names categories that were looked for besides.
     """
-    there = present(view)[:_MOST]
-    items = [item(view, category, say) for category in there]
+    sought = [c for c, s in view.severities.items() if c in evidence and severity_word(s) != "none"]
+    there = sorted({*present(view), *sought}, key=lambda category: -view.severities[category])
+    items = [item(view, category, say) for category in there[:_MOST]]
     if view.difference is not None:
         return say("sentence.changed", items=say("sentence.list").join(items)) if items else say("sentence.same")
     if view.unjudged:

@@ -1,5 +1,6 @@
 // The page's inputs: an image, a reference, a question, options and regions; then one request.
 import { draw, el, spoken } from "/assets/draw.js";
+import { asPage, difference, many, save } from "/assets/extras.js";
 
 const $ = (id) => document.getElementById(id);
 const PRESETS = [
@@ -9,7 +10,9 @@ const PRESETS = [
   ["Noisy?", "How noisy is the image?", ["Not at all", "A little", "Very"]],
   ["Describe", "Describe the distortions of this image and how they affect its quality.", []],
 ];
+const EXAMPLES = ["coffee", "cat", "cat, blurred", "moon"];
 const files = { image: null, reference: null };
+let batch = []; // more images than one, to be listed
 let regions = []; // {name, box: [left, top, right, bottom]} in pixels of the upright image
 let found = []; // the same, of an answer
 let running = null;
@@ -40,9 +43,10 @@ function clear() {
 }
 
 // Files
-function take(kind, file) {
+function take(kind, file, others = []) {
   if (!file) return;
   files[kind] = file;
+  if (kind === "image") batch = others.length ? [file, ...others] : [];
   const shown = kind === "image" ? $("preview") : $("reference-preview");
   if (shown.src) URL.revokeObjectURL(shown.src);
   shown.src = URL.createObjectURL(file);
@@ -67,7 +71,7 @@ function take(kind, file) {
 const size = (bytes) => (bytes < 1e6 ? `${Math.max(1, Math.round(bytes / 1e3))} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
 $("preview").addEventListener("load", () => {
-  $("image-name").textContent = `${files.image.name} · ${$("preview").naturalWidth} × ${$("preview").naturalHeight} · ${size(files.image.size)}`;
+  $("image-name").textContent = batch.length ? `${batch.length} images; the first is shown` : `${files.image.name} · ${$("preview").naturalWidth} × ${$("preview").naturalHeight} · ${size(files.image.size)}`;
   $("add-region").disabled = false;
 });
 $("preview").addEventListener("error", () => {
@@ -76,7 +80,8 @@ $("preview").addEventListener("error", () => {
   $("add-region").disabled = true;
 });
 $("reference-preview").addEventListener("error", () => { $("reference-preview").hidden = true; });
-for (const kind of ["image", "reference"]) $(kind).addEventListener("change", (event) => take(kind, event.target.files[0]));
+$("image").addEventListener("change", (event) => take("image", ...all(event.target.files)));
+$("reference").addEventListener("change", (event) => take("reference", event.target.files[0]));
 $("reference-clear").addEventListener("click", () => {
   files.reference = null;
   clear();
@@ -85,6 +90,23 @@ $("reference-clear").addEventListener("click", () => {
   $("reference-label").textContent = "Choose";
   $("reference-preview").hidden = $("reference-clear").hidden = true;
 });
+
+function all(chosen) {
+  const [first, ...others] = chosen;
+  return [first, others];
+}
+
+for (const name of EXAMPLES) {
+  const example = el("button", { type: "button" }, name);
+  example.addEventListener("click", async () => {
+    try {
+      const response = await fetch(`/examples/${encodeURIComponent(name)}`, { headers: bearer() });
+      if (!response.ok) await answer(response);
+      take("image", new File([await response.blob()], `${name}.jpg`, { type: "image/jpeg" }));
+    } catch (error) { fail(error.message); }
+  });
+  $("examples").append(example);
+}
 
 // A file dropped beside the target would replace the page.
 for (const name of ["dragover", "drop"]) window.addEventListener(name, (event) => event.preventDefault());
@@ -97,8 +119,8 @@ window.addEventListener("drop", (event) => {
   if (!dropped.length) return;
   if (isReference(event)) take("reference", dropped[0]);
   else {
-    take("image", dropped[0]);
-    if (dropped.length > 1) take("reference", dropped[1]);
+    take("image", dropped[0], dropped.length > 2 ? dropped.slice(1) : []);
+    if (dropped.length === 2) take("reference", dropped[1]);
   }
 });
 document.addEventListener("paste", (event) => {
@@ -218,9 +240,9 @@ $("stage").addEventListener("pointercancel", () => { corner = null; drawBoxes();
 // The request
 const bearer = () => ($("token").value ? { Authorization: `Bearer ${$("token").value.trim()}` } : {});
 
-function form() {
+function form(image = files.image) {
   const body = new FormData();
-  body.append("image", files.image, files.image.name || "pasted.png");
+  body.append("image", image, image.name || "pasted.png");
   if (files.reference) body.append("reference", files.reference);
   if ($("query").value.trim()) body.append("query", $("query").value);
   for (const text of optionTexts()) if (text.trim()) body.append("option", text);
@@ -245,6 +267,19 @@ async function answer(response) {
   throw new Error(body?.error ?? `the service answered ${response.status}${wait ? `; try again in ${wait} s` : ""}`);
 }
 
+const ask = async (image, signal) => answer(await fetch("/assess", { method: "POST", body: form(image), headers: bearer(), signal }));
+
+function list(box, count) {
+  if (!box.isConnected) reveal(box);
+  $("spoken").textContent = `${count} of ${batch.length} images judged`;
+}
+
+function open({ file, result, error }) {
+  take("image", file);
+  if (result) show(result);
+  else fail(error);
+}
+
 $("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
   if (running) return;
@@ -256,7 +291,8 @@ $("ask").addEventListener("submit", async (event) => {
   const ticking = setInterval(() => { $("clock").textContent = `${((performance.now() - started) / 1000).toFixed(1)} s`; }, 100);
   busy(true);
   try {
-    show(await answer(await fetch("/assess", { method: "POST", body: form(), headers: bearer(), signal: running.signal })));
+    if (batch.length) await many(batch, ask, open, running.signal, list);
+    else show(await ask(files.image, running.signal));
   } catch (error) {
     if (error.name === "AbortError") fail("Cancelled.");
     else fail(error instanceof TypeError ? "The service cannot be reached; is it still running?" : error.message);
@@ -275,12 +311,31 @@ function show(result) {
   for (const [name, box] of Object.entries(result.state.regions ?? {})) boxes.set(name, box);
   found = [...boxes].map(([name, box]) => ({ name, box, kind: "found" }));
   drawBoxes();
+  reveal(...draw(result));
+  $("details").before(mapButton());
+  const canvas = files.reference && difference($("preview"), $("reference-preview"));
+  if (canvas) $("details").before(el("h2", {}, "Difference from the reference"), canvas);
+  $("answer").append(downloads(result));
+  $("spoken").textContent = spoken(result);
+}
+
+function reveal(...parts) {
   $("empty").hidden = true;
   $("answer").hidden = false;
-  $("answer").replaceChildren(...draw(result));
-  $("answer").insertBefore(mapButton(), $("details"));
-  $("spoken").textContent = spoken(result);
+  $("answer").replaceChildren(...parts);
   if (matchMedia("(max-width: 860px)").matches) $("result").scrollIntoView({ block: "start" });
+}
+
+function downloads(result) {
+  const name = files.image.name || "pasted.png";
+  const button = (title, work) => {
+    const node = el("button", { type: "button", class: "quiet" }, title);
+    node.addEventListener("click", work);
+    return node;
+  };
+  return el("div", { class: "block downloads" },
+    button("Download JSON", () => save(`${name}.json`, "application/json", JSON.stringify(result, null, 2))),
+    button("Download page", async () => save(`${name}.html`, "text/html", await asPage($("answer"), $("preview"), name))));
 }
 
 function mapButton() {

@@ -1,0 +1,82 @@
+// What a result can become besides: a file, a picture of differences, a table of many images.
+import { LEVELS, el } from "/assets/draw.js";
+
+export function save(name, kind, content) {
+  const link = el("a", { href: URL.createObjectURL(new Blob([content], { type: kind })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+// A page of its own: the answer as it is shown, with the picture inside; it fetches nothing.
+export async function asPage(answer, picture, name) {
+  const style = await (await fetch("/assets/page.css")).text();
+  const copy = answer.cloneNode(true);
+  for (const part of copy.querySelectorAll("button, .downloads, #map")) part.remove();
+  for (const part of copy.querySelectorAll("details")) part.open = true;
+  let shown = "";
+  if (picture.naturalWidth) {
+    const canvas = el("canvas", { width: picture.naturalWidth, height: picture.naturalHeight });
+    canvas.getContext("2d").drawImage(picture, 0, 0);
+    shown = `<img id="heatmap" alt="the image judged" src="${canvas.toDataURL("image/jpeg", 0.9)}">`;
+  }
+  const policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'";
+  const title = el("h1", {}, name).outerHTML; // escapes the name
+  return `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${policy}">
+<title>AgenticIQA</title><style>${style}</style></head>
+<body><main class="docs"><section class="panel">${title}${shown}${copy.outerHTML}</section></main></body></html>`;
+}
+
+// Four times the difference of two pictures of one size; null where the sizes differ.
+export function difference(image, reference) {
+  const { naturalWidth: width, naturalHeight: height } = image;
+  if (!width || width !== reference.naturalWidth || height !== reference.naturalHeight) return null;
+  const canvas = el("canvas", { width, height, id: "difference", role: "img" });
+  canvas.setAttribute("aria-label", "The difference from the reference, four times as strong; black where there is none");
+  const pen = canvas.getContext("2d");
+  pen.drawImage(image, 0, 0);
+  pen.globalCompositeOperation = "difference";
+  pen.drawImage(reference, 0, 0);
+  pen.globalCompositeOperation = "lighter";
+  for (const _ of [0, 1]) pen.drawImage(canvas, 0, 0); // each doubles what is there
+  return canvas;
+}
+
+const cell = (value) => {
+  const text = String(value ?? "");
+  const plain = /^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text; // no spreadsheet takes it for a formula
+  return /[",\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
+};
+const words = (result) => result.summary || String(result.final_answer);
+
+// Judges many files one after the other and lists them, lowest score first; `open` shows one of them.
+export async function many(files, ask, open, signal, tell) {
+  const rows = [];
+  const body = el("tbody");
+  const table = el("table", {}, el("thead", {}, el("tr", {}, ...["Image", "Score", "Why"].map((name) => el("th", { scope: "col" }, name)))), body);
+  const csv = el("button", { type: "button", class: "quiet add", id: "csv" }, "Download CSV");
+  csv.addEventListener("click", () => {
+    const lines = rows.map(({ file, result, error }) => [file.name, result?.quality_score?.toFixed(3), ...(result?.score_interval ?? ["", ""]).map((end) => (end === "" ? "" : end.toFixed(3))),
+      result?.level, result ? words(result) : "", error].map(cell).join(","));
+    save("agenticiqa.csv", "text/csv", ["image,score,low,high,level,reasoning,error", ...lines].join("\r\n"));
+  });
+  const list = () => body.replaceChildren(...rows.map((row) => {
+    const name = el("button", { type: "button", class: "quiet link" }, row.file.name);
+    name.addEventListener("click", () => open(row));
+    const score = row.result?.quality_score ?? null;
+    const verdict = score === null ? "" : `${score.toFixed(1)} ${LEVELS[Math.min(4, Math.floor(score + 0.5) - 1)]}`;
+    return el("tr", {}, el("td", {}, name), el("td", {}, verdict), el("td", { class: row.error ? "failed" : "" }, row.error ?? words(row.result)));
+  }));
+  const box = el("div", {}, el("div", { class: "tablebox many" }, table), csv);
+  tell(box, 0);
+  for (const file of files) {
+    const row = { file };
+    try { row.result = await ask(file, signal); } catch (error) {
+      if (error.name === "AbortError") break;
+      row.error = error.message;
+    }
+    rows.push(row);
+    rows.sort((a, b) => (a.result?.quality_score ?? 9) - (b.result?.quality_score ?? 9));
+    list();
+    tell(box, rows.length);
+  }
+}
