@@ -341,7 +341,7 @@ def test_a_finding_of_a_region_without_a_box_is_of_the_whole_image(program, fold
     ("arguments", "message"),
     [
         (["{f}", "--out", "x.xlsx"], "end its name in .csv, .jsonl, .parquet"),
-        (["{f}", "--out", "/none/x.csv"], "cannot be written"),
+        (["{f}", "--out", "{f}/a.png/x.csv"], "cannot be written"),
         (["{f}/a.png", "--query", "Sharp?", "--option", "Yes"], "--option 'Yes': is the only one; give --option twice"),
         (["{f}/a.png", "--compare"], "--compare: needs two images; 1 given"),
         (["{f}/a.png", "{f}/a.png", "--compare", "--query", "x"], "leave --query"),

@@ -89,7 +89,7 @@ def test_the_inputs_of_the_page_are_the_actions() -> None:
     assert set(used["steps"][-1]["with"]) <= set(ACTION["inputs"])
 
 
-def test_the_agents_settings_name_the_command(tmp_path, monkeypatch, rng, capfd) -> None:
+def test_the_command_that_the_agents_settings_name_speaks_on_standard_output(tmp_path, monkeypatch, rng, capfd) -> None:
     mcp = pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
     (text,) = (text for language, text in BLOCKS if language == "json")
     server = json.loads(text)["mcpServers"]["agentic-iqa"]
