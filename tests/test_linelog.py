@@ -45,7 +45,8 @@ def test_a_second_writer_is_told_so(tmp_path):
 
 def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path):
     (tmp_path / "folder").mkdir()
-    for path in (tmp_path / "folder", tmp_path / "missing" / "log"):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "folder", tmp_path / "file" / "log"):
         with pytest.raises(InputError, match=r"cannot be written \(.+\); give another --out"):
             LineLog(path, mend="give another --out")
 
