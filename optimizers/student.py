@@ -70,7 +70,7 @@ class Replayed:
         inputs = {name: value for name, value in inputs.items() if value}
         state = self._gathered.get(inputs_key(inputs))
         if state is None:
-            return self.program(**inputs)  # type: ignore[no-any-return]
+            return self.program(**inputs)
         seen = {name: IMAGES.find(inputs[name].url) for name in ("image", "reference") if name in inputs}
         with metered() as usage, wired(self.resources.settings.wire):
             output = self.program.summarizer(state=state, **seen)

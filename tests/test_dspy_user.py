@@ -520,3 +520,15 @@ def test_the_structured_call_is_in_the_request_alone(encoded):
     answered = lm.engine.complete(seen[0])  # outside of any call: nothing travels beside the request
     probabilities = json.loads(answered.text)["quality_probs"]
     assert probabilities == expected.model_dump()
+
+
+def test_help_names_what_a_call_takes():
+    import inspect
+
+    import program
+
+    assert list(inspect.signature(program.AgenticIQA.__call__).parameters) == [
+        "self", "image", "query", "reference", "options", "regions",
+    ]  # fmt: skip
+    assert "Assess one image" in program.AgenticIQA.__call__.__doc__
+    assert {"AgenticIQA", "Assessment", "load"} <= set(dir(program))

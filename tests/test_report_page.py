@@ -93,7 +93,7 @@ def test_page_holds_everything_and_fetches_nothing(images):
     shown = " ".join(page.texts)
     for words in (
         "SRCC", "What the agent adds", "Tool alone", "The worst misses", "Wrong answers", "How this came about",
-        "severe Blurs in sky", "VIF 2.50", "Because.", "Blurry?", "A. Yes (true)", "first call: 30",
+        "severe blur in sky", "VIF 2.50", "Because.", "Blurry?", "A. Yes (true)", "first call: 30",
     ):  # fmt: skip
         assert words in shown
     assert f"{record.srcc.value:.3f}" in shown

@@ -144,3 +144,17 @@ def test_pictures_of_different_things_are_told_so(iqa: AgenticIQA) -> None:
     assert all("different things" in result.reasons[-1] for result in results)
     same = compare(iqa, IMAGES.add(person), IMAGES.add(photographs.astronaut()[:288, :288]))
     assert "different things" not in " ".join(same.reasons)
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("Rate the Left-Side, please", "left side"), ("How good is region1?", "Region 1"),
+        ("Rate the dog's face.", "dog face"), ("Are the cups sharp?", "cup"), ("请给杯子打分", "杯子"),
+    ],
+)  # fmt: skip
+def test_a_region_is_known_however_its_name_is_typed(iqa: AgenticIQA, query: str, name: str) -> None:
+    pixels, boxes = _halves()
+    result = iqa(image=pixels, query=query, regions={name: boxes["cup"]})
+    assert result.state.plan.query_scope == [name]
+    assert result.quality_score < iqa(image=pixels, query=query, regions={name: boxes["table"]}).quality_score - 0.5

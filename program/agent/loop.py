@@ -1,8 +1,10 @@
 """AgenticIQA: plan, gather evidence, answer; and plan again when the evidence falls short."""
 
+import functools
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import dspy
 from PIL import Image
@@ -79,6 +81,11 @@ class AgenticIQA(ProgramModule):
             annotate_trace(_facts(assessment))
         return assessment
 
+    def __call__(self, *arguments: Any, **named: Any) -> Assessment:
+        """Assess one image: see `forward`."""
+        assessment: Assessment = super().__call__(*arguments, **named)
+        return assessment
+
     def heatmap(
         self, image: "ImageSource | dspy.Image", reference: "ImageSource | dspy.Image | None" = None
     ) -> Image.Image:
@@ -115,6 +122,9 @@ class AgenticIQA(ProgramModule):
             state.executor_evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
             result = state.summarizer_result = self.summarizer(state=state, image=image, reference=reference)
         return result
+
+
+functools.update_wrapper(AgenticIQA.__call__, AgenticIQA.forward, assigned=("__doc__",))  # for `help`
 
 
 def _unchanged(result: SummarizerOutput, gap: str) -> SummarizerOutput:

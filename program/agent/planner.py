@@ -9,6 +9,7 @@ import dspy
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState
 from program.common.errors import ToolError
+from program.expert.answer.inputs import region_pattern
 from program.expert.answer.tool_choice import named_tools
 from program.lms.ask import ask
 from program.lms.metering import stage
@@ -121,10 +122,10 @@ def apply_rules(
 
 
 def _called(region: str, boxes: Collection[str]) -> str:
-    """Return the caller's own name of a region, whatever the case in which the model wrote it."""
+    """Return the caller's own name of a region, however the model wrote it."""
     if region in boxes:
         return region
-    return next((name for name in boxes if name.casefold() == region.casefold()), region)
+    return next((name for name in boxes if region_pattern(name).fullmatch(region)), region)
 
 
 def _usable_tools(names: Sequence[str], has_reference: bool, registry: ToolRegistry, changes: list[str]) -> list[str]:

@@ -26,6 +26,7 @@ from program.evaluation.record import WORST, Baseline, Environment, EvaluationRe
 from program.evaluation.tables import baseline_tables, baselines_by_task, figure_lines, figures_table, heading, notes
 from program.images.thumbnails import thumbnail
 from program.tracking import RunHandle, Tracker
+from signatures.schemas import CATEGORY_WORDS
 
 __all__ = (
     "check_report_folder", "log_calibration", "log_evaluation", "log_figures", "log_origin", "record_costs",
@@ -97,7 +98,7 @@ def render(
         ladders=[_ladder(record, ways, columns) for ways, columns in baselines_by_task(record)],
         charts={name: svg_url(plot) for name, plot in drawn.items()},
         shown=shown, earlier=earlier, pictures=pictures, failures=list(record.failures()),
-        sections=dict(sections or {}),
+        sections=dict(sections or {}), words=CATEGORY_WORDS,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from program.expert.answer.inputs import (
     level_of,
     options_of,
     region_crops,
+    region_pattern,
     regions_of,
     scores_of,
     severities_of,
@@ -151,8 +152,8 @@ def _judgement(viewer: Viewer, demos: Demos, inputs: Inputs) -> tuple[Belief, st
 
 def _named_crops(inputs: Inputs) -> list[str]:
     """Return the regions shown that the question names: where it is one, that is the image to judge."""
-    query = str(inputs.get("query", "")).casefold()
-    return [region for region in region_crops(inputs) if region.casefold() in query]
+    query = str(inputs.get("query", ""))
+    return [region for region in region_crops(inputs) if region_pattern(region).search(query)]
 
 
 def _regions(viewer: Viewer, inputs: Inputs, say: Phrases) -> list[str]:

@@ -1,22 +1,35 @@
 """What the inputs of a question hold, as models are given them (text or JSON), in the form the answers read. Pure."""
 
+import functools
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from program.common.questions import options_shown
+from program.common.questions import is_chinese, options_shown
 from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, LevelProbabilities, category_of
 
 __all__ = (
-    "LETTERS", "Inputs", "categories_by_region", "level_of", "options_of", "parsed_json", "region_crops", "regions_of",
-    "scores_of", "severities_of",
+    "LETTERS", "Inputs", "categories_by_region", "level_of", "options_of", "parsed_json", "region_crops",
+    "region_pattern", "regions_of", "scores_of", "severities_of",
 )  # fmt: skip
 
 Inputs = Mapping[str, Any]
 LETTERS = "EDCBA"
 """Letters of the levels 1..5."""
+
+
+@functools.lru_cache(maxsize=1024)
+def region_pattern(name: str) -> re.Pattern[str]:
+    """Return what finds a region's name in a question, however it is typed.
+
+    >>> [bool(region_pattern("Dog face").search(text)) for text in ("the dog's face", "dog-faces", "Dogface", "a dog")]
+    [True, True, True, False]
+    """
+    words = r"(?:'s|[\s_-])*".join(map(re.escape, re.findall(r"[^\W_]+", name))) or re.escape(name)
+    return re.compile(words if is_chinese(name) else rf"(?<!\w){words}s?(?!\w)", re.IGNORECASE)
 
 
 def parsed_json(text: Any) -> Any:
@@ -69,7 +82,7 @@ def severities_of(inputs: Inputs, query: str) -> dict[str, str]:
     """Return the strongest severity word per category in the given analysis: of the regions asked about, or of all."""
     stated = parsed_json(inputs.get("distortion_analysis"))
     regions = stated if isinstance(stated, dict) else {}
-    in_query = [name for name in regions if name != GLOBAL and name.casefold() in query.casefold()]
+    in_query = [name for name in regions if name != GLOBAL and region_pattern(name).search(query)]
     strongest: dict[str, str] = {}
     for region in [regions[name] for name in in_query or regions]:
         for finding in region if isinstance(region, list) else []:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from program.common.questions import is_chinese, parse_options
+from program.expert.answer.inputs import region_pattern
 from program.expert.answer.tool_choice import named_tools
 from program.expert.answer.vocabulary import pattern, word_set
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionCategory, category_of, steps
@@ -127,12 +128,11 @@ def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
     >>> named_regions("How sharp is the face of the woman?", ["woman"])
     ['woman', 'face']
     """
+    names = [name for name in listed if region_pattern(name).search(question)]
+    for name in names:  # as it was given, so that what is found below is known to be it
+        question = region_pattern(name).sub(name.replace("\\", r"\\"), question)
     folded = question.casefold()
-    names = [
-        name
-        for name in listed
-        if re.search(rf"(?<!\w){re.escape(name.casefold())}s?(?!\w)", folded) or (is_chinese(name) and name in question)
-    ]
+    question = re.sub(r"[,\s]+please\b", "", question, flags=re.IGNORECASE)
     candidates: list[str] = []
     for form in (_objects(), _POSSESSIVE, _leading(), _PART):
         for match in form.finditer(question):
