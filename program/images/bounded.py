@@ -23,7 +23,7 @@ from program.common.errors import ImageError
 from program.images.decoding import MAX_PIXELS, DecodedImage, decode
 from program.images.refs import Area
 
-__all__ = ("decode_bounded", "seconds_for", "serve_decoding")
+__all__ = ("decode_bounded", "serve_decoding", "start_early")
 
 _MEMORY = 7 * 2**28
 """Bytes of address space, in proportion for images over MAX_PIXELS: a WebP takes 25 a pixel, others 4 to 8."""
@@ -65,6 +65,12 @@ def decode_bounded(
     if "error" in head:
         raise ImageError(head["error"])
     return DecodedImage(pixels, head["suffix"], head["width"], head["height"], tuple(head["notes"]))
+
+
+def start_early() -> None:
+    """Start a worker before the first image is there, where a command has other things to load meanwhile."""
+    with contextlib.suppress(ImageError), _WORKERS.one(""):
+        pass
 
 
 class _Worker:
