@@ -125,9 +125,10 @@ def _is_whole(folder: Path) -> bool:
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         images = len(os.listdir(folder / "images"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
-    return record["images"] == images and all((folder / name).is_file() for name in GENERATED.values())
+    whole = isinstance(record, dict) and record.get("images") == images
+    return whole and all((folder / name).is_file() for name in GENERATED.values())
 
 
 def _make_images(folder: Path, plan: QuickstartPlan, *, progress: bool) -> Images:

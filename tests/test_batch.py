@@ -17,7 +17,7 @@ import dspy
 import pyarrow.parquet
 import pytest
 
-from benchmarks.mutated_images import MUTATIONS, write_mutated
+from benchmarks.malformed import MUTATIONS, write_mutated
 from program import assess
 from program.batch.comparing import compare, sureness, verdict
 from program.batch.inputs import gather

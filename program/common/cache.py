@@ -19,7 +19,7 @@ __all__ = ("PlainCache", "can_keep", "use_lm_cache")
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError)
+_FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError, RecursionError)
 """What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot be read."""
 _ANSWERS_IN_MEMORY = 10_000
 """DSPy would keep a million, some KB each; those put out are still on disk."""
