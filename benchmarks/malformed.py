@@ -6,7 +6,7 @@ suffixes, empty files) of PNG, JPEG, BMP, GIF, TIFF, WebP and PPM, in folders of
 file, the rows of the whole images as they are without the others, no score beside an error, and below 2 GB.
 
 Texts: mutations of a manifest, a settings file and a `program.json`. The commands that read them must end with one of
-their exit codes within 20 s, a refusal in one line.
+their exit codes within 20 s of processor time, a refusal in one line.
 
 STATE keeps a line for each part, so that later runs go on with other seeds; what is printed adds up over all.
 """
@@ -35,7 +35,7 @@ SUFFIXES = {"PNG": ".png", "JPEG": ".jpg", "BMP": ".bmp", "GIF": ".gif", "TIFF":
 MUTATIONS = ("cut", "bits", "size", "chunk", "junk", "suffix", "empty")
 _FOLDER = 500
 _WHOLE = ("whole-1", "whole-2", "whole-3")
-_LONGEST_S, _MOST_MB = 20.0, 2000.0
+_LONGEST_S, _MOST_MB = 60.0, 2000.0
 _LINES = (
     {"id": "a", "image": "photo.png", "mos": 3.1, "mos_std": 0.4, "group": "a", "split": "test", "distortion": "blur"},
     {"id": "b", "image": "photo.png", "mos": 50, "mos_range": [0, 100], "higher_is_better": False, "group": "b"},
@@ -184,7 +184,8 @@ def _images_part(home: Path, count: int, seed: int) -> dict[str, Any]:
     peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     lines = table.read_text("utf-8").splitlines() if table.is_file() else []
     rows = {row["id"]: row for row in map(json.loads, lines)}
-    faults = [f"{row['id']}: a score beside {row['status']}" for row in rows.values() if row["error"] and row["score"]]
+    faults = [f"{row['id']}: a score beside {row['status']}" for row in rows.values()
+              if row["status"] in {"error", "failed"} and row["score"]]  # fmt: skip
     faults += [f"{row['id']}: {row['seconds']} s" for row in rows.values() if (row["seconds"] or 0) > _LONGEST_S]
     if done.returncode not in {0, 1} or "Traceback" in done.stderr + done.stdout:
         faults.append(f"exit code {done.returncode}: {done.stderr[-1000:]}")

@@ -110,7 +110,9 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
 
 
 def _complain(message: str) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    from program.common.redaction import showable
+
+    print(f"error: {showable(' '.join(message.split()))}", file=sys.stderr)
     return EXIT_UNUSABLE
 
 
@@ -145,10 +147,13 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
     """Return the settings a command's flags ask for, and set up logging."""
     import logging
 
+    from program.common.redaction import ShowableLines
     from program.common.settings import load_settings
 
     level = {0: logging.ERROR, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(ShowableLines("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     levels = dict.fromkeys(("program", "optimizers", "data"), level)
     # What costs a run, time or comparability is always said: a broken store, a cache that cannot be used, a program
     # that is loaded by force.
