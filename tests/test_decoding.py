@@ -18,6 +18,7 @@ from PIL import Image, ImageCms
 
 from benchmarks.soak import scans, strips
 from program.common.errors import ImageError
+from program.images import bounded
 from program.images.decoding import decode
 from program.images.refs import reduced_size, reduction
 from program.images.store import LARGE, ImageStore
@@ -368,6 +369,17 @@ def test_a_decoder_that_ends_its_process_costs_one_image(photo):
     with pytest.raises(ImageError, match=r"^image 'bytes:\w+': ends its decoder \(exit code -11\); save it anew"):
         slow.result()
     assert store.add(saved(255 - photo)).width == 60
+
+
+def test_where_no_process_can_be_started_images_are_read_all_the_same(photo, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("program.images.bounded._WORKERS", bounded._Workers())
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    store = ImageStore()
+    for pixels in (photo, 255 - photo):
+        assert np.array_equal(store.pixels(store.add(saved(pixels))), pixels)
+    assert len([record for record in caplog.records if "without a bound" in record.getMessage()]) == 1
+    with pytest.raises(ImageError, match="damaged or truncated"):
+        store.add(saved(photo)[:999])
 
 
 @needs_proc

@@ -6,7 +6,9 @@ bytes and sends back pixels. No key of the environment reaches it, and it ends w
 
 import atexit
 import contextlib
+import functools
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -24,6 +26,8 @@ from program.images.decoding import MAX_PIXELS, DecodedImage, decode
 from program.images.refs import Area
 
 __all__ = ("decode_bounded", "serve_decoding", "start_early")
+
+logger = logging.getLogger(__name__)
 
 _MEMORY = 7 * 2**28
 """Bytes of address space, in proportion for images over MAX_PIXELS: a WebP takes 25 a pixel, others 4 to 8."""
@@ -45,7 +49,23 @@ def seconds_for(data: bytes, pixels: int) -> float:
 def decode_bounded(
     data: bytes, name: str, *, at_most: int | None = None, area: Area | None = None, max_pixels: int = MAX_PIXELS
 ) -> DecodedImage:
-    """Decode as `decode` does, in a worker. Raises ImageError also for what takes too long or ends the worker."""
+    """Decode as `decode` does, in a worker. Raises ImageError also for what takes too long or ends the worker.
+
+    Where no interpreter can be started, as in a program that embeds one, that is said once and nothing is bounded.
+    """
+    try:
+        return _decode_apart(data, name, at_most, area, max_pixels)
+    except (FileNotFoundError, PermissionError) as error:
+        _tell_once(error.strerror)
+        return decode(data, name, at_most=at_most, area=area, max_pixels=max_pixels)
+
+
+@functools.cache
+def _tell_once(reason: str) -> None:
+    logger.warning("images are decoded without a bound on time and memory: no process can be started (%s)", reason)
+
+
+def _decode_apart(data: bytes, name: str, at_most: int | None, area: Area | None, max_pixels: int) -> DecodedImage:
     request = {"size": len(data), "name": name, "at_most": at_most, "area": area, "max_pixels": max_pixels}
     longest = 10 + 4 * seconds_for(data, max_pixels)  # other processes may keep it waiting
     with _WORKERS.one(name) as worker:
@@ -69,7 +89,7 @@ def decode_bounded(
 
 def start_early() -> None:
     """Start a worker before the first image is there, where a command has other things to load meanwhile."""
-    with contextlib.suppress(ImageError), _WORKERS.one(""):
+    with contextlib.suppress(ImageError, OSError), _WORKERS.one(""):
         pass
 
 
@@ -144,6 +164,8 @@ class _Workers:
                 worker.end()
         try:
             return _Worker()
+        except (FileNotFoundError, PermissionError):
+            raise
         except OSError as error:
             text = f"image {name!r}: no process can be started to decode it ({error.strerror}); end others"
             raise ImageError(text) from error
