@@ -36,7 +36,7 @@ MUTATIONS = ("cut", "bits", "size", "chunk", "junk", "suffix", "empty")
 _FOLDER = 500
 _WHOLE = ("whole-1", "whole-2", "whole-3")
 _LONGEST_S, _MOST_MB = 60.0, 2000.0
-_LINES = (
+LINES = (
     {"id": "a", "image": "photo.png", "mos": 3.1, "mos_std": 0.4, "group": "a", "split": "test", "distortion": "blur"},
     {"id": "b", "image": "photo.png", "mos": 50, "mos_range": [0, 100], "higher_is_better": False, "group": "b"},
     {"id": "c", "image": "photo.png", "query": "Is it sharp?", "options": {"A": "Yes", "B": "No"}, "answer": "A",
@@ -216,7 +216,7 @@ def _texts_part(home: Path, kind: str, count: int, seed: int) -> dict[str, Any]:
         argv = [str(photo), "--json", "--config", str(file)]
     else:
         file = home / "manifest.jsonl"
-        file.write_text("".join(json.dumps(line) + "\n" for line in _LINES), "utf-8")
+        file.write_text("".join(json.dumps(line) + "\n" for line in LINES), "utf-8")
         argv = []
     whole, faults, peak_mb = file.read_bytes(), [], 0.0
     for number in range(count):
