@@ -14,9 +14,10 @@ from data.catalogue import entry_of
 from data.manifest import Sample, manifest_sha256, scan_manifest
 from data.preparing import read_record
 from data.splits import SplitsByKey, group_of
-from program.common.errors import DataError, one_line
+from program.common.errors import DataError, ImageError
 from program.common.files import plain_file
 from program.common.pool import in_order
+from program.images.bounded import decode_bounded
 
 __all__ = ("KINDS", "SHOWN_PER_KIND", "CheckReport", "check_manifest")
 
@@ -24,6 +25,8 @@ KINDS = ("line", "missing", "unreadable", "region", "repeated", "duplicate", "le
 """What can be wrong; docs/data.md says what each means."""
 
 SHOWN_PER_KIND = 20
+_LOOKED_AT = 2**16
+"""Pixels that an image is averaged down to once it is decoded."""
 
 
 class Problem(BaseModel):
@@ -189,25 +192,17 @@ class _Checker:
 
 
 def _read(path: str, *, decode: bool, on_file: Callable[[], None]) -> _File:
-    from PIL import ExifTags, Image, UnidentifiedImageError
-
     on_file()
     try:
-        file = open(path, "rb", opener=plain_file)
+        with open(path, "rb", opener=plain_file) as file:
+            data = file.read()
     except OSError as error:
         return _File(kind="missing", fault=f"cannot be read ({error.strerror}); check the path")
-    with file:
-        digest = hashlib.file_digest(file, "sha256").digest()
-        if not decode:
-            return _File(digest)
-        # A broken file may fail in any way; whatever it is, it is this image's fault.
-        try:
-            with Image.open(file) as image:
-                image.load()
-                turned = image.getexif().get(ExifTags.Base.Orientation, 1) in range(5, 9)
-                return _File(digest, image.size[::-1] if turned else image.size)
-        except UnidentifiedImageError:
-            return _File(digest, kind="unreadable", fault="is no image; fetch it again")
-        except Exception as error:
-            reason = one_line(error)[:120]
-            return _File(digest, kind="unreadable", fault=f"cannot be decoded ({reason}); fetch it again")
+    digest = hashlib.sha256(data).digest()
+    if not decode:
+        return _File(digest)
+    try:
+        image = decode_bounded(data, "", at_most=_LOOKED_AT)
+    except ImageError as error:
+        return _File(digest, kind="unreadable", fault="cannot be decoded: " + str(error).removeprefix("image '': "))
+    return _File(digest, (image.width, image.height))

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +100,9 @@ def build_quickstart(cache_dir: Path, *, progress: bool = True, plan: Quickstart
 
 
 def _build(folder: Path, plan: QuickstartPlan, *, progress: bool) -> None:
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # what a killed run left
+    for left in folder.parent.glob(f".{folder.name}.*"):  # by a killed run; the lock keeps out others
+        shutil.rmtree(left, ignore_errors=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         (temporary / "images").mkdir(parents=True)
         images = _make_images(temporary / "images", plan, progress=progress)
@@ -123,9 +125,10 @@ def _is_whole(folder: Path) -> bool:
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         images = len(os.listdir(folder / "images"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
-    return record["images"] == images and all((folder / name).is_file() for name in GENERATED.values())
+    whole = isinstance(record, dict) and record.get("images") == images
+    return whole and all((folder / name).is_file() for name in GENERATED.values())
 
 
 def _make_images(folder: Path, plan: QuickstartPlan, *, progress: bool) -> Images:

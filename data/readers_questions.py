@@ -159,7 +159,7 @@ def _options(cells: dict[str, Any], row: Row) -> dict[str, str] | None:
     if isinstance(options, str):
         try:
             options = json.loads(options)
-        except ValueError:
+        except (ValueError, RecursionError):
             options = [part.strip() for part in options.split("|")]
     if options is None:
         options = {letter: cells.pop(letter) for letter in ascii_uppercase if letter in cells}

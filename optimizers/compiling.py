@@ -286,9 +286,14 @@ class CompileLog:
                 f"folder {name}: that compile had another {', '.join(changed)}; "
                 "start without --resume, or undo the change"
             )
-        with closing(self._lines()) as log:
-            entries = [json.loads(line) for line in log.lines()]
-        self.scores = {each["digest"]: float(each["score"]) for each in entries if each["event"] == "candidate"}
+        try:
+            with closing(self._lines()) as log:
+                entries = [json.loads(line) for line in log.lines()]
+            self.scores = {each["digest"]: float(each["score"]) for each in entries if each["event"] == "candidate"}
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise InputError(f"folder {name}: its log is damaged ({error}); start without --resume") from error
         with suppress(OSError, ValueError, KeyError):  # it is written anew
             record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
             self._saved_score = float("inf") if record["finished"] else float(record.get("search_score", "-inf"))

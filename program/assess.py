@@ -82,6 +82,9 @@ def _region(text: str) -> tuple[str, tuple[float, float, float, float]]:
 
 def _assess(arguments: argparse.Namespace) -> int:
     settings = settings_from(arguments)
+    from program.images.bounded import start_early
+
+    start_early()
     from program.batch.command import run
     from program.lms.limits import budget_from
 

@@ -545,3 +545,13 @@ def test_without_any_evidence_the_answer_rests_on_the_image_and_says_so(scripted
     question = iqa.engine.text(iqa.engine.asked("quality_probs")[0])
     assert "distortion_analysis ## ]]\n" not in question.split("[[ ## query ## ]]")[-1]
     assert "0 findings, 0 tool scores" in caplog.text
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4000), (4000, 1), (8, 8), (31, 200)])
+def test_an_image_too_small_to_judge_is_noted_and_its_score_is_no_more_than_a_guess(rng, shape):
+    for pixels in (rng.integers(0, 256, (*shape, 3), dtype=np.uint8), np.zeros((*shape, 3), np.uint8)):
+        result = AgenticIQA()(image=pixels)
+        assert result.score_interval == (1.0, 5.0)
+        (note,) = result.notes
+        assert f"{shape[1]}x{shape[0]} pixels are too few" in note
+    assert not AgenticIQA()(image=rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).notes

@@ -17,7 +17,7 @@ import dspy
 import pyarrow.parquet
 import pytest
 
-from benchmarks.mutated_images import MUTATIONS, write_mutated
+from benchmarks.malformed import MUTATIONS, write_mutated
 from program import assess
 from program.batch.comparing import compare, sureness, verdict
 from program.batch.inputs import gather
@@ -642,3 +642,18 @@ def test_what_ends_a_batch_leaves_what_another_worker_has_in_hand(
     lines = out.with_name("out.csv.partial").read_text("utf-8").splitlines()[1:]
     kept = [json.loads(line)["row"] for line in lines]
     assert [row["id"] for row in kept if row["status"] == "ok"] == ["0.png"]
+
+
+@pytest.mark.parametrize("kind", ["many", "one", "broken"])
+def test_no_name_steers_the_terminal(program, tmp_path, encoded, capsys, kind):
+    names = ["\x1b[31mred.png", "[bold]b[_bold].png", "\u202egnp.exe.png", "<script>.png"]
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in names[: None if kind == "many" else 1]:
+        (folder / name).write_bytes(b"no image" if kind == "broken" else encoded())
+    code = assess.main([str(folder if kind == "many" else folder / names[0])])
+    assert code == (2 if kind == "broken" else 0)
+    said = "".join(capsys.readouterr())
+    assert not {"\x1b", "\u202e"} & set(said)
+    assert ("\\x1b[31mred.png" in said) is (kind != "one")
+    assert all(name in said for name in names[1::2] if kind == "many")

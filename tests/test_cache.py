@@ -70,6 +70,18 @@ def test_a_file_that_is_damaged_meanwhile_is_begun_anew(tmp_path, caplog):
     assert len(caplog.records) == 1
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no such permissions there")
+def test_what_is_kept_is_for_the_owner_alone(tmp_path):
+    for folder in (tmp_path / "new", tmp_path / "earlier"):
+        if folder.name == "earlier":
+            folder.mkdir()
+            (folder / "cache.db").touch(0o644)
+        PlainCache(folder).set("key", 1)
+        assert (folder / "cache.db").stat().st_mode & 0o777 == 0o600
+    use_lm_cache(tmp_path / "lm-answers")
+    assert (tmp_path / "lm-answers").stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.skipif(os.name == "nt", reason="no limit on file sizes there")
 def test_a_disk_that_fills_up_meanwhile_is_no_error(tmp_path, caplog):
     import resource

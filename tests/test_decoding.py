@@ -1,15 +1,24 @@
 """Every kind of file against pixels that were made without the decoder."""
 
+import contextlib
 import io
+import os
+import signal
 import struct
+import subprocess
+import sys
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
+from benchmarks.soak import scans, strips
 from program.common.errors import ImageError
+from program.images import bounded
 from program.images.decoding import decode
 from program.images.refs import reduced_size, reduction
 from program.images.store import LARGE, ImageStore
@@ -294,25 +303,125 @@ def profile_chunk():
     return struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
 
 
-@pytest.mark.parametrize(
-    ("file", "fault"),
-    [
-        (lambda: tiff_of_pages(3 * 2**20 // 114), None),
-        (lambda: behind_the_head("PNG", profile_chunk(), 2**20), "colour profile"),
-        (lambda: behind_the_head("JPEG", b"\xff\xe1\0\x0cExif\0\0abcd", 2 * 2**20), "Exif"),
-        (lambda: b"P1 2 2\n" + b"#\n" * 2**18 + b"1 0 0 1", "comment"),
-    ],
-    ids=["TIFF pages", "PNG profiles", "JPEG Exif", "PBM comments"],
-)
-def test_a_small_file_made_to_take_long_does_not(file, fault):
-    data = file()
+BOMBS = {
+    "PNG profiles": lambda: behind_the_head("PNG", profile_chunk(), 2**20),
+    "JPEG Exif": lambda: behind_the_head("JPEG", b"\xff\xe1\0\x0cExif\0\0abcd", 2 * 2**20),
+    "JPEG scans": lambda: scans(200_000),
+    "PBM comments": lambda: b"P1 2 2\n" + b"#\n" * 2**18 + b"1 0 0 1",
+    "TIFF strips": lambda: strips(500_000),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_small_file_made_to_take_long_is_given_up_and_the_next_one_read(kind, photo):
+    data, store = BOMBS[kind](), ImageStore()
+    begun = time.perf_counter()
+    with pytest.raises(ImageError, match=r"^image 'bytes:\w+': takes too long to decode; save it anew"):
+        store.add(data)
+    assert time.perf_counter() - begun < 10  # 0.5 to 1 s of processor time; minutes without a bound
+    assert np.array_equal(store.pixels(store.add(saved(photo))), photo)
+
+
+def test_a_tiff_of_many_pages_is_read_at_once():
     begun = time.process_time()
-    if fault is None:
-        assert decode(data, "a").notes == ("the first of several frames is judged",)
-    else:
-        with pytest.raises(ImageError, match=f"image 'a': holds over 64 .*{fault}.*; save it anew"):
-            decode(data, "a")
+    assert decode(tiff_of_pages(3 * 2**20 // 114), "a").notes == ("the first of several frames is judged",)
     assert time.process_time() - begun < 0.5
+
+
+def workers():
+    """The processes that decode for this one."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid() and b"serve_decoding" in (folder / "cmdline").read_bytes():
+                found[int(folder.name)] = folder
+    return found
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the system shows no processes")
+
+
+@needs_proc
+def test_a_worker_that_was_ended_is_replaced(photo):
+    store = ImageStore()
+    store.add(saved(photo))
+    before = workers()
+    assert before
+    for process, folder in before.items():
+        os.kill(process, signal.SIGKILL)
+        while ") Z " not in (folder / "stat").read_text():
+            time.sleep(0.01)
+    assert np.array_equal(store.pixels(store.add(saved(255 - photo))), 255 - photo)
+    assert not set(before) & set(workers())
+
+
+@needs_proc
+def test_a_decoder_that_ends_its_process_costs_one_image(photo):
+    store = ImageStore()
+    store.add(saved(photo))
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(store.add, strips(500_000))
+        while not slow.done():
+            for process in workers():
+                os.kill(process, signal.SIGSEGV)
+            time.sleep(0.01)
+    with pytest.raises(ImageError, match=r"^image 'bytes:\w+': ends its decoder \(exit code -11\); save it anew"):
+        slow.result()
+    assert store.add(saved(255 - photo)).width == 60
+
+
+def test_where_no_process_can_be_started_images_are_read_all_the_same(photo, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("program.images.bounded._WORKERS", bounded._Workers())
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    store = ImageStore()
+    for pixels in (photo, 255 - photo):
+        assert np.array_equal(store.pixels(store.add(saved(pixels))), pixels)
+    assert len([record for record in caplog.records if "without a bound" in record.getMessage()]) == 1
+    with pytest.raises(ImageError, match="damaged or truncated"):
+        store.add(saved(photo)[:999])
+
+
+@needs_proc
+def test_workers_are_few_and_hold_no_key(photo, monkeypatch):
+    for process in workers():
+        os.kill(process, signal.SIGKILL)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-a-decoder")
+    store, data = ImageStore(), [saved(np.roll(photo, shift)) for shift in range(24)]
+    with ThreadPoolExecutor(12) as pool:
+        assert [ref.width for ref in pool.map(store.add, data)] == [60] * 24
+    assert 1 <= len(workers()) <= 4
+    assert not any(b"sk-not" in (folder / "environ").read_bytes() for folder in workers().values())
+
+
+PROCESSES = """
+import io, multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+from PIL import Image
+from program.images.store import IMAGES
+
+def width_of(side):
+    file = io.BytesIO()
+    Image.new("RGB", (side, 9)).save(file, "PNG")
+    return IMAGES.add(file.getvalue()).width
+
+if __name__ == "__main__":
+    width_of(1)
+    for method in ("fork", "spawn"):
+        with ProcessPoolExecutor(2, multiprocessing.get_context(method)) as pool:
+            print(method, list(pool.map(width_of, range(10, 18))), width_of(9))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_forked_and_spawned_processes_decode_for_themselves(tmp_path):
+    script = tmp_path / "processes.py"
+    script.write_text(PROCESSES, "utf-8")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [f"{method} {list(range(10, 18))} 9" for method in ("fork", "spawn")], (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "TIFF", "WEBP", "GIF"])

@@ -255,6 +255,10 @@ def test_a_resumed_search_scores_no_candidate_again_and_ends_the_same(blurred_ma
     for name in ("program.json", "candidates.jsonl", "run.json", "diff.md", "report.html"):
         assert (tmp_path / "out" / name).is_file(), name
     assert ("Nothing changed" in first.difference) == (first.chosen == "uncompiled")
+    for damage in ("no line of a log\n", '{"event": "candidate"}\n', "[" * 100_000 + "\n"):
+        (tmp_path / "out" / "candidates.jsonl").write_text(damage, "utf-8")
+        with pytest.raises(InputError, match=r"its log is damaged .* start without --resume"):
+            compile_program(prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out", resume=True))
 
 
 def test_a_compile_is_not_resumed_with_what_changes_an_answer(blurred_manifest, tmp_path, scripted_lm) -> None:

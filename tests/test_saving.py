@@ -2,6 +2,7 @@ import base64
 import copy
 import hashlib
 import json
+from pathlib import Path
 
 import dspy
 import numpy as np
@@ -309,4 +310,18 @@ def test_image_bytes_never_enter_a_saved_program(tmp_path, taught, encoded) -> N
     demo["image"] = dspy.Image("data:image/png;base64,iVBORw0KGgo=")
     with pytest.raises(ImageError, match="not an image"):
         save(taught, tmp_path / "q")
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_a_folder_that_cannot_be_written_is_named_and_left_as_it_was(tmp_path, taught, monkeypatch) -> None:
+    folder = save(taught, tmp_path / "p")
+    before = (folder / "program.json").read_bytes()
+
+    def full(self, *_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(InputError, match=r"^folder '.*p': cannot be written \(No space left on device\)"):
+        save(taught, folder)
+    assert (folder / "program.json").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["p"]

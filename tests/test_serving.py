@@ -322,6 +322,41 @@ def test_slow_bodies_are_cut_off(service_program, served):
     assert time.perf_counter() - started < 3
 
 
+@contextlib.contextmanager
+def unfinished(url, count, sent=b"{", most=99):
+    """Begin so many requests and send part of their bodies."""
+    address = urlsplit(url)
+    head = (
+        b"POST /assess HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99999\r\n\r\n"
+    )
+    with contextlib.ExitStack() as stack:
+        begun = []
+        for number in range(count):
+            begun.append(stack.enter_context(socket.create_connection((address.hostname, address.port), timeout=10)))
+            begun[-1].sendall(head + sent)
+            while get(url, "/health").json()["requests"] < min(number + 1, most):
+                time.sleep(0.01)
+        yield begun
+
+
+def test_unfinished_bodies_keep_nobody_out(service_program, served, encoded):
+    url = served(service_program(serve={"concurrency": 1, "queue": 1}))
+    with unfinished(url, 12):
+        assert [post(url, files={"image": encoded(i)}).status_code for i in range(3)] == [200] * 3
+        assert post(url, **as_json(encoded())).status_code == 200
+
+
+def test_of_unfinished_bodies_that_fill_the_memory_the_oldest_are_given_up(service_program, served, encoded):
+    url = served(service_program(serve={"concurrency": 1, "queue": 1, "max_body_mb": 0.1}))
+    with unfinished(url, 5, b" " * 70_000, most=2) as begun:  # of 200 KiB together
+        for connection in begun[:3]:
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            assert (response.status, b"too slowly" in response.read()) == (408, True)
+        assert get(url, "/health").json()["requests"] == 2
+        assert post(url, files={"image": encoded()}).status_code == 200
+
+
 def closed_after(connection, limit=8.0):
     """Return the seconds until the service closes a connection, and what it sent before."""
     started, told = time.perf_counter(), b""
@@ -706,6 +741,38 @@ def test_sigterm_finishes_what_is_in_flight(tmp_path, encoded):
     lines = [json.loads(line) for line in err.splitlines()]
     assert [line for line in lines if line.get("path") == "/assess" and line["status"] == 200]
     assert TOKEN not in err + out
+
+
+STUCK = """
+import sys, time
+from program.agent.loop import AgenticIQA
+from program.serve import main
+AgenticIQA.forward = lambda self, **given: time.sleep(120)
+sys.exit(main(["--config", sys.argv[1]]))
+"""
+
+
+def test_sigterm_ends_the_service_though_a_thread_never_ends(tmp_path, encoded):
+    config = tmp_path / "serve.yaml"
+    config.write_text("serve: {port: 0, warm_up: false, shutdown_s: 1}\n", "utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK, str(config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=Path(__file__).resolve().parents[1],
+    )  # fmt: skip
+    try:
+        url = process.stdout.readline().split()[4].rstrip("/")
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(post, url, files={"image": encoded()})
+            while not get(url, "/health").json()["requests"]:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=15)
+            assert answer.exception() is not None or answer.result().status_code >= 500
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1
+    assert json.loads(err.splitlines()[-1])["event"] == "stopped"
 
 
 def refuses_connections(address):

@@ -27,6 +27,11 @@ def test_precedence_is_defaults_file_environment_arguments(tmp_path, monkeypatch
         ("seed: -1", r"seed = -1: input should be greater than or equal to 0"),
         ("assessment: {diagnosis: both}", "assessment.diagnosis = 'both'"),
         ("a: [", "not valid YAML"),
+        ("a: 2020-99-99", "not valid YAML"),
+        ("a: !!timestamp x", "not valid YAML"),
+        ("a: !!bool x", "not valid YAML"),
+        ("- " * 5000, "not valid YAML"),
+        ("seed: " + "x" * 9999, r"seed = 'x.{1,60}: input should"),
         ("- 1", "give keys and values"),
     ],
 )

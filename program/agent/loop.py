@@ -30,6 +30,8 @@ __all__ = ("DEFAULT_QUERY", "AgenticIQA")
 
 logger = logging.getLogger(__name__)
 
+_TOO_SMALL = "{} pixels are too few to judge by: a score is a guess"
+
 
 class AgenticIQA(ProgramModule):
     """Judge the quality of an image as people would, and say why.
@@ -210,7 +212,7 @@ def _initial_state(
     return AssessmentState(
         query=query.strip(),
         image_path=image.name,
-        image_notes=list(image.notes),
+        image_notes=[*image.notes, *([_TOO_SMALL.format(_size(image))] if image.too_small else [])],
         reference_path=reference.name if reference else None,
         options=reading.options if options else None,
         regions={name: tuple(box) for name, box in regions.items()} if regions else None,

@@ -50,9 +50,20 @@ def save(
     """Write a program to `folder`, whole or not at all: state without LMs, demo images, and a record of its making.
 
     Replaces an earlier program of the same folder; refuses a folder that holds anything else. `files` are further
-    texts to write there by name, `keep` names files of the earlier one that stay.
+    texts to write there by name, `keep` names files of the earlier one that stay. Raises InputError where it cannot be
+    written.
     """
     check_folder(folder)
+    try:
+        return _save(program, folder, record, files or {}, keep)
+    except OSError as error:
+        reason = f"cannot be written ({error.strerror}); mend its permissions, free space, or give another"
+        raise InputError(f"folder {str(folder)!r}: {reason}") from error
+
+
+def _save(
+    program: AgenticIQA, folder: Path, record: Mapping[str, Any] | None, files: Mapping[str, str], keep: Iterable[str]
+) -> Path:
     state = _state(program)
     document = {
         "format": 1,
@@ -74,7 +85,7 @@ def save(
         for name in keep:
             if (folder / name).is_file():
                 shutil.copy2(folder / name, partial / name)
-        for name, text in (files or {}).items():
+        for name, text in files.items():
             (partial / name).write_text(text, "utf-8")
         partial.chmod(0o755)
         _replace(partial, folder)

@@ -119,6 +119,8 @@ class Summarizer(dspy.Module):
                 fields = self._explain(inputs)
             if is_iqa and "quality_score" not in fields and self.resources.expert_judges:
                 fields = self._with_score(fields, inputs, evidence)
+        if image.too_small and fields.get("score_interval"):
+            fields = {**fields, "score_interval": (1.0, 5.0)}
         return self._output(fields, state, reading, evidence, is_iqa=is_iqa)
 
     def _looked_at(

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from rich import markup
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from program.agent.assessment import Assessment
@@ -15,6 +15,7 @@ from program.agent.state import ExecutorOutput
 from program.batch.comparing import Comparison
 from program.batch.rows import BatchRow
 from program.common.questions import is_chinese
+from program.common.redaction import showable
 from program.fusion.scores import headline
 from signatures.schemas import CATEGORY_WORDS, GLOBAL
 
@@ -27,11 +28,11 @@ _REASON_CHARS = 140
 def show(result: Assessment, *, sources: bool = False) -> None:
     """Print one assessment: the answer and why; by region what was found; with `sources` all readings behind it."""
     console = Console()
-    console.print(f"[bold]{escape(result.headline)}[/bold]")
+    console.print(f"[bold]{_escaped(result.headline)}[/bold]")
     if reasons := result.quality_reasoning if sources else result.summary:
-        console.print(escape(reasons))
+        console.print(_escaped(reasons))
     if result.notes:
-        console.print(escape(f"note: {'; '.join(result.notes)}"))
+        console.print(_escaped(f"note: {'; '.join(result.notes)}"))
     evidence = result.state.executor_evidence or ExecutorOutput()
     if sources and (rows := list(_evidence_rows(evidence))):
         console.print(_table(("where", "distortion", "severity", "tool", "score"), rows))
@@ -43,7 +44,7 @@ def show(result: Assessment, *, sources: bool = False) -> None:
         verdict = headline(result.quality_score, result.score_interval, chinese=chinese)
         console.print(f"{verdict}{by_tools}", highlight=False)
     if result.status != "ok":
-        console.print(f"[yellow]status: {result.status}[/yellow] {escape(result.error or '')}")
+        console.print(f"[yellow]status: {result.status}[/yellow] {_escaped(result.error or '')}")
 
 
 def comparison_text(result: Comparison, names: Sequence[str]) -> str:
@@ -95,7 +96,7 @@ def show_summary(rows: Sequence[BatchRow], out: str | None, minimum: float | Non
         console.print(f"and {len(answered) - WORST} more answers", highlight=False)
     failed = [row for row in rows if row.status in {"error", "failed"}]
     for row in failed[:WORST]:
-        console.print(f"[red]{escape(row.id)}[/red]: {escape(row.error or 'no answer')}", highlight=False)
+        console.print(f"[red]{_escaped(row.id)}[/red]: {_escaped(row.error or 'no answer')}", highlight=False)
     if len(failed) > WORST:
         console.print(f"[red]and {len(failed) - WORST} more without an answer[/red]")
     parts = [f"{facts['images']} images"]
@@ -105,11 +106,16 @@ def show_summary(rows: Sequence[BatchRow], out: str | None, minimum: float | Non
     parts.append(f"{facts['failed']} failed")
     if minimum is not None:
         parts.append(f"{facts['below_minimum']} below {minimum:g}")
-    console.print(" · ".join(parts) + (f" · {escape(out)}" if out else ""), highlight=False)
+    console.print(" · ".join(parts) + (f" · {_escaped(out)}" if out else ""), highlight=False)
 
 
 def _answer(answer: str, option: str | None) -> str:
     return f"{answer}. {option}" if option else answer
+
+
+def _escaped(text: str) -> str:
+    """Return a text of a file's or a model's for the console: it steers neither rich nor the terminal."""
+    return markup.escape(showable(text))
 
 
 def _reason(row: BatchRow) -> str:
@@ -121,7 +127,7 @@ def _reason(row: BatchRow) -> str:
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
     table = Table(*names, box=None, header_style="bold", title=title)
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*map(_escaped, row))
     return table
 
 

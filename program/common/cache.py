@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from program.common.errors import one_line
-from program.common.files import remove_database
+from program.common.files import keep_private, remove_database
 
 __all__ = ("PlainCache", "can_keep", "use_lm_cache")
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError)
+_FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError, RecursionError)
 """What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot be read."""
 _ANSWERS_IN_MEMORY = 10_000
 """DSPy would keep a million, some KB each; those put out are still on disk."""
@@ -85,6 +85,7 @@ class PlainCache:
         if self._file is None:
             return otherwise
         try:
+            keep_private(self._file)
             with contextlib.closing(sqlite3.connect(self._file, _PATIENCE_S, isolation_level=None)) as database:
                 # Not waiting for the disk is much faster. A kill loses nothing by it; a power cut may damage the file.
                 database.execute("PRAGMA synchronous = OFF")
@@ -121,6 +122,7 @@ def use_lm_cache(folder: Path) -> None:
     options: dict[str, Any] = {"restrict_pickle": True, "memory_max_entries": _ANSWERS_IN_MEMORY}
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        keep_private(folder)
         dspy.configure_cache(disk_cache_dir=str(folder), **options)
     except _FAULTS as error:
         _tell(folder, error)

@@ -139,9 +139,11 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
 
 
 def _complain(message: str) -> int:
+    from program.common.redaction import showable
+
     # A path joins the slashes of a URL.
     typed = re.sub(r"\b(https?):/(?!/)", r"\1://", " ".join(message.split()))
-    print(f"error: {as_started(typed)}", file=sys.stderr)
+    print(f"error: {showable(as_started(typed))}", file=sys.stderr)
     return EXIT_UNUSABLE
 
 
@@ -176,10 +178,13 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
     """Return the settings a command's flags ask for, and set up logging."""
     import logging
 
+    from program.common.redaction import ShowableLines
     from program.common.settings import load_settings
 
     level = {0: logging.ERROR, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(ShowableLines("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     levels = dict.fromkeys(("program", "optimizers", "data"), level)
     # What costs a run, time or comparability is always said: a broken store, a cache that cannot be used, a program
     # that is loaded by force.

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ("CONFIGS", "lock_file", "locked", "plain_file", "remove_database", "whole_file", "write_whole")
+__all__ = (
+    "CONFIGS", "keep_private", "lock_file", "locked", "plain_file", "remove_database", "whole_file", "write_whole",
+)  # fmt: skip
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """What the program ships with, found by its place: a working folder may hold a package `configs` of its own."""
@@ -42,6 +44,15 @@ def locked(path: Path) -> Iterator[None]:
     with path.open("ab") as file:
         lock_file(file, wait=True)
         yield
+
+
+def keep_private(path: Path) -> None:
+    """Let the owner alone read a file, which is made where there is none, or a folder; nothing where that cannot be."""
+    with contextlib.suppress(OSError):
+        if not path.exists():
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        elif path.stat().st_mode & 0o077:
+            path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def remove_database(path: Path) -> None:

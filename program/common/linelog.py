@@ -112,7 +112,7 @@ class ResumeLog(LineLog):
         """Return what earlier runs of this work wrote, or begin the log where there was none; call it once, first.
 
         Raises InputError for a log of other work, naming the first difference, for another file, and for a line that
-        `parse` refuses with ValueError, KeyError or TypeError.
+        `parse` refuses with ValueError, KeyError, TypeError or RecursionError.
         """
         entries: list[T] = []
         number = 0
@@ -122,7 +122,7 @@ class ResumeLog(LineLog):
                 continue
             try:
                 entries.append(parse(line))
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise InputError(f"{self._name}, line {number}: damaged; {_AFRESH}, or {self._mend}") from error
         if not number:
             self._begin()
@@ -138,7 +138,7 @@ class ResumeLog(LineLog):
     def _check(self, line: bytes) -> None:
         try:
             other = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._foreign() from None
         if not isinstance(other, dict) or other.get(self._kind) != self._value:
             raise self._foreign()

@@ -1,14 +1,17 @@
 """Keys out of text and errors: what a service says back may quote the key it was sent."""
 
+import logging
 import os
 import re
 import traceback
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ("key_variables", "keys_among", "redact", "scrub")
+__all__ = ("UNSHOWABLE", "ShowableLines", "key_variables", "keys_among", "redact", "scrub", "showable")
 
 _KEY_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD)(?:$|_)", re.IGNORECASE)
+UNSHOWABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Marks that have no place in a line of text: controls but tab and newline, directions, half characters."""
 _SHORTEST_KEY = 8
 """Shorter values of such variables are words and numbers that turn up in any text."""
 
@@ -30,6 +33,23 @@ def keys_among(options: Mapping[str, Any]) -> dict[str, str]:
             # A scheme ("Bearer") goes before the key.
             keys |= {str(header): words[-1] for header, value in headers.items() if (words := str(value).split())}
     return _long_enough(keys)
+
+
+def showable(text: str) -> str:
+    r"""Return a text with what steers a terminal, or turns the direction of writing, shown by its code.
+
+    >>> showable("a\x1b[2Jb.png")
+    'a\\x1b[2Jb.png'
+    """
+    return UNSHOWABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+class ShowableLines(logging.Formatter):
+    """Log lines that steer no terminal: a model's answer stands in some."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return showable(super().format(record))
 
 
 def redact(text: str, secrets: Mapping[str, str] | None = None) -> str:

@@ -1,6 +1,7 @@
 """All settings: configs/*.yaml, where each key is explained, then a user's file, the environment and arguments."""
 
 import os
+import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from program.common.backends import ROLES, LanguageModels, RoleSettings, Section, takes_api_base
-from program.common.errors import SettingsError, did_you_mean
+from program.common.errors import SettingsError, did_you_mean, one_line
 from program.common.files import CONFIGS
 
 __all__ = (
@@ -172,6 +173,9 @@ class Settings(Section):
         return self.model_copy(update={"models": models})
 
 
+_NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+"""What reading YAML raises: a date or tagged value that is none, and text nested too deep, raise no YAMLError."""
+
 _ENVIRONMENT = {
     "AGENTICIQA_CACHE_DIR": ("cache_dir",),
     "AGENTICIQA_MLRUNS_DIR": ("mlruns_dir",),
@@ -229,8 +233,8 @@ def _apply_model_environment(models: Any) -> None:
 def _read(text: str, origin: str) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise SettingsError(f"settings {origin!r}: not valid YAML ({' '.join(str(error).split())})") from error
+    except _NO_YAML as error:
+        raise SettingsError(f"settings {origin!r}: not valid YAML ({one_line(error)[:300]}); mend it") from error
     if not isinstance(tree, dict):
         raise SettingsError(f"settings {origin!r}: holds {type(tree).__name__}; give keys and values")
     return tree
@@ -252,7 +256,7 @@ def _explain(error: ValidationError, origin: str, root: type[Section] | None = N
         return f"settings {origin!r}: unknown key {location!r}{did_you_mean(str(first['loc'][-1]), keys)}"
     if first["type"] == "value_error":  # our own checks: they name the fault and the mend, and no secret
         return f"settings {origin!r}: {location}: {first['ctx']['error']}"
-    return f"settings {origin!r}: {location} = {first['input']!r}: {first['msg'].lower()}"
+    return f"settings {origin!r}: {location} = {reprlib.repr(first['input'])}: {first['msg'].lower()}"
 
 
 def _keys_at(section: Any, location: tuple[int | str, ...]) -> list[str]:

@@ -32,6 +32,8 @@ READING_RULES = 3
 """Raised whenever the same bytes may give other pixels than before: part of the key of everything measured."""
 MAX_PIXELS = 120_000_000
 """Larger images are refused before they are decoded, unless told otherwise: decoding takes 4 bytes a pixel."""
+_MOST_WEBP = MAX_PIXELS // 2
+"""Decoding a WebP takes 25 bytes a pixel. Where `max_pixels` is raised: half of that."""
 
 _STRIP_PIXELS = 2**22
 _SUFFIX_OF_FORMAT = {
@@ -49,14 +51,6 @@ _UPRIGHT: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
     8: lambda a: a.transpose(1, 0, 2)[::-1],
 }
 """From the stored rows and columns to the displayed ones, by EXIF orientation (CIPA DC-008, table 4.6.4)."""
-
-_REPEATED = (
-    (b"\x89PNG", b"iCCP", "colour profiles"),
-    (b"\xff\xd8", b"Exif\0\0", "Exif blocks"),
-    *((plain, b"#", "comments") for plain in (b"P1", b"P2", b"P3")),
-)
-"""By how a file begins, what it has few of: Pillow takes minutes to read a small file that is made of these alone."""
-_MOST_REPEATED = 64
 
 _BACKGROUND = 255
 """What transparent pixels are laid over: white."""
@@ -76,30 +70,36 @@ class DecodedImage:
 
 
 def decode(
-    data: bytes, name: str, *, at_most: int | None = None, area: Area | None = None, max_pixels: int = MAX_PIXELS
+    data: bytes,
+    name: str,
+    *,
+    at_most: int | None = None,
+    area: Area | None = None,
+    max_pixels: int = MAX_PIXELS,
+    opened: Callable[[int], None] = lambda pixels: None,
 ) -> DecodedImage:
     """Decode an image, or an area (left, top, right, bottom in displayed pixels) of it, to at most `at_most` pixels.
 
-    Memory: the file, 4 bytes for each of its pixels and what is returned. Time: in proportion to the file and its
-    pixels. Raises ImageError naming the image when it is truncated, has more than `max_pixels`, is made to take long,
-    holds floating-point pixels or is not an image.
+    Memory: the file, 4 bytes for each of its pixels (25 of a WebP) and what is returned. `opened` is told the number of
+    pixels before they are decoded. A file can be made to take any time and memory here: `bounded` sees to that. Raises
+    ImageError naming the image when it is truncated, has more than `max_pixels`, holds floating-point pixels or is not
+    an image.
     """
     from PIL import UnidentifiedImageError
 
-    for start, part, parts in _REPEATED:
-        if data.startswith(start) and data.count(part) > _MOST_REPEATED:
-            raise ImageError(f"image {name!r}: holds over {_MOST_REPEATED} {parts}; save it anew without them")
     try:
         with _opened(data) as image:
             if image.format not in _SUFFIX_OF_FORMAT or image.mode == "F":
                 kind = "floating-point pixels" if image.mode == "F" else f"format {image.format}"
                 raise ImageError(f"image {name!r}: {kind} are not read here; convert it to an 8- or 16-bit PNG")
-            if image.width * image.height > max_pixels:
+            most = min(max_pixels, max(_MOST_WEBP, max_pixels // 2)) if image.format == "WEBP" else max_pixels
+            if image.width * image.height > most:
                 raise ImageError(
-                    f"image {name!r}: {image.width}x{image.height} is over {max_pixels / 1e6:g} megapixels; "
+                    f"image {name!r}: {image.width}x{image.height} is over {most / 1e6:g} megapixels; "
                     "scale it down, or raise images.max_pixels"
                 )
             suffix = _SUFFIX_OF_FORMAT[image.format]
+            opened(image.width * image.height)
             # How many frames is not asked for: counting them takes minutes in a file made for it.
             several = image.format != "MPO" and getattr(image, "is_animated", False)
             image.load()

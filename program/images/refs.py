@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from program.common.errors import ImageError
 
-__all__ = ("HOST", "Area", "Box", "ImageRef", "parse_url", "reduced_size", "reduction", "whole_pixels")
+__all__ = ("HOST", "SMALLEST", "Area", "Box", "ImageRef", "parse_url", "reduced_size", "reduction", "whole_pixels")
 
 HOST = "https://images.invalid/sha256/"
 MEDIA_TYPES = {
@@ -15,6 +15,9 @@ MEDIA_TYPES = {
     ".png": "image/png", ".ppm": "image/x-portable-pixmap", ".tif": "image/tiff", ".webp": "image/webp",
 }  # fmt: skip
 """Formats that are read, by the suffix used in references."""
+
+SMALLEST = 32
+"""Pixels of a shorter side from which sharpness is judged: two of the blocks that detail is measured in."""
 
 Box: TypeAlias = tuple[float, float, float, float]
 """A region in pixels: left, top, right, bottom; right and bottom are outside the region."""
@@ -42,6 +45,11 @@ class ImageRef:
     def url(self) -> str:
         """The reference that stands for the image everywhere but at the wire."""
         return f"{HOST}{self.sha256}{self.suffix}"
+
+    @property
+    def too_small(self) -> bool:
+        """Whether a side is too short to show what people judge by."""
+        return min(self.width, self.height) < SMALLEST
 
     @property
     def media_type(self) -> str:

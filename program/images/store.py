@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from program.common.errors import ImageError
 from program.common.files import plain_file
-from program.images.decoding import MAX_PIXELS, decode, encode_png
+from program.images.bounded import decode_bounded
+from program.images.decoding import MAX_PIXELS, encode_png
 from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction, whole_pixels
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class ImageStore:
         digest = hashlib.sha256(data).hexdigest()
         ref = self._use(digest, source, max_pixels)
         if ref is None:
-            image = decode(data, long_name, at_most=LARGE, max_pixels=max_pixels)
+            image = decode_bounded(data, long_name, at_most=LARGE, max_pixels=max_pixels)
             width, height = image.width, image.height
             self._remember((digest, reduction(width, height, LARGE), (0, 0, width, height)), image.pixels)
             ref = self._enter(ImageRef(digest, image.suffix, width, height, name, image.notes), source)
@@ -257,7 +258,7 @@ class ImageStore:
         if area != whole and key[1] == 1 and size <= LARGE:
             pixels = self._view(ref, whole, None)[top:bottom, left:right].copy()
         else:
-            pixels = decode(self.read(ref), ref.name, at_most=at_most, area=area, max_pixels=size).pixels
+            pixels = decode_bounded(self.read(ref), ref.name, at_most=at_most, area=area, max_pixels=size).pixels
         return self._remember(key, pixels)
 
     def _remember(self, key: _PixelsKey, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -11,6 +11,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from program.agent.loop import AgenticIQA
 from program.mcp.tools import AgentTools
+from program.service.bodies import Bodies
 from program.service.guard import Guard
 from program.service.logs import set_up_logs
 from program.service.rules import Rules
@@ -36,15 +37,12 @@ def http_app(program: AgenticIQA, token: str | None) -> Any:
     """Return the ASGI application: MCP at /mcp, every request checked, bounded and logged as the service's are."""
     settings = program.resources.settings.serve
     server, tools = server_of(program, local=False)
-    most = int(settings.max_body_mb * 2**20)
     inner = server.streamable_http_app(
-        json_response=True, stateless_http=True, max_request_body_size=most,
+        json_response=True, stateless_http=True, max_request_body_size=int(settings.max_body_mb * 2**20),
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the guard's rules do
     )  # fmt: skip
-    return Guard(
-        inner, rules=Rules(token, (*settings.allowed_hosts, settings.host)), metrics=tools.metrics,
-        max_body=most, body_timeout_s=settings.body_timeout_s,
-    )  # fmt: skip
+    rules = Rules(token, (*settings.allowed_hosts, settings.host))
+    return Guard(inner, rules=rules, metrics=tools.metrics, bodies=Bodies.of(settings))
 
 
 def serve_http(program: AgenticIQA, listener: socket.socket, token: str | None) -> None:

@@ -20,6 +20,7 @@ from program.common.errors import InputError
 from program.evaluation.evaluating import context_of
 from program.evaluation.record import environment
 from program.service.assessing import Assessor, Metrics
+from program.service.bodies import Bodies
 from program.service.guard import Guard, error_response
 from program.service.refusals import refusal_of
 from program.service.routes import add_assessments
@@ -37,6 +38,7 @@ def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
     settings = program.resources.settings.serve
     metrics = Metrics()
     assessor = Assessor(program, settings, metrics)
+    bodies = Bodies.of(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -48,14 +50,12 @@ def create_app(program: AgenticIQA, token: str | None = None) -> FastAPI:
         description="Judges the quality of an image as people would, and says why.",
     )  # fmt: skip
     _add_pages(app)
-    _add_facts(app, assessor)
+    _add_facts(app, assessor, bodies)
     add_assessments(app, assessor)
     for error in (HTTPException, InputError, dspy.LMError):
         app.add_exception_handler(error, _answered)
-    app.add_middleware(
-        Guard, rules=Rules(token, (*settings.allowed_hosts, settings.host)), metrics=metrics,
-        max_body=int(settings.max_body_mb * 2**20), body_timeout_s=settings.body_timeout_s,
-    )  # fmt: skip
+    rules = Rules(token, (*settings.allowed_hosts, settings.host))
+    app.add_middleware(Guard, rules=rules, metrics=metrics, bodies=bodies)
     return app
 
 
@@ -91,13 +91,13 @@ def example_photograph(name: str) -> bytes:
     return file.getvalue()
 
 
-def _add_facts(app: FastAPI, assessor: Assessor) -> None:
+def _add_facts(app: FastAPI, assessor: Assessor, bodies: Bodies) -> None:
     versions = cache(partial(_versions, assessor.program))
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """Whether the service answers, and how many requests it works on. Open."""
-        return {"status": "ok", "requests": assessor.busy}
+        """Whether the service answers, and how many requests it receives and works on. Open."""
+        return {"status": "ok", "requests": len(bodies) + assessor.busy}
 
     @app.get("/version")
     async def version() -> dict[str, Any]:

@@ -88,14 +88,18 @@ class Assessor:
         self.busy = 0
         """How many requests are being worked on or waiting."""
 
+    def check_room(self) -> None:
+        """Raise Refused with 503 where all places are taken."""
+        limit = self.settings.concurrency + self.settings.queue
+        if self.busy >= limit:
+            text = f"{limit} requests are being worked on; try again in {_RETRY_AFTER_S} s"
+            raise Refused(503, "busy", text, _RETRY)
+
     @contextmanager
     def admitted(self) -> Iterator[Ticket]:
-        """Yield a place; Refused with 503 where all are taken. Taken before a body is read, so that bodies are few."""
-        limit = self.settings.concurrency + self.settings.queue
+        """Yield a place for a request that has arrived; Refused with 503 where all are taken."""
         with self._lock:
-            if self.busy >= limit:
-                text = f"{limit} requests are being worked on; try again in {_RETRY_AFTER_S} s"
-                raise Refused(503, "busy", text, _RETRY)
+            self.check_room()
             self.busy += 1
         self.metrics.admitted.inc()
         ticket = Ticket()

@@ -1,7 +1,5 @@
 """The outermost layer: every request is checked, bounded, logged, counted and answered with safe headers."""
 
-import asyncio
-import contextlib
 import secrets
 import time
 from typing import Any
@@ -12,6 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from program.service.assessing import Metrics
+from program.service.bodies import Bodies, Body
 from program.service.logs import logger, shortened
 from program.service.refusals import Refused
 from program.service.rules import Rules
@@ -31,16 +30,14 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-_DRAIN_S = 1.0
 _ROUTES = ("/", "/assess", "/assess/batch", "/heatmap", "/health", "/version", "/metrics", "/docs", "/openapi.json")
 
 
 class Guard:
     """An ASGI middleware around the whole service."""
 
-    def __init__(self, app: ASGIApp, rules: Rules, metrics: Metrics, max_body: int, body_timeout_s: float) -> None:
-        self._app, self._rules, self._metrics = app, rules, metrics
-        self._max_body, self._body_timeout_s = max_body, body_timeout_s
+    def __init__(self, app: ASGIApp, rules: Rules, metrics: Metrics, bodies: Bodies) -> None:
+        self._app, self._rules, self._metrics, self._bodies = app, rules, metrics, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; what is none (the start and the end of the service) passes."""
@@ -51,7 +48,7 @@ class Guard:
         request_id = secrets.token_hex(8)
         facts = scope.setdefault("state", {})["facts"] = {"request": request_id}
         headers = Headers(scope=scope)
-        body = _Body(receive, headers, self._max_body, self._body_timeout_s)
+        body = Body(receive, headers, self._bodies)
         answer = _Answer(send, body, request_id)
         try:
             _check_single(headers)
@@ -64,6 +61,8 @@ class Guard:
             logger.exception("request failed", extra={"facts": {"request": request_id}})
             text = f"the service failed on this request; its log says why, under request {request_id}"
             await answer.instead(scope, error_response(scope, HTTPException(500, text)))
+        finally:
+            self._bodies.leave(body)
         self._record(scope, facts, answer.status, time.perf_counter() - started)
 
     def _record(self, scope: Scope, facts: dict[str, Any], status: int, seconds: float) -> None:
@@ -96,60 +95,10 @@ def error_response(scope: Scope, error: HTTPException) -> JSONResponse:
     return JSONResponse({"error": error.detail}, error.status_code, headers)
 
 
-class _Body:
-    """The receiving side: stops reading at the limits of size and time."""
-
-    def __init__(self, receive: Receive, headers: Headers, limit: int, timeout_s: float) -> None:
-        self._receive, self._limit, self._timeout_s = receive, limit, timeout_s
-        self._deadline: float | None = None
-        self._read = 0
-        self._length = headers.get("content-length", "0")
-        self._waits_for_word = "expect" in headers
-        self._whole = "transfer-encoding" not in headers and self._length == "0"
-
-    def check_length(self) -> None:
-        """Refuse a body that says itself that it is too large."""
-        if not (self._length.isascii() and self._length.isdigit()) or int(self._length[:20]) > self._limit:
-            raise self._too_large()
-
-    async def drain(self) -> None:
-        """Read and drop what is still coming, for a second at most: a client cut off while sending reads no answer."""
-        if self._whole or (self._waits_for_word and self._deadline is None):
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_S):
-                while not self._whole:
-                    message = await self._receive()
-                    self._whole = message["type"] != "http.request" or not message.get("more_body", False)
-
-    async def __call__(self) -> Message:
-        if self._whole:
-            return await self._receive()
-        loop = asyncio.get_running_loop()
-        if self._deadline is None:
-            self._deadline = loop.time() + self._timeout_s
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                message = await self._receive()
-        except TimeoutError:
-            text = f"the body did not arrive within {self._timeout_s:g} s; send it faster, or a smaller image"
-            raise Refused(408, "slow", text) from None
-        self._whole = not message.get("more_body", False)
-        if message["type"] == "http.disconnect":  # 499, as nginx counts those who left before an answer
-            raise HTTPException(499, "the client left before its request was whole")
-        self._read += len(message.get("body", b""))
-        if self._read > self._limit:
-            raise self._too_large()
-        return message
-
-    def _too_large(self) -> Refused:
-        return Refused(413, "body", f"the body is over {self._limit / 2**20:.3g} MiB; send smaller or fewer images")
-
-
 class _Answer:
     """The sending side: adds the headers that every answer has, and remembers the status."""
 
-    def __init__(self, send: Send, body: _Body, request_id: str) -> None:
+    def __init__(self, send: Send, body: Body, request_id: str) -> None:
         self._send, self._body, self._request_id = send, body, request_id
         self.status = 0
 

@@ -68,16 +68,22 @@ def add_assessments(app: FastAPI, assessor: Assessor) -> None:
         """Return what the work makes of each item, or why that is nothing."""
         most = settings.max_batch if several else 1
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        with assessor.admitted() as ticket:  # before the body is read, so that few bodies are in memory
-            if kind == FORM:
-                items = await form_items(request, most)
-            # Pages of other sites can post text/plain and forms without asking; JSON they cannot.
-            elif kind == "application/json":
-                # In a thread: megabytes of JSON would keep all others waiting.
-                read = partial(json_items, await request.body(), several=several)
-                items = await anyio.to_thread.run_sync(read)
-            else:
-                raise Refused(415, "request", f"content type {kind[:60]!r}: send application/json or {FORM}")
+        assessor.check_room()  # before the body is read: nobody shall send it for nothing
+        sent: bytes | list[AssessRequest]
+        if kind == FORM:
+            sent = await form_items(request, most)
+        # Pages of other sites can post text/plain and forms without asking; JSON they cannot.
+        elif kind == "application/json":
+            sent = await request.body()
+        else:
+            raise Refused(415, "request", f"content type {kind[:60]!r}: send application/json or {FORM}")
+        with assessor.admitted() as ticket:
+            # In a thread: megabytes of JSON would keep all others waiting.
+            items = (
+                sent
+                if isinstance(sent, list)
+                else await anyio.to_thread.run_sync(partial(json_items, sent, several=several))
+            )
             if len(items) > most:
                 raise Refused(413, "batch", f"items: {len(items)} are over {most}; send them in several requests")
             jobs = await anyio.to_thread.run_sync(jobs_of, items, settings, sources)

@@ -5,7 +5,9 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -13,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from program.common.errors import SettingsError
 from program.common.settings import ServeSettings
-from program.service.logs import set_up_logs
+from program.service.logs import logger, set_up_logs
 from program.service.rules import MIN_TOKEN_CHARS, is_loopback
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ __all__ = ("TOKEN_VARIABLE", "bound", "serve", "token_of", "uvicorn_config")
 TOKEN_VARIABLE = "AGENTICIQA_SERVE_TOKEN"  # noqa: S105 - the variable's name
 _CONNECTIONS = 256
 _KEEP_ALIVE_S = 10
+_GRACE_S = 2.0
 _HEAD_BYTES = 16 * 2**10
 
 
@@ -82,6 +85,25 @@ class _Patient(H11Protocol):
             self.transport.close()
 
 
+class _Server(uvicorn.Server):
+    """uvicorn's server, that ends even where a thread does not."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop as uvicorn does; for the rest of the process there is an end to waiting, too."""
+        if not self.should_exit:
+            last = threading.Timer((self.config.timeout_graceful_shutdown or 0) + _GRACE_S, _leave)
+            last.daemon = True
+            last.start()
+        super().handle_exit(sig, frame)
+
+
+def _leave() -> None:
+    """End the process without waiting for its threads: a kill at any moment loses nothing that was stored."""
+    logger.error("stopped", extra={"facts": {"unfinished": "a thread was still working; its result is lost"}})
+    logging.shutdown()
+    os._exit(1)
+
+
 def uvicorn_config(app: "FastAPI", settings: ServeSettings) -> uvicorn.Config:
     """Return how the service is run."""
     patient = type("Patient", (_Patient,), {"head_timeout_s": settings.head_timeout_s})
@@ -108,7 +130,7 @@ def serve(program: "AgenticIQA", settings: ServeSettings, listener: socket.socke
     shown = f"[{host}]" if ":" in host else host
     sys.stdout.write(f"AgenticIQA is served on http://{shown}:{port}/ (Ctrl+C stops it)\n")
     sys.stdout.flush()
-    uvicorn.Server(config).run(sockets=[listener])
+    _Server(config).run(sockets=[listener])
     logging.shutdown()
     sys.stdout.flush()
 

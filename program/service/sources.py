@@ -12,6 +12,7 @@ import httpx
 
 from program.common.errors import ImageError
 from program.common.files import plain_file
+from program.common.redaction import UNSHOWABLE
 from program.common.settings import ServeSettings
 from program.images.store import IMAGES, ImageRef
 from program.service.refusals import Refused
@@ -20,7 +21,6 @@ __all__ = ("Sent", "Sources", "decoded", "shown_name")
 
 _FETCH_TIMEOUT_S = 20.0
 _DATA_URL = re.compile(r"data:image/[a-z0-9.+-]{1,40};base64,", re.IGNORECASE)
-_UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,8 @@ def shown_name(given: str | None, otherwise: str = "image") -> str:
     >>> shown_name("../../etc/x.png"), shown_name("C:\\a\\b.jpg"), shown_name("a\x1b[2J.png"), shown_name("")
     ('x.png', 'b.jpg', 'a[2J.png', 'image')
     """
-    return _UNSHOWABLE.sub("", PurePosixPath((given or "").replace("\\", "/")).name).strip()[:120] or otherwise
+    name = UNSHOWABLE.sub("", PurePosixPath((given or "").replace("\\", "/")).name)
+    return " ".join(name.split())[:120] or otherwise
 
 
 def _parsed(named: str) -> httpx.URL | None:

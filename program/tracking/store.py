@@ -172,8 +172,9 @@ def _import_quietly() -> None:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     import mlflow  # noqa: F401  (importing configures MLflow's loggers, so they are hushed after it)
 
-    for noisy in ("alembic", "mlflow.store.db.utils"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    # Whoever uses the store tells in one line what it says in a hundred.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from program.expert.measure.measurement import Measurement
 from program.expert.measure.reference import DIFFERENCE_NAMES, DIFFERENCE_PLACES, compare
 from program.expert.store import Matrix
 from program.images.decoding import READING_RULES
+from program.images.refs import SMALLEST
 from program.images.store import HOST, IMAGES, ImageRef
 from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
@@ -34,8 +35,6 @@ LARGEST = 2**23
 """Pixels of an image that is measured as it is; larger ones are averaged down first, so that memory stays bounded."""
 EVIDENCE_SETS = 32
 """Sets of demos kept worked out: about 40 KB a demo, so 40 MB for sets of 32."""
-SMALLEST = 32
-"""Pixels of a shorter side from which sharpness is judged: two of the blocks that detail is measured in."""
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _READ = (str(READING_RULES), network.WEIGHTS_SHA256, *FEATURE_NAMES, *DIFFERENCE_NAMES)
 _LAYOUT = hashlib.sha256("|".join(_READ).encode()).hexdigest()[:12]

@@ -1,15 +1,17 @@
-"""First runs that are stopped at any moment, and what the next run makes of it: `python -m benchmarks.kills DIR`.
+"""First runs that are stopped at any moment, and what the next run makes of it: `python -m benchmarks.faults DIR`.
 
 Each sequence begins in empty folders (cache, MLflow store, program), stops the first run at a moment drawn uniformly
 over the time an uninterrupted one takes, by SIGKILL or by Ctrl-C to its whole process group, and runs it again, with
 --resume where there is something to resume. The next run must end with exit code 0 and the figures of the
-uninterrupted one. Commands: evaluate and compile on a small manifest, and the making of a part of the quickstart data.
+uninterrupted one, and leave no file that the uninterrupted one does not. Commands: evaluate and compile on a small
+manifest, a folder of images into a table, and the making of a part of the quickstart data.
 
 DIR keeps a line for each sequence, so that a stopped benchmark goes on; another DIR begins anew.
 """
 
 import argparse
 import contextlib
+import csv
 import hashlib
 import json
 import os
@@ -41,16 +43,17 @@ PLAN = QuickstartPlan(
     ), levels=(1, 3, 5),
 )  # fmt: skip
 LIMIT_S = 600
+CELLS = ("score", "low", "high", "level", "status", "reasoning", "notes", "error")
 FIGURES = ("srcc", "plcc", "krcc", "rmse", "accuracy")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is missing of the benchmark; exit code 1 where a next run failed or gave other figures."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kills", description=str(__doc__).split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=str(__doc__).split("\n")[0])
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--kills", type=int, default=20, metavar="N", help="SIGKILLs for each command")
     parser.add_argument("--interrupts", type=int, default=10, metavar="N", help="Ctrl-Cs for each command")
-    parser.add_argument("--commands", default="evaluate,compile,quickstart", metavar="NAMES")
+    parser.add_argument("--commands", default="evaluate,compile,folder,quickstart", metavar="NAMES")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     # In the background of a shell Ctrl-C is ignored, and children would inherit that.
@@ -59,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.yaml").write_text(SETTINGS, "utf-8")
     write_manifest(folder / "manifest.jsonl", _few(build_quickstart(folder / "made", plan=PLAN, progress=False)))
+    (folder / "images").mkdir(exist_ok=True)
+    for image in sorted(folder.glob("made/quickstart-*/images/*"))[:60]:
+        shutil.copy(image, folder / "images")
     log = folder / "sequences.jsonl"
     lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.is_file() else []
     for command in arguments.commands.split(","):
@@ -88,10 +94,12 @@ def _words(command: str, folder: Path, run: Path) -> list[str]:
     python = [sys.executable, "-m"]
     if command == "quickstart":
         code = (
-            "from pathlib import Path; from benchmarks.kills import PLAN, build_quickstart; "
+            "from pathlib import Path; from benchmarks.faults import PLAN, build_quickstart; "
             f"build_quickstart(Path({str(run / 'cache')!r}), plan=PLAN)"
         )
         return [sys.executable, "-c", code]
+    if command == "folder":
+        return [*python, "program.assess", str(folder / "images"), "--out", str(run / "table.csv")]
     shared = ["--config", str(folder / "settings.yaml"), "--json"]
     if command == "evaluate":
         resume = ["--resume"] if any((run / "cache").glob("evaluations/*")) else []
@@ -120,7 +128,9 @@ def _started(command: str, folder: Path, run: Path) -> Iterator[subprocess.Popen
 
 
 def _whole(command: str, folder: Path, run: Path) -> tuple[int, dict[str, Any] | None]:
-    """Run a command to its end; return its exit code and what it found."""
+    """Run a command to its end; return its exit code and what it found. A table that is there is whole."""
+    if (run / "table.csv").exists():
+        return 0, _figures(command, run)
     with _started(command, folder, run) as process:
         code = process.wait(LIMIT_S)
     return code, _figures(command, run) if code == 0 else None
@@ -131,6 +141,11 @@ def _figures(command: str, run: Path) -> dict[str, Any]:
         (made,) = (run / "cache").glob("quickstart-*")
         files = sorted(path for path in made.rglob("*") if path.is_file())
         return {str(path.relative_to(made)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    if command == "folder":
+        with (run / "table.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        cells = {f"{number} {row['id']}": [row[name] for name in CELLS] for number, row in enumerate(rows)}
+        return {**cells, "rows": len(rows)}
     found = json.loads((run / "output").read_text("utf-8"))
     records = {"": found} if command == "evaluate" else {name: found[name] for name in ("uncompiled", "compiled")}
     return {f"{name} {figure}".strip(): record[figure] for name, record in records.items() for figure in FIGURES}
@@ -168,7 +183,9 @@ def _sequence(command: str, name: str, moment: float, folder: Path, usual: dict[
         if figures is None:
             fault = f"exit code {code}: {(run / 'errors').read_text('utf-8', 'replace').strip()[-300:]}"
         elif figures != usual:
-            fault = f"other figures: {[key for key in usual if usual[key] != figures.get(key)]}"
+            fault = f"other figures: {[key for key in {**usual, **figures} if usual.get(key) != figures.get(key)]}"
+        elif left := [str(path) for path in run.rglob("*") if path.name.endswith((".tmp", ".partial", "-journal"))]:
+            fault = f"left over: {left}"
     return {"moment": round(moment, 3), "stopped": stopped, "fault": fault}
 
 
@@ -187,6 +204,7 @@ def _report(lines: list[dict[str, Any]]) -> int:
         early, well = sum(line["stopped"] == 0 for line in group), sum(line["fault"] is None for line in group)
         print(f"{command:12}{name:12}{len(group):6}{early:14}{well:15}")
     faults = [line for line in stops if line["fault"]]
+    print(f"tried {len(stops)}, survived {len(stops) - len(faults)}, failed {len(faults)}")
     for line in faults:
         print(f"{line['command']} {line['signal']} at {line['moment']} s: {line['fault']}")
     return 1 if faults else 0
