@@ -325,10 +325,14 @@ def test_tools_with_parameter_files_run_on_human_scored_images(tmp_path, shared_
 
 def test_the_list_says_what_is_ready_and_why_not(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
+    assert listing.main(["--all"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in REGISTRY.names() if name[-4:] != "-piq")
+    assert "AGENTICIQA_PARAMS_DIR" in shown
     assert listing.main([]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in REGISTRY.names())
-    assert "AGENTICIQA_PARAMS_DIR" in shown
+    assert "VIF" in shown
+    assert "NIQE" not in shown.replace("PIQE", "")
     assert listing.main(["--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert set(rows) == set(REGISTRY.names())

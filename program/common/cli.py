@@ -62,8 +62,8 @@ def as_started(text: str) -> str:
 class Parser(argparse.ArgumentParser):
     """A parser whose complaint is one line with the option, the value and what it takes."""
 
-    def __init__(self, prog: str, **options: Any) -> None:
-        super().__init__(prog=as_started(prog), **options)
+    def __init__(self, prog: str | None = None, **options: Any) -> None:
+        super().__init__(prog=prog and as_started(prog), **options)
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2."""
