@@ -11,7 +11,8 @@ saved, loaded and asked), `wire` (requests, repeats, budgets and caches against 
 and without keys or network, through what is public: commands, `program.AgenticIQA`, `program.load`, `signatures`, HTTP.
 
 `--check` exits with 1 and lists each value that differs: texts, numbers of things and hashes have to be equal, figures
-to 1e-6 (of their size, from 1 up). Times, run names, addresses and folders are left out. A change that is meant is
+to 1e-6 (of their size, from 1 up). Compare on the machine that wrote the file: another processor's tools read up to
+1e-4 otherwise. Times, run names, addresses and folders are left out. A change that is meant is
 named where it is made, and its section alone is written anew with `--only`.
 """
 
