@@ -1,11 +1,8 @@
 """An MCP server around a program: on standard input and output, or over HTTP behind the service's guard."""
 
-import signal
 import socket
-import sys
 from typing import Any
 
-import uvicorn
 from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
@@ -15,7 +12,7 @@ from program.service.bodies import Bodies
 from program.service.guard import Guard
 from program.service.logs import set_up_logs
 from program.service.rules import Rules
-from program.service.running import uvicorn_config
+from program.service.running import run_until_stopped
 from program.tools.readiness import installed_version
 
 __all__ = ("http_app", "serve_http", "server_of")
@@ -48,10 +45,5 @@ def http_app(program: AgenticIQA, token: str | None) -> Any:
 def serve_http(program: AgenticIQA, listener: socket.socket, token: str | None) -> None:
     """Serve until SIGTERM or SIGINT."""
     set_up_logs()
-    config = uvicorn_config(http_app(program, token), program.resources.settings.serve)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # uvicorn raises it again once it has stopped
-    host, port = listener.getsockname()[:2]
-    sys.stdout.write(f"AgenticIQA is offered on http://{f'[{host}]' if ':' in host else host}:{port}/mcp\n")
-    sys.stdout.flush()
-    uvicorn.Server(config).run(sockets=[listener])
+    settings = program.resources.settings.serve
+    run_until_stopped(http_app(program, token), settings, listener, "AgenticIQA is offered on {}/mcp")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from program.agent.loop import AgenticIQA
 
-__all__ = ("TOKEN_VARIABLE", "bound", "serve", "token_of", "uvicorn_config")
+__all__ = ("TOKEN_VARIABLE", "bound", "run_until_stopped", "serve", "token_of", "uvicorn_config")
 
 TOKEN_VARIABLE = "AGENTICIQA_SERVE_TOKEN"  # noqa: S105 - the variable's name
 _CONNECTIONS = 256
@@ -116,19 +116,28 @@ def uvicorn_config(app: "FastAPI", settings: ServeSettings) -> uvicorn.Config:
 
 
 def serve(program: "AgenticIQA", settings: ServeSettings, listener: socket.socket, token: str | None) -> None:
-    """Serve until SIGTERM or SIGINT; requests in flight are finished within `settings.shutdown_s`."""
+    """Serve the page and the HTTP interface until SIGTERM or SIGINT; see `run_until_stopped`."""
     from program.service.app import create_app
 
     set_up_logs()
     if settings.warm_up:
         _warm_up(program)
-    config = uvicorn_config(create_app(program, token), settings)
+    greeting = "AgenticIQA is served on {}/ (Ctrl+C stops it)"
+    run_until_stopped(create_app(program, token), settings, listener, greeting)
+
+
+def run_until_stopped(app: Any, settings: ServeSettings, listener: socket.socket, greeting: str) -> None:
+    """Run an ASGI application; requests in flight at SIGTERM or SIGINT are finished within `settings.shutdown_s`.
+
+    `greeting` is printed with the address in place of its braces once clients may connect.
+    """
+    config = uvicorn_config(app, settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises it again once it has stopped
     listener.listen(_CONNECTIONS)  # from here on nobody is turned away: who reads the line below may connect
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    sys.stdout.write(f"AgenticIQA is served on http://{shown}:{port}/ (Ctrl+C stops it)\n")
+    sys.stdout.write(greeting.format(f"http://{shown}:{port}") + "\n")
     sys.stdout.flush()
     _Server(config).run(sockets=[listener])
     logging.shutdown()
