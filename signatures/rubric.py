@@ -20,7 +20,7 @@ from typing import Any
 
 from signatures.schemas import DistortionCategory
 
-__all__ = ("SENTENCES", "TRAITS", "Rubric", "rubric_in", "with_rubric")
+__all__ = ("PLAIN", "SENTENCES", "TRAITS", "Rubric", "rubric_in", "with_rubric")
 
 _FAULTS: Mapping[DistortionCategory, tuple[str, str]] = {
     "Blurs": ("blur", r"(?:motion |strong )?blur(?:s|ring|riness)?|defocus"),
@@ -59,7 +59,7 @@ _OPENING = re.compile(r"^(?:[-*]|on (?:these|such) (?:images|photographs),?|plea
 
 @dataclass(frozen=True)
 class Rubric:
-    """What sentences say, together; empty where they say nothing."""
+    """What sentences say, together."""
 
     weights: Mapping[str, float] = field(default_factory=dict)
     """By distortion category: how much it counts, 1 as usual."""
@@ -67,9 +67,6 @@ class Rubric:
     """By one of `TRAITS`: points from the least of it to the most, half of them off and half on."""
     mildness: float = 0.0
     stretch: float = 1.0
-
-    def __bool__(self) -> bool:
-        return self != Rubric()
 
     def judged(self, quality: Any, severities: Mapping[Any, Any], traits: Mapping[str, Any]) -> Any:
         """Return a quality (1..5, may leave it; numbers or arrays) as judged by this rubric.
@@ -81,6 +78,10 @@ class Rubric:
         for trait, points in self.likes.items():
             quality = quality + points * (traits[trait] - 0.5)
         return 3 + self.stretch * (quality - 3) + self.mildness
+
+
+PLAIN = Rubric()
+"""What a text without such sentences says."""
 
 
 def _read(sentence: str) -> Rubric | None:
@@ -113,7 +114,7 @@ def rubric_in(text: str) -> Rubric:
     >>> rubric_in("You judge images. On these images, ignore noise.").weights
     {'Noise': 0.0}
     """
-    whole = Rubric()
+    whole = PLAIN
     for part in re.split(r"[.;\n]+", text.casefold()):
         read = _read(_OPENING.sub("", " ".join(part.split())))
         if read is not None:

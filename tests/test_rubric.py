@@ -17,7 +17,7 @@ from program.expert.judge.taught import traits_of
 from program.expert.judge.views import Viewer
 from program.images.store import IMAGES
 from signatures import executor, planner, summarizer
-from signatures.rubric import SENTENCES, rubric_in, with_rubric
+from signatures.rubric import PLAIN, SENTENCES, rubric_in, with_rubric
 from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import ScoreQuality
 
@@ -80,15 +80,15 @@ def test_sentences_written_by_hand_move_the_expert_the_right_way(shown) -> None:
     ],
 )  # fmt: skip
 def test_text_outside_the_grammar_changes_nothing(shown, text) -> None:
-    assert not rubric_in(text)
+    assert rubric_in(text) is PLAIN
     assert all(_score(image, text) == _score(image) for _, image in shown[:4])
 
 
 def test_every_sentence_is_read_and_none_stands_in_the_program_as_it_ships() -> None:
-    assert all(rubric_in(sentence) for sentence in SENTENCES)
+    assert all(rubric_in(sentence) != PLAIN for sentence in SENTENCES)
     shipped = [value for module in (executor, planner, summarizer) for value in vars(module).values()]
     signatures = [s for s in shipped if isinstance(s, type) and issubclass(s, dspy.Signature)]
-    assert not any(rubric_in(signature.instructions) for signature in signatures)
+    assert all(rubric_in(signature.instructions) is PLAIN for signature in signatures)
 
 
 def test_a_ratio_of_two_faults_moves_both_and_a_second_rubric_replaces_the_first() -> None:

@@ -35,6 +35,7 @@ from program.expert.answer.tool_choice import choose_tools
 from program.expert.judge.quality import Belief, level_probabilities
 from program.expert.judge.taught import belief
 from program.expert.judge.views import View, Viewer
+from signatures.rubric import PLAIN, rubric_in
 from signatures.schemas import GLOBAL
 
 __all__ = ("ANSWERS", "Lesson", "answer_fields")
@@ -96,7 +97,9 @@ def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     look = look_at(view, evidence, readings, question_of(query, options).text)
     reason = choice_reason(look, letter, choice, options, query, say)
     if choice.topic in {"content", "distortion", "quality"} or letter != choice.letter:
-        reason = say.join(reason, summary(view, belief(view, (), lesson.instructions).mean, say, evidence))
+        reason = say.join(
+            reason, summary(view, _belief(viewer, view, Lesson((), lesson.instructions)).mean, say, evidence)
+        )
     return {"final_answer": letter, "quality_reasoning": reason}
 
 
@@ -184,7 +187,8 @@ def _belief(viewer: Viewer, view: View, lesson: Lesson) -> Belief:
         other = _view(viewer, demo)
         if (other.difference is None) == (view.difference is None):
             labelled.append((other, label))
-    return belief(view, labelled, lesson.instructions)
+    untaught = not labelled and rubric_in(lesson.instructions) is PLAIN
+    return view.prior if untaught else belief(view, labelled, lesson.instructions)
 
 
 def _view(viewer: Viewer, inputs: Inputs) -> View:

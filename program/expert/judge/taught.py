@@ -10,13 +10,12 @@ from program.expert.judge.attributes import PROPERTIES, placed, population
 from program.expert.judge.model import Seen
 from program.expert.judge.quality import Belief, Evidence, believe, weigh
 from program.expert.judge.views import View
-from signatures.rubric import TRAITS, Rubric, rubric_in
+from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
 
 __all__ = ("EVIDENCE_SETS", "belief", "traits_of")
 
 EVIDENCE_SETS = 32
 """Sets of demos kept worked out: about 40 KB a demo, so 40 MB for sets of 32."""
-_PLAIN = Rubric()
 
 
 def belief(view: View, demos: Sequence[tuple[View, float]] = (), instructions: str = "") -> Belief:
@@ -25,8 +24,6 @@ def belief(view: View, demos: Sequence[tuple[View, float]] = (), instructions: s
     The rubric in the instructions goes before the demos: these correct what it leaves.
     """
     rubric = rubric_in(instructions)
-    if not demos and not rubric:
-        return view.prior
     return believe(view.model, _seen(view, rubric), _evidence(demos, instructions if rubric else "") if demos else None)
 
 
@@ -37,7 +34,7 @@ def traits_of(view: View) -> dict[str, float]:
 
 
 def _seen(view: View, rubric: Rubric) -> Seen:
-    if not rubric:
+    if rubric is PLAIN:
         return view.seen
     traits = traits_of(view) if rubric.likes else {}
     return view.seen._replace(quality=rubric.judged(view.seen.quality, view.severities, traits))
@@ -48,5 +45,5 @@ def _seen(view: View, rubric: Rubric) -> Seen:
     key=lambda demos, instructions: (instructions, *((view.key, label) for view, label in demos)),
 )  # fmt: skip
 def _evidence(demos: Sequence[tuple[View, float]], instructions: str) -> Evidence:
-    rubric = rubric_in(instructions) if instructions else _PLAIN
+    rubric = rubric_in(instructions)
     return weigh([_seen(view, rubric) for view, _ in demos], np.array([label for _, label in demos]))
