@@ -6,6 +6,7 @@ import dspy
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 from scipy.spatial.distance import cdist
 from skimage import data as photographs
 
@@ -94,22 +95,46 @@ def test_what_a_model_sees_is_the_written_formula(kind: str) -> None:
     assert seen.severities.min() >= 0
 
 
-def test_a_belief_given_demos_is_a_textbook_gaussian_process() -> None:
+@pytest.mark.parametrize("versions", [False, True])
+def test_a_belief_given_demos_is_a_textbook_gaussian_process(versions: bool) -> None:
+    """Its noise by the likelihood of scipy, its misfit by leaving out each demo in turn."""
     model, rng = load_model("nr"), np.random.default_rng(2)
     standard = model.standard
-    seen = model.look(rng.normal(0, 0.9, (9, len(standard.centre))) * standard.spread + standard.centre)
+    cells = rng.normal(0, 1, (9, 9))
+    if versions:
+        cells[1:5], cells[5:] = cells[1], cells[5]
+    seen = model.look(rng.normal(0, 0.9, (9, len(standard.centre))) * standard.spread + standard.centre, cells)
     one, others = Seen(*(part[:1] for part in seen)), [Seen(*(part[i : i + 1] for part in seen)) for i in range(1, 9)]
     labels = rng.uniform(1, 5, 8)
-    covariance = quality.LIKENESS * seen.points @ seen.points.T + quality.OFFSET
+    residuals = labels - seen.quality[1:]
+    points = seen.points.astype(float)
+    covariance = quality.LIKENESS * points @ points.T + quality.OFFSET
     covariance += quality.SLOPE * np.outer(seen.quality - 3, seen.quality - 3)
-    within = covariance[1:, 1:] + quality.NOISE * np.eye(8)
-    gain = np.linalg.solve(within, covariance[1:, 0])
-    expected = seen.quality[0] + gain @ (labels - seen.quality[1:])
-    settled = gain @ covariance[1:, 0] / (covariance[0, 0] + quality.NOISE)
-    found = believe(model, one, weigh(others, labels))
-    assert found.mean == pytest.approx(np.clip(expected, 0.6, 5.4), abs=1e-4)
+    within = covariance[1:, 1:].copy()
+    if versions:
+        constant, likeness = quality.PHOTOGRAPH
+        for photograph in (slice(0, 4), slice(4, 8)):
+            of_it = points[1:][photograph]
+            within[photograph, photograph] += constant + likeness * of_it @ of_it.T
+    likely = [stats.multivariate_normal(np.zeros(8), within + n * np.eye(8)).logpdf(residuals) for n in quality.NOISES]
+    noise = quality.NOISES[int(np.argmax(likely))]
+    noisy = within + noise * np.eye(8)
+
+    misfits = []
+    for i in range(8):
+        rest = np.arange(8) != i
+        weights = np.linalg.solve(noisy[np.ix_(rest, rest)], noisy[rest, i])
+        left = (noisy[i, i] - weights @ noisy[rest, i]) / noisy[i, i]
+        error = model.error(seen.quality[1:])[i]
+        misfits.append((residuals[i] - weights @ residuals[rest]) ** 2 / (left * error**2))
+    misfit = max(1.0, (sum(misfits) + 8) / 16)
+
+    gain = np.linalg.solve(noisy, covariance[1:, 0])
+    settled = gain @ covariance[1:, 0] / (covariance[0, 0] + noise)
+    found = believe(model, one, weigh(model, others, labels))
+    assert found.mean == pytest.approx(np.clip(seen.quality[0] + gain @ residuals, 0.6, 5.4), abs=1e-4)
     error, novelty = float(model.error(one.quality)[0]), float(one.novelty[0])
-    variance = (1 - novelty) * (1 - settled) * error**2 + novelty * quality._WIDEST**2
+    variance = (1 - novelty) * (1 - settled) * misfit * error**2 + novelty * quality._WIDEST**2
     assert found.deviation == pytest.approx(np.sqrt(variance), abs=1e-4)
 
 

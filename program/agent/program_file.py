@@ -24,7 +24,7 @@ class ProgramFile(_Part):
     format: Literal[1] = 1
     schema_sha256: str
     program_sha256: str
-    engine: str | None = Field(default=None, pattern=r"^perceptual/expert@\w{1,20}$")
+    engine: str | None = Field(default=None, pattern=r"^perceptual/expert@[\w.]{1,20}$")
     """The embedded engine that played a taught role, as perceptual/expert@r7."""
     record: dict[str, Any] = Field(default_factory=dict)
     """How it was made; nothing is read from it."""

@@ -10,6 +10,7 @@ import yaml
 from numpy.typing import NDArray
 
 __all__ = (
+    "MEASURED",
     "MODEL_FILE",
     "POPULATION_FILE",
     "PROVENANCE_FILE",
@@ -19,9 +20,12 @@ __all__ = (
     "stored_table",
 )
 
-REVISION = "r7"
-MODEL_FILE = f"expert-{REVISION}.npz"
-PROVENANCE_FILE = f"expert-{REVISION}.json"
+REVISION = "r7.1"
+"""How the expert judges: its arrays, r7, and how it weighs demos."""
+MEASURED = "r7"
+"""How it measures images; what a cache holds of them stays good for as long."""
+MODEL_FILE = f"expert-{MEASURED}.npz"
+PROVENANCE_FILE = f"expert-{MEASURED}.json"
 POPULATION_FILE = "population.json"
 
 Matrix = NDArray[np.float64]

@@ -90,6 +90,8 @@ class Seen(NamedTuple):
     """N scores, 1..5."""
     severities: Matrix
     """N x 8, at least 0."""
+    cells: Matrix
+    """N x 9 brightness of the cells of a 3 x 3 grid: what tells photographs apart, whatever was done to them."""
     novelty: Matrix
     """N: how far the measurements lie from those of the training images, 0 (as they do) .. 1."""
 
@@ -106,8 +108,8 @@ class Model(NamedTuple):
     reach: Matrix
     """Mean squares of standardised measurements that are usual (novelty 0) and as unusual as can be (1)."""
 
-    def look(self, vectors: Matrix) -> Seen:
-        """Return what N x F measurements are to this model."""
+    def look(self, vectors: Matrix, cells: Matrix | None = None) -> Seen:
+        """Return what N x F measurements are to this model; `cells` are N x 9, zeros where nobody asks for them."""
         points = self.standard.apply(vectors)
         values = self.kernel.values(points if self.views is None else points @ self.views)
         named = OUTPUTS["fr" if self.views is None else "nr"]
@@ -116,7 +118,8 @@ class Model(NamedTuple):
         low, high = self.reach
         novelty = np.clip(((points * points).sum(axis=1) - low) / (high - low), 0, 1)
         severities = np.clip(values[:, first : first + len(SEVERITIES)], 0.0, 4.0)
-        return Seen(points.astype(np.float32), values, quality, severities, novelty)
+        cells = np.zeros((len(points), 9)) if cells is None else np.reshape(cells, (len(points), 9))
+        return Seen(points.astype(np.float32), values, quality, severities, cells, novelty)
 
     def error(self, quality: Matrix) -> Matrix:
         """Return the root mean squared error of N predictions, linear between those kept."""

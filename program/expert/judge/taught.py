@@ -46,4 +46,4 @@ def _seen(view: View, rubric: Rubric) -> Seen:
 )  # fmt: skip
 def _evidence(demos: Sequence[tuple[View, float]], instructions: str) -> Evidence:
     rubric = rubric_in(instructions)
-    return weigh([_seen(view, rubric) for view, _ in demos], np.array([label for _, label in demos]))
+    return weigh(demos[0][0].model, [_seen(view, rubric) for view, _ in demos], np.array([label for _, label in demos]))

@@ -20,7 +20,7 @@ from program.expert.judge.quality import Belief, believe
 from program.expert.measure.features import FEATURE_NAMES, FEATURE_PLACES, measure
 from program.expert.measure.measurement import Measurement
 from program.expert.measure.reference import DIFFERENCE_NAMES, DIFFERENCE_PLACES, compare
-from program.expert.store import REVISION, Matrix
+from program.expert.store import MEASURED, Matrix
 from program.images.decoding import READING_RULES
 from program.images.refs import SMALLEST
 from program.images.store import HOST, IMAGES, ImageRef
@@ -68,9 +68,10 @@ class View:
     @cached_property
     def seen(self) -> Seen:
         """How the model sees it; every later answer reads this."""
+        cells = np.array(self.measured.maps["brightness"])
         if self.difference is not None:
-            return self.model.look(self.difference.vector)
-        seen = self.model.look(np.concatenate([self._spreads(), self.measured.vector]))
+            return self.model.look(self.difference.vector, cells)
+        seen = self.model.look(np.concatenate([self._spreads(), self.measured.vector]), cells)
         # Of an image that shows nothing to judge by, as little is known as of one unlike all others.
         return seen if self.unjudged is None else seen._replace(novelty=np.ones(1))
 
@@ -104,8 +105,8 @@ class Viewer:
 
     @classmethod
     def under(cls, cache_dir: Path | None) -> "Viewer":
-        """Return the viewer that keeps its measurements in this revision's folder of a cache."""
-        return cls(cache_dir / f"features-{REVISION}" if cache_dir is not None else None)
+        """Return the viewer that keeps its measurements in their folder of a cache."""
+        return cls(cache_dir / f"features-{MEASURED}" if cache_dir is not None else None)
 
     def view(self, image: Any, reference: Any = None) -> View:
         """Return the view of an input's image: a dspy.Image, reference URL, data URI, or an ImageRef."""
