@@ -10,6 +10,7 @@ from program.common.cli import (
     add_budget_flags,
     add_program_flags,
     add_settings_flags,
+    column_names,
     number,
     run_command,
     settings_from,
@@ -31,7 +32,8 @@ def main(argv: list[str] | None = None) -> int:
         description="Judge the quality of an image, and say why; or of many, into a table.",
         epilog=_CODES,
     )
-    parser.add_argument("image", metavar="IMAGE", nargs="+", help="image, folder of images, or manifest (.jsonl)")
+    parser.add_argument("image", metavar="IMAGE", nargs="+", help="image, folder or manifest (.jsonl, .csv, .parquet), "
+                        "a path or a URI as s3://...; or a dataset hf:NAME:SPLIT")  # fmt: skip
     parser.add_argument(
         "--reference", metavar="R", help="undistorted reference image; for many, or a folder with the same names"
     )
@@ -48,12 +50,14 @@ def main(argv: list[str] | None = None) -> int:
         "--compare", action="store_true", help="say which of two images is better, and how sure that is"
     )
     many = parser.add_argument_group("many images")
-    many.add_argument("--out", metavar="FILE", type=Path, help="table to write, .csv, .jsonl or .parquet; "
+    many.add_argument("--out", metavar="FILE|URI", help="table to write: .csv, .jsonl, or .parquet (a folder); "
                       "the same command goes on where a killed one stopped")  # fmt: skip
     many.add_argument("-r", "--recursive", action="store_true", help="look into folders of folders too")
     many.add_argument(
         "--glob", metavar="G", action="append", help="of folders, only names like *.jpg; !*.gif: not these"
     )
+    many.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
+                      help="of a manifest: which column is which field, as image=path,id=name")  # fmt: skip
     many.add_argument(
         "--min-score", metavar="X", type=number(1, 5), help="exit with code 3 when an image scores below X"
     )

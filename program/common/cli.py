@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = (
     "EXIT_PROBLEMS", "EXIT_UNUSABLE", "STARTED_AS", "Parser", "add_budget_flags", "add_program_flags",
-    "add_settings_flags", "as_started", "number", "run_command", "settings_from", "whole_number",
+    "add_settings_flags", "as_started", "column_names", "number", "run_command", "settings_from", "whole_number",
 )  # fmt: skip
 
 N = TypeVar("N", int, float)
@@ -96,6 +96,14 @@ def _number(kind: Callable[[str], N], noun: str, least: float, most: float) -> C
         raise argparse.ArgumentTypeError(f"{text!r}: give {noun} {limits}")
 
     return read
+
+
+def column_names(text: str) -> dict[str, str]:
+    """Read which column is which field, as image=img,mos=score."""
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if not all(field.strip() and column.strip() for field, _, column in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r}: give FIELD=COLUMN with commas between, as image=img,mos=score")
+    return {field.strip(): column.strip() for field, _, column in pairs}
 
 
 def run_command(body: Callable[[], int], *, kept: str = "") -> int:
