@@ -139,9 +139,9 @@ class _Parts:
     def finish(self) -> None:
         """Write what is left: all rows of a file, the last part of a folder."""
         if self._in_parts:
-            rows = list(self._journal.rows(self._number * PART_ROWS))
-            if rows or not self._number:
-                write_part(self._out, self._number, rows)
+            start = self._number * PART_ROWS
+            if self._journal.first_open > start or not start:
+                write_part(self._out, self._number, self._journal.rows(start))
                 self._number += 1
             drop_parts(self._out, self._number)
         else:

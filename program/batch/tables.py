@@ -17,6 +17,7 @@ __all__ = ("FORMATS", "PART_ROWS", "drop_parts", "format_of", "read_parts", "wri
 FORMATS = (".csv", ".jsonl", ".parquet")
 PART_ROWS = 10_000
 """Of one Parquet file in the folder; each is written as soon as its rows are judged."""
+_ROWS_AT_ONCE = 1000
 _PATHS = {"id", "image", "reference"}
 """Columns that name files, whose names may hold line ends."""
 
@@ -38,10 +39,10 @@ def write_rows(out: Place | str, rows: Iterable[BatchRow]) -> None:
     if suffix == ".parquet":
         left = iter(rows)
         for number in count():
-            part = list(islice(left, PART_ROWS))
-            if number and not part:
+            first = next(left, None)
+            if number and first is None:
                 return drop_parts(out, number)
-            write_part(out, number, part)
+            write_part(out, number, () if first is None else chain([first], islice(left, PART_ROWS - 1)))
     try:
         with writing(out) as file:
             _write(file, suffix, rows)
@@ -61,14 +62,15 @@ def write_part(out: Place, number: int, rows: Iterable[BatchRow]) -> None:
             for name, field in BatchRow.model_fields.items()
         ]
     )
-    table = pyarrow.Table.from_pylist([row.model_dump() for row in rows], schema)
+    left = iter(rows)
     try:
         if isinstance(out, Path):
             if out.is_file():  # a table of an earlier version
                 out.unlink()
             out.mkdir(parents=True, exist_ok=True)
-        with writing(joined(out, _name(number))) as file:
-            pyarrow.parquet.write_table(table, file)
+        with writing(joined(out, _name(number))) as file, pyarrow.parquet.ParquetWriter(file, schema) as table:
+            while some := [row.model_dump() for row in islice(left, _ROWS_AT_ONCE)]:
+                table.write_table(pyarrow.Table.from_pylist(some, schema))
     except OSError as error:
         raise _unwritable(out, error) from error
 
