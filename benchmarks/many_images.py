@@ -2,21 +2,25 @@
 
     python -m benchmarks.many_images STEP [--count N] [--folder DIR]
 
-Steps: `rows` (a manifest of N rows and a stand-in program that looks at no pixels), `memory` (N generated images of 64 x
-64 and the embedded expert; peaks at a quarter of them and at all), `same` (streamed rows beside rows judged one by one),
-`pace` (Ray with 2 workers beside 2 threads, cold), `waiting` (1, 2 and 4 workers on a model server that waits 200 ms),
-`kills` (workers and drivers killed within one job), `budget` (never more than N calls over 4 workers). The last four
-need the extra [ray]. Each prints one line of JSON. Images are made once and kept in the folder.
+Steps: `rows` (a manifest of N rows and a stand-in program that looks at no pixels), `memory` (N generated images of
+64 x 64 and the embedded expert), `same` (streamed rows beside rows judged one by one), `pace` (Ray with 2 workers
+beside 2 threads, steady, cold), `waiting` (1, 2 and 4 workers where an image waits 200 ms for a server), `kills` (30 of
+workers and 5 of the driver within one job), `budget` (never more than N calls over 4 workers). The last four need the
+extra [ray]. Each prints one line of JSON. Images are made once and kept in the folder.
 """
 
 import argparse
 import json
 import os
 import resource
+import shutil
+import signal
 import subprocess
 import sys
-import threading
 import time
+from collections import Counter
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +28,14 @@ import numpy as np
 from PIL import Image
 
 from program.agent.loop import AgenticIQA
-from program.batch.inputs import gather
+from program.batch.inputs import Item, gather
+from program.batch.on_ray import ray_engine
 from program.batch.rows import BatchRow
 from program.batch.running import Question, judge, judge_into
 from program.batch.tally import Tally
+from program.cluster.engine import Cluster
 from program.common.settings import load_settings
+from program.lms.limits import Budget, BudgetSpent, current_budget
 
 
 class StandIn(AgenticIQA):
@@ -122,7 +129,134 @@ def same(folder: Path, count: int) -> dict[str, Any]:
     return {"images": len(equal), "equal": sum(equal)}
 
 
-STEPS = {step.__name__: step for step in (rows, memory, same)}
+class Slow:
+    """An answer that takes as long as a model service would, and a line for each image that it was asked about."""
+
+    def __init__(self, image: Path, seconds: float, asked: Path) -> None:
+        self._program, self._seconds, self._asked = stand_in(image), seconds, asked
+        self.resources = self._program.resources
+        asked.with_name(f"{asked.name}.{os.getpid()}.pid").touch()
+
+    def __call__(self, image: Any, **_: Any) -> Any:
+        """Answer about one image."""
+        if budget := current_budget():
+            budget.charge()
+        time.sleep(self._seconds)
+        with self._asked.open("a", encoding="utf-8") as file:
+            file.write(f"{image.sha256}\n")
+        if budget:
+            budget.settle(0.0, "stand-in")
+        return self._program.answer
+
+
+def slow_items(folder: Path, count: int) -> list[Item]:
+    """Return items whose ids differ, of few images."""
+    files = sorted(images(folder, 10).iterdir())
+    return [Item(f"lab/{number:07}", files[number % 10]) for number in range(count)]
+
+
+def job(folder: Path, count: int, workers: int = 2, seconds: float = 0.05, calls: int | None = None) -> dict[str, Any]:
+    """Judge so many items by the slow stand-in on Ray, and return the pace from the first row to the last."""
+    asked, stamps = folder / "asked.txt", list[float]()
+    image = images(folder, 10) / "0000000.png"
+    make = partial(Slow, image, seconds, asked)
+    engine = ray_engine(make, Question(), Cluster(workers))
+    with Budget(calls) if calls else nullcontext():
+        judge_into(
+            stand_in(image), slow_items(folder, count), Question(), folder / "job.jsonl", progress=False, engine=engine,
+            each=lambda _: stamps.append(time.perf_counter()),
+        )  # fmt: skip
+    return {"rows_per_s": round(steady(stamps), 2)}
+
+
+def steady(stamps: list[float]) -> float:
+    """Return rows a second between the first and the last fifth: start and end apart."""
+    first, last = len(stamps) // 5, len(stamps) * 4 // 5
+    return (last - first) / (stamps[last] - stamps[first])
+
+
+def fresh(folder: Path) -> Path:
+    """Remove what a job left, and return where it notes what was asked."""
+    for path in (*folder.glob("job.jsonl*"), *folder.glob("asked.txt*")):
+        path.unlink()
+    return folder / "asked.txt"
+
+
+def pace(folder: Path, count: int) -> dict[str, Any]:
+    """Compare 2 threads with 2 workers of Ray on the same images, each with a cache of its own."""
+    found: dict[str, float] = {}
+    for name in ("threads", "ray"):
+        cache = folder / f"pace-{name}"
+        shutil.rmtree(cache, ignore_errors=True)
+        os.environ["AGENTICIQA_CACHE_DIR"] = str(cache)
+        settings, stamps = load_settings(), list[float]()
+        engine = ray_engine(partial(AgenticIQA, settings), Question(), Cluster(2)) if name == "ray" else None
+        items = gather([str(images(folder, count))])
+        for _ in judge(AgenticIQA(settings), items, Question(), workers=2, progress=False, engine=engine):
+            stamps.append(time.perf_counter())
+        found[name] = round(steady(stamps), 2)
+    return {"images": count, "per_second": found, "ratio": round(found["ray"] / found["threads"], 3)}
+
+
+def waiting(folder: Path, count: int) -> dict[str, Any]:
+    """Measure the pace where every image waits 200 ms."""
+    found = {}
+    for workers in (1, 2, 4):
+        fresh(folder)
+        found[workers] = job(folder, count * workers, workers, seconds=0.2)["rows_per_s"]
+    return {"rows_per_s": found, "of_linear": {n: round(found[n] / found[1] / n, 3) for n in (2, 4)}}
+
+
+def budget(folder: Path, count: int) -> dict[str, Any]:
+    """Spend a budget of half as many calls as rows over 4 workers."""
+    asked = fresh(folder)
+    try:
+        job(folder, count, 4, seconds=0.01, calls=count // 2)
+        ended = "no end"
+    except BudgetSpent as error:
+        ended = str(error)
+    kept = (folder / "job.jsonl.partial").read_text("utf-8").count('"status": "ok"')
+    return {"allowed": count // 2, "asked": len(asked.read_text("utf-8").splitlines()), "kept": kept, "ended": ended}
+
+
+def kills(folder: Path, count: int, of_workers: int = 30, of_driver: int = 5) -> dict[str, Any]:
+    """Kill workers and drivers of one job at even distances, and go on until the table is there."""
+    asked, out, rng = fresh(folder), folder / "job.jsonl", np.random.default_rng(1)
+    log, ends = folder / "job.jsonl.partial", of_workers + of_driver
+    killed = {"worker": 0, "driver": 0}
+    words = [sys.executable, "-m", "benchmarks.many_images", "job", "--folder", str(folder), "--count", str(count)]
+    driver = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    while not out.exists():
+        time.sleep(0.05)
+        if driver.poll() is not None:
+            driver = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+        done = log.read_bytes().count(b"\n") if log.exists() else 0
+        number = sum(killed.values())
+        if number == ends or done < count * (number + 1) // (ends + 1):
+            continue
+        if number % (ends // of_driver) == ends // of_driver - 1:
+            driver.kill()
+            driver.wait()
+            killed["driver"] += 1
+        elif alive := made(asked):
+            os.kill(int(rng.choice(alive)), signal.SIGKILL)
+            killed["worker"] += 1
+    driver.wait()
+    lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    whole = [line["id"] for line in lines] == [item.id for item in slow_items(folder, count)]
+    statuses = Counter(line["status"] for line in lines)
+    again = len(asked.read_text("utf-8").splitlines()) - count
+    return {"killed": killed, "rows": len(lines), "every_id_once_in_order": whole, "statuses": statuses, "again": again}
+
+
+def made(asked: Path) -> list[int]:
+    """Return the workers that made a stand-in and are alive."""
+    pids = [int(path.suffixes[-2][1:]) for path in asked.parent.glob(f"{asked.name}.*.pid")]
+    lines = {pid: Path(f"/proc/{pid}/cmdline") for pid in pids}
+    return [pid for pid, line in lines.items() if line.exists() and line.read_bytes().startswith(b"ray::MapWorker")]
+
+
+STEPS = {step.__name__: step for step in (rows, memory, same, pace, waiting, budget, kills, job)}
 
 
 def main() -> None:

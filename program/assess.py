@@ -8,6 +8,7 @@ from pathlib import Path
 from program.common.cli import (
     Parser,
     add_budget_flags,
+    add_engine_flags,
     add_program_flags,
     add_settings_flags,
     column_names,
@@ -66,6 +67,7 @@ def main(argv: list[str] | None = None) -> int:
         help="with --min-score: below or not only where that is as probable as P, as 0.9; else exit with code 4",
     )  # fmt: skip
     many.add_argument("--workers", metavar="N", type=whole_number(1), default=2, help="images at a time (default: 2)")
+    add_engine_flags(many)
     add_settings_flags(parser)
     add_budget_flags(parser)
     arguments = parser.parse_args(argv)

@@ -3,7 +3,9 @@
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -12,7 +14,7 @@ from program.agent.loop import DEFAULT_QUERY
 from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import program_from
 from program.batch.comparing import compare
-from program.batch.inputs import gather
+from program.batch.inputs import Items, gather
 from program.batch.rows import row_of
 from program.batch.running import Question, is_begun, judge, judge_into
 from program.batch.showing import comparison_text, show, show_summary
@@ -120,14 +122,14 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         arguments.image, recursive=arguments.recursive, globs=arguments.glob or (), columns=arguments.columns,
         reference=placed(arguments.reference) if arguments.reference else None,
     )  # fmt: skip
-    program, question = program_from(arguments, settings), Question(arguments.query, arguments.option)
     tally, minimum = Tally(arguments.min_score, arguments.sure), arguments.min_score
-    options = {"workers": arguments.workers, "progress": not arguments.json}
-    if arguments.out is None:
-        for row in judge(program, items, question, **options):
-            tally.add(row)
+    if arguments.engine == "ray":
+        from program.batch.tracked import tracked
+
+        with tracked(arguments, settings, tally):
+            _judge(arguments, settings, items, tally)
     else:
-        judge_into(program, items, question, arguments.out, each=tally.add, **options)
+        _judge(arguments, settings, items, tally)
     if arguments.json:
         sys.stdout.write(json.dumps(tally.summary(), ensure_ascii=False, indent=2) + "\n")
     else:
@@ -136,6 +138,22 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         return code
     unscored = minimum is not None and tally.counts["scored"] < tally.counts["images"]
     return EXIT_PROBLEMS if unscored or tally.counts["failed"] else 0
+
+
+def _judge(arguments: argparse.Namespace, settings: Settings, items: Items, tally: Tally) -> None:
+    program, question = program_from(arguments, settings), Question(arguments.query, arguments.option)
+    options: dict[str, Any] = {"workers": arguments.workers, "progress": not arguments.json}
+    if arguments.engine == "ray":
+        from program.batch.on_ray import ray_engine
+        from program.cluster.engine import Cluster
+
+        cluster = Cluster(arguments.workers, arguments.threads, arguments.gpus)
+        options["engine"] = ray_engine(partial(program_from, arguments, settings), question, cluster)
+    if arguments.out is None:
+        for row in judge(program, items, question, **options):
+            tally.add(row)
+    else:
+        judge_into(program, items, question, arguments.out, each=tally.add, **options)
 
 
 def _compare(arguments: argparse.Namespace, settings: Settings) -> int:

@@ -23,7 +23,7 @@ from program.common.progress import progress as progress_bar
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 
-__all__ = ("Engine", "Judge", "Question", "is_begun", "judge", "judge_into")
+__all__ = ("Engine", "Judge", "Question", "failed_row", "is_begun", "judge", "judge_into")
 
 logger = logging.getLogger(__name__)
 
@@ -192,13 +192,13 @@ class Judge:
             self._faults += 1
             if self._faults >= _MODEL_FAULTS:
                 raise
-            return _failed(item, f"language model: {error}")
+            return failed_row(item, f"language model: {error}")
         self._faults = self._faults if row.status == "error" else 0
         return row
 
     def _row(self, item: Item) -> BatchRow:
         if item.error or item.image is None:
-            return _failed(item, item.error or "names no image")
+            return failed_row(item, item.error or "names no image")
         limit = self._program.resources.settings.images.max_pixels
         request: Mapping[str, Any] = {
             "query": item.query or self._question.query or DEFAULT_QUERY,
@@ -216,10 +216,10 @@ class Judge:
             except InputError as error:
                 if not isinstance(error, ImageError):
                     logger.warning("%s: %s", item.id, error)
-                return _failed(item, str(error))
+                return failed_row(item, str(error))
             except Exception as error:  # the sample border: one bad image must not end the folder
                 logger.info("%s failed", item.id, exc_info=True)
-                return _failed(item, f"image {item.id!r}: could not be judged ({type(error).__name__}: {error})")
+                return failed_row(item, f"image {item.id!r}: could not be judged ({type(error).__name__}: {error})")
 
 
 def _shown(item: Item) -> str | None:
@@ -227,6 +227,7 @@ def _shown(item: Item) -> str | None:
     return None if image is None or image.startswith("data:") else image
 
 
-def _failed(item: Item, error: str) -> BatchRow:
+def failed_row(item: Item, error: str) -> BatchRow:
+    """Return the row of an item that could not be judged."""
     text = " ".join(error.split())[:500]
     return BatchRow(id=item.id, status="error", error=text, image=_shown(item), query=item.query)
