@@ -5,8 +5,8 @@
 Steps: `rows` (a manifest of N rows and a stand-in program that looks at no pixels), `memory` (N generated images of
 64 x 64 and the embedded expert), `same` (streamed rows beside rows judged one by one), `pace` (Ray with 2 workers
 beside 2 threads, steady, cold), `waiting` (1, 2 and 4 workers where an image waits 200 ms for a server), `kills` (30 of
-workers and 5 of the driver within one job), `budget` (never more than N calls over 4 workers). The last four need the
-extra [ray]. Each prints one line of JSON. Images are made once and kept in the folder.
+workers and 5 of the driver within one job), `budget` (never more than N calls over 4 workers), `poison` (an image that
+kills its worker). The last five need the extra [ray]. Each prints one line of JSON; images stay in the folder.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,35 @@ def budget(folder: Path, count: int) -> dict[str, Any]:
     return {"allowed": count // 2, "asked": len(asked.read_text("utf-8").splitlines()), "kept": kept, "ended": ended}
 
 
+def poison(folder: Path, count: int) -> dict[str, Any]:
+    """Judge items one of which kills every process that looks at it."""
+    fresh(folder)
+    items = slow_items(folder, count)
+    bad = images(folder, 11) / "0000010.png"
+    items[17] = replace(items[17], image=bad)
+    make = partial(Deadly, bad, 0.02, folder / "asked.txt")
+    engine, out = ray_engine(make, Question(), Cluster(2)), folder / "job.jsonl"
+    judge_into(stand_in(bad), items, Question(), out, progress=False, engine=engine)
+    rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    statuses = {row["id"]: row["status"] for row in rows}
+    return {"ok": Counter(statuses.values())["ok"], "errors": [name for name in statuses if statuses[name] == "error"]}
+
+
+class Deadly(Slow):
+    """Ends its process at the image it was made of."""
+
+    def __call__(self, image: Any, **given: Any) -> Any:
+        """Answer about one image."""
+        if image.name == "0000010.png":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(image, **given)
+
+
+def few_kills(folder: Path, count: int) -> dict[str, Any]:
+    """Kill less."""
+    return kills(folder, count, 4, 1)
+
+
 def kills(folder: Path, count: int, of_workers: int = 30, of_driver: int = 5) -> dict[str, Any]:
     """Kill workers and drivers of one job at even distances, and go on until the table is there."""
     asked, out, rng = fresh(folder), folder / "job.jsonl", np.random.default_rng(1)
@@ -256,7 +286,7 @@ def made(asked: Path) -> list[int]:
     return [pid for pid, line in lines.items() if line.exists() and line.read_bytes().startswith(b"ray::MapWorker")]
 
 
-STEPS = {step.__name__: step for step in (rows, memory, same, pace, waiting, budget, kills, job)}
+STEPS = {step.__name__: step for step in (rows, memory, same, pace, waiting, budget, poison, few_kills, kills, job)}
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from data.tables import scan_rows, unreadable
+from data.tables import HUB, scan_rows, unreadable
 from program.common.errors import DataError
 from program.common.files import whole_file
 from program.common.places import Place, is_remote, joined, opened, placed
@@ -165,7 +165,7 @@ def scan_manifest(path: Place, columns: Mapping[str, str] | None = None) -> Iter
     field. Without an "id" the image's name as it stands there is the sample's. Raises DataError when the file as a
     whole cannot be read or is empty.
     """
-    path = placed(path)
+    path = str(path) if str(path).startswith(HUB) else placed(path)
     folder = path.resolve().parent if isinstance(path, Path) else path.rpartition("/")[0]
     number = 0
     with closing(Seen()) as ids:
@@ -195,11 +195,19 @@ def write_manifest(path: Path | str, samples: Iterable[Sample]) -> None:
 
 
 def manifest_sha256(path: Place) -> str:
-    """Return the SHA-256 of a manifest's bytes, in hex; DataError when it cannot be read."""
-    path = placed(path)
+    """Return the SHA-256 of a manifest's bytes (of a folder's, file by file), in hex; DataError when it cannot be read.
+
+    Of a streamed dataset it is that of its name.
+    """
+    if str(path).startswith(HUB):
+        return hashlib.sha256(str(path).encode()).hexdigest()
+    path, digest = placed(path), hashlib.sha256()
     try:
-        with opened(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        for file_path in sorted(path.iterdir()) if isinstance(path, Path) and path.is_dir() else [path]:
+            with opened(file_path) as file:
+                while part := file.read(2**20):
+                    digest.update(part)
+        return digest.hexdigest()
     except OSError as error:
         raise unreadable(path, error) from error
 

@@ -66,7 +66,7 @@ class LabelledSet(NamedTuple):
         }  # fmt: skip
         if not distinct:
             raise InputError(f"dataset {name!r}: no sample with a score in split {split!r}; choose another --split")
-        title = name if name in GENERATED else manifest.resolve().parent.name
+        title = name if name in GENERATED else Path(manifest).resolve().parent.name
         return cls(title, manifest_sha256(manifest), split, list(distinct.values()))
 
     @property
