@@ -4,9 +4,10 @@
 
 Steps: `rows` (a manifest of N rows and a stand-in program that looks at no pixels), `memory` (N generated images of
 64 x 64 and the embedded expert), `same` (streamed rows beside rows judged one by one), `pace` (Ray with 2 workers
-beside 2 threads, steady, cold), `waiting` (1, 2 and 4 workers where an image waits 200 ms for a server), `kills` (30 of
-workers and 5 of the driver within one job), `budget` (never more than N calls over 4 workers), `poison` (an image that
-kills its worker). The last five need the extra [ray]. Each prints one line of JSON; images stay in the folder.
+beside 2 threads, steady, cold), `waiting` (1, 2 and 4 workers on a model server that waits 200 ms),
+`paid` (what that server answers when workers are killed), `kills` (30 of workers and 5 of the driver within one job),
+`budget` (never more than N calls over 4 workers), `poison` (an image that kills its worker). All but the first three
+need the extra [ray]. Each prints one line of JSON; images stay in the folder.
 """
 
 import argparse
@@ -17,14 +18,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 from PIL import Image
 
@@ -199,13 +203,82 @@ def pace(folder: Path, count: int) -> dict[str, Any]:
     return {"images": count, "per_second": found, "ratio": round(found["ray"] / found["threads"], 3)}
 
 
+@contextmanager
+def model_server(latency_ms: int = 200) -> Iterator[str]:
+    """Start the tests' model server, which answers by rules after a wait, and yield its address."""
+    words = [sys.executable, "tests/loopback.py", "--latency-ms", str(latency_ms)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield server.stdout.readline().strip() if server.stdout else ""
+        finally:
+            server.terminate()
+
+
+def asked_of(address: str) -> int:
+    """Return how many requests a server has answered."""
+    with httpx.Client(trust_env=False) as client:
+        return int(client.get(address.removesuffix("/v1") + "/stats").json()["answered"])
+
+
+def served(folder: Path, count: int, workers: int, address: str, cache: Path) -> list[float]:
+    """Judge so many images with a model behind an address on Ray, and return when each row came."""
+    os.environ |= {"AGENTICIQA_CACHE_DIR": str(cache), "AGENTICIQA_API_KEY": "none"}
+    settings, stamps = load_settings().with_model("openai/small-vlm", address), list[float]()
+    items, make = gather([str(images(folder, count))]), partial(AgenticIQA, settings)
+    engine = ray_engine(make, Question(), Cluster(workers))
+    for row in judge(AgenticIQA(settings), items, Question(), progress=False, engine=engine):
+        if row.status != "ok":
+            raise SystemExit(f"{row.id}: {row.error}")
+        stamps.append(time.perf_counter())
+    return stamps
+
+
 def waiting(folder: Path, count: int) -> dict[str, Any]:
-    """Measure the pace where every image waits 200 ms."""
+    """Measure the pace of 1, 2 and 4 workers with a model server that waits 200 ms."""
     found = {}
     for workers in (1, 2, 4):
-        fresh(folder)
-        found[workers] = job(folder, count * workers, workers, seconds=0.2)["rows_per_s"]
-    return {"rows_per_s": found, "of_linear": {n: round(found[n] / found[1] / n, 3) for n in (2, 4)}}
+        shutil.rmtree(folder / "waiting", ignore_errors=True)
+        with model_server() as address:
+            found[workers] = round(steady(served(folder, count * workers, workers, address, folder / "waiting")), 2)
+    return {"images_per_s": found, "of_linear": {n: round(found[n] / found[1] / n, 3) for n in (2, 4)}}
+
+
+def paid(folder: Path, count: int, of_workers: int = 8) -> dict[str, Any]:
+    """Count a model server's answers in a job whose workers are killed, beside those of one left alone."""
+    answers = {}
+    for kills in (0, of_workers):
+        cache = folder / f"paid-{kills}"
+        shutil.rmtree(cache, ignore_errors=True)
+        with model_server() as address:
+            stop = threading.Event()
+            killer = threading.Thread(target=_kill, args=(kills, stop))
+            killer.start()
+            served(folder, count, 2, address, cache)
+            stop.set()
+            killer.join()
+            answers[kills] = asked_of(address)
+    return {"images": count, "answers_by_kills": answers}
+
+
+def _kill(count: int, stop: threading.Event) -> None:
+    """Kill this process's workers, one every few seconds."""
+    rng = np.random.default_rng(2)
+    while count and not stop.wait(4):
+        if alive := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_worker(pid)]:
+            os.kill(int(rng.choice(alive)), signal.SIGKILL)
+            count -= 1
+
+
+def is_worker(pid: int) -> bool:
+    """Tell whether a process is a worker of a job that this process, or one it started, drives."""
+    try:
+        if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::MapWorker"):
+            return False
+        while pid not in {0, os.getpid()}:
+            pid = int(Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[1])
+    except OSError:
+        return False
+    return pid != 0
 
 
 def budget(folder: Path, count: int) -> dict[str, Any]:
@@ -282,11 +355,12 @@ def kills(folder: Path, count: int, of_workers: int = 30, of_driver: int = 5) ->
 def made(asked: Path) -> list[int]:
     """Return the workers that made a stand-in and are alive."""
     pids = [int(path.suffixes[-2][1:]) for path in asked.parent.glob(f"{asked.name}.*.pid")]
-    lines = {pid: Path(f"/proc/{pid}/cmdline") for pid in pids}
-    return [pid for pid, line in lines.items() if line.exists() and line.read_bytes().startswith(b"ray::MapWorker")]
+    return [pid for pid in pids if is_worker(pid)]
 
 
-STEPS = {step.__name__: step for step in (rows, memory, same, pace, waiting, budget, poison, few_kills, kills, job)}
+STEPS = {
+    step.__name__: step for step in (rows, memory, same, pace, waiting, paid, budget, poison, few_kills, kills, job)
+}
 
 
 def main() -> None:

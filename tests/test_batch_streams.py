@@ -207,3 +207,30 @@ def test_rows_are_in_the_items_order_whichever_came_first(program, tmp_path, enc
     assert [json.loads(line)["id"] for line in out.read_text("utf-8").splitlines()] == names
     assert came[0].id != "0.png"
     assert sorted(row.id for row in came) == names
+
+
+def test_images_and_tables_lie_in_a_bucket(program, encoded, monkeypatch):
+    server = pytest.importorskip("moto.server", reason="moto is not installed (pip install 'moto[server]' s3fs)")
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+    stand_in = server.ThreadedMotoServer("127.0.0.1", 0)
+    stand_in.start()
+    try:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "test")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*stand_in.get_host_and_port()))
+        s3fs.S3FileSystem.clear_instance_cache()
+        store = s3fs.S3FileSystem()
+        store.mkdir("lab")
+        for number in range(3):
+            store.pipe(f"lab/in/{number}.png", encoded(number))
+        store.pipe("lab/m.csv", b"path\nin/0.png\nin/2.png\nin/none.png\n")
+        assert assess.main(["s3://lab/in", "--out", "s3://lab/out.parquet"]) == 0
+        assert store.ls("lab/out.parquet") == ["lab/out.parquet/part-000000.parquet"]
+        table = pyarrow.parquet.read_table(store.open("lab/out.parquet/part-000000.parquet"))
+        assert parquet(table.to_pylist()) == [(f"{number}.png", "ok") for number in range(3)]
+        assert assess.main(["s3://lab/m.csv", "--columns", "image=path", "--out", "s3://lab/out.jsonl"]) == 1
+        rows = [json.loads(line) for line in store.cat("lab/out.jsonl").splitlines()]
+        assert parquet(rows) == [("in/0.png", "ok"), ("in/2.png", "ok"), ("in/none.png", "error")]
+    finally:
+        stand_in.stop()
+        s3fs.S3FileSystem.clear_instance_cache()
