@@ -5,11 +5,10 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from program.common.errors import DataError, one_line
-from program.common.places import Place, is_folder, opened, placed
+from program.common.places import Place, exists, opened, placed, system_of
 
 __all__ = ("HUB", "SUFFIXES", "is_manifest", "scan_rows", "unreadable")
 
@@ -111,11 +110,10 @@ def _typed(cells: Mapping[str, str]) -> dict[str, Any] | ValueError:
 def _parquet(path: Place) -> Iterator[tuple[int, Any]]:
     import pyarrow
     import pyarrow.dataset
-    from fsspec.core import url_to_fs
 
-    system, place = url_to_fs(str(path))
-    if isinstance(path, Path) and not path.exists() and not is_folder(path):
+    if not exists(path):
         raise FileNotFoundError(2, "No such file or directory", str(path))
+    system, place = system_of(path)
     try:
         table = pyarrow.dataset.dataset(place, filesystem=system, format="parquet")
         number = 0

@@ -65,6 +65,9 @@ def test_a_manifest_elsewhere_names_images_beside_it(program, photos, tmp_path, 
     lines = memory.cat("/lab/out.csv").decode().splitlines()
     assert [line.split(",")[:2] for line in lines[1:]] == [["a.png", "ok"], ["c.png", "ok"], ["e.png", "error"]]
     assert "cannot be read" in lines[3]
+    with memory.open("/lab/m.parquet", "wb") as file:
+        pyarrow.parquet.write_table(pyarrow.table({"image": ["a.png", "deep/c.png"]}), file)
+    assert [item.image for item in gather([f"{photos}/m.parquet"])] == [f"{photos}/a.png", f"{photos}/deep/c.png"]
 
 
 def test_an_archive_is_a_folder_too(program, tmp_path, encoded, capsys):
@@ -75,7 +78,17 @@ def test_an_archive_is_a_folder_too(program, tmp_path, encoded, capsys):
     assert json.loads(capsys.readouterr().out)["status"] == "ok"
 
 
-@pytest.mark.parametrize("name", ["nowhere://x/a.png", "https://example.org/a.png", "memory://lab/none.png"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nowhere://x/a.png",
+        "https://example.org/a.png",
+        "memory://lab/none.png",
+        "nowhere://x/m.parquet",
+        "memory://lab/none.parquet",
+        "memory://lab/none.csv",
+    ],
+)
 def test_an_address_that_cannot_be_read_is_one_line(program, memory, capsys, name):
     assert assess.main([name]) == 2
     error = capsys.readouterr().err

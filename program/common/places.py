@@ -11,8 +11,10 @@ from typing import IO, Any
 from program.common.errors import InputError, one_line
 from program.common.files import plain_file, whole_file
 
-__all__ = ("Place", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened", "placed", "remove",
-           "writing")  # fmt: skip
+__all__ = (
+    "Place", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened", "placed", "remove",
+    "system_of", "writing",
+)  # fmt: skip
 
 Place = Path | str
 """A local path, or the URI of a file elsewhere."""
@@ -58,7 +60,7 @@ def opened(place: Place) -> Iterator[IO[bytes]]:
         with open(place, "rb", opener=plain_file) as file:
             yield file
         return
-    system, path = _system(place)
+    system, path = system_of(place)
     with _faults(place):
         file = system.open(path, "rb")
     with file:
@@ -72,7 +74,7 @@ def writing(place: Place) -> Iterator[IO[bytes]]:
         with whole_file(place) as partial, partial.open("wb") as file:
             yield file
         return
-    system, path = _system(place)
+    system, path = system_of(place)
     with tempfile.NamedTemporaryFile() as copy:  # an upload that is left in the middle would be taken for a whole file
         yield copy
         copy.flush()
@@ -84,7 +86,7 @@ def exists(place: Place) -> bool:
     """Tell whether a file or a folder is there."""
     if isinstance(place, Path):
         return os.path.exists(place)
-    system, path = _system(place)
+    system, path = system_of(place)
     with _faults(place):
         return bool(system.exists(path))
 
@@ -93,14 +95,14 @@ def is_folder(place: Place) -> bool:
     """Tell whether a folder is there."""
     if isinstance(place, Path):
         return os.path.isdir(place)
-    system, path = _system(place)
+    system, path = system_of(place)
     with _faults(place):
         return bool(system.isdir(path))
 
 
 def listed(folder: Place, *, recursive: bool) -> Iterator[tuple[str, Place]]:
     """Yield the files of a folder elsewhere in order, by their names below it."""
-    system, path = _system(folder)
+    system, path = system_of(folder)
     with _faults(folder):
         found = sorted(system.find(path, maxdepth=None if recursive else 1))
     for each in found:
@@ -113,12 +115,13 @@ def remove(place: Place) -> None:
     if isinstance(place, Path):
         place.unlink(missing_ok=True)
     elif exists(place):
-        system, path = _system(place)
+        system, path = system_of(place)
         with _faults(place):
             system.rm_file(path)
 
 
-def _system(place: Place) -> tuple[Any, str]:
+def system_of(place: Place) -> tuple[Any, str]:
+    """Return fsspec's file system of a file and the file's name there. Raises InputError for an unknown kind."""
     from fsspec.core import url_to_fs
 
     try:
