@@ -245,28 +245,33 @@ def waiting(folder: Path, count: int) -> dict[str, Any]:
 
 def paid(folder: Path, count: int, of_workers: int = 8) -> dict[str, Any]:
     """Count a model server's answers in a job whose workers are killed, beside those of one left alone."""
-    answers = {}
+    answers, killed = {}, list[int]()
     for kills in (0, of_workers):
         cache = folder / f"paid-{kills}"
         shutil.rmtree(cache, ignore_errors=True)
         with model_server() as address:
             stop = threading.Event()
-            killer = threading.Thread(target=_kill, args=(kills, stop))
+            killer = threading.Thread(target=_kill, args=(kills, stop, killed))
             killer.start()
             served(folder, count, 2, address, cache)
             stop.set()
             killer.join()
             answers[kills] = asked_of(address)
-    return {"images": count, "answers_by_kills": answers}
+    return {
+        "images": count,
+        "answers_left_alone": answers[0],
+        "answers_killed": answers[of_workers],
+        "kills": len(killed),
+    }
 
 
-def _kill(count: int, stop: threading.Event) -> None:
+def _kill(count: int, stop: threading.Event, killed: list[int]) -> None:
     """Kill this process's workers, one every few seconds."""
     rng = np.random.default_rng(2)
-    while count and not stop.wait(4):
+    while len(killed) < count and not stop.wait(4):
         if alive := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_worker(pid)]:
-            os.kill(int(rng.choice(alive)), signal.SIGKILL)
-            count -= 1
+            killed.append(int(rng.choice(alive)))
+            os.kill(killed[-1], signal.SIGKILL)
 
 
 def is_worker(pid: int) -> bool:
