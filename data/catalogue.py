@@ -9,9 +9,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from data.tables import HUB, is_manifest
 from program.common.errors import DataError, did_you_mean
 from program.common.files import CONFIGS
 from program.common.offered import offered
+from program.common.places import Place, is_remote
 
 __all__ = ("GENERATED", "DatasetEntry", "catalogue", "entry_of", "resolve_dataset")
 
@@ -67,8 +69,8 @@ def entry_of(name: str) -> DatasetEntry:
     return entries[name]
 
 
-def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool = True) -> Path:
-    """Return the manifest that a name ("quickstart", "quickstart-fr") or a path stands for.
+def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool = True) -> Place:
+    """Return the manifest that a name ("quickstart", "quickstart-fr"), a path, a URI or hf:NAME:SPLIT stands for.
 
     Quickstart data is generated on first use. Raises DataError when there is neither such a name nor such a file.
     """
@@ -77,7 +79,9 @@ def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool
         from data.quickstart import build_quickstart
 
         return build_quickstart(cache_dir, progress=progress).with_name(GENERATED[name])
-    if path.is_file():
+    if is_remote(name) or name.startswith(HUB):
+        return name
+    if path.is_file() or (path.is_dir() and is_manifest(name)):
         return path
     if name in catalogue():
         raise DataError(

@@ -15,7 +15,7 @@ from data.manifest import Sample, manifest_sha256, scan_manifest
 from data.preparing import read_record
 from data.splits import SplitsByKey, group_of
 from program.common.errors import DataError, ImageError
-from program.common.files import plain_file
+from program.common.places import Place, name_of, opened, placed
 from program.common.pool import in_order
 from program.images.bounded import decode_bounded
 
@@ -160,12 +160,12 @@ class _Checker:
         self._check_question(line, sample)
         self._check_duplicate(line, sample, group)
 
-    def _check_file(self, line: int, path: Path, role: str, sample: Sample) -> None:
+    def _check_file(self, line: int, path: Place, role: str, sample: Sample) -> None:
         file = self._files[str(path)]
         if file.kind:
             self.report.add(file.kind, line, f"{role} {str(path)!r} {file.fault}")
         if file.digest is not None and (splits := self._splits.enter(file.digest, sample.split)):
-            message = f"{role} {path.name!r} is in {' and '.join(splits)} (by content); keep it in one split"
+            message = f"{role} {name_of(path)!r} is in {' and '.join(splits)} (by content); keep it in one split"
             self.report.add("leak", line, message)
 
     def _check_regions(self, line: int, sample: Sample) -> None:
@@ -173,7 +173,7 @@ class _Checker:
         for name, (left, top, right, bottom) in (sample.regions or {}).items() if width else ():
             if left < 0 or top < 0 or right > width or bottom > height:
                 box = f"({left:g}, {top:g}, {right:g}, {bottom:g})"
-                self.report.add("region", line, f"box {box} of {name!r} passes the edge of {sample.image.name!r}, "
+                self.report.add("region", line, f"box {box} of {name!r} passes the edge of {name_of(sample.image)!r}, "
                                 f"{width}x{height}; correct it")  # fmt: skip
 
     def _check_question(self, line: int, sample: Sample) -> None:
@@ -181,20 +181,20 @@ class _Checker:
         question = (*files, sample.query, sample.options, sample.mos is None, sample.distortion)
         digest = hashlib.sha256(repr(question).encode("utf-8", "surrogatepass")).digest()
         if (first := self._questions.setdefault(digest, line)) != line:
-            self.report.add("repeated", line, f"asks the same of {sample.image.name!r} as line {first}; remove one")
+            self.report.add("repeated", line, f"asks the same of {name_of(sample.image)!r} as line {first}; remove one")
 
     def _check_duplicate(self, line: int, sample: Sample, group: str) -> None:
         digest = self._files[str(sample.image)].digest
         first, its_group = self._images.setdefault(digest, (line, group)) if digest is not None else (line, group)
         if its_group != group:
-            message = f"image {sample.image.name!r} is that of line {first}, in another group; give both one group"
+            message = f"image {name_of(sample.image)!r} is that of line {first}, in another group; give both one group"
             self.report.add("duplicate", line, message)
 
 
 def _read(path: str, *, decode: bool, on_file: Callable[[], None]) -> _File:
     on_file()
     try:
-        with open(path, "rb", opener=plain_file) as file:
+        with opened(placed(path)) as file:
             data = file.read()
     except OSError as error:
         return _File(kind="missing", fault=f"cannot be read ({error.strerror}); check the path")

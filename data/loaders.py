@@ -84,4 +84,4 @@ def load(
                 "release, or leave such lines out with --allow-missing"
             )
         else:
-            on_missing(sample, missing)
+            on_missing(sample, Path(missing))

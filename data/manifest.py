@@ -1,13 +1,14 @@
-"""The manifest: one JSON object a line, one image (with its question or score) an object.
+"""The manifest: a row (a line of JSON, a table's row) is one image with its question or score.
 
-Reading streams and opens no image; of a line it keeps the id only, to find duplicates: about 130 MB for a million
-lines (`benchmarks/manifest_streaming.py` measures it).
+Reading streams and opens no image; ids are kept on disk, to find duplicates (`benchmarks/manifest_streaming.py`).
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -24,8 +25,11 @@ from pydantic import (
     model_validator,
 )
 
+from data.tables import HUB, scan_rows, unreadable
 from program.common.errors import DataError
-from program.common.files import plain_file, whole_file
+from program.common.files import whole_file
+from program.common.places import Place, is_remote, joined, opened, placed
+from program.common.seen import Seen
 
 __all__ = (
     "Sample", "Split", "close_field", "fault_of", "manifest_sha256", "read_manifest", "scan_manifest", "write_manifest",
@@ -38,6 +42,7 @@ Choice: TypeAlias = Annotated[StrictStr, Field(pattern=r"\S")]
 Box: TypeAlias = tuple[Number, Number, Number, Number]
 """A region in pixels: left, top, right, bottom; right and bottom are outside the region."""
 
+_WEB = re.compile("https?://", re.IGNORECASE)
 _FAR_OUTSIDE = 0.25
 """Part of its scale's width that a score may pass it by: realigned DMOS of LIVE pass 0..100 by 12."""
 
@@ -49,9 +54,9 @@ class Sample(BaseModel):
 
     id: StrictStr = Field(min_length=1)
     """Unique in its manifest."""
-    image: Path
-    """Absolute path; nothing has checked that a file is there."""
-    reference: Path | None = None
+    image: Place
+    """Absolute path or URI; nothing has checked that a file is there."""
+    reference: Place | None = None
     """The undistorted image, where there is one."""
     query: StrictStr | None = None
     options: Annotated[dict[Letter, Choice], Field(min_length=2)] | None = None
@@ -88,9 +93,9 @@ class Sample(BaseModel):
         return "open" if self.mos is None else "scoring"
 
     @property
-    def missing_file(self) -> Path | None:
-        """The image or the reference where it is not there, else None."""
-        return next((path for path in (self.image, self.reference) if path is not None and not path.is_file()), None)
+    def missing_file(self) -> Place | None:
+        """The image or the reference where it is a local file that is not there, else None."""
+        return next((p for p in (self.image, self.reference) if isinstance(p, Path) and not p.is_file()), None)
 
     @property
     def is_labelled(self) -> bool:
@@ -100,12 +105,16 @@ class Sample(BaseModel):
     @field_validator("image", "reference", mode="before")
     @classmethod
     def _names_a_file(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, str | os.PathLike):
+            raise ValueError("Input is not a valid path")
         text = str(value)
         if not text.strip() or "\0" in text:
             raise ValueError("is empty; give the path of an image file")
-        if "://" in text:
+        if _WEB.match(text):
             raise ValueError("is a URL; download it and give its path")
-        return value
+        return placed(text)
 
     @model_validator(mode="after")
     def _consistent(self) -> "Sample":
@@ -141,37 +150,36 @@ def fault_of(error: Exception) -> str:
     return f'"{place}": {message} (given: {_shortened(first["input"])})'
 
 
-def read_manifest(path: Path | str) -> Iterator[Sample]:
+def read_manifest(path: Place, columns: Mapping[str, str] | None = None) -> Iterator[Sample]:
     """Yield a manifest's samples in order; paths become absolute. DataError names manifest, line, fault and mend."""
-    for _, sample in scan_manifest(path):
+    for _, sample in scan_manifest(path, columns):
         if isinstance(sample, DataError):
             raise sample
         yield sample
 
 
-def scan_manifest(path: Path | str) -> Iterator[tuple[int, Sample | DataError]]:
-    """Yield line number and sample of each line, or the DataError that says what is wrong with it.
+def scan_manifest(path: Place, columns: Mapping[str, str] | None = None) -> Iterator[tuple[int, Sample | DataError]]:
+    """Yield line number and sample of each line (or row), or the DataError that says what is wrong with it.
 
-    Raises DataError when the file as a whole cannot be read or is empty.
+    .jsonl, .csv, or .parquet (a file, or a folder of such files), local or by URI; `columns` says which column is which
+    field. Without an "id" the image's name as it stands there is the sample's. Raises DataError when the file as a
+    whole cannot be read or is empty.
     """
-    path = Path(path)
-    if path.suffix.casefold() == ".csv":
-        raise DataError(
-            f"manifest {str(path)!r}: is a table; make a manifest of it with "
-            f"`python -m data.prepare table --root {path} --out {path.with_suffix('.jsonl')}`"
-        )
-    folder, ids = path.resolve().parent, set[str]()
+    path = str(path) if str(path).startswith(HUB) else placed(path)
+    folder = path.resolve().parent if isinstance(path, Path) else path.rpartition("/")[0]
     number = 0
-    for number, line in _lines(path):
-        try:
-            sample = _sample(json.loads(line), folder)
-            if sample.id in ids:
-                raise ValueError(f'"id" {_shortened(sample.id)} was there before; give each line its own')
-        except (ValueError, RecursionError) as error:
-            yield number, DataError(f"manifest {str(path)!r} line {number}: {fault_of(error)}")
-        else:
-            ids.add(sample.id)
-            yield number, sample
+    with closing(Seen()) as ids:
+        for number, row in scan_rows(path, columns or {}):
+            try:
+                if isinstance(row, Exception):
+                    raise row
+                sample = _sample(row, folder)
+                if not ids.add(sample.id):
+                    raise ValueError(f'"id" {_shortened(sample.id)} was there before; give each line its own')
+            except (ValueError, RecursionError) as error:
+                yield number, DataError(f"manifest {str(path)!r} line {number}: {fault_of(error)}")
+            else:
+                yield number, sample
     if not number:
         raise DataError(f"manifest {str(path)!r}: is empty; give one JSON object a line")
 
@@ -186,34 +194,25 @@ def write_manifest(path: Path | str, samples: Iterable[Sample]) -> None:
             file.write(json.dumps(_row(sample, folder), ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def manifest_sha256(path: Path | str) -> str:
-    """Return the SHA-256 of a manifest's bytes, in hex; DataError when it cannot be read."""
+def manifest_sha256(path: Place) -> str:
+    """Return the SHA-256 of a manifest's bytes (of a folder's, file by file), in hex; DataError when it cannot be read.
+
+    Of a streamed dataset it is that of its name.
+    """
+    if str(path).startswith(HUB):
+        return hashlib.sha256(str(path).encode()).hexdigest()
+    path, digest = placed(path), hashlib.sha256()
     try:
-        with open(path, "rb", opener=plain_file) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        for file_path in sorted(path.iterdir()) if isinstance(path, Path) and path.is_dir() else [path]:
+            with opened(file_path) as file:
+                while part := file.read(2**20):
+                    digest.update(part)
+        return digest.hexdigest()
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    number = 0
-    try:
-        # utf-8-sig: spreadsheets and Windows editors put a byte order mark in front.
-        with open(path, encoding="utf-8-sig", opener=plain_file) as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line
-    except UnicodeDecodeError as error:
-        raise DataError(f"manifest {str(path)!r} near line {number + 1}: is not UTF-8; save it as UTF-8") from error
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path | str, error: OSError) -> DataError:
-    return DataError(f"manifest {str(path)!r}: cannot be read ({error.strerror}); give the path of a .jsonl file")
-
-
-def _sample(row: Any, folder: Path) -> Sample:
+def _sample(row: Any, folder: Place) -> Sample:
     if not isinstance(row, dict):
         raise ValueError(f"holds {_shortened(row)}, not an object; write it as {{...}}")
     fields = {key: value for key, value in row.items() if key in Sample.model_fields and value is not None}
@@ -226,15 +225,17 @@ def _sample(row: Any, folder: Path) -> Sample:
             )
     if own and isinstance(metadata := fields.get("metadata", {}), dict):
         fields["metadata"] = metadata | own
+    if isinstance(image := fields.get("image"), str):
+        fields.setdefault("id", image)
     sample = Sample.model_validate(fields)
-    paths = {key: path for key in ("image", "reference") if (path := getattr(sample, key)) is not None}
-    return sample.model_copy(update={key: Path(os.path.normpath(folder / path)) for key, path in paths.items()})
+    paths = {key: str(path) for key in ("image", "reference") if (path := getattr(sample, key)) is not None}
+    return sample.model_copy(update={key: joined(folder, path) for key, path in paths.items()})
 
 
 def _row(sample: Sample, folder: Path) -> dict[str, Any]:
     row = sample.model_dump(mode="json", exclude_defaults=True, exclude={"metadata"})
     for key in ("image", "reference"):
-        if key in row:
+        if key in row and not is_remote(row[key]):
             path = Path(os.path.abspath(row[key]))
             row[key] = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
     # What would be taken for a misspelt key when it is read again stays in an object of its own.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from program.common.cli import EXIT_PROBLEMS, Parser, run_command, whole_number
+from program.common.cli import EXIT_PROBLEMS, Parser, column_names, run_command, whole_number
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
                         "by content (default: the release's own split, else 0.6,0.2,0.2)")  # fmt: skip
     parser.add_argument("--seed", metavar="N", type=whole_number(), default=0, help="seed of the split (default: 0)")
     parser.add_argument("--allow-missing", action="store_true", help="leave out lines whose image is not there")
-    parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=_columns, default={},
+    parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
                         help="table, huggingface: which column is which field, as image=img,mos=score")  # fmt: skip
     parser.add_argument(
         "--mos-range",
@@ -118,13 +118,6 @@ def _numbers(count: int) -> Callable[[str], tuple[float, ...]]:
         return values
 
     return parse
-
-
-def _columns(text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
-    if not all(field.strip() and column.strip() for field, _, column in pairs):
-        raise argparse.ArgumentTypeError(f"{text!r}: give FIELD=COLUMN with commas between, as image=img,mos=score")
-    return {field.strip(): column.strip() for field, _, column in pairs}
 
 
 if __name__ == "__main__":

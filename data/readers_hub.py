@@ -41,7 +41,7 @@ def huggingface(release: Release) -> Iterator[Sample]:
 
 def _splits(root: Path) -> Iterator[tuple[str, Any]]:
     """Yield the name and the rows of each split."""
-    import datasets  # type: ignore[import-untyped]
+    import datasets
 
     try:
         if (root / "dataset_dict.json").is_file() or (root / "state.json").is_file():

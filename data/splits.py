@@ -8,6 +8,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from data.manifest import Sample, Split
@@ -108,7 +109,7 @@ def check_contents(samples: Iterable[Sample]) -> None:
         (path, sample.split): path.stat().st_size
         for sample in samples
         for path in (sample.image, sample.reference)
-        if sample.split is not None and path is not None and path.is_file()
+        if sample.split is not None and isinstance(path, Path) and path.is_file()
     }
     splits_of_size: defaultdict[int, set[Split]] = defaultdict(set)
     for (_, split), size in sizes.items():

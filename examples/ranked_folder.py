@@ -14,9 +14,9 @@ import jinja2
 
 from program import AgenticIQA
 from program.batch.inputs import gather
-from program.batch.rows import BatchRow, write_rows
+from program.batch.rows import BatchRow
 from program.batch.running import Question, judge_into
-from program.batch.showing import worst
+from program.batch.tables import write_rows
 from program.common.cli import Parser, run_command
 from program.images.store import IMAGES
 from program.images.thumbnails import thumbnail
@@ -53,9 +53,9 @@ def rank(folder: str, out: Path) -> int:
     """Judge a folder's images and write the table and the sheet."""
     out.mkdir(parents=True, exist_ok=True)
     items = gather([folder], recursive=True)
-    rows = judge_into(AgenticIQA(), items, Question(), out / "ranked.csv")
-    scored = worst(rows, len(rows))
-    ranked = [*scored, *(row for row in rows if row.score is None)]
+    judged: list[BatchRow] = []
+    judge_into(AgenticIQA(), items, Question(), out / "ranked.csv", each=judged.append)
+    ranked = sorted(judged, key=lambda row: (row.score is None, row.score, row.id))
     write_rows(out / "ranked.csv", ranked)
     page = sheet(f"Ranked: {Path(folder).name}", ranked, {item.id: item.image for item in items})
     (out / "contact_sheet.html").write_text(page, "utf-8")
@@ -63,7 +63,7 @@ def rank(folder: str, out: Path) -> int:
     return 0
 
 
-def sheet(title: str, ranked: list[BatchRow], files: Mapping[str, Path | None]) -> str:
+def sheet(title: str, ranked: list[BatchRow], files: Mapping[str, Path | str | None]) -> str:
     """Return the page; names and errors are escaped."""
     template = jinja2.Environment(autoescape=True).from_string(SHEET)
     with IMAGES.borrowing():

@@ -21,6 +21,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.resources import ROLES, lm_of
 from program.agent.saving import check_folder
 from program.common.errors import InputError, did_you_mean
+from program.common.places import Place
 from program.common.settings import RecipeSettings, RoleSettings, Settings
 from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.record import Dataset
@@ -195,7 +196,7 @@ def _roles(given: str | Sequence[str] | None, *, embedded: bool) -> tuple[str, .
     return tuple(role for role in ROLES if role in names)
 
 
-def _splits(manifest: Path) -> dict[str, list[Sample]]:
+def _splits(manifest: Place) -> dict[str, list[Sample]]:
     samples = list(read_manifest(manifest))
     check_leaks(samples)
     check_contents(samples)

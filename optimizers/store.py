@@ -22,6 +22,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.resources import ROLES
 from program.agent.state import AssessmentState
 from program.common.cache import PlainCache
+from program.common.places import Place, name_of, opened
 from program.evaluation.evaluating import context_of
 from program.evaluation.record import Row
 from program.lms.dspy_private import is_embedded
@@ -115,7 +116,7 @@ class Store:
         """Return all that a sample says, with its images' content in place of where they lie."""
         if sample.id not in self._samples:
             paths = {"image": sample.image, "reference": sample.reference}
-            images = {name: [path.name, _sha256(path)] for name, path in paths.items() if path is not None}
+            images = {name: [name_of(path), _sha256(path)] for name, path in paths.items() if path is not None}
             self._samples[sample.id] = {**sample.model_dump(mode="json", exclude={*paths, "split"}), **images}
         return self._samples[sample.id]
 
@@ -132,9 +133,10 @@ def code_sha256() -> str:
     return _digest(parts)
 
 
-def _sha256(path: Path) -> str | None:
+def _sha256(path: Place) -> str | None:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        with opened(path) as file:
+            return hashlib.sha256(file.read()).hexdigest()
     except OSError:  # the sample fails where it is opened, with an error that names it
         return None
 

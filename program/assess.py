@@ -8,8 +8,10 @@ from pathlib import Path
 from program.common.cli import (
     Parser,
     add_budget_flags,
+    add_engine_flags,
     add_program_flags,
     add_settings_flags,
+    column_names,
     number,
     run_command,
     settings_from,
@@ -31,7 +33,8 @@ def main(argv: list[str] | None = None) -> int:
         description="Judge the quality of an image, and say why; or of many, into a table.",
         epilog=_CODES,
     )
-    parser.add_argument("image", metavar="IMAGE", nargs="+", help="image, folder of images, or manifest (.jsonl)")
+    parser.add_argument("image", metavar="IMAGE", nargs="+", help="image, folder or manifest (.jsonl, .csv, .parquet), "
+                        "a path or a URI as s3://...; or a dataset hf:NAME:SPLIT")  # fmt: skip
     parser.add_argument(
         "--reference", metavar="R", help="undistorted reference image; for many, or a folder with the same names"
     )
@@ -48,12 +51,14 @@ def main(argv: list[str] | None = None) -> int:
         "--compare", action="store_true", help="say which of two images is better, and how sure that is"
     )
     many = parser.add_argument_group("many images")
-    many.add_argument("--out", metavar="FILE", type=Path, help="table to write, .csv, .jsonl or .parquet; "
+    many.add_argument("--out", metavar="FILE|URI", help="table to write: .csv, .jsonl, or .parquet (a folder); "
                       "the same command goes on where a killed one stopped")  # fmt: skip
     many.add_argument("-r", "--recursive", action="store_true", help="look into folders of folders too")
     many.add_argument(
         "--glob", metavar="G", action="append", help="of folders, only names like *.jpg; !*.gif: not these"
     )
+    many.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
+                      help="of a manifest: which column is which field, as image=path,id=name")  # fmt: skip
     many.add_argument(
         "--min-score", metavar="X", type=number(1, 5), help="exit with code 3 when an image scores below X"
     )
@@ -62,6 +67,7 @@ def main(argv: list[str] | None = None) -> int:
         help="with --min-score: below or not only where that is as probable as P, as 0.9; else exit with code 4",
     )  # fmt: skip
     many.add_argument("--workers", metavar="N", type=whole_number(1), default=2, help="images at a time (default: 2)")
+    add_engine_flags(many)
     add_settings_flags(parser)
     add_budget_flags(parser)
     arguments = parser.parse_args(argv)

@@ -2,18 +2,26 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from program.common.cli import (
     EXIT_PROBLEMS,
     Parser,
     add_budget_flags,
+    add_engine_flags,
     add_program_flags,
     add_settings_flags,
+    column_names,
     run_command,
     settings_from,
     whole_number,
 )
+
+if TYPE_CHECKING:
+    from program.common.settings import Settings
+    from program.evaluation.runner import Engine
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -22,7 +30,10 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m program.evaluate",
         description="Run a program over human-labelled images and report its agreement with people.",
     )
-    parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest.jsonl")
+    parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest (.jsonl, .csv, "
+                        ".parquet), a path or a URI; or a dataset hf:NAME:SPLIT")  # fmt: skip
+    parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
+                        help="which column of the manifest is which field, as image=path,mos=score")  # fmt: skip
     add_program_flags(parser)
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
                         help="train, validation, test or all (default: test)")  # fmt: skip
@@ -34,6 +45,7 @@ def main(argv: list[str] | None = None) -> int:
                         help="JSONL of finished samples (default: in the cache folder, by evaluation)")  # fmt: skip
     parser.add_argument("--report", metavar="DIR", type=Path, help="write report.html and record.json there")
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
+    add_engine_flags(parser)
     add_settings_flags(parser)
     add_budget_flags(parser)
     arguments = parser.parse_args(argv)
@@ -51,14 +63,15 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
     settings = settings_from(arguments)
     program = program_from(arguments, settings)
-    samples = samples_of(arguments.data, settings, None if arguments.split == "all" else arguments.split)
+    split = None if arguments.split == "all" else arguments.split
+    samples = samples_of(arguments.data, settings, split, columns=arguments.columns)
     if arguments.report:
         check_report_folder(arguments.report)
     tracker = Tracker(settings.mlruns_dir, experiment_name(samples.name))
     with budget_from(arguments), traced(tracker, settings.tracking.trace_sampling):
         record = evaluate(
             program, samples, baselines=arguments.baselines, workers=arguments.workers,
-            checkpoint=arguments.checkpoint, resume=arguments.resume,
+            checkpoint=arguments.checkpoint, resume=arguments.resume, engine=_engine(arguments, settings),
         )  # fmt: skip
     page = write_report(record, samples, arguments.report) if arguments.report else None
     if not arguments.json:
@@ -69,6 +82,17 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     else:
         run.show()
     return EXIT_PROBLEMS if record.failed else 0
+
+
+def _engine(arguments: argparse.Namespace, settings: "Settings") -> "Engine | None":
+    if arguments.engine != "ray":
+        return None
+    from program.agent.saving import program_from
+    from program.cluster.engine import Cluster
+    from program.evaluation.on_ray import ray_engine
+
+    cluster = Cluster(arguments.workers or settings.compile.workers, arguments.threads, arguments.gpus)
+    return ray_engine(partial(program_from, arguments, settings), cluster, baselines=arguments.baselines)
 
 
 if __name__ == "__main__":

@@ -180,13 +180,13 @@ def test_letters_with_gaps_and_equal_texts_are_no_fault(make: Callable[..., Path
     assert check_manifest(make(*rows)).clean
 
 
-def test_a_table_is_told_what_makes_a_manifest_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_is_checked_as_a_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.csv"
-    path.write_text("image,mos\n" + "a.png,3\n" * 14, "utf-8")
-    assert check.main([str(path)]) == 2
-    shown = capsys.readouterr().err
-    assert shown.count("\n") == 1
-    assert f"is a table; make a manifest of it with `python -m data.prepare table --root {path} --out " in shown
+    path.write_text("image,mos\na.png,3\nb.png,x\n", "utf-8")
+    assert check.main([str(path)]) == 1
+    shown = capsys.readouterr().out
+    assert "missing: line 2: image" in shown
+    assert 'line: line 3: "mos" is "x"; give a number' in shown
 
 
 def test_one_problem_is_one(make: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

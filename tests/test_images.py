@@ -182,7 +182,7 @@ def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_progra
     if way == "evaluate":
         answered = run_samples(program, list(read_manifest(manifest)), progress=False).rows
     elif way == "bulk":
-        answered = judge(program, gather([str(manifest)]), Question(), progress=False)
+        answered = list(judge(program, gather([str(manifest)]), Question(), progress=False))
     else:
         arrays = ({"image": picture(seed + n), "query": "Rate the car.", "regions": box} for n in range(4))
         answered = program.batch(arrays, workers=2)

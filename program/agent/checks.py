@@ -19,6 +19,7 @@ PYIQA = "most of the paper's tools (PolyForm Noncommercial)"
 EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "serve": ("python -m program.serve", ("fastapi", "httpx", "prometheus-client", "python-multipart", "uvicorn")),
     "mcp": ("python -m program.mcp", ("mcp",)),
+    "ray": ("--engine ray: many processes or machines", ("ray",)),
     "heif": ("images in HEIF (.heic)", ("pillow-heif",)),
     "dev": ("make test and make lint", ("hatchling", "hypothesis", "import-linter", "mypy", "pytest", "ruff")),
 }

@@ -2,23 +2,27 @@
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
+from data.tables import is_manifest
 from program.agent.loop import DEFAULT_QUERY
 from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import program_from
 from program.batch.comparing import compare
-from program.batch.inputs import gather
-from program.batch.rows import FORMATS, BatchRow, row_of, verdict
+from program.batch.inputs import Items, gather
+from program.batch.rows import row_of
 from program.batch.running import Question, is_begun, judge, judge_into
-from program.batch.showing import comparison_text, show, show_summary, summary
+from program.batch.showing import comparison_text, show, show_summary
+from program.batch.tables import format_of
+from program.batch.tally import Tally
 from program.common.cli import EXIT_PROBLEMS
 from program.common.errors import InputError
+from program.common.places import Place, exists, is_folder, placed
 from program.common.settings import Settings
 from program.images.store import IMAGES, ImageRef
 
@@ -29,10 +33,8 @@ EXIT_BELOW_MINIMUM, EXIT_NOT_SURE = 3, 4
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Do what the flags ask for, and return the exit code."""
-    out, sources = arguments.out, arguments.image
-    if out is not None and out.suffix not in FORMATS:
-        raise InputError(f"--out {str(out)!r}: unknown kind; end its name in {', '.join(FORMATS)}")
-    if out is not None and os.path.isdir(out):
+    out, sources = None if arguments.out is None else placed(arguments.out), arguments.image
+    if out is not None and format_of(out) != ".parquet" and is_folder(out):
         raise InputError(f"--out {str(out)!r}: is a folder; name a file in it")
     if arguments.option is not None and len(arguments.option) < 2:
         raise InputError(f"--option {arguments.option[0]!r}: is the only one; give --option twice or more")
@@ -41,9 +43,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     _check_question(arguments)
     if arguments.sure is not None and arguments.min_score is None:
         raise InputError("--sure: says nothing without --min-score; give both")
-    if out is not None and out.exists() and not (arguments.force or is_begun(out)):
+    if out is not None and exists(out) and not (arguments.force or is_begun(out, settings.cache_dir)):
         raise InputError(f"--out {str(out)!r}: is there already; give another name, or --force to replace it")
-    single = len(sources) == 1 and not os.path.isdir(sources[0]) and not sources[0].endswith(".jsonl")
+    single = len(sources) == 1 and not is_manifest(sources[0]) and not is_folder(placed(sources[0]))
     if single and out is None:
         return _one(arguments, settings)
     if arguments.region or arguments.heatmap:
@@ -82,14 +84,15 @@ def _one(arguments: argparse.Namespace, settings: Settings) -> int:
     else:
         show(result, sources=arguments.verbose > 0)
     if arguments.min_score is not None and result.rating is not None:
-        return _gate([row_of("", None, result)], arguments)
+        tally = Tally(arguments.min_score, arguments.sure)
+        tally.add(row_of("", None, result))
+        return _gate(tally)
     return EXIT_PROBLEMS if result.status == "failed" or arguments.min_score is not None else 0
 
 
-def _gate(rows: Sequence[BatchRow], arguments: argparse.Namespace) -> int:
+def _gate(tally: Tally) -> int:
     """Return the exit code that --min-score and --sure give scored rows."""
-    verdicts = {verdict(row, arguments.min_score, arguments.sure) for row in rows if row.score is not None}
-    return EXIT_BELOW_MINIMUM if "below" in verdicts else EXIT_NOT_SURE if "not sure" in verdicts else 0
+    return EXIT_BELOW_MINIMUM if tally.counts["below"] else EXIT_NOT_SURE if tally.counts["not sure"] else 0
 
 
 def _save(picture: Image.Image, path: Path) -> None:
@@ -100,38 +103,57 @@ def _save(picture: Image.Image, path: Path) -> None:
         raise InputError(f"--heatmap {str(path)!r}: cannot be written ({error}); name a .png file") from error
 
 
-def _opened(name: str | Path, settings: Settings) -> ImageRef:
-    return IMAGES.add(Path(name), max_pixels=settings.images.max_pixels)
+def _opened(name: Place, settings: Settings) -> ImageRef:
+    return IMAGES.add(placed(name), max_pixels=settings.images.max_pixels)
 
 
 def _reference_of(arguments: argparse.Namespace, settings: Settings) -> ImageRef | None:
     """Return the reference of one image; of a folder, the file of the image's name."""
     if not arguments.reference:
         return None
-    (item,) = gather(arguments.image[:1], reference=Path(arguments.reference))
+    (item,) = gather(arguments.image[:1], reference=placed(arguments.reference))
     if item.reference is None:
         raise InputError(str(item.error))
     return _opened(item.reference, settings)
 
 
 def _many(arguments: argparse.Namespace, settings: Settings) -> int:
-    reference = Path(arguments.reference) if arguments.reference else None
-    items = gather(arguments.image, recursive=arguments.recursive, globs=arguments.glob or (), reference=reference)
-    program, question = program_from(arguments, settings), Question(arguments.query, arguments.option)
-    options = {"workers": arguments.workers, "progress": not arguments.json}
-    if arguments.out is None:
-        rows = judge(program, items, question, **options)
+    items = gather(
+        arguments.image, recursive=arguments.recursive, globs=arguments.glob or (), columns=arguments.columns,
+        reference=placed(arguments.reference) if arguments.reference else None,
+    )  # fmt: skip
+    tally, minimum = Tally(arguments.min_score, arguments.sure), arguments.min_score
+    if arguments.engine == "ray":
+        from program.batch.tracked import tracked
+
+        with tracked(arguments, settings, tally):
+            _judge(arguments, settings, items, tally)
     else:
-        rows = judge_into(program, items, question, arguments.out, **options)
+        _judge(arguments, settings, items, tally)
     if arguments.json:
-        text = json.dumps(summary(rows, arguments.min_score), ensure_ascii=False, indent=2)
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(json.dumps(tally.summary(), ensure_ascii=False, indent=2) + "\n")
     else:
-        show_summary(rows, str(arguments.out) if arguments.out else None, arguments.min_score)
-    if arguments.min_score is not None and (code := _gate(rows, arguments)):
+        show_summary(tally, arguments.out, minimum)
+    if minimum is not None and (code := _gate(tally)):
         return code
-    unscored = arguments.min_score is not None and any(row.score is None for row in rows)
-    return EXIT_PROBLEMS if unscored or any(row.status in {"error", "failed"} for row in rows) else 0
+    unscored = minimum is not None and tally.counts["scored"] < tally.counts["images"]
+    return EXIT_PROBLEMS if unscored or tally.counts["failed"] else 0
+
+
+def _judge(arguments: argparse.Namespace, settings: Settings, items: Items, tally: Tally) -> None:
+    program, question = program_from(arguments, settings), Question(arguments.query, arguments.option)
+    options: dict[str, Any] = {"workers": arguments.workers, "progress": not arguments.json}
+    if arguments.engine == "ray":
+        from program.batch.on_ray import ray_engine
+        from program.cluster.engine import Cluster
+
+        cluster = Cluster(arguments.workers, arguments.threads, arguments.gpus)
+        options["engine"] = ray_engine(partial(program_from, arguments, settings), question, cluster)
+    if arguments.out is None:
+        for row in judge(program, items, question, **options):
+            tally.add(row)
+    else:
+        judge_into(program, items, question, arguments.out, each=tally.add, **options)
 
 
 def _compare(arguments: argparse.Namespace, settings: Settings) -> int:

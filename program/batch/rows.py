@@ -1,9 +1,5 @@
-"""What is kept of one image's assessment, and the files it is written to: CSV, JSONL or Parquet."""
+"""What is kept of one image's assessment."""
 
-import csv
-import json
-from collections.abc import Sequence
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -12,16 +8,11 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from program.agent.assessment import Assessment
 from program.agent.evidence import looked_at
 from program.agent.state import ExecutorOutput
-from program.common.errors import InputError
-from program.common.files import whole_file
 from signatures.schemas import GLOBAL
 
-__all__ = ("FORMATS", "BatchRow", "row_of", "safe_cell", "verdict", "write_rows")
+__all__ = ("BatchRow", "row_of", "safe_cell", "verdict")
 
-FORMATS = (".csv", ".jsonl", ".parquet")
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
-_PATHS = {"id", "image", "reference"}
-"""Columns that name files, whose names may hold line ends."""
 _MOST_DISTORTIONS = 8
 
 
@@ -103,17 +94,6 @@ def verdict(row: BatchRow, minimum: float, sure: float | None = None) -> Literal
     return "below" if row.score < minimum else "above"
 
 
-def write_rows(path: Path, rows: Sequence[BatchRow]) -> None:
-    """Write the table, whole or not at all. Raises InputError for an unknown suffix or where it cannot be written."""
-    if path.suffix not in FORMATS:
-        raise InputError(f"file {str(path)!r}: unknown kind; end its name in {', '.join(FORMATS)}")
-    try:
-        with whole_file(path) as partial:
-            _write(partial, path.suffix, rows)
-    except OSError as error:
-        raise InputError(f"file {str(path)!r}: cannot be written ({error.strerror}); give another --out") from error
-
-
 def safe_cell(value: Any, *, verbatim: bool = False) -> Any:
     r"""Return a cell that no spreadsheet takes for a formula; texts on one line, but for `verbatim` ones.
 
@@ -127,31 +107,3 @@ def safe_cell(value: Any, *, verbatim: bool = False) -> Any:
     # Spreadsheets skip leading spaces before they look for a formula.
     text = " ".join(value.split()) if any(c in value for c in "\r\n\t") and not verbatim else value
     return f"'{text}" if value.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA) else text
-
-
-def _write(path: Path, suffix: str, rows: Sequence[BatchRow]) -> None:
-    if suffix == ".parquet":
-        _write_parquet(path, rows)
-        return
-    with path.open("w", encoding="utf-8", newline="" if suffix == ".csv" else "\n") as file:
-        if suffix == ".jsonl":
-            file.writelines(json.dumps(row.model_dump(), ensure_ascii=False) + "\n" for row in rows)
-            return
-        table = csv.writer(file)
-        table.writerow(BatchRow.model_fields)
-        for row in rows:
-            table.writerow(safe_cell(value, verbatim=name in _PATHS) for name, value in row.model_dump().items())
-
-
-def _write_parquet(path: Path, rows: Sequence[BatchRow]) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    kinds = {str: pyarrow.string(), float: pyarrow.float64(), int: pyarrow.int64()}
-    schema = pyarrow.schema(
-        [
-            (name, next(kind for python, kind in kinds.items() if python.__name__ in str(field.annotation)))
-            for name, field in BatchRow.model_fields.items()
-        ]
-    )
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row.model_dump() for row in rows], schema), path)

@@ -1,9 +1,6 @@
 """One assessment and a whole batch as people read them in a terminal."""
 
-import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from rich import markup
 from rich.console import Console
@@ -14,14 +11,14 @@ from program.agent.evidence import looked_at
 from program.agent.state import ExecutorOutput
 from program.batch.comparing import Comparison
 from program.batch.rows import BatchRow
+from program.batch.tally import WORST, Tally
 from program.common.questions import is_chinese
 from program.common.redaction import showable
 from program.fusion.scores import headline
 from signatures.schemas import CATEGORY_WORDS, GLOBAL
 
-__all__ = ("WORST", "comparison_text", "show", "show_summary", "summary", "worst")
+__all__ = ("comparison_text", "show", "show_summary")
 
-WORST = 10
 _REASON_CHARS = 140
 
 
@@ -59,53 +56,28 @@ def comparison_text(result: Comparison, names: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def worst(rows: Sequence[BatchRow], count: int = WORST) -> list[BatchRow]:
-    """Return the rows with the lowest scores, lowest first; rows without a score are left out."""
-    return sorted((r for r in rows if r.score is not None), key=lambda r: (r.score or math.inf, r.id))[:count]
-
-
-def summary(rows: Sequence[BatchRow], minimum: float | None = None) -> dict[str, Any]:
-    """Return the batch in figures: counts, mean score, images by level, the worst, and those that failed."""
-    scores = [row.score for row in rows if row.score is not None]
-    return {
-        "images": len(rows),
-        "scored": len(scores),
-        "answered": sum(row.answer is not None and row.status != "failed" for row in rows),
-        "failed": sum(row.status in {"error", "failed"} for row in rows),
-        "mean_score": math.fsum(scores) / len(scores) if scores else None,
-        "levels": dict(sorted(Counter(row.level for row in rows if row.level).items())),
-        "below_minimum": None if minimum is None else sum(score < minimum for score in scores),
-        "worst": [row.model_dump() for row in worst(rows)],
-        "errors": [{"id": row.id, "error": row.error} for row in rows if row.status in {"error", "failed"}],
-    }
-
-
-def show_summary(rows: Sequence[BatchRow], out: str | None, minimum: float | None = None) -> None:
+def show_summary(tally: Tally, out: str | None, minimum: float | None = None) -> None:
     """Print a batch's summary: the worst ten with their reasons, the first ten answers, then what failed."""
     console = Console()
-    facts = summary(rows, minimum)
-    lowest = worst(rows)
-    if lowest:
-        lines = [(f"{row.score:.2f}", row.id, _reason(row)) for row in lowest]
-        console.print(_table(("score", "image", "why"), lines, f"Worst {len(lowest)}"))
-    answered = [row for row in rows if row.answer is not None and row.status != "failed"]
-    if answered:
-        lines = [(_answer(row.answer or "", row.option), row.id, _reason(row)) for row in answered[:WORST]]
+    if tally.worst:
+        lines = [(f"{row.score:.2f}", row.id, _reason(row)) for row in tally.worst]
+        console.print(_table(("score", "image", "why"), lines, f"Worst {len(lines)}"))
+    if tally.answers:
+        lines = [(_answer(row.answer or "", row.option), row.id, _reason(row)) for row in tally.answers]
         console.print(_table(("answer", "image", "why"), lines))
-    if len(answered) > WORST:
-        console.print(f"and {len(answered) - WORST} more answers", highlight=False)
-    failed = [row for row in rows if row.status in {"error", "failed"}]
-    for row in failed[:WORST]:
+    if (more := tally.counts["answered"] - len(tally.answers)) > 0:
+        console.print(f"and {more} more answers", highlight=False)
+    for row in tally.errors[:WORST]:
         console.print(f"[red]{_escaped(row.id)}[/red]: {_escaped(row.error or 'no answer')}", highlight=False)
-    if len(failed) > WORST:
-        console.print(f"[red]and {len(failed) - WORST} more without an answer[/red]")
-    parts = [f"{facts['images']} images"]
-    if facts["mean_score"] is not None:
-        parts.append(f"mean score {facts['mean_score']:.2f}")
-        parts.append(", ".join(f"{level} {count}" for level, count in facts["levels"].items()))
-    parts.append(f"{facts['failed']} failed")
+    if (more := tally.counts["failed"] - WORST) > 0:
+        console.print(f"[red]and {more} more without an answer[/red]")
+    parts = [f"{tally.counts['images']} images"]
+    if tally.mean_score is not None:
+        parts.append(f"mean score {tally.mean_score:.2f}")
+        parts.append(", ".join(f"{level} {count}" for level, count in sorted(tally.levels.items())))
+    parts.append(f"{tally.counts['failed']} failed")
     if minimum is not None:
-        parts.append(f"{facts['below_minimum']} below {minimum:g}")
+        parts.append(f"{tally.below} below {minimum:g}")
     console.print(" · ".join(parts) + (f" · {_escaped(out)}" if out else ""), highlight=False)
 
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from program.common.settings import Settings
 
 __all__ = (
-    "EXIT_PROBLEMS", "EXIT_UNUSABLE", "STARTED_AS", "Parser", "add_budget_flags", "add_program_flags",
-    "add_settings_flags", "as_started", "number", "run_command", "settings_from", "whole_number",
+    "EXIT_PROBLEMS", "EXIT_UNUSABLE", "STARTED_AS", "Parser", "add_budget_flags", "add_engine_flags",
+    "add_program_flags",
+    "add_settings_flags", "as_started", "column_names", "number", "run_command", "settings_from", "whole_number",
 )  # fmt: skip
 
 N = TypeVar("N", int, float)
@@ -98,6 +99,14 @@ def _number(kind: Callable[[str], N], noun: str, least: float, most: float) -> C
     return read
 
 
+def column_names(text: str) -> dict[str, str]:
+    """Read which column is which field, as image=img,mos=score."""
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if not all(field.strip() and column.strip() for field, _, column in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r}: give FIELD=COLUMN with commas between, as image=img,mos=score")
+    return {field.strip(): column.strip() for field, _, column in pairs}
+
+
 def run_command(body: Callable[[], int], *, kept: str = "") -> int:
     """Run a command's body and return its exit code: input errors become one line on stderr and 2.
 
@@ -172,6 +181,17 @@ def add_budget_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that limit what model calls may cost."""
     parser.add_argument("--max-calls", metavar="N", type=whole_number(), help="stop before more model calls than this")
     parser.add_argument("--max-cost", metavar="USD", type=number(0), help="stop before model calls cost more than this")
+
+
+def add_engine_flags(parser: argparse._ActionsContainer) -> None:
+    """Add the flags that say where many images are judged."""
+    parser.add_argument("--engine", choices=("threads", "ray"), default="threads",
+                        help="ray: in processes of its own, of this machine or the cluster at RAY_ADDRESS")  # fmt: skip
+    parser.add_argument("--threads", metavar="N", type=whole_number(1), default=1,
+                        help="ray: images at a time in each worker (default: 1)")  # fmt: skip
+    parser.add_argument(
+        "--gpus", metavar="X", type=number(0), default=0.0, help="ray: of a GPU for each worker, as 0.25"
+    )
 
 
 def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings":

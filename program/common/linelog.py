@@ -111,22 +111,28 @@ class ResumeLog(LineLog):
     def read(self, parse: Callable[[bytes], T]) -> list[T]:
         """Return what earlier runs of this work wrote, or begin the log where there was none; call it once, first.
 
+        Raises InputError as `scan` does.
+        """
+        return list(self.scan(parse))
+
+    def scan(self, parse: Callable[[bytes], T]) -> Iterator[T]:
+        """Yield what `read` returns; to be read to its end before anything is appended.
+
         Raises InputError for a log of other work, naming the first difference, for another file, and for a line that
         `parse` refuses with ValueError, KeyError, TypeError or RecursionError.
         """
-        entries: list[T] = []
         number = 0
         for number, line in enumerate(self.lines(), 1):
             if number == 1:
                 self._check(line)
                 continue
             try:
-                entries.append(parse(line))
+                entry = parse(line)
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise InputError(f"{self._name}, line {number}: damaged; {_AFRESH}, or {self._mend}") from error
+            yield entry
         if not number:
             self._begin()
-        return entries
 
     def _begin(self) -> None:
         start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()

@@ -3,9 +3,9 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 import dspy
@@ -20,11 +20,12 @@ from program.agent.saving import program_sha256
 from program.common.cache import can_keep
 from program.common.errors import InputError
 from program.common.files import CONFIGS
+from program.common.places import Place
 from program.common.settings import Settings
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import details_of
-from program.evaluation.record import SCHEMA_VERSION, Dataset, EvaluationRecord, Readings
-from program.evaluation.runner import run_samples
+from program.evaluation.record import SCHEMA_VERSION, Dataset, EvaluationRecord, Readings, Row
+from program.evaluation.runner import Engine, run_samples
 from program.tools.calibration import PAPER
 from program.tools.readiness import file_sha256, library_label, parameter_path
 
@@ -32,36 +33,41 @@ __all__ = ("checkpoint_path", "context_of", "evaluate", "samples_of", "tool_vers
 
 logger = logging.getLogger(__name__)
 
+_READ = {"tool_cache_hits": "cached", "tool_failures": "failed"}
+
 
 @dataclass(frozen=True)
 class ManifestSplit:
     """One split of a manifest, read anew at each pass; no more than a line is held."""
 
-    manifest: Path
+    manifest: Place
     split: str | None
     size: int
     name: str
     """The dataset's own name, or the manifest's with the folder it lies in."""
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.size
 
     def __iter__(self) -> Iterator[Sample]:
-        return (s for s in read_manifest(self.manifest) if self.split in {None, s.split})
+        return (s for s in read_manifest(self.manifest, self.columns) if self.split in {None, s.split})
 
 
 def samples_of(
-    data: str | Path, settings: Settings, split: str | None = "test", *, progress: bool = True
-) -> ManifestSplit:
+    data: str | Path, settings: Settings, split: str | None = "test", *, progress: bool = True,
+    columns: Mapping[str, str] | None = None,
+) -> ManifestSplit:  # fmt: skip
     """Return a dataset's samples, after reading every line: a fault is told before the first model call.
 
-    `data` is a dataset's name or a manifest's path; `split` None takes all. Raises InputError for an empty split or one
-    without a single label, and DataError for a group in two splits, as compiling does.
+    `data` is a dataset's name or a manifest's path or URI, whose `columns` say which holds what; `split` None takes
+    all. Raises InputError for an empty split or one without a single label, and DataError for a group in two splits, as
+    compiling does.
     """
     manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
     if split is not None:
-        check_leaks(read_manifest(manifest))
-    labelled = Counter(s.is_labelled for s in read_manifest(manifest) if split in {None, s.split})
+        check_leaks(read_manifest(manifest, columns))
+    labelled = Counter(s.is_labelled for s in read_manifest(manifest, columns) if split in {None, s.split})
     if not labelled:
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; choose another --split, or all")
     if not labelled[True]:
@@ -69,8 +75,9 @@ def samples_of(
             f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; "
             'give "mos", or "options" with an "answer"'
         )
-    name = str(data) if str(data) in GENERATED else "/".join(manifest.resolve().parts[-2:])
-    return ManifestSplit(manifest, split, labelled.total(), name)
+    path = manifest.resolve() if isinstance(manifest, Path) else PurePosixPath(manifest)
+    name = str(data) if str(data) in GENERATED else "/".join(path.parts[-2:])
+    return ManifestSplit(manifest, split, labelled.total(), name, columns or {})
 
 
 def evaluate(
@@ -83,6 +90,7 @@ def evaluate(
     checkpoint: Path | None = None,
     resume: bool = False,
     progress: bool = True,
+    engine: Engine | None = None,
 ) -> EvaluationRecord:
     """Run a program over human-labelled samples and return the record, every figure with its interval.
 
@@ -90,7 +98,7 @@ def evaluate(
     `split` takes "train", "validation" or "test", None all) or samples, which are taken as they are. Every finished
     sample goes to a checkpoint (default: in the cache folder, one file for each program, data, split and choice of
     baselines), which `resume` continues; without it an older file is kept beside the new one as `<name>.previous`.
-    Raises InputError or DataError.
+    `engine` runs the samples elsewhere than in threads (`evaluation.on_ray`). Raises InputError or DataError.
     """
     program = program if program is not None else AgenticIQA()
     settings = program.resources.settings
@@ -117,12 +125,23 @@ def evaluate(
         record = run_samples(
             program, samples, workers=workers, progress=progress, seed=settings.seed,
             checkpoint=checkpoint, resume=resume, dataset=dataset, context=context,
-            others=BaselineAnswers(program) if baselines else None,
+            others=BaselineAnswers(program) if baselines else None, engine=engine,
         )  # fmt: skip
-    readings = Readings(**(runner.counts - before), **runner.cache_state())
+    counts = runner.counts - before if engine is None else _counts_of(record.rows)
+    readings = Readings(**counts, **runner.cache_state())
     update = {"details": details_of(record.rows, seed=settings.seed), "readings": readings}
     record = record.model_copy(update=update)
     return with_baselines(record) if baselines else record
+
+
+def _counts_of(rows: Iterable[Row]) -> Counter[str]:
+    """Return how many readings the rows say that their tools made, wherever they ran; not those of baselines."""
+    spent: Counter[str] = Counter()
+    for row in rows:
+        spent.update({name: int((row.spent or {}).get(name, 0)) for name in ("tool_readings", *_READ)})
+    counts = Counter({to: spent[name] for name, to in _READ.items()})
+    counts["fresh"] = spent["tool_readings"] - counts["cached"] - counts["failed"]
+    return counts
 
 
 def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, JsonValue]:

@@ -18,6 +18,7 @@ from rich.console import Console
 from data.manifest import Sample
 from program.common.errors import InputError
 from program.common.files import write_whole
+from program.common.places import Place
 from program.common.settings import Settings
 from program.evaluation.charts import charts, svg_url
 from program.evaluation.intervals import Figure
@@ -140,7 +141,7 @@ def _pictures(samples: Iterable[Sample], wanted: set[str]) -> dict[str, dict[str
     }
 
 
-def _thumbnail(path: Path) -> str | None:
+def _thumbnail(path: Place) -> str | None:
     try:
         return thumbnail(path, _THUMBNAIL_PX)
     except InputError:

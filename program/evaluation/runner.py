@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,7 +31,7 @@ from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 from program.lms.usage import Usage
 
-__all__ = ("Misses", "OtherAnswers", "expected_level", "run_sample", "run_samples")
+__all__ = ("Engine", "Misses", "OtherAnswers", "Todo", "expected_level", "failed_row", "run_sample", "run_samples")
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,10 @@ _SPENT = (
 
 OtherAnswers: TypeAlias = Callable[[Sample, Any], tuple[dict[str, float | str], Cost]]
 """Takes a sample and the program's Assessment (None where it failed), returns other answers by name; never raises."""
+
+Todo: TypeAlias = tuple[int, Sample]
+Engine: TypeAlias = Callable[[Iterable[Todo]], Iterator[tuple[Todo, Row]]]
+"""Runs a program over placed samples and yields each with its row as they come."""
 
 
 def run_samples(
@@ -59,17 +64,20 @@ def run_samples(
     context: Mapping[str, JsonValue] | None = None,
     label: str = "evaluating",
     others: OtherAnswers | None = None,
+    engine: Engine | None = None,
 ) -> EvaluationRecord:
     """Run `program` over `samples` with `workers` threads and return the record, rows in the samples' order.
 
     `program(image=, query=, reference=, options=, regions=)` returns an Assessment, in several threads, each call in a
     copy of the caller's context. An exception or a "failed" Assessment becomes a failed row. Of a stream of samples two
-    per worker are held at once. `seed` fixes the intervals; `dataset` and `context` (hashes, model names) are what a
-    `checkpoint` must match to be resumed. Ctrl-C and a spent `Budget` finish and write what is in flight, then raise.
-    Raises InputError for fewer than one worker, a repeated sample id, or a checkpoint of another run.
+    per worker are held at once. `engine` takes the threads' place. `seed` fixes the intervals; `dataset` and `context`
+    (hashes, model names) are what a `checkpoint` must match to be resumed. Ctrl-C and a spent `Budget` finish and write
+    what is in flight, then raise. Raises InputError for fewer than one worker, a repeated sample id, or a checkpoint of
+    another run.
     """
     if workers < 1:
         raise InputError(f"workers: {workers} is too few; give 1 or more")
+    engine = engine or partial(completed, lambda todo: run_sample(program, todo[1], others), workers=workers)
     dataset, context = dataset or Dataset(), dict(context or {})
     started = time.perf_counter()
     rows: dict[int, Row] = {}
@@ -89,8 +97,7 @@ def run_samples(
     ):
         unfinished = _unfinished(samples, saved, finish)
         try:
-            work = completed(lambda todo: run_sample(program, todo[1], others), unfinished, workers=workers)
-            for (place, _), row in work:
+            for (place, _), row in engine(unfinished):
                 finish(place, row)
                 save(rows[place])
         except BudgetSpent as error:
@@ -115,7 +122,7 @@ def run_sample(program: Callable[..., Any], sample: Sample, others: OtherAnswers
 
 
 def _answered(program: Callable[..., Any], sample: Sample) -> tuple[Row, Any]:
-    failed = _failed_row(sample)
+    failed = failed_row(sample)
     try:
         assessment = program(
             image=str(sample.image),
@@ -133,7 +140,8 @@ def _answered(program: Callable[..., Any], sample: Sample) -> tuple[Row, Any]:
         return failed.model_copy(update={"error": _one_line(f"{type(error).__name__}: {error}")}), None
 
 
-def _failed_row(sample: Sample) -> Row:
+def failed_row(sample: Sample, error: str | None = None) -> Row:
+    """Return the row of a sample that got no answer."""
     kind = (getattr(sample, "metadata", None) or {}).get("question_type")
     std, (low, high) = getattr(sample, "mos_std", None), getattr(sample, "mos_range", (1.0, 5.0))
     shown = hashlib.sha256(str(sample.reference or sample.image).encode()).hexdigest()[:12]
@@ -148,6 +156,7 @@ def _failed_row(sample: Sample) -> Row:
         truth=_truth(sample),
         mos_std=round(4 * std / (high - low), 6) if std is not None and sample.task == "scoring" else None,
         status="failed",
+        error=error,
     )
 
 

@@ -23,8 +23,9 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from program.common.errors import ImageError
+from program.common.errors import ImageError, one_line
 from program.common.files import plain_file
+from program.common.places import is_remote, name_of, opened
 from program.images.bounded import decode_bounded
 from program.images.decoding import MAX_PIXELS, encode_png
 from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction, whole_pixels
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ("HOST", "IMAGES", "LARGE", "Box", "ImageRef", "ImageSource", "ImageStore", "parse_url")
 
-_WEB = re.compile("(https?|gs):/")
+_WEB = re.compile("https?:/")
 LARGE = 2**21
 """Pixels of an image that is looked at as it is, full HD among them; more are averaged down where a caller allows it.
 Tools take up to 3 KB of memory a pixel, and the images they are calibrated on have at most 0.4 million."""
@@ -93,15 +94,17 @@ class ImageStore:
     def add(self, source: ImageSource, *, max_pixels: int = MAX_PIXELS) -> ImageRef:
         """Check an image and return its reference.
 
-        A path, encoded bytes or a base64 data URI (kept as they are), or a PIL image / H x W x 3 uint8 array (stored
-        losslessly as PNG). Raises ImageError naming the image when it is missing, empty, truncated, over `max_pixels`,
-        of floating-point pixels or not an image.
+        A path, the URI of a file elsewhere (s3://, gs://, ...), encoded bytes or a base64 data URI (kept as they are),
+        or a PIL image / H x W x 3 uint8 array (stored losslessly as PNG). Raises ImageError naming the image when it is
+        missing, empty, truncated, over `max_pixels`, of floating-point pixels or not an image.
         """
         if isinstance(source, ImageRef):
             self._entry(source.sha256)
             return source
         if isinstance(source, str) and source.startswith("data:"):
             source = _from_data_uri(source)
+        if isinstance(source, str) and is_remote(source) and not _WEB.match(source):
+            return self._add_remote(source, max_pixels)
         if isinstance(source, str | PathLike):
             return self._add_file(Path(source), str(source), max_pixels)
         if isinstance(source, bytes | bytearray | memoryview):
@@ -159,6 +162,16 @@ class ImageStore:
 
         pixels = Image.fromarray(self.pixels(ref)).resize((width, height), Image.Resampling.LANCZOS)
         return self.add(np.asarray(pixels), max_pixels=width * height)
+
+    def _add_remote(self, uri: str, max_pixels: int) -> ImageRef:
+        try:
+            with opened(uri) as file:
+                data = file.read()
+        except OSError as error:
+            raise ImageError(
+                f"image {uri[:200]!r}: cannot be read ({one_line(error)[:200]}); check the address"
+            ) from error
+        return self._check(data, data, name_of(uri), uri, max_pixels)
 
     def _add_file(self, path: Path, name: str, max_pixels: int) -> ImageRef:
         try:

@@ -4,7 +4,7 @@ import argparse
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
@@ -15,7 +15,8 @@ import dspy
 from program.common.errors import InputError
 from program.common.settings import WireSettings
 
-__all__ = ("Budget", "BudgetSpent", "Gate", "budget_from", "current_budget", "gate_for", "gate_of", "wire_settings",
+__all__ = ("Budget", "BudgetSpent", "Gate", "budget_from", "current_budget", "gate_for", "gate_of", "gates_made_by",
+           "wire_settings",
            "wired")  # fmt: skip
 
 _KEY = "agentic_iqa_budget"
@@ -188,6 +189,8 @@ class Gate:
 
 
 _GATES: dict[str, Gate] = {}
+_NEW: list[Callable[[str, WireSettings], Gate]] = [lambda _, limits: Gate(limits)]
+"""What makes a host's gate: the last of them."""
 _LOCK = threading.Lock()
 _WIRE: ContextVar[WireSettings | None] = ContextVar("agentic_iqa_wire", default=None)
 
@@ -211,10 +214,17 @@ def gate_for(host: str) -> Gate:
     """Return the process's one gate for a host, under the limits in force."""
     limits = _WIRE.get()
     with _LOCK:
-        gate = _GATES.setdefault(host, Gate(limits or WireSettings()))
+        gate = _GATES.get(host)
+        if gate is None:
+            gate = _GATES[host] = _NEW[-1](host, limits or WireSettings())
         if limits is not None:
             gate.limits = limits
         return gate
+
+
+def gates_made_by(make: Callable[[str, WireSettings], Gate]) -> None:
+    """Let gates of hosts that were not asked before be made otherwise, as by a worker that shares them with others."""
+    _NEW.append(make)
 
 
 def gate_of(lm: dspy.BaseLM) -> Gate:

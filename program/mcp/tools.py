@@ -3,6 +3,7 @@
 import base64
 import re
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -143,9 +144,9 @@ class AgentTools:
         def read() -> list[Job | Refused]:
             nonlocal total
             items = gather([str(self.places.folder(folder))], recursive=recursive)
-            total = len(items)
+            total = items.count() or 0
             jobs: list[Job | Refused] = []
-            for item in items[start : start + self.settings.max_batch]:
+            for item in islice(items, start, start + self.settings.max_batch):
                 chosen.append(item.id)
                 try:
                     jobs.append(self._job(str(item.image), query=query))

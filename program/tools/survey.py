@@ -56,7 +56,8 @@ class LabelledSet(NamedTuple):
         # Several questions on one image are one image.
         distinct = {
             (s.image, s.reference): Labelled(
-                s.image, s.reference, s.quality, s.group, category_named(s.distortion), s.distortion in AUTHENTIC,
+                Path(s.image), Path(s.reference) if s.reference else None, s.quality, s.group,
+                category_named(s.distortion), s.distortion in AUTHENTIC,
                 # The quickstart's score of an image is KADID-10k's mean over others, and its deviation is among those.
                 s.metadata.get("label_std", 0.0) if name in GENERATED else 0.0,
             )
@@ -65,7 +66,7 @@ class LabelledSet(NamedTuple):
         }  # fmt: skip
         if not distinct:
             raise InputError(f"dataset {name!r}: no sample with a score in split {split!r}; choose another --split")
-        title = name if name in GENERATED else manifest.resolve().parent.name
+        title = name if name in GENERATED else Path(manifest).resolve().parent.name
         return cls(title, manifest_sha256(manifest), split, list(distinct.values()))
 
     @property

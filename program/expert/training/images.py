@@ -106,9 +106,9 @@ def scored(manifest: Path) -> Iterator[Example]:
     for sample in read_manifest(manifest):
         if sample.quality is None:
             continue
-        reference = _pixels(sample.reference) if sample.reference else None
+        reference = _pixels(Path(sample.reference)) if sample.reference else None
         yield Example(
-            _pixels(sample.image), reference, sample.quality, (0.0,) * 8,
+            _pixels(Path(sample.image)), reference, sample.quality, (0.0,) * 8,
             "live" if reference is not None else "photographs",
             str(sample.group), str(sample.split), str(sample.distortion),
         )  # fmt: skip
@@ -117,7 +117,7 @@ def scored(manifest: Path) -> Iterator[Example]:
 def distorted(manifest: Path, split: str, photographs: int, kinds: Mapping[str, int] = KINDS) -> Iterator[Example]:
     """Yield the photographs of a split that people liked best, each in one view: as it is, then distorted."""
     found: Mapping[str, tuple[float, Path]] = {
-        str(sample.group): (sample.quality, sample.image)
+        str(sample.group): (sample.quality, Path(sample.image))
         for sample in read_manifest(manifest)
         if sample.split == split and sample.quality is not None
     }

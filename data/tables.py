@@ -1,0 +1,167 @@
+"""The rows of a manifest as they stand there: lines of JSON, a CSV or Parquet table, a Hugging Face dataset."""
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from program.common.errors import DataError, one_line
+from program.common.places import Place, exists, opened, placed, system_of
+
+__all__ = ("HUB", "SUFFIXES", "is_manifest", "scan_rows", "unreadable")
+
+SUFFIXES = (".jsonl", ".csv", ".parquet")
+HUB = "hf:"
+"""hf:NAME or hf:NAME:SPLIT is a dataset of Hugging Face's, streamed."""
+
+_NUMBERS, _JSON = ("mos", "mos_std"), ("options", "regions", "mos_range", "metadata", "higher_is_better")
+_ROWS_AT_ONCE = 1024
+
+
+def is_manifest(source: str) -> bool:
+    """Tell whether a source's name is that of a manifest."""
+    return source.casefold().endswith(SUFFIXES) or source.startswith(HUB)
+
+
+def scan_rows(source: Place, columns: Mapping[str, str]) -> Iterator[tuple[int, Any]]:
+    """Yield number and row of each row, or the ValueError that says why it is none.
+
+    `columns` says by field which column holds it. Raises DataError when the source as a whole cannot be read, or lacks
+    one of the columns.
+    """
+    name = str(source)
+    by_name = next((read for end, read in _READERS.items() if name.casefold().endswith(end)), _json_lines)
+    read = _hub if name.startswith(HUB) else by_name
+    rows = read(source if read is _hub else placed(source))
+    try:
+        for number, row in rows:
+            if isinstance(row, dict):
+                row = _renamed(row, columns, name, strict=read is not _json_lines) if columns else row
+                row = _typed(row) if read is _csv else _filled(row) if read is not _json_lines else row
+            yield number, row
+    except UnicodeDecodeError as error:
+        raise DataError(f"manifest {name!r}: is not UTF-8; save it as UTF-8") from error
+    except OSError as error:
+        raise unreadable(source, error) from error
+
+
+def unreadable(source: Place, error: OSError) -> DataError:
+    """Return the error of a manifest that cannot be read."""
+    return DataError(f"manifest {str(source)!r}: cannot be read ({error.strerror}); give the path of a .jsonl file")
+
+
+def _renamed(row: dict[str, Any], columns: Mapping[str, str], name: str, *, strict: bool) -> dict[str, Any]:
+    """Return a row by fields; `strict` raises DataError for a column that is not there, which a line may leave out."""
+    for column in columns.values():
+        if strict and column not in row:
+            raise DataError(f"manifest {name!r}: has no column {column!r} but {', '.join(map(str, row))[:200]}")
+    taken = {field: row[column] for field, column in columns.items() if column in row}
+    return taken | {key: value for key, value in row.items() if key not in {*columns.values(), *columns}}
+
+
+def _json_lines(path: Place) -> Iterator[tuple[int, Any]]:
+    number = 0
+    try:
+        # utf-8-sig: spreadsheets and Windows editors put a byte order mark in front.
+        with opened(path) as file, io.TextIOWrapper(file, "utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield number, _parsed(line)
+    except UnicodeDecodeError as error:
+        raise DataError(f"manifest {str(path)!r} near line {number + 1}: is not UTF-8; save it as UTF-8") from error
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return error
+
+
+def _csv(path: Place) -> Iterator[tuple[int, Any]]:
+    with opened(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
+        table = csv.DictReader(lines, strict=True)
+        try:
+            for cells in table:
+                extra: Any = cells.pop(None, None)
+                short = None in cells.values()
+                fault = ValueError("has other than the header's cells; put text with commas in quotes")
+                yield table.line_num, fault if extra or short else cells
+        except csv.Error as error:
+            raise DataError(f"manifest {str(path)!r}: is no CSV table ({error}); save it anew") from error
+
+
+def _typed(cells: Mapping[str, str]) -> dict[str, Any] | ValueError:
+    """Return a table's cells as a row: empty ones are absent, numbers and JSON read where the field holds such."""
+    row: dict[str, Any] = {}
+    for name, text in cells.items():
+        if text.strip():
+            try:
+                row[name] = float(text) if name in _NUMBERS else json.loads(text) if name in _JSON else text
+            except ValueError:
+                return ValueError(
+                    f'"{name}" is {json.dumps(text[:60])}; give a {"number" if name in _NUMBERS else "JSON value"}'
+                )
+    return row
+
+
+def _parquet(path: Place) -> Iterator[tuple[int, Any]]:
+    import pyarrow
+    import pyarrow.dataset
+
+    if not exists(path):
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+    system, place = system_of(path)
+    try:
+        table = pyarrow.dataset.dataset(place, filesystem=system, format="parquet")
+        number = 0
+        # Each batch is read when it is asked for: reading ahead would hold whole files.
+        for batch in table.to_batches(batch_size=_ROWS_AT_ONCE, batch_readahead=1, fragment_readahead=1):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(
+            f"manifest {str(path)!r}: is no Parquet table ({one_line(error)[:160]}); write it anew"
+        ) from error
+
+
+def _filled(value: Any) -> Any:
+    """Return a row without the columns, and the keys of its structs, that hold nothing for it."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _filled(each) for key, each in value.items() if each is not None}
+
+
+def _hub(source: Place) -> Iterator[tuple[int, Any]]:
+    """Stream a dataset; images come as the bytes they are stored as."""
+    import datasets
+
+    name = str(source)
+    dataset, _, split = name.removeprefix(HUB).partition(":")
+    try:
+        rows = datasets.load_dataset(dataset, split=split or "train", streaming=True)
+        for column, feature in (rows.features or {}).items():
+            if isinstance(feature, datasets.Image):
+                rows = rows.cast_column(column, datasets.Image(decode=False))
+        for number, row in enumerate(rows, start=1):
+            row.setdefault("id", f"{number:08}")
+            yield number, {key: _inline(value) for key, value in row.items()}
+    except (DataError, GeneratorExit):
+        raise
+    except Exception as error:  # border: the library raises kinds of its own for a name, a split, the network
+        raise DataError(f"dataset {name!r}: cannot be read ({one_line(error)[:200]}); check name and split") from error
+
+
+def _inline(value: Any) -> Any:
+    """Return an image's bytes as a data: URI, which every reader of images takes."""
+    if isinstance(value, dict) and value.get("bytes") and set(value) == {"bytes", "path"}:
+        return f"data:image/any;base64,{base64.b64encode(value['bytes']).decode()}"
+    return value
+
+
+_READERS: dict[str, Callable[[Place], Iterator[tuple[int, Any]]]] = {
+    ".jsonl": _json_lines, ".csv": _csv, ".parquet": _parquet,
+}  # fmt: skip

@@ -1,0 +1,178 @@
+"""Work over a stream of items in Ray Data's actors; what a killed worker had in hand is done again, once."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol, TypeAlias
+
+import dspy
+
+from program.cluster.sharing import Shared, start_limits
+from program.common.errors import InputError, one_line
+from program.common.pool import completed
+from program.lms.limits import BudgetSpent, current_budget
+
+__all__ = ("Cluster", "Work", "completed_on_ray")
+
+_AT_ONCE = 2000
+"""Items of one object in Ray's store."""
+_TRIES = 3
+"""So many times a row may take its worker with it, once its block is watched row by row."""
+_STOP = -1
+
+
+class Work(Protocol):
+    """What a worker does. Both texts are JSON; thread-safe."""
+
+    def __call__(self, item: str) -> str:
+        """Return the result of an item. Raises BudgetSpent or dspy.LMError where the whole job is to end."""
+
+    def failed(self, item: str, error: str) -> str:
+        """Return the result of an item that cannot be worked on."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """How many processes work, on what."""
+
+    workers: int = 2
+    threads: int = 1
+    """Items at a time in each worker: more where it waits for a model service."""
+    gpus: float = 0.0
+    """Of a GPU, for each worker."""
+    block: int = 8
+    """Items that a worker takes at a time, at least one for each thread: so many are done again when it is killed."""
+
+
+Triple: TypeAlias = tuple[int, str, str]
+
+
+def completed_on_ray(make: Callable[[], Work], items: Iterable[tuple[int, str]], cluster: Cluster) -> Iterator[Triple]:
+    """Yield (place, item, result) of (place, item) as results come, each once; items are read to their end at first.
+
+    `make` is called in each worker. The cluster is that of RAY_ADDRESS, else Ray is started on this machine. The budget
+    in force and the gates of model hosts are shared by all workers. Raises BudgetSpent or dspy.LMError as `Work` does,
+    after what was finished until then; InputError where Ray is not installed.
+    """
+    with _ray(cluster) as ray:
+        tables = list(_tables(ray, items))
+        if not tables:
+            return
+        limits = start_limits(current_budget())
+        dataset = ray.data.from_arrow_refs(tables).repartition(
+            target_num_rows_per_block=max(cluster.block, cluster.threads)
+        )
+        results = dataset.map_batches(
+            _Worker, batch_size=None, batch_format="pyarrow", fn_constructor_args=(make, limits, cluster.threads),
+            compute=ray.data.ActorPoolStrategy(size=cluster.workers), num_cpus=1, num_gpus=cluster.gpus or None,
+        )  # fmt: skip
+        stopped: dict[str, str] = {}
+        for batch in results.iter_batches(batch_size=None, batch_format="pyarrow"):
+            for row in batch.to_pylist():
+                if row["place"] == _STOP:
+                    stopped[row["item"]] = row["result"]
+                else:
+                    yield row["place"], row["item"], row["result"]
+            if len(stopped) >= cluster.workers:
+                break
+        if stopped:
+            kind, _, reason = next(iter(stopped.values())).partition(" ")
+            raise BudgetSpent(reason) if kind == "budget" else dspy.LMError(reason)
+
+
+class _Worker:
+    """One process of a job."""
+
+    def __init__(self, make: Callable[[], Work], limits: Any, threads: int) -> None:
+        import ray
+
+        self._shared = Shared(limits, ray.get_runtime_context().get_actor_id())
+        self._threads, self._work = threads, make()
+
+    def __call__(self, table: Any) -> Any:
+        """Return a block's results; those of items that were not begun when the job ended are absent."""
+        import pyarrow
+
+        places, items = table["place"].to_pylist(), table["item"].to_pylist()
+        results: list[Triple] = []
+        tries, stopped = self._shared.ask("begin", f"block {places[0]}") if places else (1, "")
+        one = self._watched if tries > 1 else self._one
+        try:
+            with self._shared.in_force(), contextlib.closing(self._begun(one, zip(places, items, strict=True))) as done:
+                results.extend(() if stopped else done)
+        except (BudgetSpent, dspy.LMError) as error:
+            stopped = f"{'budget' if isinstance(error, BudgetSpent) else 'model'} {one_line(error)}"
+            self._shared.ask("stop", stopped)
+        self._shared.tell("end", f"block {places[0]}" if places else "")
+        if stopped:
+            results.append((_STOP, self._shared.worker, stopped))
+        columns = zip(*results, strict=True) if results else ((), (), ())
+        return pyarrow.table(dict(zip(("place", "item", "result"), map(list, columns), strict=True)), _schema())
+
+    def _begun(
+        self, one: Callable[[tuple[int, str]], str], rows: Iterable[tuple[int, str]]
+    ) -> Generator[Triple, None, None]:
+        for (place, item), result in completed(one, rows, workers=self._threads):
+            yield place, item, result
+
+    def _one(self, row: tuple[int, str]) -> str:
+        return self._work(row[1])
+
+    def _watched(self, row: tuple[int, str]) -> str:
+        """Work on an item of a block whose worker was killed; give up one that kills worker after worker."""
+        name = f"row {row[0]}"
+        tries, _ = self._shared.ask("begin", name)
+        if tries > _TRIES:
+            result = self._work.failed(row[1], f"took the worker with it {_TRIES} times (out of memory, or a crash)")
+        else:
+            result = self._work(row[1])
+        self._shared.tell("end", name)
+        return result
+
+
+def _schema() -> Any:
+    import pyarrow
+
+    return pyarrow.schema({"place": pyarrow.int64(), "item": pyarrow.string(), "result": pyarrow.string()})
+
+
+def _tables(ray: Any, items: Iterable[tuple[int, str]]) -> Iterator[Any]:
+    """Put the items into Ray's store, which spills to disk what memory does not hold."""
+    import pyarrow
+
+    left = iter(items)
+    while some := list(islice(left, _AT_ONCE)):
+        places, texts = zip(*some, strict=True)
+        yield ray.put(pyarrow.table({"place": places, "item": texts}))
+
+
+@contextlib.contextmanager
+def _ray(cluster: Cluster) -> Iterator[Any]:
+    # Ray reports use to its makers unless told otherwise.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise InputError(f"--engine ray: Ray is not installed ({error}); pip install 'agentic-iqa[ray]'") from error
+    started = not ray.is_initialized()
+    if started:
+        address = os.environ.get("RAY_ADDRESS")
+        # One CPU more than the workers: reading and cutting the items takes one, too.
+        own = {} if address else {"num_cpus": max(os.cpu_count() or 1, cluster.workers + 1), "include_dashboard": False}
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            mend = "check RAY_ADDRESS" if address else "is another Ray starting here?"
+            raise InputError(f"--engine ray: cannot be started ({one_line(error)[:200]}); {mend}") from error
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False  # the job has a bar of its own
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        yield ray
+    finally:
+        if started:
+            ray.shutdown()

@@ -1,0 +1,143 @@
+"""Files by path or by URI (s3://, gs://, file://, ...): what is no local path is read and written through fsspec."""
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from program.common.errors import InputError, one_line
+from program.common.files import plain_file, whole_file
+
+__all__ = (
+    "Place", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened", "placed", "remove",
+    "system_of", "writing",
+)  # fmt: skip
+
+Place = Path | str
+"""A local path, or the URI of a file elsewhere."""
+
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_WEB = ("http", "https")
+_DATA = "data:image/"
+
+
+def is_remote(place: Place) -> bool:
+    """Tell whether a name is the URI of a file that is not local, or an image itself as a data: URI."""
+    named = isinstance(place, str) and (_URI.match(place) is not None or place.startswith(_DATA))
+    return named and not str(place).startswith("file://")
+
+
+def placed(name: Place) -> Place:
+    """Return a name as a local path, or as it is where it is a URI. Raises InputError for a web page's."""
+    if not is_remote(name):
+        return Path(str(name).removeprefix("file://"))
+    if str(name).partition("://")[0].casefold() in _WEB:
+        raise InputError(f"file {str(name)[:200]!r}: is a URL; download it and give its path")
+    return name
+
+
+def name_of(place: Place) -> str:
+    """Return a file's own name, without its folder."""
+    return PurePosixPath(place).name
+
+
+def joined(folder: Place, name: str) -> Place:
+    """Return what a name stands for in a folder: a file below it, or what it names by itself."""
+    if is_remote(name):
+        return placed(name)
+    if isinstance(folder, Path):
+        return Path(os.path.normpath(folder / name))
+    return f"{folder.rstrip('/')}/{name}"
+
+
+@contextlib.contextmanager
+def opened(place: Place) -> Iterator[IO[bytes]]:
+    """Open a file to read its bytes. Raises OSError where it is not there or cannot be read."""
+    if isinstance(place, Path):
+        with open(place, "rb", opener=plain_file) as file:
+            yield file
+        return
+    system, path = system_of(place)
+    with _faults(place):
+        file = system.open(path, "rb")
+    with file:
+        yield file
+
+
+@contextlib.contextmanager
+def writing(place: Place) -> Iterator[IO[bytes]]:
+    """Yield a file to write bytes into, which is there whole once the block ends well, or not at all; or OSError."""
+    if isinstance(place, Path):
+        with whole_file(place) as partial, partial.open("wb") as file:
+            yield file
+        return
+    system, path = system_of(place)
+    with tempfile.NamedTemporaryFile() as copy:  # an upload that is left in the middle would be taken for a whole file
+        yield copy
+        copy.flush()
+        with _faults(place):
+            system.put_file(copy.name, path)
+
+
+def exists(place: Place) -> bool:
+    """Tell whether a file or a folder is there."""
+    if isinstance(place, Path):
+        return os.path.exists(place)
+    system, path = system_of(place)
+    with _faults(place):
+        return bool(system.exists(path))
+
+
+def is_folder(place: Place) -> bool:
+    """Tell whether a folder is there."""
+    if isinstance(place, Path):
+        return os.path.isdir(place)
+    system, path = system_of(place)
+    with _faults(place):
+        return bool(system.isdir(path))
+
+
+def listed(folder: Place, *, recursive: bool) -> Iterator[tuple[str, Place]]:
+    """Yield the files of a folder elsewhere in order, by their names below it."""
+    system, path = system_of(folder)
+    with _faults(folder):
+        found = sorted(system.find(path, maxdepth=None if recursive else 1))
+    for each in found:
+        below = each.removeprefix(path.rstrip("/")).lstrip("/")
+        yield below, f"{str(folder).rstrip('/')}/{below}"
+
+
+def remove(place: Place) -> None:
+    """Remove a file if it is there."""
+    if isinstance(place, Path):
+        place.unlink(missing_ok=True)
+    elif exists(place):
+        system, path = system_of(place)
+        with _faults(place):
+            system.rm_file(path)
+
+
+def system_of(place: Place) -> tuple[Any, str]:
+    """Return fsspec's file system of a file and the file's name there. Raises InputError for an unknown kind."""
+    from fsspec.core import url_to_fs
+
+    try:
+        system, path = url_to_fs(str(place))
+    except (ImportError, ValueError) as error:
+        fault = f"cannot be reached ({one_line(error)}); mend the address, or install what it needs"
+        raise InputError(f"file {str(place)[:200]!r}: {fault}") from error
+    return system, str(path)
+
+
+@contextlib.contextmanager
+def _faults(place: Place) -> Iterator[None]:
+    """Let what a store's own client raises be an OSError: each has kinds of its own."""
+    try:
+        yield
+    except (OSError, InputError):
+        raise
+    except Exception as error:  # border: botocore, gcsfs, ...
+        raise OSError(5, one_line(error)[:200], str(place)) from error

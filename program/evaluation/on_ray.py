@@ -1,0 +1,55 @@
+"""Evaluating on Ray: samples and rows travel as JSON, images never."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import dspy
+
+from data.manifest import Sample
+from program.agent.loop import AgenticIQA
+from program.cluster.engine import Cluster, completed_on_ray
+from program.common.errors import InputError
+from program.evaluation.baselines import BaselineAnswers
+from program.evaluation.record import Row
+from program.evaluation.runner import Engine, Todo, failed_row, run_sample
+
+__all__ = ("ray_engine",)
+
+
+def ray_engine(make: Callable[[], AgenticIQA], cluster: Cluster, *, baselines: bool = False) -> Engine:
+    """Return what runs samples in the workers of a cluster; each makes its program with `make`."""
+
+    def engine(samples: Iterable[Todo]) -> Iterator[tuple[Todo, Row]]:
+        texts = ((place, _text(sample)) for place, sample in samples)
+        for place, sample, row in completed_on_ray(partial(_Rows, make, baselines), texts, cluster):
+            yield (place, _sample(sample)), Row.model_validate_json(row)
+
+    return engine
+
+
+class _Rows:
+    """A worker's part: from a sample to its row."""
+
+    def __init__(self, make: Callable[[], AgenticIQA], baselines: bool) -> None:
+        self._program = make()
+        self._others = BaselineAnswers(self._program) if baselines else None
+
+    def __call__(self, item: str) -> str:
+        with dspy.context(disable_history=True, trace=None):
+            return run_sample(self._program, _sample(item), self._others).line()
+
+    def failed(self, item: str, error: str) -> str:
+        return failed_row(_sample(item), error).line()
+
+
+def _text(sample: Sample) -> str:
+    if str(sample.image).startswith("data:"):
+        raise InputError(
+            f"sample {sample.id!r}: is held in memory, as a streamed dataset's are; --engine ray takes paths and URIs"
+        )
+    return json.dumps(sample.model_dump(mode="json"))
+
+
+def _sample(text: str) -> Sample:
+    return Sample.model_validate(json.loads(text))
