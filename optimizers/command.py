@@ -11,6 +11,7 @@ from typing import Any
 import dspy
 from rich.console import Console
 
+from optimizers.candidate_runs import CandidateRuns
 from optimizers.compiling import Compile, folder_lock
 from optimizers.job import Job
 from optimizers.report import Compiled, log_compile, show, spread
@@ -126,6 +127,8 @@ def compile_tracked(
         request = {"repeat": len(compiles), "register": register, "max_calls": limits[0], "max_cost_usd": limits[1]}
         run.log_params({**job.params(), **request})
         with budget or nullcontext():
+            for each in compiles:
+                each.tracked = CandidateRuns(run)
             results = [each.result() for each in compiles]
             result = _best(results, job.out)
             if console is not None:
