@@ -1,6 +1,7 @@
 """What to try next where a compile gained nothing."""
 
 from optimizers.job import Job
+from optimizers.recipes import recipe_named
 
 __all__ = ("advice",)
 
@@ -15,14 +16,11 @@ def advice(job: Job) -> str:
     if count < _FEW:
         ways.append(f"more labelled training samples ({count} now)")
     if job.embedded:
-        recipes = ("random-search,fusion", "labeled --demos all")
-    elif job.reflection is not None:
-        recipes = ("gepa", "mipro", "random-search,fusion")
+        recipes, model = ["random-search,fusion", "labeled --demos all"], "a language model: --lm PROVIDER/MODEL"
     else:
-        recipes = ("random-search,fusion", "bootstrap")
-    # A recipe that was left out for want of samples is named as well: the first way is its mend.
-    ways += [f"--optimizer {names}" for names in recipes if not set(names.partition(" ")[0].split(",")) <= tried]
-    if "random-search" in tried or not job.embedded:
-        ways.append("--repeat 3 (other seeds)")
-    ways.append("a language model, --lm PROVIDER/MODEL" if job.embedded else "a stronger model's demos, --teacher-lm MODEL")
-    return f"to try next: {'; '.join(ways)}"
+        recipes, model = ["gepa", "random-search,fusion", "bootstrap"], "demos of a stronger model: --teacher-lm MODEL"
+    for names in recipes:
+        asked = [recipe_named(name) for name in names.partition(" ")[0].split(",")]
+        if not {recipe.name for recipe in asked} <= tried and all(r.least(job.budget(r.name)) <= count for r in asked):
+            ways.append(f"--optimizer {names}")
+    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', model])}"

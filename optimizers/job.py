@@ -181,8 +181,9 @@ def prepared(
             if request is not None or not fits:
                 raise
             recipes.remove(recipe)  # the default takes a fusion where there is enough to fit it
-            notes = (*notes, f"{recipe.name} is left out: {train} scored training and {validation} scored validation "
-                     f"samples, and it needs {recipe.least(job.budget(recipe.name))} and {recipe.least_validation}")  # fmt: skip
+            had = f"{train} scored training and {validation} scored validation samples"
+            needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
+            notes = (*notes, f"{recipe.name} is left out: there are {had}, it needs {needed}")
     if console is not None and notes:
         console.print("\n".join(notes), highlight=False, markup=False)
     return replace(

@@ -36,8 +36,8 @@ def progress(
 
     console = console or Console(stderr=True)
     if console.is_terminal:
-        count = TextColumn("{task.completed}" if total is None else "{task.completed}/{task.total}")
-        more = (count, TextColumn("{task.fields[facts]}"), TimeElapsedColumn())
+        counted = TextColumn("{task.completed}" if total is None else "{task.completed}/{task.total}")
+        more = (counted, TextColumn("{task.fields[facts]}"), TimeElapsedColumn())
         with Progress(*Progress.get_default_columns(), *more, console=console) as bar:
             task = bar.add_task(label, total=total, completed=done, facts="")
 
