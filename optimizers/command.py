@@ -132,7 +132,7 @@ def compile_tracked(
             results = [each.result() for each in compiles]
             result = _best(results, job.out)
             if console is not None:
-                show(console, result, results, job.out)
+                show(console, result, results, job.out, job.notes)
             log_compile(run, result, results)
             registered = _registered(register, job, result.compiled, tracker, run) if register else None
     return Tracked(job, result, results, registered, run)

@@ -69,7 +69,8 @@ class Compile:
         self.train, self.validation = job.samples("train"), job.samples("validation")
         self.context = job.context(self.program)
         key = job.key(self.program, [*self.train, *self.validation])
-        self.tracked, self.forecast = CandidateRuns(), Forecast(call_plan(job))
+        self.tracked, self.plan = CandidateRuns(), call_plan(job)
+        self.forecast = Forecast(self.plan)
         self.log = CompileLog(job.out, key, resume=job.resume)
 
     def result(self) -> Compiled:
@@ -117,7 +118,8 @@ class Compile:
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
         pool = train if recipe.scored_on == "train" else validation
         scored = scored_examples(pool.examples, budget.search_samples, kind, seed) if recipe.reflects else []
-        with self.progress(recipe.name, None) as advance:
+        most = sum(phase.runs for phase in self.plan.phases if phase.name == recipe.name)
+        with self.progress(recipe.name, most) as advance:
             search = Search(
                 recipe.name, base, names, train, validation, scored, budget,
                 Objective(job.settings.optimizers.weights), kind, seed, job.settings.compile.workers, self.store,

@@ -21,6 +21,8 @@ _SECONDS_IMAGE, _SECONDS_MEGAPIXEL, _MOST_MEGAPIXELS = 0.05, 0.7, 4.0
 """Of an image's tools and measurements; those of larger images are measured averaged down."""
 _LOOKED_AT = 16
 """Images whose size stands for all."""
+_SECONDS_AROUND = 6.0
+"""To start, to report and to log."""
 _CHOICE = "choose on validation"
 
 
@@ -92,7 +94,7 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     measured = {"evidence": drawn * image_s, "test": tested * image_s}
     phases = [replace(p, image_s=measured.get(p.name, 0.0), answer_s=p.expected * answer_s) for p in phases]
     expected, most = (sum(getattr(phase, name) for phase in phases) for name in ("expected", "most"))
-    seconds = sum(phase.image_s + phase.answer_s for phase in phases)
+    seconds = _SECONDS_AROUND + sum(phase.image_s + phase.answer_s for phase in phases)
     return CallPlan(tuple(phases), expected, most, not job.embedded, seconds, _cost(job, expected))
 
 
@@ -101,7 +103,8 @@ class Forecast:
 
     def __init__(self, plan: CallPlan) -> None:
         self._left = {phase.name: phase for phase in plan.phases}
-        self._factors = {"evidence": 1.0, "answers": 1.0}
+        self._images = self._answers = 1.0
+        self._paid = plan.paid
 
     def after(self, name: str, seconds: float) -> float | None:
         """Take note that a phase took so long, and return the seconds left; None where another of it is to come."""
@@ -110,12 +113,12 @@ class Forecast:
             return None
         del self._left[name]
         if expected := phase.image_s + phase.answer_s:
-            if name == "evidence":  # the first phase says how fast this machine is, and what earlier compiles left
-                self._factors = dict.fromkeys(self._factors, seconds / expected)
-            elif name != _CHOICE:
-                self._factors["answers"] = seconds / expected
-        images, answers = self._factors.values()
-        return sum(images * phase.image_s + answers * phase.answer_s for phase in self._left.values())
+            if name == "evidence":
+                self._images = seconds / expected
+            # An embedded compile's evidence is nearly all images, and readings of earlier runs make it quick.
+            if name != "evidence" or self._paid:
+                self._answers = seconds / expected
+        return sum(self._images * p.image_s + self._answers * p.answer_s for p in self._left.values())
 
 
 def _seconds_of_image(job: Job) -> float:

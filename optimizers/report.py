@@ -67,13 +67,13 @@ class Compiled:
             "runs": self.runs,
         }
 
-    def words(self) -> list[str]:
-        """Return the verdict, the best single tool or model, which the choice favours, and what is to be noted."""
+    def words(self, told: Sequence[str] = ()) -> list[str]:
+        """Return the verdict, the best single tool or model, which the choice favours, and the notes not yet told."""
         lines, best = [self.verdict.text], self.verdict.baseline
         if best is not None:
             figure, name = (best.srcc, "SRCC") if best.srcc is not None else (best.accuracy, "accuracy")
             lines.append(f"Best single tool or model on these samples: {best.label}, {name} {figure}.")
-        return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in self.notes)]
+        return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in self.notes if note not in told)]
 
     def sections(self) -> dict[str, str]:
         """Return what the page says of the compile, by heading."""
@@ -110,10 +110,13 @@ def spread(results: Sequence[Compiled]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(console: Console, result: Compiled, results: Sequence[Compiled], out: Path) -> None:
-    """Print the table, the verdict, the best simpler way, the spread over seeds, and where the program is."""
+def show(console: Console, result: Compiled, results: Sequence[Compiled], out: Path, told: Sequence[str] = ()) -> None:
+    """Print the table, the verdict, the best simpler way, the notes, the spread over seeds, and where the program is.
+
+    Notes that were `told` before the compile are not repeated.
+    """
     console.print(comparison_table(result.uncompiled, result.compiled, result.differences))
-    lines = result.words()
+    lines = result.words(told)
     if len(results) > 1:
         gains = [f"{k.upper()} {v['mean']:+.3f} (sd {v['std']:.3f}, {v['low']:+.3f} to {v['high']:+.3f})"
                  for k, v in spread(results)["gains"].items() if k in {"srcc", "plcc", "accuracy"}]  # fmt: skip

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,8 @@ def traced(run: "RunHandle", rate: float, expected: int) -> Iterator[None]:
     import dspy
     import mlflow
 
+    with warnings.catch_warnings(action="ignore"):  # of its own types
+        import mlflow.dspy
     run.enter_experiment()
     counted, rate = dspy.settings.track_usage, min(1.0, max(rate, _FEWEST / max(1, expected)))
     belonging = mlflow.tracing.context(metadata={"mlflow.sourceRun": run.run_id})
