@@ -65,7 +65,7 @@ def traced(run: "RunHandle", rate: float, expected: int) -> Iterator[None]:
     import mlflow
 
     with warnings.catch_warnings(action="ignore"):  # of its own types
-        import mlflow.dspy
+        from mlflow.dspy.callback import MlflowCallback
     run.enter_experiment()
     counted, rate = dspy.settings.track_usage, min(1.0, max(rate, _FEWEST / max(1, expected)))
     belonging = mlflow.tracing.context(metadata={"mlflow.sourceRun": run.run_id})
@@ -73,11 +73,15 @@ def traced(run: "RunHandle", rate: float, expected: int) -> Iterator[None]:
         mlflow.tracing.reset()
         mlflow.tracing.configure(span_processors=[_strip])
         mlflow.dspy.autolog(log_traces=True, log_traces_from_eval=True, log_traces_from_compile=False, silent=True)
-        _hush(dspy.settings.callbacks)
         # It switches on DSPy's own count of tokens, which complains of programs that return no Prediction.
         dspy.configure(track_usage=counted)
+        callback = MlflowCallback()
+        vars(callback).update(dict.fromkeys(_NOISE, lambda **_: None))
+        others = [other for other in dspy.settings.callbacks if not isinstance(other, MlflowCallback)]
         try:
-            yield
+            # What autolog configured is not seen inside a context of DSPy's.
+            with dspy.context(callbacks=[*others, callback]):
+                yield
         finally:
             mlflow.dspy.autolog(disable=True, silent=True)
             mlflow.flush_trace_async_logging()
@@ -92,14 +96,6 @@ def untraced() -> contextlib.AbstractContextManager[None]:
 
     off: contextlib.AbstractContextManager[None] = mlflow.tracing.context(enabled=False)
     return off
-
-
-def _hush(callbacks: list[Any]) -> None:
-    from mlflow.dspy.callback import MlflowCallback
-
-    for callback in callbacks:
-        if isinstance(callback, MlflowCallback):
-            vars(callback).update(dict.fromkeys(_NOISE, lambda **_: None))
 
 
 def _strip(span: Any) -> None:
