@@ -177,7 +177,8 @@ def log_program(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, *
     words = taught(program)
     data = {"name": dataset_name(record.dataset.name), "manifest_sha256": record.dataset.manifest_sha256}
     run.log_params({"data": {**data, "split": record.dataset.split}, **record.context, **words})
-    run.link_model("program", words["program_sha256"], words, made=made)
+    name = str(record.context.get("program", "program")).replace("/", "-")
+    run.link_model(name, words["program_sha256"], words, made=made)
 
 
 def log_calibration(
