@@ -17,7 +17,7 @@ from program.common.cli import (
     whole_number,
 )
 
-OPTIMIZERS = ("none", "labeled", "bootstrap", "random-search", "mipro", "gepa", "simba", "copro", "fusion")
+OPTIMIZERS = ("none", "labeled", "bootstrap", "random-search", "mipro", "gepa", "simba", "copro", "rubric", "fusion")
 """Names for --help, which must not import the optimizers; a test holds them equal to the files of recipes."""
 
 _KEPT = "what was finished is kept; go on with --resume and the same --out"

@@ -10,10 +10,11 @@ from scipy.spatial.distance import cdist
 from skimage import data as photographs
 
 from program.expert.engine import answer
-from program.expert.judge import quality, views
+from program.expert.judge import quality, taught
 from program.expert.judge.model import Seen, load_model
 from program.expert.judge.quality import believe, level_probabilities, weigh
-from program.expert.judge.views import EVIDENCE_SETS, Viewer
+from program.expert.judge.taught import EVIDENCE_SETS, belief
+from program.expert.judge.views import Viewer
 from program.expert.store import stored_arrays
 from program.images.store import IMAGES
 from signatures.schemas import LEVEL_WORDS
@@ -69,7 +70,7 @@ def test_many_demos_reduce_the_uncertainty() -> None:
     viewer = Viewer()
     demos = [(viewer.view(_image(_noisy(s))), 2.0) for s in (10, 11, 12, 13, 15, 16)]
     query = viewer.view(_image(_noisy(14)))
-    assert query.belief(demos).deviation < query.belief([]).deviation == query.prior.deviation
+    assert belief(query, demos).deviation < belief(query).deviation == query.prior.deviation
 
 
 @pytest.mark.parametrize("kind", ["nr", "fr"])
@@ -123,11 +124,11 @@ def test_kept_evidence_does_not_mix_demo_sets_or_labels() -> None:
 
 
 def test_evidence_sets_are_bounded_and_the_oldest_goes_first() -> None:
-    demo, sets = Viewer().view(_image(_noisy(13))), views._evidence.cache
+    demo, sets = Viewer().view(_image(_noisy(13))), taught._evidence.cache
     sets.clear()
-    found = [views._evidence([(demo, 1 + i / 10)]) for i in range(EVIDENCE_SETS)]
-    assert views._evidence([(demo, 1.0)]) is found[0]
-    views._evidence([(demo, 5.0)])
+    found = [taught._evidence([(demo, 1 + i / 10)], "") for i in range(EVIDENCE_SETS)]
+    assert taught._evidence([(demo, 1.0)], "") is found[0]
+    taught._evidence([(demo, 5.0)], "")
     assert len(sets) == EVIDENCE_SETS
-    assert views._evidence([(demo, 1.0)]) is found[0]
-    assert views._evidence([(demo, 1.1)]) is not found[1]
+    assert taught._evidence([(demo, 1.0)], "") is found[0]
+    assert taught._evidence([(demo, 1.1)], "") is not found[1]

@@ -293,7 +293,7 @@ def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest,
 @pytest.mark.parametrize(
     ("optimizer", "named", "message"),
     [
-        ("gepa", {}, "optimizer 'gepa': rewrites instructions, which the embedded expert does not read"),
+        ("gepa", {}, "optimizer 'gepa': rewrites instructions, of which the embedded expert reads a rubric only"),
         ("mipro", {}, "optimizer 'mipro': needs a language model that writes instructions; give --reflection-lm"),
         ("gepaa", {}, r"optimizer 'gepaa': unknown \(did you mean 'gepa'"),
         ("labeled", {"teacher_lm": "openai/x"}, "--teacher-lm: optimizer 'labeled' takes no demos from a teacher"),

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from program.compile import OPTIMIZERS, main
+from signatures.rubric import rubric_in
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "optimizers.md").read_text("utf-8")
 BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
@@ -62,11 +63,14 @@ def test_the_lines_with_a_language_model_run(folder, loopback, capsys) -> None:
     assert {question.model for question in server.asked} == {"small-vlm", "large-vlm"}
 
 
-def test_the_python_block_runs(folder, capsys) -> None:
-    (text,) = (text for language, text in BLOCKS if language == "python")
+def test_the_python_blocks_run(folder, capsys) -> None:
+    text, rubric = (text for language, text in BLOCKS if language == "python")
     exec(text, {})  # noqa: S102
     # Which verdict it is depends on the expert; that there is one does not.
     assert "validation" in capsys.readouterr().out
+    namespace: dict = {}
+    exec(rubric, namespace)  # noqa: S102
+    assert rubric_in(namespace["iqa"].summarizer.explain.signature.instructions).weights == {"Noise": 0.0}
 
 
 def test_the_table_names_every_recipe() -> None:

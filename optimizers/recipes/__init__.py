@@ -49,7 +49,7 @@ class Recipe:
     reflects: bool = False
     """Asks a language model for instructions; then `Search.reflection` is one, and `Search.scored` has examples."""
     teaches: Literal["demos", "instructions", "fusion"] = "demos"
-    """What it changes before all. The embedded expert reads no instructions."""
+    """What it changes before all. Of instructions the embedded expert reads a rubric only."""
     takes_teacher: bool = False
     """Can take demos from a teacher's answers."""
     scored_on: Literal["train", "validation"] = "validation"
@@ -65,10 +65,10 @@ class Recipe:
 
     def check(self, *, embedded: bool, reflection: Callable[[], object | None], teacher: bool) -> None:
         """Raise InputError where it lacks what it needs on this machine; `reflection` gives the model that writes."""
-        if self.teaches == "instructions" and embedded:
+        if self.teaches == "instructions" and self.reflects and embedded:
             raise InputError(
-                f"optimizer {self.name!r}: rewrites instructions, which the embedded expert does not read; "
-                "use random-search, or give a language model with --lm"
+                f"optimizer {self.name!r}: rewrites instructions, of which the embedded expert reads a rubric only; "
+                "use rubric or random-search, or give a language model with --lm"
             )
         if self.reflects and reflection() is None:
             raise InputError(

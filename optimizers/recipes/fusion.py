@@ -6,31 +6,18 @@ four-parameter logistic or an isotonic fit of the same samples, whichever has th
 validation. Whether one is taken is decided on validation, where it has to gain clearly (see selection.py).
 """
 
-import logging
-from collections.abc import Sequence
 from operator import itemgetter
 
-import dspy
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
 
-from optimizers.demos import image_url
+from optimizers.beliefs import Beliefs, beliefs, unseen
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Candidate, Search
 from optimizers.selection import PLCC_STEP
-from optimizers.student import Replayed
-from program.agent.evidence import tool_precisions, tool_scores
-from program.agent.loop import AgenticIQA
-from program.agent.saving import program_sha256
-from program.common.errors import InputError
-from program.common.pool import in_order
 from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
 from program.fusion import ScoreFusion
 from program.fusion.fitted import FittedFusion
-from program.lms.limits import BudgetSpent
-
-logger = logging.getLogger(__name__)
 
 ETAS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
@@ -42,33 +29,11 @@ _MARGIN = 0.002
 Array = NDArray[np.float64]
 
 
-class Belief(BaseModel):
-    """What the Summarizer fused for one sample, and the people's score of it."""
-
-    tools: list[float]
-    levels: dict[int, float] | None
-    precisions: list[float] | None
-    truth: float
-
-
-class Beliefs(list[Belief]):
-    """Of several samples."""
-
-    @property
-    def truth(self) -> Array:
-        """The people's scores."""
-        return np.array([belief.truth for belief in self])
-
-    def fused(self, fusion: ScoreFusion) -> Array:
-        """Return what a fusion makes of them."""
-        return np.array([fusion.fuse_scores(b.tools, b.levels, b.precisions) for b in self])
-
-
 def _run(search: Search) -> list[Candidate]:
     """Return candidates with a fitted fusion: the map alone; eta, weight and map."""
     program = search.base.program
-    unseen = _unseen(program, search.train.examples)
-    count = sum(len(examples) for _, examples in unseen)
+    judges = unseen(program, search.train.examples)
+    count = sum(len(examples) for _, examples in judges)
     scored = [example for example in search.validation.examples if example.get("answer") is None]
     if count < _LEAST or len(scored) < _LEAST_VALIDATION:
         search.note = (
@@ -76,8 +41,8 @@ def _run(search: Search) -> list[Candidate]:
             f"{_LEAST} are needed, so nothing is fitted"
         )
         return []
-    train = Beliefs(belief for judge, examples in unseen for belief in _beliefs(search, judge, examples))
-    held = _beliefs(search, program, scored)
+    train = Beliefs(belief for judge, examples in judges for belief in beliefs(search, judge, examples))
+    held = beliefs(search, program, scored)
     plain = program.resources.fusion
     eta, weight = _grid(plain, train)
     candidates, words = [], []
@@ -129,62 +94,6 @@ def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, flo
     # Strictly increasing inside the scale, whatever the fit does at its ends: ranks must not be tied.
     values = np.maximum.accumulate(np.clip(values, 1.0, 5.0)) * (1 - 1e-3) + grid * 1e-3
     return [(float(x), round(float(y), 6)) for x, y in zip(grid, values, strict=True)]
-
-
-def _unseen(program: AgenticIQA, train: Sequence[dspy.Example]) -> list[tuple[AgenticIQA, list[dspy.Example]]]:
-    """Return the program without the demos of a photograph, and the scored samples of that photograph, by photograph.
-
-    Photographs that no demo shows go together, with all demos. Demos are left out, and so are the samples of a
-    photograph that all demos of a predictor show: untaught, it believes otherwise.
-    """
-    groups: dict[str | None, str] = {example.image.url: example.group for example in train}
-    in_demos = {image_url(demo) for predictor in program.predictors() for demo in predictor.demos}
-    photographs = {groups[url] for url in in_demos if url in groups}
-    unseen: dict[str | None, list[dspy.Example]] = {None: []}
-    for example in train:
-        if example.get("answer") is None and example.image.url not in in_demos:
-            unseen.setdefault(example.group if example.group in photographs else None, []).append(example)
-    judges = []
-    for group, members in unseen.items():
-        judge = program.deepcopy()
-        for predictor in judge.predictors():
-            predictor.demos = [d for d in predictor.demos if group is None or groups.get(image_url(d)) != group]
-        still = zip(program.predictors(), judge.predictors(), strict=True)
-        if members and all(bool(before.demos) == bool(after.demos) for before, after in still):
-            judges.append((judge, members))
-    return judges
-
-
-def _beliefs(search: Search, program: AgenticIQA, examples: Sequence[dspy.Example]) -> Beliefs:
-    """Return what a program fuses for the examples, on the gathered evidence; one that fails is left out."""
-    key = ["beliefs", program_sha256(program), examples]
-    stored = search.store.get(*key)
-    if stored is not None:
-        return Beliefs(map(Belief.model_validate, stored))
-    plain = program.deepcopy()
-    plain.summarizer.fitted = None
-    replayed = Replayed(plain, search.train.gathered)
-
-    def ask(example: dspy.Example) -> Belief | None:
-        search.advance()
-        try:
-            answer = replayed(**example.inputs())
-        except BudgetSpent:
-            raise
-        except InputError as error:
-            logger.warning("sample %r left out of the fusion's fit: %s", example.id, error)
-            return None
-        evidence = answer.state.executor_evidence
-        if answer.quality_score is None or evidence is None:
-            return None
-        tools, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
-        return Belief(tools=tools, levels=answer.level_probabilities, precisions=precisions, truth=example.quality)
-
-    answers = in_order(ask, examples, workers=search.workers)
-    beliefs = Beliefs(belief for belief in answers if belief is not None)
-    if len(beliefs) == len(examples):
-        search.store.put(*key, value=[belief.model_dump() for belief in beliefs])
-    return beliefs
 
 
 def _agreement(truth: Array, fused: Array) -> float:

@@ -41,7 +41,7 @@ class PlainCache:
 
     def __init__(self, folder: Path, *, size_limit_mb: int = 512) -> None:
         self._file: Path | None = folder / "cache.db"
-        self._limit = size_limit_mb * 2**20
+        self._limit, self._private = size_limit_mb * 2**20, False
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -85,7 +85,9 @@ class PlainCache:
         if self._file is None:
             return otherwise
         try:
-            keep_private(self._file)
+            if not self._private:
+                keep_private(self._file)
+                self._private = True
             with contextlib.closing(sqlite3.connect(self._file, _PATIENCE_S, isolation_level=None)) as database:
                 # Not waiting for the disk is much faster. A kill loses nothing by it; a power cut may damage the file.
                 database.execute("PRAGMA synchronous = OFF")
@@ -101,6 +103,7 @@ class PlainCache:
         if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             with contextlib.suppress(OSError):
                 remove_database(file)
+                self._private = False
                 logger.warning("cache %r: was damaged (%s); begun anew", str(file.parent), error)
                 return
         if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:

@@ -6,7 +6,7 @@ The engine never sees labels, file names or manifests: images arrive as content 
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,7 +17,7 @@ from dspy import lm15
 from pydantic import BaseModel
 
 from program.common.errors import ModelError
-from program.expert.answer.answers import answer_fields
+from program.expert.answer.answers import Lesson, answer_fields
 from program.expert.judge.views import Viewer
 from program.expert.store import REVISION
 from program.lms.dspy_private import KeptAdapter, events_of
@@ -68,7 +68,7 @@ class CallAdapter(KeptAdapter):
     """The usual adapter, whose question is the structured call itself, as JSON."""
 
     def format(self, signature: Any, demos: list[Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the instructions, for who reads histories and traces, and the call, which is what the engine reads."""
+        """Return the instructions, of which the engine reads the rubric, and the call itself."""
         fields = json.dumps(
             {"outputs": list(signature.output_fields), "inputs": inputs}, default=_plain, ensure_ascii=False
         )
@@ -92,7 +92,7 @@ class PerceptualEngine:
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         """Keep measurements under `cache_dir` (a folder of its own inside), or in memory only."""
-        self._viewer = Viewer(cache_dir / f"features-{REVISION}" if cache_dir is not None else None)
+        self._viewer = Viewer.under(cache_dir)
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer the structured call that a request holds; ModelError when it did not come through `CallAdapter`."""
@@ -103,7 +103,8 @@ class PerceptualEngine:
             raise ModelError(
                 f"{MODEL}: was asked with plain text; use dspy.context(adapter=CallAdapter()) with this model"
             ) from error
-        text = json.dumps(_fields(outputs, demos, inputs, self._viewer), ensure_ascii=False)
+        lesson = Lesson(demos, _system_text(request))
+        text = json.dumps(_fields(outputs, lesson, inputs, self._viewer), ensure_ascii=False)
         return lm15.Response(
             id=None, model=request.model, message=lm15.Message.assistant(text), finish_reason="stop",
             usage=lm15.Usage(input_tokens=0, output_tokens=0),
@@ -156,15 +157,19 @@ def answer(
 
     Dispatches on the names of the signature's output fields, since its instructions may have been rewritten.
     """
-    return _fields(signature.output_fields, [dict(demo) for demo in demos], inputs, viewer or _MEMORY)
+    lesson = Lesson([dict(demo) for demo in demos], signature.instructions)
+    return _fields(signature.output_fields, lesson, inputs, viewer or _MEMORY)
 
 
-def _fields(
-    names: Iterable[str], demos: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any], viewer: Viewer
-) -> dict[str, Any]:
+def _system_text(request: lm15.Request) -> str:
+    system = request.system or ""
+    return system if isinstance(system, str) else "\n".join(getattr(part, "text", "") for part in system)
+
+
+def _fields(names: Iterable[str], lesson: Lesson, inputs: Mapping[str, Any], viewer: Viewer) -> dict[str, Any]:
     outputs = frozenset(names)
     present = {name: value for name, value in inputs.items() if value is not None}
-    fields = answer_fields(viewer, outputs - {"reasoning"}, demos, present)
+    fields = answer_fields(viewer, outputs - {"reasoning"}, lesson, present)
     if "reasoning" in outputs:
         fields["reasoning"] = str(fields.get("quality_reasoning", "Read from the measurements."))
     return fields

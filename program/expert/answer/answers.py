@@ -1,7 +1,7 @@
 """The expert's answer to each of the program's signatures, chosen by the names of the output fields."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,15 +33,23 @@ from program.expert.answer.reasons import (
 from program.expert.answer.relevance import is_about_quality
 from program.expert.answer.tool_choice import choose_tools
 from program.expert.judge.quality import Belief, level_probabilities
+from program.expert.judge.taught import belief
 from program.expert.judge.views import View, Viewer
+from signatures.rubric import PLAIN, rubric_in
 from signatures.schemas import GLOBAL
 
-__all__ = ("ANSWERS", "answer_fields")
-
-Demos = Sequence[Inputs]
+__all__ = ("ANSWERS", "Lesson", "answer_fields")
 
 
-def answer_fields(viewer: Viewer, outputs: frozenset[str], demos: Demos, inputs: Inputs) -> dict[str, Any]:
+class Lesson(NamedTuple):
+    """What a question's predictor was taught."""
+
+    demos: Sequence[Inputs] = ()
+    instructions: str = ""
+    """Only a rubric in them is read, see `signatures.rubric`."""
+
+
+def answer_fields(viewer: Viewer, outputs: frozenset[str], lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     """Answer one structured call; ModelError when no signature of the program has these output fields."""
     answer = ANSWERS.get(outputs)
     if answer is None:
@@ -50,19 +58,19 @@ def answer_fields(viewer: Viewer, outputs: frozenset[str], demos: Demos, inputs:
             f"outputs {sorted(outputs)}; "
             "give a language model for this step (--reflection-lm PROVIDER/MODEL)"
         )
-    return answer(viewer, demos, inputs)
+    return answer(viewer, lesson, inputs)
 
 
-def _detect(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+def _detect(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     categories = present(_view(viewer, inputs))
     return {"distortion_set": [{"region": region, "distortions": categories} for region in regions_of(inputs)]}
 
 
-def _analyse(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+def _analyse(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     return {"distortion_analysis": _findings(viewer, inputs)}
 
 
-def _diagnose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+def _diagnose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     return {"findings": _findings(viewer, inputs)}
 
 
@@ -78,22 +86,26 @@ def _findings(viewer: Viewer, inputs: Inputs) -> list[dict[str, str]]:
     return [finding for region, named in listed.items() for finding in findings(view, region, named, say)]
 
 
-def _choose(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     options, scores, say = options_of(inputs), scores_of(inputs), phrases_for(query)
     if not options:
         raise ModelError('perceptual/expert: the options cannot be read; write each on a line of its own, as "A. Yes"')
     evidence, readings = severities_of(inputs, query), [score for _, score in scores]
     choice = answer_choice(view, query, options, evidence, readings)
-    letter = _outvoted(viewer, view, demos, query, options, choice)
+    letter = _outvoted(viewer, view, lesson.demos, query, options, choice)
     look = look_at(view, evidence, readings, question_of(query, options).text)
     reason = choice_reason(look, letter, choice, options, query, say)
     if choice.topic in {"content", "distortion", "quality"} or letter != choice.letter:
-        reason = say.join(reason, summary(view, view.prior.mean, say, evidence))
+        reason = say.join(
+            reason, summary(view, _belief(viewer, view, Lesson((), lesson.instructions)).mean, say, evidence)
+        )
     return {"final_answer": letter, "quality_reasoning": reason}
 
 
-def _outvoted(viewer: Viewer, view: View, demos: Demos, query: str, options: Mapping[str, str], choice: Choice) -> str:
+def _outvoted(
+    viewer: Viewer, view: View, demos: Sequence[Inputs], query: str, options: Mapping[str, str], choice: Choice
+) -> str:
     """Let demos that ask the same question of similar images vote beside the measurement (one vote)."""
     top = max(choice.probabilities.values())
     votes = {letter: (1.0 if choice.measured else 0.3) * p / top for letter, p in choice.probabilities.items()}
@@ -113,40 +125,40 @@ def _outvoted(viewer: Viewer, view: View, demos: Demos, query: str, options: Map
     return max([choice.letter, *votes], key=lambda letter: votes[letter])
 
 
-def _explain(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
+def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     say, scores = phrases_for(query), scores_of(inputs)
     readings = [score for _, score in scores]
-    belief = view.belief(_labelled(viewer, view, demos))
+    judged = _belief(viewer, view, lesson)
     # A place that a region's name tells is no place inside it.
     evidence = severities_of(inputs, query)
     look = look_at(view, evidence, readings, "" if _named_crops(inputs) else query)
     direct = direct_answer(look, query, say) if is_about_quality(query) else unseen(query, say)
-    words = summary(view, belief.mean, say, evidence)
+    words = summary(view, judged.mean, say, evidence)
     return {
         "final_answer": say.join(direct, "" if words in direct else words, *_regions(viewer, inputs, say)),
-        "quality_reasoning": details(view, belief, scores, say),
+        "quality_reasoning": details(view, judged, scores, say),
     }
 
 
-def _score(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
-    belief, reasoning = _judgement(viewer, demos, inputs)
-    return {"quality_probs": belief.by_word(), "quality_reasoning": reasoning}
+def _score(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+    judged, reasoning = _judgement(viewer, lesson, inputs)
+    return {"quality_probs": judged.by_word(), "quality_reasoning": reasoning}
 
 
-def _classify(viewer: Viewer, demos: Demos, inputs: Inputs) -> dict[str, Any]:
-    belief, reasoning = _judgement(viewer, demos, inputs)
-    masses = level_probabilities(belief.mean, belief.deviation)
+def _classify(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+    judged, reasoning = _judgement(viewer, lesson, inputs)
+    masses = level_probabilities(judged.mean, judged.deviation)
     return {"quality_level": LETTERS[int(np.argmax(masses))], "quality_reasoning": reasoning}
 
 
-def _judgement(viewer: Viewer, demos: Demos, inputs: Inputs) -> tuple[Belief, str]:
+def _judgement(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> tuple[Belief, str]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    belief, say = view.belief(_labelled(viewer, view, demos)), phrases_for(query)
-    unlike = say("sentence.unlike") if belief.novelty > 0.5 else ""
+    judged, say = _belief(viewer, view, lesson), phrases_for(query)
+    unlike = say("sentence.unlike") if judged.novelty > 0.5 else ""
     outside = "" if is_about_quality(query) else unseen(query, say)
-    return belief, say.join(
-        outside, summary(view, belief.mean, say, severities_of(inputs, query)), *_regions(viewer, inputs, say), unlike
+    return judged, say.join(
+        outside, summary(view, judged.mean, say, severities_of(inputs, query)), *_regions(viewer, inputs, say), unlike
     )
 
 
@@ -165,17 +177,18 @@ def _regions(viewer: Viewer, inputs: Inputs, say: Phrases) -> list[str]:
     return [region_summary(region, viewer.view(crop), say) for region, crop in others[:3]]
 
 
-def _labelled(viewer: Viewer, view: View, demos: Demos) -> list[tuple[View, float]]:
-    """Return the demos that carry a level belief and an image of the same kind (with or without reference)."""
+def _belief(viewer: Viewer, view: View, lesson: Lesson) -> Belief:
+    """Return the quality believed in after the demos that carry a level and an image of the same kind."""
     labelled: list[tuple[View, float]] = []
-    for demo in demos:
+    for demo in lesson.demos:
         label = level_of(demo)
         if label is None or demo.get("image") is None:
             continue
         other = _view(viewer, demo)
         if (other.difference is None) == (view.difference is None):
             labelled.append((other, label))
-    return labelled
+    untaught = not labelled and rubric_in(lesson.instructions) is PLAIN
+    return view.prior if untaught else belief(view, labelled, lesson.instructions)
 
 
 def _view(viewer: Viewer, inputs: Inputs) -> View:
@@ -184,16 +197,16 @@ def _view(viewer: Viewer, inputs: Inputs) -> View:
     return viewer.view(inputs["image"], inputs.get("reference"))
 
 
-ANSWERS: Mapping[frozenset[str], Callable[[Viewer, Demos, Inputs], dict[str, Any]]] = {
-    frozenset({"plan"}): lambda viewer, demos, inputs: {"plan": plan_assessment(inputs)},
+ANSWERS: Mapping[frozenset[str], Callable[[Viewer, Lesson, Inputs], dict[str, Any]]] = {
+    frozenset({"plan"}): lambda viewer, lesson, inputs: {"plan": plan_assessment(inputs)},
     frozenset({"distortion_set"}): _detect,
     frozenset({"distortion_analysis"}): _analyse,
     frozenset({"findings"}): _diagnose,
-    frozenset({"selected_tools"}): lambda viewer, demos, inputs: {"selected_tools": choose_tools(inputs)},
+    frozenset({"selected_tools"}): lambda viewer, lesson, inputs: {"selected_tools": choose_tools(inputs)},
     # It measures pixels and knows no objects: no box is better than an invented one.
-    frozenset({"region_boxes"}): lambda viewer, demos, inputs: {"region_boxes": []},
+    frozenset({"region_boxes"}): lambda viewer, lesson, inputs: {"region_boxes": []},
     frozenset({"final_answer", "quality_reasoning"}): (
-        lambda viewer, demos, inputs: (_choose if inputs.get("options") else _explain)(viewer, demos, inputs)
+        lambda viewer, lesson, inputs: (_choose if inputs.get("options") else _explain)(viewer, lesson, inputs)
     ),
     frozenset({"quality_probs", "quality_reasoning"}): _score,
     frozenset({"quality_level", "quality_reasoning"}): _classify,

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -16,11 +16,11 @@ from cachetools import LRUCache, cached
 from program.common.cache import PlainCache
 from program.common.errors import ImageError
 from program.expert.judge.model import OUTPUTS, Model, Seen, load_model
-from program.expert.judge.quality import Belief, Evidence, believe, weigh
+from program.expert.judge.quality import Belief, believe
 from program.expert.measure.features import FEATURE_NAMES, FEATURE_PLACES, measure
 from program.expert.measure.measurement import Measurement
 from program.expert.measure.reference import DIFFERENCE_NAMES, DIFFERENCE_PLACES, compare
-from program.expert.store import Matrix
+from program.expert.store import REVISION, Matrix
 from program.images.decoding import READING_RULES
 from program.images.refs import SMALLEST
 from program.images.store import HOST, IMAGES, ImageRef
@@ -33,8 +33,6 @@ REMEMBERED = 4096
 """Views kept in memory: about 40 KB each, so at most 160 MB."""
 LARGEST = 2**23
 """Pixels of an image that is measured as it is; larger ones are averaged down first, so that memory stays bounded."""
-EVIDENCE_SETS = 32
-"""Sets of demos kept worked out: about 40 KB a demo, so 40 MB for sets of 32."""
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _READ = (str(READING_RULES), network.WEIGHTS_SHA256, *FEATURE_NAMES, *DIFFERENCE_NAMES)
 _LAYOUT = hashlib.sha256("|".join(_READ).encode()).hexdigest()[:12]
@@ -92,17 +90,6 @@ class View:
         """The quality believed in without any demo."""
         return believe(self.model, self.seen)
 
-    def belief(self, demos: "Sequence[tuple[View, float]]") -> Belief:
-        """Return the quality believed in after demos of the same kind (all or none with a reference), each labelled."""
-        return believe(self.model, self.seen, _evidence(demos)) if demos else self.prior
-
-
-@cached(
-    LRUCache(EVIDENCE_SETS), key=lambda demos: tuple((view.key, label) for view, label in demos), lock=Lock()
-)  # fmt: skip
-def _evidence(demos: Sequence[tuple[View, float]]) -> Evidence:
-    return weigh([view.seen for view, _ in demos], np.array([label for _, label in demos]))
-
 
 VIEWS: LRUCache[tuple[str, str], View] = LRUCache(REMEMBERED)
 """The views looked at last, whichever viewer measured them."""
@@ -114,6 +101,11 @@ class Viewer:
     def __init__(self, folder: Path | None = None) -> None:
         """Keep measurements in `folder`, or in memory only."""
         self._disk = PlainCache(folder) if folder is not None else None
+
+    @classmethod
+    def under(cls, cache_dir: Path | None) -> "Viewer":
+        """Return the viewer that keeps its measurements in this revision's folder of a cache."""
+        return cls(cache_dir / f"features-{REVISION}" if cache_dir is not None else None)
 
     def view(self, image: Any, reference: Any = None) -> View:
         """Return the view of an input's image: a dspy.Image, reference URL, data URI, or an ImageRef."""

@@ -1,0 +1,120 @@
+"""What people mind and like, fitted on their scores and said in sentences (see `signatures.rubric`).
+
+What the model believes of training images that are no demos, corrected as the sentences say, has to come nearer to
+people's scores: the sentence that lowers the squared error most goes first, then the next, for as long as chance would
+not do as much. The embedded expert measures severities and properties, whichever model is taught. How many sentences
+are taken, if any, is decided on validation.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizers.beliefs import beliefs, unseen
+from optimizers.recipes import Bound, Recipe
+from optimizers.search import Candidate, Search
+from program.agent.loop import AgenticIQA
+from program.expert.judge.taught import traits_of
+from program.expert.judge.views import Viewer
+from signatures.rubric import SENTENCES, TRAITS, rubric_in, with_rubric
+from signatures.schemas import DISTORTION_CATEGORIES
+
+__all__ = ("chosen_sentences", "with_sentences")
+
+_LEAST = 30
+"""Scored training samples that a fit needs."""
+_MOST = 8
+"""Sentences of the longest rubric."""
+_CHANCE = 10.8
+"""What a sentence has to lower n log(squared error) by: chance does so once in 1,000 (chi-squared, one degree)."""
+
+Array = NDArray[np.float64]
+
+
+class Labelled(NamedTuple):
+    """N images as a model judges them, what was measured of them, and people's scores, 1..5."""
+
+    believed: Array
+    severities: Mapping[str, Array]
+    traits: Mapping[str, Array]
+    truth: Array
+
+    def error(self, sentences: Sequence[str]) -> float:
+        """Return the mean squared error of the beliefs as these sentences correct them."""
+        judged = rubric_in("\n".join(sentences)).judged(self.believed, self.severities, self.traits)
+        return float(np.mean((np.clip(judged, 1, 5) - self.truth) ** 2))
+
+
+def chosen_sentences(images: Labelled) -> list[str]:
+    """Return the sentences that bring beliefs nearer to people's scores, the most useful first."""
+    sentences: list[str] = []
+    error = images.error(sentences)
+    while len(sentences) < _MOST and error > 0:
+        errors = {s: images.error([*sentences, s]) for s in SENTENCES if not _speaks_of_the_same(s, sentences)}
+        best = min(errors, key=errors.__getitem__)
+        if len(images.truth) * np.log(error / max(errors[best], 1e-12)) < _CHANCE:
+            break
+        sentences.append(best)
+        error = errors[best]
+    return sentences
+
+
+def with_sentences(program: AgenticIQA, sentences: Sequence[str]) -> AgenticIQA:
+    """Return a copy whose Summarizer has these sentences in every question's instructions."""
+    copy: AgenticIQA = program.deepcopy()
+    for _, predictor in copy.summarizer.named_predictors():
+        told = with_rubric(predictor.signature.instructions, sentences)
+        predictor.signature = predictor.signature.with_instructions(told)
+    return copy
+
+
+def _speaks_of_the_same(sentence: str, others: Sequence[str]) -> bool:
+    one, rest = rubric_in(sentence), rubric_in("\n".join(others))
+    shared = (one.weights.keys() & rest.weights.keys()) or (one.likes.keys() & rest.likes.keys())
+    return bool(shared or (one.mildness and rest.mildness) or (one.stretch != 1 and rest.stretch != 1))
+
+
+def _labelled(search: Search) -> Labelled:
+    viewer = Viewer.under(search.base.program.resources.settings.cache_dir)
+    by_id = {example.id: example for example in search.train.examples}
+    believed, views, truth = [], [], []
+    for judge, examples in unseen(search.base.program, search.train.examples):
+        for belief in beliefs(search, judge, examples):
+            if belief.levels is not None:
+                example = by_id[belief.sample]
+                believed.append(sum(level * p for level, p in belief.levels.items()))
+                views.append(viewer.view(example.image, example.get("reference")))
+                truth.append(belief.truth)
+    traits = [traits_of(view) for view in views]
+    return Labelled(
+        np.array(believed),
+        {c: np.array([view.severities[c] for view in views]) for c in DISTORTION_CATEGORIES},
+        {name: np.array([of_view[name] for of_view in traits]) for name in TRAITS},
+        np.array(truth),
+    )
+
+
+def _run(search: Search) -> list[Candidate]:
+    images = _labelled(search)
+    if len(images.truth) < _LEAST:
+        search.note = f"rubric: {len(images.truth)} scored training samples are no demos; {_LEAST} are needed"
+        return []
+    sentences = chosen_sentences(images)
+    if not sentences:
+        search.note = "rubric: no sentence brings scores nearer to people's by more than chance"
+        return []
+    search.note = f"rubric fitted on {len(images.truth)} samples: {' '.join(sentences)}"
+    lengths = sorted({1, 2, 3, 5, len(sentences)} & set(range(1, len(sentences) + 1)), reverse=True)
+    programs = {n: with_sentences(search.base.program, sentences[:n]) for n in lengths}
+    return [Candidate(f"{search.base.name}+rubric/{n}", program) for n, program in programs.items()]
+
+
+RECIPE = Recipe(
+    name="rubric",
+    run=_run,
+    bound=lambda budget, sizes: Bound(sizes.train, candidates=5),
+    teaches="instructions",
+    least=lambda budget: _LEAST,
+)

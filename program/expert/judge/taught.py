@@ -1,0 +1,49 @@
+"""The quality believed in after what the expert was taught: labelled images, and a rubric in words."""
+
+from collections.abc import Sequence
+from threading import Lock
+
+import numpy as np
+from cachetools import LRUCache, cached
+
+from program.expert.judge.attributes import PROPERTIES, placed, population
+from program.expert.judge.model import Seen
+from program.expert.judge.quality import Belief, Evidence, believe, weigh
+from program.expert.judge.views import View
+from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
+
+__all__ = ("EVIDENCE_SETS", "belief", "traits_of")
+
+EVIDENCE_SETS = 32
+"""Sets of demos kept worked out: about 40 KB a demo, so 40 MB for sets of 32."""
+
+
+def belief(view: View, demos: Sequence[tuple[View, float]] = (), instructions: str = "") -> Belief:
+    """Return the quality believed in after demos of the same kind (all or none with a reference), each labelled.
+
+    The rubric in the instructions goes before the demos: these correct what it leaves.
+    """
+    rubric = rubric_in(instructions)
+    return believe(view.model, _seen(view, rubric), _evidence(demos, instructions if rubric else "") if demos else None)
+
+
+def traits_of(view: View) -> dict[str, float]:
+    """Return where an image stands among natural photographs in each of the rubric's `TRAITS`, 0 .. 1."""
+    known = population()
+    return {name: placed(PROPERTIES[name](view), known[name]) for name in TRAITS}
+
+
+def _seen(view: View, rubric: Rubric) -> Seen:
+    if rubric is PLAIN:
+        return view.seen
+    traits = traits_of(view) if rubric.likes else {}
+    return view.seen._replace(quality=rubric.judged(view.seen.quality, view.severities, traits))
+
+
+@cached(
+    LRUCache(EVIDENCE_SETS), lock=Lock(),
+    key=lambda demos, instructions: (instructions, *((view.key, label) for view, label in demos)),
+)  # fmt: skip
+def _evidence(demos: Sequence[tuple[View, float]], instructions: str) -> Evidence:
+    rubric = rubric_in(instructions)
+    return weigh([_seen(view, rubric) for view, _ in demos], np.array([label for _, label in demos]))
