@@ -16,7 +16,10 @@ def advice(job: Job) -> str:
     if count < _FEW:
         ways.append(f"more labelled training samples ({count} now)")
     if job.embedded:
-        recipes, model = ["random-search,fusion", "labeled --demos all"], "a language model: --lm PROVIDER/MODEL"
+        recipes, model = (
+            ["random-search,fusion", "rubric", "labeled --demos all"],
+            "a language model: --lm PROVIDER/MODEL",
+        )
     else:
         recipes, model = ["gepa", "random-search,fusion", "bootstrap"], "demos of a stronger model: --teacher-lm MODEL"
     for names in recipes:

@@ -81,7 +81,8 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
         phases.append(Phase(recipe.name, bound.runs, calls * bound.runs + bound.reflections // 2,
                             most * bound.runs + bound.reflections))  # fmt: skip
         ranked += min(chosen.rerank, bound.candidates) * sizes.validation
-    phases.append(Phase(_CHOICE, ranked, one * ranked, one_most * ranked))
+    # The uncompiled program's answers are those of the evidence, from the cache.
+    phases.append(Phase(_CHOICE, ranked, one * (ranked - sizes.validation), one_most * ranked))
     beside, beside_most = (tested, attempts * tested) if chosen.baselines else (0, 0)
     phases.append(Phase("test", 2 * tested, 2 * full * tested + beside, 2 * full_most * tested + beside_most))
     phases = [replace(p, runs=seeds * p.runs, expected=seeds * p.expected, most=seeds * p.most) for p in phases]
