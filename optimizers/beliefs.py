@@ -85,6 +85,7 @@ def beliefs(search: Search, program: AgenticIQA, examples: Sequence[dspy.Example
     replayed = Replayed(plain, search.train.gathered)
 
     def ask(example: dspy.Example) -> Belief | None:
+        search.advance()
         try:
             answer = replayed(**example.inputs())
         except BudgetSpent:

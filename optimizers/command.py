@@ -11,6 +11,7 @@ from typing import Any
 import dspy
 from rich.console import Console
 
+from optimizers.candidate_runs import CandidateRuns
 from optimizers.compiling import Compile, folder_lock
 from optimizers.job import Job
 from optimizers.report import Compiled, log_compile, show, spread
@@ -126,10 +127,12 @@ def compile_tracked(
         request = {"repeat": len(compiles), "register": register, "max_calls": limits[0], "max_cost_usd": limits[1]}
         run.log_params({**job.params(), **request})
         with budget or nullcontext():
+            for each in compiles:
+                each.tracked = CandidateRuns(run)
             results = [each.result() for each in compiles]
             result = _best(results, job.out)
             if console is not None:
-                show(console, result, results, job.out)
+                show(console, result, results, job.out, job.notes)
             log_compile(run, result, results)
             registered = _registered(register, job, result.compiled, tracker, run) if register else None
     return Tracked(job, result, results, registered, run)

@@ -10,8 +10,8 @@ import io
 import json
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,17 @@ from typing import Any
 import dspy
 from rich.console import Console
 
+from optimizers.advice import advice
+from optimizers.candidate_runs import CandidateRuns
 from optimizers.demos import showable_demos
 from optimizers.examples import ExampleSet, gather
 from optimizers.job import Job
 from optimizers.objectives import Objective
+from optimizers.plan import Forecast, call_plan, time_words
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.report import Compiled, difference_markdown
 from optimizers.search import Candidate, Search, scored_examples
-from optimizers.selection import Ranking, verdict_of
+from optimizers.selection import Ranking, validation_figures, verdict_of
 from optimizers.store import Store
 from optimizers.student import Replayed, SearchStopped, taught_predictors
 from program.agent.loop import AgenticIQA
@@ -66,6 +69,8 @@ class Compile:
         self.train, self.validation = job.samples("train"), job.samples("validation")
         self.context = job.context(self.program)
         key = job.key(self.program, [*self.train, *self.validation])
+        self.tracked, self.plan = CandidateRuns(), call_plan(job)
+        self.forecast = Forecast(self.plan)
         self.log = CompileLog(job.out, key, resume=job.resume)
 
     def result(self) -> Compiled:
@@ -81,10 +86,20 @@ class Compile:
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"{best}; go on with --resume and the same --out") from None
 
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a phase of the plan, and say how long the rest will take, going by what the phases so far took."""
+        before = self.seconds.get(name, 0.0)
+        with timed(self.seconds, name):
+            yield
+        left = self.forecast.after(name, self.seconds[name] - before)
+        if self.console is not None and left is not None:
+            self.console.print(f"{name}: {time_words(self.seconds[name])}; {time_words(left)} left", highlight=False)
+
     def gathered(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
         workers, total = self.job.settings.compile.workers, len(self.train) + len(self.validation)
-        with timed(self.seconds, "evidence"), self.progress("evidence", total) as advance:
+        with self.phase("evidence"), self.progress("evidence", total) as advance:
             train, validation = (
                 gather(self.program, samples, workers=workers, advance=advance, store=self.store)
                 for samples in (self.train, self.validation)
@@ -103,13 +118,14 @@ class Compile:
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
         pool = train if recipe.scored_on == "train" else validation
         scored = scored_examples(pool.examples, budget.search_samples, kind, seed) if recipe.reflects else []
-        with self.progress(recipe.name, None) as advance:
+        most = sum(phase.runs for phase in self.plan.phases if phase.name == recipe.name)
+        with self.progress(recipe.name, most) as advance:
             search = Search(
                 recipe.name, base, names, train, validation, scored, budget,
                 Objective(job.settings.optimizers.weights), kind, seed, job.settings.compile.workers, self.store,
                 reflection=job.reflection if recipe.reflects else None,
                 teacher=job.teacher(names) if recipe.takes_teacher else None,
-                log=self.log.scored, logged=self.log.scores, advance=advance,
+                log=self._scored, logged=self.log.scores, advance=advance,
             )  # fmt: skip
             printed = io.StringIO()
             # DSPy's optimizers print their progress; it belongs to the log, not between the lines of a table or JSON.
@@ -120,6 +136,10 @@ class Compile:
             showable_demos(candidate.program)
         self.runs += search.runs
         return candidates, search.note
+
+    def _scored(self, candidate: Candidate) -> None:
+        self.log.scored(candidate)
+        self.tracked.scored(candidate, self.log.curve[-1][2])
 
     def judged(
         self, name: str, program: AgenticIQA | Replayed, split: str, others: OtherAnswers | None = None
@@ -164,17 +184,24 @@ def _compiled(run: Compile) -> Compiled:
         # Where only the Summarizer is taught, the evidence at hand is every candidate's.
         only_answers = not set(job.roles) - {"summarizer"}
         program = Replayed(candidate.program, train.gathered) if only_answers else candidate.program
-        return run.judged(candidate.name, program, "validation")
+        record = run.judged(candidate.name, program, "validation")
+        run.tracked.judged(candidate, validation_figures(record))
+        return record
 
-    with timed(run.seconds, "choose"):
+    with timed(run.seconds, "choose on validation"):
         ranking = Ranking(judged, Candidate("uncompiled", run.program), keep=job.settings.compile.rerank)
     for recipe in map(recipe_named, job.optimizers):
-        with timed(run.seconds, recipe.name):
+        with run.phase(recipe.name):
             candidates, note = run.candidates(recipe, ranking.best.candidate, train, validation)
-        with timed(run.seconds, "choose"):
+        with run.phase("choose on validation"):
             ranking.add(candidates, clearly=recipe.gains_clearly)
         if note:
             run.notes.append("; ".join(filter(None, (note, ranking.shortfall(candidates)))))
+    if ranking.equal:
+        run.notes.append("not judged twice: " + ", ".join(f"{new} is {old}" for new, old in ranking.equal.items()))
+    if ranking.best is ranking.uncompiled:
+        run.notes.append(advice(job))
+    run.tracked.chosen(ranking.best.candidate.name)
     return _reported(run, ranking)
 
 
@@ -185,17 +212,20 @@ def _reported(run: Compile, ranking: Ranking) -> Compiled:
     run.log.finished(chosen.program, {"chosen": chosen.name, "validation": table})
     with timed(run.seconds, "test"):
         others = BaselineAnswers(run.program) if job.settings.compile.baselines else None
-        before = run.judged("uncompiled", run.program, "test", others)
         same = program_sha256(chosen.program) == program_sha256(run.program)
-        after = before if same else run.judged(chosen.name, chosen.program, "test")
+        recorded = run.tracked.traced(job.settings.tracking.trace_sampling, len(job.splits["test"]))
+        with recorded if same else nullcontext():
+            before = run.judged("uncompiled", run.program, "test", others)
+        with recorded if not same else nullcontext():
+            after = before if same else run.judged(chosen.name, chosen.program, "test")
     differences = compare(before.rows, after.rows, seed=job.settings.seed)
     if others is not None:
         # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.
         before, after = with_baselines(before), with_baselines(after)
     verdict = verdict_of(chosen.name, ranking.best.record, ranking.uncompiled.record, differences, before)
     result = Compiled(
-        folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before, compiled=after,
-        differences=differences, verdict=verdict, validation=table,
+        program=chosen.program, folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before,
+        compiled=after, differences=differences, verdict=verdict, validation=table,
         curve=run.log.curve, notes=run.notes, seconds=run.seconds, runs=run.runs,
         difference=difference_markdown(run.program, chosen.program),
     )  # fmt: skip

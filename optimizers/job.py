@@ -26,10 +26,11 @@ from program.common.settings import RecipeSettings, RoleSettings, Settings
 from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.record import Dataset
 from program.lms.dspy_private import resolves_references
+from program.tracking import dataset_name
 
 __all__ = ("Job", "prepared")
 
-_UNSHOWN = {"cache_dir", "mlruns_dir", "programs_dir", "serve", "optimizers"}
+_UNSHOWN = {"cache_dir", "mlruns_dir", "programs_dir", "serve", "optimizers", "seed"}
 
 
 @dataclass(frozen=True)
@@ -103,16 +104,18 @@ class Job:
     def params(self) -> dict[str, Any]:
         """Return what identifies and repeats this compile, for the MLflow run."""
         return {
-            "data": self.data,
-            "manifest_sha256": self.dataset.manifest_sha256,
+            "data": {
+                "name": dataset_name(self.data), "manifest_sha256": self.dataset.manifest_sha256,
+                "samples": {name: len(samples) for name, samples in self.splits.items()},
+            },
+            "seed": self.settings.seed,
             "optimizer": self.optimizer,
             "roles": ",".join(self.roles),
             "budgets": {name: self.budget(name).model_dump() for name in self.optimizers},
             "teacher": self.teacher_lm,
             "resume": self.resume,
-            "samples": {name: len(samples) for name, samples in self.splits.items()},
-            **self._shown_settings(),
-        }
+            "settings": self._shown_settings(),
+        }  # fmt: skip
 
     def key(self, program: AgenticIQA, samples: Sequence[Sample]) -> dict[str, str]:
         """Return the hashes of what the candidates depend on, by what they are called in a message."""
@@ -169,8 +172,6 @@ def prepared(
     dataset = Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split="test")
     splits = _splits(manifest)
     notes = _without_missing(splits)
-    if console is not None and notes:
-        console.print("\n".join(notes), highlight=False, markup=False)
     scored = {split: sum(s.task == "scoring" for s in members) for split, members in splits.items()}
     for recipe in list(recipes):
         fits = recipe.teaches == "fusion"
@@ -181,6 +182,11 @@ def prepared(
             if request is not None or not fits:
                 raise
             recipes.remove(recipe)  # the default takes a fusion where there is enough to fit it
+            had = f"{train} scored training and {validation} scored validation samples"
+            needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
+            notes = (*notes, f"{recipe.name} is left out: there are {had}, it needs {needed}")
+    if console is not None and notes:
+        console.print("\n".join(notes), highlight=False, markup=False)
     return replace(
         job, dataset=dataset, splits=splits, optimizers=tuple(recipe.name for recipe in recipes), notes=notes
     )

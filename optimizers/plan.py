@@ -1,18 +1,29 @@
 """The plan of a compile before it starts: program runs, model calls, time and cost, as expected and at most."""
 
+import contextlib
+import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from PIL import Image
 
 from optimizers.job import Job
 from optimizers.recipes import Sizes, recipe_named
 
-__all__ = ("call_plan",)
+__all__ = ("CallPlan", "Forecast", "call_plan", "time_words")
 
 _TOKENS_IN, _TOKENS_OUT = 1500, 200
 """Assumed of a call with an image and eight demos, for the cost."""
-_SECONDS_PER_CALL, _SECONDS_EMBEDDED, _SECONDS_EVIDENCE = 2.0, 0.006, 0.35
-"""Assumed: of a remote call; measured: of an embedded answer, and of an image's tools and measurements, on one core."""
+_SECONDS_PER_CALL, _SECONDS_EMBEDDED = 2.0, 0.005
+"""Assumed: of a remote call; measured: of an embedded answer, on one core. Likewise below."""
+_SECONDS_IMAGE, _SECONDS_MEGAPIXEL, _MOST_MEGAPIXELS = 0.05, 0.7, 4.0
+"""Of an image's tools and measurements; those of larger images are measured averaged down."""
+_LOOKED_AT = 16
+"""Images whose size stands for all."""
+_SECONDS_AROUND = 6.0
+"""To start, to report and to log."""
+_CHOICE = "choose on validation"
 
 
 @dataclass(frozen=True)
@@ -23,6 +34,9 @@ class Phase:
     runs: int
     expected: int
     most: int
+    image_s: float = 0.0
+    """Seconds expected for tools and measurements of images, and for answers."""
+    answer_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +53,7 @@ class CallPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        return {**vars(self), "phases": [vars(phase) for phase in self.phases], "seconds": round(self.seconds)}
+        return {**asdict(self), "seconds": round(self.seconds)}
 
     def lines(self) -> Iterator[str]:
         """Yield the plan as lines for people."""
@@ -49,7 +63,7 @@ class CallPlan:
         price = ", price unknown" if self.cost_usd is None else f", about {self.cost_usd:.2f} USD"
         cost = price if self.paid else ""
         calls = f"about {self.expected_calls:,}, at most {self.most_calls:,} {kind}"
-        yield f"in all: {calls}, about {_time(self.seconds)}{cost}"
+        yield f"in all: {calls}, about {time_words(self.seconds)}{cost}"
 
 
 def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
@@ -67,21 +81,54 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
         phases.append(Phase(recipe.name, bound.runs, calls * bound.runs + bound.reflections // 2,
                             most * bound.runs + bound.reflections))  # fmt: skip
         ranked += min(chosen.rerank, bound.candidates) * sizes.validation
-    phases.append(Phase("choose on validation", ranked, one * ranked, one_most * ranked))
+    # The uncompiled program's answers are those of the evidence, from the cache.
+    phases.append(Phase(_CHOICE, ranked, one * (ranked - sizes.validation), one_most * ranked))
     beside, beside_most = (tested, attempts * tested) if chosen.baselines else (0, 0)
     phases.append(Phase("test", 2 * tested, 2 * full * tested + beside, 2 * full_most * tested + beside_most))
-    phases = [Phase(p.name, seeds * p.runs, seeds * p.expected, seeds * p.most) for p in phases]
+    phases = [replace(p, runs=seeds * p.runs, expected=seeds * p.expected, most=seeds * p.most) for p in phases]
     if champion:
         phases.append(Phase("champion on test", tested, full * tested, full_most * tested))
-    expected = sum(phase.expected for phase in phases)
-    if job.embedded:
-        # A tool reads an image once, whatever the seeds: they can only draw other ones.
-        drawn = min(seeds * gathered, len(job.splits["train"]) + len(job.splits["validation"]))
-        seconds = (drawn + tested) * _SECONDS_EVIDENCE / chosen.workers + expected * _SECONDS_EMBEDDED
-    else:
-        seconds = expected * _SECONDS_PER_CALL / chosen.workers
-    most = sum(phase.most for phase in phases)
+    # A tool reads an image once, whatever the seeds: they can only draw other ones.
+    drawn = min(seeds * gathered, len(job.splits["train"]) + len(job.splits["validation"]))
+    image_s, answer_s = _seconds_of_image(job) / chosen.workers, _SECONDS_PER_CALL / chosen.workers
+    answer_s = _SECONDS_EMBEDDED if job.embedded else answer_s
+    measured = {"evidence": drawn * image_s, "test": tested * image_s}
+    phases = [replace(p, image_s=measured.get(p.name, 0.0), answer_s=p.expected * answer_s) for p in phases]
+    expected, most = (sum(getattr(phase, name) for phase in phases) for name in ("expected", "most"))
+    seconds = _SECONDS_AROUND + sum(phase.image_s + phase.answer_s for phase in phases)
     return CallPlan(tuple(phases), expected, most, not job.embedded, seconds, _cost(job, expected))
+
+
+class Forecast:
+    """How long the rest of a plan takes, going by what its phases took so far."""
+
+    def __init__(self, plan: CallPlan) -> None:
+        self._left = {phase.name: phase for phase in plan.phases}
+        self._images = self._answers = 1.0
+        self._paid = plan.paid
+
+    def after(self, name: str, seconds: float) -> float | None:
+        """Take note that a phase took so long, and return the seconds left; None where another of it is to come."""
+        phase = self._left.get(name)
+        if phase is None or (name == _CHOICE and len(self._left) > 2):
+            return None
+        del self._left[name]
+        if expected := phase.image_s + phase.answer_s:
+            if name == "evidence":
+                self._images = seconds / expected
+            # An embedded compile's evidence is nearly all images, and readings of earlier runs make it quick.
+            if name != "evidence" or self._paid:
+                self._answers = seconds / expected
+        return sum(self._images * p.image_s + self._answers * p.answer_s for p in self._left.values())
+
+
+def _seconds_of_image(job: Job) -> float:
+    sizes = []
+    for sample in [sample for members in job.splits.values() for sample in members[:_LOOKED_AT]]:
+        with contextlib.suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(sample.image) as image:
+            sizes.append(image.width * image.height / 1e6)
+    megapixels = min(_MOST_MEGAPIXELS, statistics.median(sizes)) if sizes else 1.0
+    return _SECONDS_IMAGE + _SECONDS_MEGAPIXEL * megapixels
 
 
 def _calls_of_a_run(job: Job) -> tuple[int, int]:
@@ -118,7 +165,8 @@ def _cost(job: Job, calls: int) -> float | None:
     return None if price is None else price * calls
 
 
-def _time(seconds: float) -> str:
+def time_words(seconds: float) -> str:
+    """Return a duration in one unit, as people say it."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

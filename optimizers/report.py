@@ -14,7 +14,7 @@ from optimizers.selection import Verdict
 from program.agent.loop import AgenticIQA
 from program.evaluation.charts import scatter_plot
 from program.evaluation.intervals import Figure
-from program.evaluation.publishing import log_figures, log_origin, record_costs, record_figures
+from program.evaluation.publishing import log_figures, log_origin, log_program, record_costs, record_figures
 from program.evaluation.record import EvaluationRecord
 from program.evaluation.tables import comparison_table
 from program.images.store import parse_url
@@ -29,6 +29,8 @@ _SHOWN_CHARS = 300
 class Compiled:
     """What a compile ended with; `chosen` is "uncompiled" where no candidate was better on validation."""
 
+    program: AgenticIQA
+    """The recommended one."""
     folder: Path
     chosen: str
     seed: int
@@ -65,13 +67,13 @@ class Compiled:
             "runs": self.runs,
         }
 
-    def words(self) -> list[str]:
-        """Return the verdict, the best single tool or model, which the choice favours, and what is to be noted."""
+    def words(self, told: Sequence[str] = ()) -> list[str]:
+        """Return the verdict, the best single tool or model, which the choice favours, and the notes not yet told."""
         lines, best = [self.verdict.text], self.verdict.baseline
         if best is not None:
             figure, name = (best.srcc, "SRCC") if best.srcc is not None else (best.accuracy, "accuracy")
             lines.append(f"Best single tool or model on these samples: {best.label}, {name} {figure}.")
-        return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in self.notes)]
+        return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in self.notes if note not in told)]
 
     def sections(self) -> dict[str, str]:
         """Return what the page says of the compile, by heading."""
@@ -108,10 +110,13 @@ def spread(results: Sequence[Compiled]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(console: Console, result: Compiled, results: Sequence[Compiled], out: Path) -> None:
-    """Print the table, the verdict, the best simpler way, the spread over seeds, and where the program is."""
+def show(console: Console, result: Compiled, results: Sequence[Compiled], out: Path, told: Sequence[str] = ()) -> None:
+    """Print the table, the verdict, the best simpler way, the notes, the spread over seeds, and where the program is.
+
+    Notes that were `told` before the compile are not repeated.
+    """
     console.print(comparison_table(result.uncompiled, result.compiled, result.differences))
-    lines = result.words()
+    lines = result.words(told)
     if len(results) > 1:
         gains = [f"{k.upper()} {v['mean']:+.3f} (sd {v['std']:.3f}, {v['low']:+.3f} to {v['high']:+.3f})"
                  for k, v in spread(results)["gains"].items() if k in {"srcc", "plcc", "accuracy"}]  # fmt: skip
@@ -123,34 +128,25 @@ def show(console: Console, result: Compiled, results: Sequence[Compiled], out: P
 
 
 def log_compile(run: RunHandle, result: Compiled, results: Sequence[Compiled]) -> None:
-    """Log figures, the best-so-far curve, a nested run per candidate, the program and what changed."""
+    """Log what was chosen, its figures beside the uncompiled program's, and what changed."""
     log_origin(run, result.compiled, "test")
-    before = {f"uncompiled_{name}": figure for name, figure in result.uncompiled.figures.items()}
+    log_program(run, result.compiled, result.program, made=True)
+    log_figures(run, record_figures(result.compiled))
+    before = {f"uncompiled/{name}": figure for name, figure in result.uncompiled.figures.items()}
     before |= {name: f for name, f in record_figures(result.uncompiled).items() if name.startswith("baseline_")}
-    gains = {f"gain_{name}": figure for name, figure in result.differences.items()}
-    log_figures(run, {**before, **gains, **record_figures(result.compiled)})
+    log_figures(run, {**before, **{f"gain/{name}": figure for name, figure in result.differences.items()}})
     run.log_metrics(record_costs(result.compiled))
-    for step, (candidate, score, best) in enumerate(result.curve):
-        run.log_metrics({"search_score": score, "search_best_so_far": best}, step=step)
-        with run.nested(candidate, {"phase": "search"}) as child:
-            child.log_metrics({"search_score": score})
-    for candidate, values in result.validation.items():
-        with run.nested(f"validation: {candidate}", {"phase": "validation"}) as child:
-            child.log_metrics({f"validation_{key}": value for key, value in values.items()})
-    run.log_metrics({f"seconds_{phase.replace(' ', '_')}": value for phase, value in result.seconds.items()})
+    run.log_metrics({f"seconds/{phase.replace(' ', '_')}": value for phase, value in result.seconds.items()})
     if len(results) > 1:
         for metric, over_seeds in spread(results)["gains"].items():
-            run.log_metrics({f"seeds_gain_{metric}_{key}": value for key, value in over_seeds.items()})
+            run.log_metrics({f"seeds/gain_{metric}_{key}": value for key, value in over_seeds.items()})
     run.log_table([row.model_dump(mode="json") for row in result.compiled.rows], "samples")
     run.log_table([row.model_dump(mode="json") for row in result.uncompiled.rows], "samples_uncompiled")
     run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": result.compiled}), "scatter")
     run.log_json(result.summary(), "result")
     run.log_folder(result.folder, "program")
-    context = result.compiled.context
-    run.log_params({
-        "tool_versions": context["tools"], "program_sha256": context["program_sha256"], "chosen_seed": result.seed
-    })  # fmt: skip
-    run.set_tags({"chosen": result.chosen, "verdict": result.verdict.text})
+    run.log_params({"chosen": result.chosen, "chosen_seed": result.seed})
+    run.describe("\n\n".join(result.words()))
 
 
 def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:

@@ -172,6 +172,7 @@ class Search:
         by_task = {task: student.digest(task) for task in ("scoring", "mcq")}
 
         def run(example: dspy.Example) -> Outcome:
+            self.advance()
             place = example.id, by_task["scoring" if example.get("answer") is None else "mcq"]
             if place not in self._known:
                 self._known[place] = self._add(digest, example, student.assess(**example.inputs()))

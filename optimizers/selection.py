@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from optimizers.search import Candidate
+from program.agent.saving import program_sha256
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
 from program.evaluation.record import Baseline, EvaluationRecord
 
-__all__ = ("SCORE_STEP", "Ranked", "Ranking", "Verdict", "clear_gain", "validation_score", "verdict_of")
+__all__ = ("SCORE_STEP", "Ranked", "Ranking", "Verdict", "clear_gain", "validation_figures", "validation_score",
+           "verdict_of")  # fmt: skip
 
 SCORE_STEP, PLCC_STEP = 0.002, 0.005
 """Smaller differences in score decide nothing: PLCC does then, and where that is no larger either, RMSE."""
@@ -32,17 +34,32 @@ class Ranking:
         self._judge, self._keep = judge, keep
         self.uncompiled = self.best = Ranked(uncompiled, judge(uncompiled))
         self._ranked = [self.uncompiled]
+        self._known = {program_sha256(uncompiled.program): uncompiled.name}
+        self.equal: dict[str, str] = {}
+        """Candidates that were not judged, being the program of an earlier one: its name by theirs."""
 
     def add(self, proposed: Sequence[Candidate], *, clearly: bool = False) -> Ranked:
         """Judge the `keep` best by search score, and return the best so far; `clearly` asks for a `clear_gain`."""
         by_search = sorted(proposed, key=lambda c: -(c.search_score if c.search_score is not None else 2.0))
-        for candidate in by_search[: self._keep]:
+        for candidate in self._distinct(by_search)[: self._keep]:
             ranked = Ranked(candidate, self._judge(candidate))
             self._ranked.append(ranked)
             old, new = self.best.record, ranked.record
             if clear_gain(new, old) if clearly else _order(new) > _order(old):
                 self.best = ranked
         return self.best
+
+    def _distinct(self, proposed: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates that are no program known already."""
+        new = []
+        for candidate in proposed:
+            sha256 = program_sha256(candidate.program)
+            if sha256 in self._known:
+                self.equal[candidate.name] = self._known[sha256]
+            else:
+                self._known[sha256] = candidate.name
+                new.append(candidate)
+        return new
 
     def shortfall(self, proposed: Sequence[Candidate]) -> str:
         """Say by how much the best of some candidates that were not taken missed a clear gain; empty if one was."""
@@ -60,14 +77,12 @@ class Ranking:
     def table(self) -> dict[str, dict[str, Any]]:
         """Return each candidate's validation score, search score and figures, best first."""
         ordered = sorted(self._ranked, key=lambda r: _order(r.record), reverse=True)
-        return {
-            r.candidate.name: {
-                "score": validation_score(r.record),
-                "search": r.candidate.search_score,
-                **{str(name): figure.value for name, figure in r.record.figures.items()},
-            }
-            for r in ordered
-        }
+        return {r.candidate.name: {"search": r.candidate.search_score, **validation_figures(r.record)} for r in ordered}
+
+
+def validation_figures(record: EvaluationRecord) -> dict[str, float | None]:
+    """Return a candidate's validation score and figures by name."""
+    return {"score": validation_score(record), **{str(n): figure.value for n, figure in record.figures.items()}}
 
 
 def validation_score(record: EvaluationRecord) -> float:

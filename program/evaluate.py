@@ -68,15 +68,16 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if arguments.report:
         check_report_folder(arguments.report)
     tracker = Tracker(settings.mlruns_dir, experiment_name(samples.name))
-    with budget_from(arguments), traced(tracker, settings.tracking.trace_sampling):
-        record = evaluate(
-            program, samples, baselines=arguments.baselines, workers=arguments.workers,
-            checkpoint=arguments.checkpoint, resume=arguments.resume, engine=_engine(arguments, settings),
-        )  # fmt: skip
-    page = write_report(record, samples, arguments.report) if arguments.report else None
-    if not arguments.json:
-        show(record, page)
-    run = log_evaluation(record, tracker, samples, page)
+    with tracker.run(f"evaluate {arguments.split} seed {settings.seed}", {"command": "evaluate"}) as run:
+        with budget_from(arguments), traced(run, settings.tracking.trace_sampling, len(samples)):
+            record = evaluate(
+                program, samples, baselines=arguments.baselines, workers=arguments.workers,
+                checkpoint=arguments.checkpoint, resume=arguments.resume, engine=_engine(arguments, settings),
+            )  # fmt: skip
+        page = write_report(record, samples, arguments.report) if arguments.report else None
+        if not arguments.json:
+            show(record, page)
+        log_evaluation(record, run, program, samples, page)
     if arguments.json:
         sys.stdout.write(json.dumps({**record.summary(), "mlflow_run": run.run_id}, indent=2) + "\n")
     else:

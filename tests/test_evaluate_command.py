@@ -97,9 +97,9 @@ def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(manifest
     metrics = dict(base.execute("select key, value from latest_metrics where run_uuid = ?", (record["mlflow_run"],)))
     params = dict(base.execute("select key, value from params where run_uuid = ?", (record["mlflow_run"],)))
     base.close()
-    assert metrics["srcc"] == pytest.approx(record["srcc"]["value"])
-    assert metrics["srcc_low"] == pytest.approx(record["srcc"]["low"])
-    assert metrics["plcc_logistic5"] == pytest.approx(record["details"]["plcc_logistic5"]["value"])
+    assert metrics["agreement/srcc"] == pytest.approx(record["srcc"]["value"])
+    assert metrics["interval/agreement/srcc_low"] == pytest.approx(record["srcc"]["low"])
+    assert metrics["details/plcc_logistic5"] == pytest.approx(record["details"]["plcc_logistic5"]["value"])
     assert params["data.split"] == "test"
     assert params["settings_sha256"] == record["context"]["settings_sha256"]
     logged = {path.name for path in (store / "artifacts" / record["mlflow_run"]).rglob("*")}

@@ -74,7 +74,7 @@ def test_one_entry_reaches_record_comparison_tables_page_and_mlflow(entries):
     page = render(record, [])
     for words in ("Within a point ↑", "scores nearly right", "Brier score of levels ↓"):
         assert words in page
-    assert {"near", "brier", "baseline_PIQE_near"} <= record_figures(record).keys()
+    assert {"agreement/near", "details/brier", "baseline_near/PIQE"} <= record_figures(record).keys()
 
 
 def test_a_record_has_the_fields_of_the_table_and_no_others():

@@ -1,63 +1,77 @@
-"""MLflow's own page, as docs/tracking.md starts it, on a store of this project. Skips where there is no browser."""
+"""MLflow's own page, as docs/tracking.md starts it, on a compile and an evaluation. Skips where there is no browser."""
 
 import json
 import os
 import shlex
 import urllib.parse
+from dataclasses import replace
 
 import pytest
 
-from program.evaluation.intervals import Figure
-from program.evaluation.publishing import log_figures
-from program.tracking import Tracker
+from optimizers import selection
+from optimizers.command import compile_tracked, seed_compiles
+from optimizers.job import prepared
+from optimizers.recipes import fusion
+from optimizers.search import Candidate
+from program.common.settings import load_settings
+from program.evaluate import main as evaluate_command
+from program.fusion.fitted import FittedFusion
+from program.tracking import Tracker, experiment_name
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """Two finished runs with figures, a fusion ablation, a nested candidate and a report."""
-    folder = tmp_path_factory.mktemp("ui")
-    tracker = Tracker(folder / "mlruns", "quickstart")
-    report = folder / "report.html"
-    report.write_text("<!doctype html><h1>Evaluated with care</h1>", encoding="utf-8")
-    runs = []
-    for name, srcc in (("compile labeled seed 0", 0.71), ("compile random-search seed 0", 0.75)):
-        with tracker.run(name, {"command": "compile"}) as run:
-            run.log_params({"optimizer": name.split()[1]})
-            figure = Figure(value=srcc, low=srcc - 0.05, high=srcc + 0.05, n=240, groups=2, method="m")
-            ablation = {"baseline_normalised_fusion_srcc": figure, "baseline_printed_fusion_srcc": figure}
-            log_figures(run, {"srcc": figure, **ablation})
-            with run.nested("candidate 1") as child:
-                child.log_metrics({"search_score": srcc})
-            run.log_file(report)
-        runs.append(run.run_id)
-    return folder, tracker, runs
+@pytest.fixture
+def store(blurred_manifest, tmp_path, monkeypatch):
+    """A compile that takes a fusion, and an evaluation of the uncompiled program; (tracker, their runs)."""
+
+    def proposed(search):
+        copy, plain = search.base.program.deepcopy(), search.base.program.resources.fusion
+        copy.summarizer.fitted = FittedFusion(
+            plain, eta=0.35, model_weight=2.5, curve=[(1, 1.5), (5, 4.5)], kind="line"
+        )
+        return [Candidate("fusion/fitted", copy)]
+
+    monkeypatch.setattr(fusion, "RECIPE", replace(fusion.RECIPE, run=proposed))
+    monkeypatch.setattr(selection, "clear_gain", lambda new, old: True)
+    settings = load_settings(overrides={"compile": {"baselines": False}})
+    with seed_compiles(prepared(settings, str(blurred_manifest), "fusion", tmp_path / "out"), 1) as compiles:
+        compiled = compile_tracked(compiles[0].job, compiles)
+    assert evaluate_command([str(blurred_manifest)]) == 0
+    tracker = Tracker(settings.mlruns_dir, experiment_name(str(blurred_manifest)))
+    (judged,) = tracker.client.search_runs([tracker.experiment_id], "tags.command = 'evaluate'")
+    return tracker, compiled, judged
 
 
-@pytest.fixture(scope="module")
-def page_of(store, started_server):
-    """The address of `mlflow ui`, started with the very line that a command prints."""
-    folder, tracker, _ = store
-    first, *words = shlex.split(tracker.ui_hint)
-    assert words[:2] == ["mlflow", "ui"]
-    with started_server(words, folder, ready="/health", environment=dict([first.split("=", 1)])) as address:
-        yield address
+def beside(words, name):
+    """Return what stands behind a name wherever it occurs: in a table the two runs' values."""
+    return [words[place + 1 : place + 3] for place, word in enumerate(words) if word == name]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
-def test_two_runs_are_compared_and_a_report_opens(browser, page_of, store):
-    _, tracker, runs = store
+@pytest.mark.filterwarnings("default")  # MLflow warns of its own types
+def test_a_compile_and_an_evaluation_are_compared_and_their_traces_open(browser, store, started_server, tmp_path):
+    tracker, compiled, judged = store
+    first, *words = shlex.split(tracker.ui_hint)  # the very line that a command prints
+    assert words[:2] == ["mlflow", "ui"]
     page = browser.new_page(viewport={"width": 1500, "height": 1000})
     page.set_default_timeout(60_000)
-    experiment = tracker.experiment_id
-    page.goto(tracker.runs_url.replace("http://127.0.0.1:5000", page_of))
-    page.get_by_text("compile random-search seed 0").first.wait_for()
-    asked = urllib.parse.urlencode({"runs": json.dumps(runs), "experiments": json.dumps([experiment])})
-    page.goto(f"{page_of}/#/compare-runs?{asked.replace('+', '%20')}")
-    page.get_by_text("Comparing 2 Runs").first.wait_for()
-    page.get_by_text("baseline_normalised_fusion_srcc").first.wait_for()
-    shown = page.inner_text("body")
-    for words in ("srcc", "0.71", "0.75", "baseline_printed_fusion_srcc", "random-search"):
-        assert words in shown
-    page.goto(f"{page_of}/#/experiments/{experiment}/runs/{runs[1]}/artifacts/report.html")
-    page.frame_locator("iframe").get_by_text("Evaluated with care").wait_for()
+    with started_server(words, tmp_path, ready="/health", environment=dict([first.split("=", 1)])) as address:
+        runs, experiment = [compiled.run.run_id, judged.info.run_id], tracker.experiment_id
+        page.goto(tracker.runs_url.replace("http://127.0.0.1:5000", address))
+        page.get_by_text("compile fusion seed 0").first.wait_for()
+        asked = urllib.parse.urlencode({"runs": json.dumps(runs), "experiments": json.dumps([experiment])})
+        page.goto(f"{address}/#/compare-runs?{asked.replace('+', '%20')}")
+        page.get_by_text("Comparing 2 Runs").first.wait_for()
+        page.get_by_text("agreement/srcc").first.wait_for()
+        shown = page.inner_text("body").split()
+        for name in ("fusion.eta", "fusion.model_weight", "fusion.map", "agreement/srcc"):
+            assert name in shown
+        assert ["0.35", "1.0"] in beside(shown, "fusion.eta")
+        assert ["line", "none"] in beside(shown, "fusion.map")
+        figures = [compiled.result.compiled.srcc.value, judged.data.metrics["agreement/srcc"]]
+        assert [str(round(figure, 3)) for figure in figures] in beside(shown, "agreement/srcc")
+        for run_id in runs:
+            page.goto(f"{address}/#/experiments/{experiment}/runs/{run_id}/traces")
+            page.get_by_text("final_answer").first.wait_for()
+        page.goto(f"{address}/#/experiments/{experiment}/runs/{runs[1]}/artifacts/report.html")
+        page.frame_locator("iframe").get_by_text("rank agreement").first.wait_for()
     page.close()

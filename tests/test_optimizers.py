@@ -10,7 +10,6 @@ from dataclasses import replace
 import dspy
 import numpy as np
 import pytest
-from mlflow import MlflowClient
 from PIL import Image
 from scipy import stats
 
@@ -23,7 +22,6 @@ from optimizers.objectives import Objective, distortion_agreement, scoring_agree
 from optimizers.plan import call_plan
 from optimizers.recipes import recipe_named
 from optimizers.recipes.fusion import fitted_curve
-from optimizers.report import log_compile
 from optimizers.search import Outcome, grouped, set_score
 from optimizers.student import Replayed, Student, taught_predictors
 from program.agent.assessment import Assessment
@@ -37,7 +35,6 @@ from program.fusion import ScoreFusion
 from program.fusion.fitted import FittedFusion
 from program.images.store import IMAGES
 from program.lms.call import with_references
-from program.tracking import Tracker
 from signatures.schemas import Plan
 
 SMALL = {
@@ -420,19 +417,3 @@ def test_a_fitted_fusion_is_saved_with_the_program_and_covered_by_its_hashes(tmp
         (tmp_path / "p" / "program.json").write_text(json.dumps({**document, "fusion": wrong}), "utf-8")
         with pytest.raises(InputError, match="fusion"):
             load(tmp_path / "p")
-
-
-def test_mlflow_holds_a_nested_run_for_every_candidate_and_the_curve(blurred_manifest, tmp_path) -> None:
-    settings = load_settings(overrides=SMALL)
-    result = compile_program(prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out"))
-    tracker = Tracker(settings.mlruns_dir, experiment="compile test")
-    with tracker.run("compile", {}) as run:
-        log_compile(run, result, [result])
-    client = MlflowClient(tracker.tracking_uri)
-    nested = client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{run.run_id}'")
-    names = {r.info.run_name for r in nested}
-    assert {name for name, _, _ in result.curve} <= names
-    assert {f"validation: {name}" for name in result.validation} <= names
-    curve = [m.value for m in client.get_metric_history(run.run_id, "search_best_so_far")]
-    assert curve == [best for _, _, best in result.curve] == sorted(curve)
-    assert len(curve) == 4

@@ -4,18 +4,28 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from agentic_iqa.__main__ import main
 from data.manifest import read_manifest
+from program.common.settings import load_settings
+from program.evaluation.evaluating import evaluate
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
-TEXT = README + (ROOT / "docs" / "tracking.md").read_text("utf-8")
-BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
+TRACKING = (ROOT / "docs" / "tracking.md").read_text("utf-8")
+
+
+def blocks_of(text: str) -> list[tuple[str, str]]:
+    return [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+
+
+BLOCKS = blocks_of(README + TRACKING)
 
 ELSEWHERE = ("make ", "mlflow ui", "mlflow models serve", "--lm openai", ". .venv")
 """Lines that tests of their own run: the two commands (`.ci/run`), MLflow's page (`test_mlflow_browser.py`) and server
@@ -62,13 +72,32 @@ def test_the_shell_lines_run(folder: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_python_blocks_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = [text for language, text in BLOCKS if language == "python"]
+    blocks = [text for language, text in blocks_of(README) if language == "python"]
     assert blocks
     for text in blocks:
         exec(compile(text, "README.md", "exec"), {})  # noqa: S102
     shown = capsys.readouterr().out.splitlines()
     assert re.match(r"[A-Z][a-z]+ \([1-5]\.\d of 5, likely", shown[0])
     assert shown[-1].startswith(("A {", "B {", "C {"))
+
+
+@pytest.mark.filterwarnings("default")  # MLflow warns of its own dependencies
+def test_mlflows_own_evaluation_agrees_with_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "mlruns").mkdir()
+    lines = (folder / "manifest.jsonl").read_text("utf-8")
+    question = {"query": "Is this image blurry?", "options": {"A": "Yes", "B": "No"}, "answer": "A"}
+    asked = {"id": "asked", "image": "3-3.png", "group": "3", "split": "test", **question}
+    (folder / "manifest.jsonl").write_text(f"{lines}{json.dumps(asked)}\n", "utf-8")
+    (text,) = (text for language, text in blocks_of(TRACKING) if language == "python")
+    names: dict[str, Any] = {}
+    exec(compile(text, "tracking.md", "exec"), names)  # noqa: S102
+    record = evaluate(names["iqa"], folder / "manifest.jsonl", progress=False)
+    metrics = names["result"].metrics
+    assert metrics["score_error/rank_correlation"] == pytest.approx(record.srcc.value)
+    assert metrics["accuracy/mean"] == pytest.approx(record.accuracy.value)
+    assert record.srcc.n == 4
+    (settings,) = (yaml.safe_load(text) for language, text in blocks_of(TRACKING) if language == "yaml")
+    assert load_settings(overrides=settings).tracking.trace_sampling == 1
 
 
 def test_the_json_block_is_a_manifest(tmp_path: Path) -> None:

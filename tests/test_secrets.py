@@ -103,7 +103,7 @@ def test_an_own_lm_keeps_its_key_headers_and_pictures_to_itself(engine, folder, 
     )
     iqa = AgenticIQA(load_settings(), lm=lm)
     tracker = Tracker(load_settings().mlruns_dir, "own")
-    with traced(tracker, 1.0), dspy.context(trace=[]):
+    with tracker.run("own") as run, traced(run, 1.0, expected=1), dspy.context(trace=[]):
         assert iqa(image=folder / "0-0.png").status == "ok"
         steps = list(dspy.settings.trace)
     shown = [inputs["image"].url for _, inputs, _ in steps if "image" in inputs]

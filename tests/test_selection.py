@@ -90,8 +90,12 @@ def ranking(records):
 
 
 def named(*names):
-    program = AgenticIQA()
-    return [Candidate(name, program, digest=name) for name in names]
+    """Return candidates of these names, each taught something of its own."""
+    found = [Candidate(name, AgenticIQA(), digest=name) for name in names]
+    for candidate in found:
+        predictor = candidate.program.summarizer.score
+        predictor.signature = predictor.signature.with_instructions(f"Be {candidate.name}.")
+    return found
 
 
 def test_among_equal_scores_the_nearer_scale_is_taken_and_else_the_earlier_program() -> None:
@@ -112,6 +116,15 @@ def test_a_fusion_that_gains_too_little_is_left_and_that_is_told() -> None:
     assert "asked for are +0.01 of score" in told
     assert found.add([clear], clearly=True).candidate is clear
     assert found.shortfall([clear]) == ""
+
+
+def test_a_candidate_that_is_an_earlier_program_is_not_judged_again() -> None:
+    found = ranking([record(PLAIN), record(PLAIN + 0.1)])
+    (first,) = named("uncompiled+map")
+    again, plain = replace(first, name="uncompiled+fusion"), replace(found.uncompiled.candidate, name="later")
+    found.add([first, again, plain])
+    assert found.equal == {"uncompiled+fusion": "uncompiled+map", "later": "uncompiled"}
+    assert set(found.table()) == {"uncompiled", "uncompiled+map"}
 
 
 def test_a_program_does_not_gain_by_failing_on_the_hard_samples() -> None:

@@ -23,7 +23,7 @@ from program.common.cli import Parser, add_settings_flags, settings_from
 from program.common.errors import InputError
 from program.evaluation.intervals import Figure
 from program.evaluation.publishing import log_figures
-from program.tracking import Tracker, experiment_name, traced
+from program.tracking import Tracker, experiment_name, traced, untraced
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -62,7 +62,7 @@ def test_a_run_holds_params_figures_tables_and_files(store, tmp_path):
         run.log_params({f"p{i}": i for i in range(150)})
         run.log_metrics({"seconds": 1.5, "undefined": None, "nan": float("nan")})
         undefined = figure.model_copy(update={"value": None, "low": None, "high": None})
-        log_figures(run, {"test_srcc": figure, "test_plcc": undefined})
+        log_figures(run, {"test/srcc": figure, "test/plcc": undefined})
         run.log_table([{"id": "a", "predicted": 1.5}, {"id": "b", "error": "E"}])
         run.log_table([], "nothing")
         run.log_plot(plot, "plots/scatter")
@@ -76,7 +76,8 @@ def test_a_run_holds_params_figures_tables_and_files(store, tmp_path):
     assert found.data.params["nested.deep.x"] == "True"
     assert found.data.params["p149"] == "149"
     assert len(found.data.params["long"]) == 5000
-    assert found.data.metrics == {"seconds": 1.5, "test_srcc": 0.5, "test_srcc_low": 0.25, "test_srcc_high": 0.75}
+    ends = {"interval/test/srcc_low": 0.25, "interval/test/srcc_high": 0.75}
+    assert found.data.metrics == {"seconds": 1.5, "test/srcc": 0.5, **ends}
     assert {"optimizer": "labeled", "note": "fine"}.items() <= found.data.tags.items()
     base = store / "artifacts" / run.run_id / "artifacts"
     table = json.loads((base / "samples.json").read_text(encoding="utf-8"))
@@ -300,7 +301,7 @@ def test_an_experiment_is_called_by_its_dataset(data, name, monkeypatch):
 
 
 @pytest.mark.filterwarnings("default")  # as below
-@pytest.mark.parametrize(("rate", "expected"), [(0.0, 0), (1.0, 2)])
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, 0), (0.01, 2)], ids=["none", "a few at least"])
 def test_a_share_of_the_assessments_is_traced_and_no_image_bytes_are(
     store, assess_a_picture, scripted_lm, picture, rate, expected
 ):
@@ -309,14 +310,22 @@ def test_a_share_of_the_assessments_is_traced_and_no_image_bytes_are(
     tracker = Tracker(store, f"traces {rate}")
     seen = scripted_lm([{"text": "fine"}])
     seen.engine.resolves_references = False
-    with traced(tracker, rate):
+    with tracker.run("traced") as run, traced(run, rate, expected=2):
         assess_a_picture()
         with dspy.context(lm=seen, adapter=dspy.JSONAdapter()):
             inline = dspy.Image(f"data:image/png;base64,{base64.b64encode(picture().tobytes()).decode()}")
             dspy.Predict("image: dspy.Image -> text")(image=inline)
+        with untraced():
+            assess_a_picture()
     assess_a_picture()
-    traces = tracker.client.search_traces(locations=[tracker.experiment_id])
-    assert len(traces) == expected
+    own = f"metadata.`mlflow.sourceRun` = '{run.run_id}'"
+    traces = tracker.client.search_traces(locations=[tracker.experiment_id], filter_string=own)
+    assert len(traces) == expected == len(tracker.client.search_traces(locations=[tracker.experiment_id]))
+    spans = [span for trace in traces for span in trace.data.spans]
+    assert "PARSER" not in {span.span_type for span in spans}
+    tools = [span for span in spans if span.span_type == "TOOL"]
+    assert bool(tools) == bool(expected)
+    assert all(1 <= span.outputs["score"] <= 5 and span.inputs["image"] for span in tools)
     written = json.dumps([trace.to_dict() for trace in traces], default=str)
     assert not re.search("base64,(?!.?left out)[A-Za-z0-9+/]{8}", written)
     if expected:

@@ -48,9 +48,11 @@ def _run(search: Search) -> list[Candidate]:
     candidates, words = [], []
     for name, fusion in (("map", FittedFusion(plain)), ("fusion", FittedFusion(plain, eta=eta, model_weight=weight))):
         curve, kind = _best_curve(fusion, train, held)
-        fitted = FittedFusion(plain, eta=fusion.eta, model_weight=fusion.model_weight, curve=curve)
+        fitted = FittedFusion(plain, eta=fusion.eta, model_weight=fusion.model_weight, curve=curve, kind=kind)
         copy = program.deepcopy()
-        copy.summarizer.fitted = fitted
+        # One that changes nothing is none: then the candidate is known to be the program it started as.
+        neutral = (fitted.eta, fitted.model_weight, fitted.bends) == (plain.eta, 1.0, False)
+        copy.summarizer.fitted = None if neutral else fitted
         candidates.append(Candidate(f"{search.base.name}+{name}", copy))
         words.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {kind}")
     search.note = f"fusion fitted on {len(train)} samples ({'; '.join(words)})"

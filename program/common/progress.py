@@ -28,15 +28,16 @@ def progress(
 
     Without a terminal a line is written every 15 s, and a last one where there were any or there are facts.
     """
-    if not shown:
+    if not shown or total == 0:
         yield lambda steps=1, facts="": None
         return
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     console = console or Console(stderr=True)
     if console.is_terminal:
-        more = (MofNCompleteColumn(), TextColumn("{task.fields[facts]}"), TimeElapsedColumn())
+        counted = TextColumn("{task.completed}" if total is None else "{task.completed}/{task.total}")
+        more = (counted, TextColumn("{task.fields[facts]}"), TimeElapsedColumn())
         with Progress(*Progress.get_default_columns(), *more, console=console) as bar:
             task = bar.add_task(label, total=total, completed=done, facts="")
 

@@ -16,6 +16,8 @@ from matplotlib.figure import Figure as Plot
 from rich.console import Console
 
 from data.manifest import Sample
+from program.agent.loop import AgenticIQA
+from program.agent.taught import taught
 from program.common.errors import InputError
 from program.common.files import write_whole
 from program.common.places import Place
@@ -23,15 +25,15 @@ from program.common.settings import Settings
 from program.evaluation.charts import charts, svg_url
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
-from program.evaluation.record import WORST, Baseline, Environment, EvaluationRecord, Row, environment
+from program.evaluation.record import WORST, Baseline, Details, Environment, EvaluationRecord, Row, environment
 from program.evaluation.tables import baseline_tables, baselines_by_task, figure_lines, figures_table, heading, notes
 from program.images.thumbnails import thumbnail
-from program.tracking import RunHandle, Tracker
+from program.tracking import RunHandle, Tracker, dataset_name
 from signatures.schemas import CATEGORY_WORDS
 
 __all__ = (
-    "check_report_folder", "log_calibration", "log_evaluation", "log_figures", "log_origin", "record_costs",
-    "record_figures", "render", "show", "worst", "write_report",
+    "check_report_folder", "log_calibration", "log_evaluation", "log_figures", "log_origin", "log_program",
+    "record_costs", "record_figures", "render", "show", "worst", "write_report",
 )  # fmt: skip
 
 _THUMBNAIL_PX = 320
@@ -149,26 +151,35 @@ def _thumbnail(path: Place) -> str | None:
 
 
 def log_evaluation(
-    record: EvaluationRecord, tracker: Tracker, samples: Iterable[Sample], page: Path | None = None
-) -> RunHandle:
-    """Log params, every figure with its interval, the samples' table, the charts and the report as one MLflow run.
+    record: EvaluationRecord, run: RunHandle, program: AgenticIQA, samples: Iterable[Sample], page: Path | None = None
+) -> None:
+    """Log params, every figure with its interval, the samples' table, the charts and the report of a program's run.
 
     `page` is the report where it was written already; else one is made from `samples` for the run alone.
     """
-    split = record.dataset.split or "all"
     plots = charts(record)
-    with tracker.run(f"evaluate {split} seed {record.seed}", {"command": "evaluate"}) as run:
-        log_origin(run, record, split)
-        run.log_params({"data": record.dataset.model_dump(), "seed": record.seed, **record.context})
-        log_figures(run, record_figures(record))
-        run.log_metrics(record_costs(record))
-        rows = islice(record.rows, _MAX_TABLE_ROWS)
-        run.log_table([row.model_dump(mode="json", exclude={"notes"}) for row in rows], "samples")
-        for plot_name, plot in plots.items():
-            run.log_plot(plot, plot_name)
-        run.log_json(record.summary(), "record")
-        run.log_text(page.read_text("utf-8") if page else render(record, samples, plots), "report.html")
-    return run
+    log_origin(run, record, record.dataset.split or "all")
+    run.log_params({"seed": record.seed})
+    log_program(run, record, program, made=False)
+    log_figures(run, record_figures(record))
+    run.log_metrics(record_costs(record))
+    rows = islice(record.rows, _MAX_TABLE_ROWS)
+    run.log_table([row.model_dump(mode="json", exclude={"notes"}) for row in rows], "samples")
+    for plot_name, plot in plots.items():
+        run.log_plot(plot, plot_name)
+    run.log_json(record.summary(), "record")
+    run.log_text(page.read_text("utf-8") if page else render(record, samples, plots), "report.html")
+    figures = (f"{METRICS[name].title} {figure}" for name, figure in record.figures.items())
+    run.describe(f"{heading(record)}: {', '.join(figures)}")
+
+
+def log_program(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, *, made: bool) -> None:
+    """Log what a record's program was taught and what it ran on, and link the run with it; `made` says who made it."""
+    words = taught(program)
+    data = {"name": dataset_name(record.dataset.name), "manifest_sha256": record.dataset.manifest_sha256}
+    run.log_params({"data": {**data, "split": record.dataset.split}, **record.context, **words})
+    name = str(record.context.get("program", "program")).replace("/", "-")
+    run.link_model(name, words["program_sha256"], words, made=made)
 
 
 def log_calibration(
@@ -180,9 +191,9 @@ def log_calibration(
         for name, digest, split in datasets:
             run.log_dataset(name, digest, name, split)
         _log_environment(run, environment())
-        run.log_params({"tools": settings.tools.model_dump(mode="json"), "seed": settings.seed})
+        run.log_params({"settings": {"tools": settings.tools.model_dump(mode="json")}, "seed": settings.seed})
         for tool, fitted in result.get("tools", {}).items():
-            run.log_metrics({f"{tool}_{k}": v for k, v in fitted.items() if isinstance(v, int | float)})
+            run.log_metrics({f"{tool}/{k}": v for k, v in fitted.items() if isinstance(v, int | float)})
         run.log_json(result, "result")
         run.log_file(out)
     return run
@@ -190,7 +201,8 @@ def log_calibration(
 
 def log_origin(run: RunHandle, record: EvaluationRecord, context: str) -> None:
     """Log which data a record is about, and the code and packages that made it."""
-    run.log_dataset(record.dataset.name, record.dataset.manifest_sha256 or "unknown", record.dataset.name, context)
+    name = record.dataset.name
+    run.log_dataset(dataset_name(name), record.dataset.manifest_sha256 or "unknown", name, context)
     _log_environment(run, record.environment)
 
 
@@ -202,34 +214,42 @@ def _log_environment(run: RunHandle, here: Environment) -> None:
 
 
 def record_figures(record: EvaluationRecord) -> dict[str, Figure]:
-    """Return every figure of a record by its metric's name in MLflow; simpler ways as baseline_WAY_METRIC."""
-    figures = record.figures | (record.details.figures if record.details is not None else {})
+    """Return every figure of a record by its metric's name in MLflow, which groups them by what is before a slash.
+
+    Headlines are `agreement/METRIC`, others `details/METRIC`, those of simpler ways `baseline_METRIC/WAY`.
+    """
+    figures = {f"agreement/{name}": figure for name, figure in record.figures.items()}
+    figures |= {f"details/{name}": figure for name, figure in (record.details or Details()).figures.items()}
     for key, way in record.baselines.items():
-        prefix = "baseline_" + "".join(c if c.isalnum() else "_" for c in key)
-        figures |= {f"{prefix}_{name}": figure for name, figure in way.figures.items() if METRICS[name].card}
+        own = "".join(c if c.isalnum() else "_" for c in key)
+        figures |= {f"baseline_{name}/{own}": figure for name, figure in way.figures.items() if METRICS[name].card}
     return figures
 
 
 def log_figures(run: RunHandle, figures: Mapping[str, Figure]) -> None:
-    """Log figures in one request, each as metrics `name`, `name_low` and `name_high`."""
-    ends: dict[str, float | None] = {}
-    for name, figure in figures.items():
-        ends |= {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
-    run.log_metrics(ends)
+    """Log figures, each as the metric `name`, its interval as `interval/name_low` and `interval/name_high`.
+
+    Those of the program itself (`agreement/`) are its LoggedModel's, too.
+    """
+    for own in (True, False):
+        chosen = {name: figure for name, figure in figures.items() if name.startswith("agreement/") is own}
+        ends = {f"interval/{name}_{end}": getattr(f, end) for name, f in chosen.items() for end in ("low", "high")}
+        run.log_metrics({**{name: f.value for name, f in chosen.items()}, **ends}, of_model=own)
 
 
 def record_costs(record: EvaluationRecord) -> dict[str, float | None]:
     """Return what a record cost and how it ran, by the metric's name in MLflow."""
     counts = {"failed": record.failed, "wall_seconds": record.wall_seconds, "lm_calls": record.lm_calls,
               "tokens": record.tokens, "cost_usd": record.cost_usd}  # fmt: skip
-    rungs = {f"rung_{name.replace(' ', '_')}": share for name, share in record.rung_shares.items()}
+    rungs = {f"rung/{name.replace(' ', '_')}": share for name, share in record.rung_shares.items()}
     stages = {
-        f"{kind}_{stage}": value
+        f"stage/{kind}_{stage}": value
         for stage, cost in record.spent_by_stage.items()
         for kind, value in cost
         if value is not None
     }
-    return {**counts, **rungs, **stages, **{f"mean_{n}": v for n, v in record.spent_per_sample.items()}, **record.pace}
+    spent = {f"per_sample/{name}": value for name, value in (record.spent_per_sample | record.pace).items()}
+    return {**{f"whole_run/{name}": value for name, value in counts.items()}, **rungs, **stages, **spent}
 
 
 def show(record: EvaluationRecord, page: Path | None) -> None:

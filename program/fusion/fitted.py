@@ -11,7 +11,7 @@ from program.fusion.scores import Belief, ScoreFusion
 __all__ = ("FIELDS", "FittedFusion")
 
 FIELDS = ("eta", "model_weight", "curve")
-"""What a fitted fusion adds to a saved program."""
+"""What a fitted fusion adds to a saved program, beside the kind of its map."""
 
 
 class FittedFusion(ScoreFusion):
@@ -19,7 +19,8 @@ class FittedFusion(ScoreFusion):
 
     `eta` is the width of the tools' belief; the model's level probabilities are raised to `model_weight` (0: the tools
     alone decide, 1: as they are, more: the model is trusted more); `curve` maps the fused score to the scale of the
-    people who rated: increasing knots (x, y) on 1..5, straight lines between them, so the order of images stays.
+    people who rated: increasing knots (x, y) on 1..5, straight lines between them, so the order of images stays;
+    `kind` says what sort of fit they were taken from.
 
     >>> fitted = FittedFusion(ScoreFusion(), curve=[(1, 2), (5, 4)])
     >>> fitted.fuse_scores([3.0], None)
@@ -35,6 +36,7 @@ class FittedFusion(ScoreFusion):
         eta: float | None = None,
         model_weight: float = 1.0,
         curve: Sequence[tuple[float, float]] = (),
+        kind: str = "knots",
     ) -> None:
         self.__dict__.update(base.__dict__)
         self.eta = self.eta if eta is None else finite("eta", eta)
@@ -44,6 +46,7 @@ class FittedFusion(ScoreFusion):
             if not (x0 < x1 and y0 < y1):
                 raise ValueError(f"curve {self.curve}: the knots must increase in both coordinates")
         self.bends = len(self.curve) > 1
+        self.kind = kind if self.bends else "none"
 
     def tempered(self, probabilities: Belief) -> Belief:
         """Return the model's level probabilities raised to its weight (sum 1)."""
@@ -63,12 +66,13 @@ class FittedFusion(ScoreFusion):
 
     def to_json(self) -> dict[str, Any]:
         """Return what a saved program holds of it."""
-        return {"eta": self.eta, "model_weight": self.model_weight, "curve": [list(knot) for knot in self.curve]}
+        knots = [list(knot) for knot in self.curve]
+        return {"eta": self.eta, "model_weight": self.model_weight, "map": self.kind, "curve": knots}
 
     @classmethod
     def from_json(cls, base: ScoreFusion, fitted: Mapping[str, Any]) -> "FittedFusion":
         """Make the fusion a saved program holds. Raises ValueError for other fields or values."""
-        if set(fitted) != set(FIELDS):
+        if set(fitted) - {"map"} != set(FIELDS):
             raise ValueError(f"fusion holds {', '.join(sorted(fitted))}; {', '.join(FIELDS)} are needed")
-        curve = [(float(x), float(y)) for x, y in fitted["curve"]]
-        return cls(base, eta=float(fitted["eta"]), model_weight=float(fitted["model_weight"]), curve=curve)
+        curve, kind = [(float(x), float(y)) for x, y in fitted["curve"]], str(fitted.get("map", "knots"))
+        return cls(base, eta=float(fitted["eta"]), model_weight=float(fitted["model_weight"]), curve=curve, kind=kind)

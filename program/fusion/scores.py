@@ -75,6 +75,10 @@ class ScoreFusion:
     """What a fitted fusion raises the model's level probabilities to."""
     bends = False
     """Whether there is a map."""
+    curve: tuple[tuple[float, float], ...] = ()
+    """The map's knots."""
+    kind = "none"
+    """What sort of map was fitted."""
 
     def __init__(
         self,

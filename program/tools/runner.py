@@ -23,6 +23,7 @@ from program.tools.calibration import PAPER, Calibration
 from program.tools.models import evaluate
 from program.tools.readiness import parameter_path
 from program.tools.registry import Measurement, Mode, ToolRegistry, ToolSpec
+from program.tracking import tool_span
 
 __all__ = ("ToolRunner",)
 
@@ -94,6 +95,14 @@ class ToolRunner:
         the tool was taken for: it sharpens the score, not the raw value. With a raw value but no calibration entry
         for the tool, `raw` is set and the error says so.
         """
+        with tool_span(tool_name, {"image": image.name, "box": box, "category": category}) as outputs:
+            result = self._measured(tool_name, image, reference, box, category)
+            outputs |= {name: getattr(result, name) for name in ("raw", "score", "cached", "note", "error")}
+        return result
+
+    def _measured(
+        self, tool_name: str, image: ImageRef, reference: ImageRef | None, box: Box | None, category: str | None
+    ) -> Measurement:
         started = time.perf_counter()
         result = Measurement(tool=tool_name)
         try:

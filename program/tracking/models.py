@@ -78,13 +78,13 @@ def register(
     check_name(name)
     if run.run_id is None:
         raise InputError(f"model {name!r}: the run it comes from is not whole")
-    mlflow.set_tracking_uri(tracker.tracking_uri)
-    mlflow.set_experiment(experiment_id=tracker.experiment_id)
+    run.enter_experiment()
     # It tells every step of checking the example.
     logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
     with mlflow.start_run(run_id=run.run_id):
         logged = mlflow.pyfunc.log_model(
             name="program",
+            model_id=run.model_id,
             python_model=str(interface.script),
             artifacts={"program": str(folder)},
             code_paths=[str(_ROOT / package) for package in _PACKAGES],

@@ -35,7 +35,7 @@ class RunHandle:
         self._store, self._name, self._result = store, name, result
         self._root: RunHandle = self if parent is None else parent._root
         self._broken = False
-        self._id = ""
+        self._id, self._model, self._data = "", "", ("", "")
         if parent is not None:
             tags = {**tags, "mlflow.parentRunId": parent._id}
 
@@ -53,6 +53,13 @@ class RunHandle:
     def where(self) -> str:
         """The run's id and how to look at it; empty where the store broke."""
         return f"{self.run_id}  ({self._store.ui_hint}, then {self._store.runs_url})" if self.run_id else ""
+
+    def enter_experiment(self) -> None:
+        """Make the store and the experiment those that MLflow's own functions write to in this process."""
+        import mlflow
+
+        mlflow.set_tracking_uri(self._store.tracking_uri)
+        mlflow.set_experiment(experiment_id=self._store.experiment_id)
 
     def show(self) -> None:
         """Print where the run is, if it is whole."""
@@ -73,13 +80,19 @@ class RunHandle:
         for start in range(0, len(entries), _BATCH):
             self._log("log_batch", params=entries[start : start + _BATCH])
 
-    def log_metrics(self, metrics: Mapping[str, float | None], *, step: int = 0) -> None:
-        """Log numbers; undefined ones (None, nan) are left out."""
+    def log_metrics(self, metrics: Mapping[str, float | None], *, step: int = 0, of_model: bool = False) -> None:
+        """Log numbers; undefined ones (None, nan) are left out.
+
+        With `of_model` they are the linked model's too, on the dataset that was logged.
+        """
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
+        about: dict[str, Any] = {}
+        if of_model and self._model:
+            about = {"model_id": self._model, "dataset_name": self._data[0], "dataset_digest": self._data[1]}
         entries = [
-            Metric(name, float(value), now, step)
+            Metric(name, float(value), now, step, **about)
             for name, value in metrics.items()
             if value is not None and math.isfinite(value)
         ]
@@ -91,6 +104,7 @@ class RunHandle:
         from mlflow.entities import Dataset, DatasetInput, InputTag
         from mlflow.exceptions import MlflowException
 
+        self._data = name[:500], digest[:_MAX_DIGEST]
         dataset = Dataset(
             name=name[:500], digest=digest[:_MAX_DIGEST], source_type="local",
             source=json.dumps({"uri": source}), profile=None, schema=None,
@@ -105,6 +119,39 @@ class RunHandle:
                 self._store.client.log_inputs(self._id, datasets=[entry])
 
         self._write(write)
+
+    def link_model(self, name: str, sha256: str, params: Mapping[str, Any], *, made: bool) -> str:
+        """Link the run with its program's LoggedModel, and return that one's id; empty where the store broke.
+
+        It is the experiment's with this hash, or a new one that holds `params`; `made` says whether the run made the
+        program, else it judged it.
+        """
+        from mlflow.entities import LoggedModelInput, LoggedModelOutput
+
+        client, tag = self._store.client, "agentic_iqa.program_sha256"
+
+        def write() -> None:
+            experiment = self._store.experiment_id
+            found = client.search_logged_models([experiment], f"tags.`{tag}` = '{sha256}'", max_results=1)
+            if found:
+                self._model = found[0].model_id
+            else:
+                texts = {key: str(value)[:_MAX_PARAM] for key, value in dotted(params)}
+                source = self._id if made else None
+                self._model = client.create_logged_model(experiment, name, source, {tag: sha256}, texts).model_id
+                client.finalize_logged_model(self._model, "READY")
+            if made:
+                client.log_outputs(self._id, [LoggedModelOutput(self._model, step=0)])
+            else:
+                client.log_inputs(self._id, models=[LoggedModelInput(self._model)])
+
+        self._write(write)
+        return self._model
+
+    @property
+    def model_id(self) -> str | None:
+        """The linked LoggedModel's id."""
+        return self._model or None
 
     def log_table(self, rows: Sequence[Mapping[str, Any]], name: str = "samples") -> None:
         """Log rows as the table `name`.json, which the MLflow UI shows and compares between runs."""
@@ -132,6 +179,10 @@ class RunHandle:
     def log_folder(self, path: Path, folder: str) -> None:
         """Log a copy of a folder's content, under `folder`."""
         self._log("log_artifacts", str(path), folder)
+
+    def describe(self, text: str) -> None:
+        """Set the run's description, which MLflow shows on top of it (Markdown)."""
+        self.set_tags({"mlflow.note.content": text})
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags, overwriting those of the same name."""

@@ -20,7 +20,7 @@ from program.tracking.runs import RunHandle, reason
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ("Tracker", "experiment_name", "open_client", "short_hash")
+__all__ = ("Tracker", "dataset_name", "experiment_name", "open_client", "short_hash")
 
 _ANOTHER = "set MLFLOW_TRACKING_URI or the mlruns folder"
 _PROCESS_TAG = "agentic_iqa.process"
@@ -28,11 +28,16 @@ _PROCESS_TAG = "agentic_iqa.process"
 logger = logging.getLogger(__name__)
 
 
-def experiment_name(data: str) -> str:
-    """Return a dataset's experiment: MLFLOW_EXPERIMENT_NAME, else its name, or its folder's for a manifest.jsonl."""
+def dataset_name(data: str) -> str:
+    """Return a dataset's own name: that of its manifest, or of the folder of a manifest.jsonl."""
     path = Path(data)
     own = path.resolve().parent.name if path.name == "manifest.jsonl" else path.name.removesuffix(".jsonl")
-    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or own or "images"
+    return own or "images"
+
+
+def experiment_name(data: str) -> str:
+    """Return a dataset's experiment: MLFLOW_EXPERIMENT_NAME, else its own name."""
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or dataset_name(data)
 
 
 def open_client(mlruns_dir: Path) -> "tuple[MlflowClient, str]":
@@ -173,6 +178,8 @@ def _import_quietly() -> None:
     import mlflow  # noqa: F401  (importing configures MLflow's loggers, so they are hushed after it)
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    # It tells of every flush at the end of a process.
+    logging.getLogger("mlflow.tracing.export.async_export_queue").setLevel(logging.WARNING)
     # Whoever uses the store tells in one line what it says in a hundred.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 

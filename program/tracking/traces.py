@@ -3,18 +3,23 @@
 import contextlib
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from program.common.settings import variable
 
 if TYPE_CHECKING:
-    from program.tracking.store import Tracker
+    from program.tracking.runs import RunHandle
 
-__all__ = ("annotate_trace", "stripped", "traced")
+__all__ = ("annotate_trace", "stripped", "tool_span", "traced", "untraced")
 
 _PRIVATE = re.compile(r"headers$|api_?key$|^authorization$", re.IGNORECASE)
 """Options of a language model that may hold keys; MLflow writes most of a model's options down."""
+_NOISE = tuple(f"on_adapter_{what}_{when}" for what in ("format", "parse") for when in ("start", "end"))
+"""Events that MLflow would make spans of, which hold what the model's own span holds."""
+_FEWEST = 8
+"""Assessments of a run that are traced, about, however small their share."""
 _IMAGE_BYTES = re.compile(r"(data:[\w.+-]+/[\w.+-]+;base64,)[A-Za-z0-9+/=_-]{16,}")
 
 
@@ -30,29 +35,67 @@ def annotate_trace(facts: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def traced(tracker: "Tracker", rate: float) -> Iterator[None]:
-    """Record a share `rate` (0..1) of the process's assessments meanwhile as traces of the tracker's experiment."""
-    if rate <= 0:
+def tool_span(name: str, inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Record a tool's reading as a span of the assessment that is being recorded, if there is one.
+
+    Yields a mapping to be filled with the span's outputs; an `error` among them makes it a failed one.
+    """
+    outputs: dict[str, Any] = {}
+    if "mlflow" not in sys.modules or (mlflow := sys.modules["mlflow"]).get_current_active_span() is None:
+        yield outputs
+        return
+    with mlflow.start_span(name, span_type="TOOL") as span:
+        span.set_inputs(dict(inputs))
+        yield outputs
+        span.set_outputs(outputs)
+        if outputs.get("error"):
+            span.set_status("ERROR")
+
+
+@contextlib.contextmanager
+def traced(run: "RunHandle", rate: float, expected: int) -> Iterator[None]:
+    """Record a share `rate` (0..1) of the process's assessments meanwhile as traces of a run.
+
+    Of the `expected` ones a few are recorded at least, unless the rate is 0.
+    """
+    if rate <= 0 or run.run_id is None:
         yield
         return
     import dspy
     import mlflow
 
-    mlflow.set_tracking_uri(tracker.tracking_uri)
-    mlflow.set_experiment(experiment_id=tracker.experiment_id)
-    counted = dspy.settings.track_usage
-    with variable("MLFLOW_TRACE_SAMPLING_RATIO", str(rate)):
+    with warnings.catch_warnings(action="ignore"):  # of its own types
+        from mlflow.dspy.callback import MlflowCallback
+    run.enter_experiment()
+    counted, rate = dspy.settings.track_usage, min(1.0, max(rate, _FEWEST / max(1, expected)))
+    belonging = mlflow.tracing.context(metadata={"mlflow.sourceRun": run.run_id})
+    with variable("MLFLOW_TRACE_SAMPLING_RATIO", str(rate)), belonging:
         mlflow.tracing.reset()
         mlflow.tracing.configure(span_processors=[_strip])
         mlflow.dspy.autolog(log_traces=True, log_traces_from_eval=True, log_traces_from_compile=False, silent=True)
         # It switches on DSPy's own count of tokens, which complains of programs that return no Prediction.
         dspy.configure(track_usage=counted)
+        callback = MlflowCallback()
+        vars(callback).update(dict.fromkeys(_NOISE, lambda **_: None))
+        others = [other for other in dspy.settings.callbacks if not isinstance(other, MlflowCallback)]
         try:
-            yield
+            # What autolog configured is not seen inside a context of DSPy's.
+            with dspy.context(callbacks=[*others, callback]):
+                yield
         finally:
             mlflow.dspy.autolog(disable=True, silent=True)
             mlflow.flush_trace_async_logging()
             mlflow.tracing.configure(span_processors=[])
+
+
+def untraced() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which nothing is recorded, whatever is outside of it."""
+    if "mlflow" not in sys.modules:
+        return contextlib.nullcontext()
+    import mlflow
+
+    off: contextlib.AbstractContextManager[None] = mlflow.tracing.context(enabled=False)
+    return off
 
 
 def _strip(span: Any) -> None:

@@ -119,7 +119,8 @@ def _of_one_photograph(seen: Seen) -> Matrix:
     cells = seen.cells - seen.cells.mean(axis=1, keepdims=True)
     cells /= np.linalg.norm(cells, axis=1, keepdims=True) + 1e-9
     alike = (cells @ cells.T) ** 32  # a product of covariances is one: no pair has to be called the same or not
-    if np.mean(alike[~np.eye(len(alike), dtype=bool)] > 0.5) < _VERSIONS or len(alike) < 2:
+    n = len(alike)
+    if (alike > 0.5).sum() - n < _VERSIONS * n * (n - 1) or n < 2:
         return np.zeros_like(alike)
     constant, likeness = PHOTOGRAPH
     points = seen.points.astype(float)
