@@ -102,7 +102,7 @@ def test_a_belief_given_demos_is_a_textbook_gaussian_process(versions: bool) -> 
     standard = model.standard
     cells = rng.normal(0, 1, (9, 9))
     if versions:
-        cells[1:5], cells[5:] = cells[1], cells[5]
+        cells[:5], cells[5:] = cells[1], cells[5]
     seen = model.look(rng.normal(0, 0.9, (9, len(standard.centre))) * standard.spread + standard.centre, cells)
     one, others = Seen(*(part[:1] for part in seen)), [Seen(*(part[i : i + 1] for part in seen)) for i in range(1, 9)]
     labels = rng.uniform(1, 5, 8)
@@ -110,12 +110,12 @@ def test_a_belief_given_demos_is_a_textbook_gaussian_process(versions: bool) -> 
     points = seen.points.astype(float)
     covariance = quality.LIKENESS * points @ points.T + quality.OFFSET
     covariance += quality.SLOPE * np.outer(seen.quality - 3, seen.quality - 3)
-    within = covariance[1:, 1:].copy()
     if versions:
         constant, likeness = quality.PHOTOGRAPH
-        for photograph in (slice(0, 4), slice(4, 8)):
-            of_it = points[1:][photograph]
-            within[photograph, photograph] += constant + likeness * of_it @ of_it.T
+        for photograph in (slice(0, 5), slice(5, 9)):
+            of_it = points[photograph]
+            covariance[photograph, photograph] += constant + likeness * of_it @ of_it.T
+    within = covariance[1:, 1:]
     likely = [stats.multivariate_normal(np.zeros(8), within + n * np.eye(8)).logpdf(residuals) for n in quality.NOISES]
     noise = quality.NOISES[int(np.argmax(likely))]
     noisy = within + noise * np.eye(8)

@@ -19,8 +19,8 @@ both are from the middle of the scale."""
 NOISES = (0.1, 0.2, 0.4)
 """Variances of a label that are tried; the likeliest counts. By folds of BIQ2021's train and validation images."""
 PHOTOGRAPH = (1.0, 5.0)
-"""What labels of one photograph's versions share that says nothing of other photographs: a constant, and as far as they
-measure alike. By pairs of the quickstart's photographs left out."""
+"""What is added to that for versions of one photograph, where demos show many: a constant, and as far as they measure
+alike. It says nothing of other photographs. By pairs of the quickstart's photographs left out."""
 _VERSIONS = 0.05
 """Share of pairs of demos that show the same photograph from which that counts."""
 WORST, BEST = 0.6, 5.4
@@ -61,6 +61,8 @@ class Evidence:
     """Labelled images worked out as far as no query is needed: made once per set of demos."""
 
     seen: Seen
+    versions: bool
+    """Whether many of them show the same photographs."""
     noise: float
     """Variance of a label."""
     factor: Matrix
@@ -77,7 +79,10 @@ def weigh(model: Model, seen: Sequence[Seen], labels: Matrix) -> Evidence:
     The labels' noise is the one of `NOISES` under which they are likeliest (Rasmussen & Williams 2006, eq. 5.8).
     """
     joined = Seen(*(np.concatenate(column) for column in zip(*seen, strict=True)))
-    within, residuals = _covariance(joined, joined) + _of_one_photograph(joined), labels - joined.quality
+    pairs = len(labels) * (len(labels) - 1)
+    same = int((_same_photograph(joined, joined) > 0.5).sum()) - len(labels)
+    versions = same > 0 and same >= _VERSIONS * pairs
+    within, residuals = _covariance(joined, joined, versions), labels - joined.quality
 
     def fitted(noise: float) -> tuple[float, float, Matrix, Matrix]:
         factor = np.asarray(linalg.cholesky(within + noise * np.eye(len(labels)), lower=True))
@@ -91,7 +96,7 @@ def weigh(model: Model, seen: Sequence[Seen], labels: Matrix) -> Evidence:
     expected = model.error(joined.quality) ** 2 / inverse / (np.diag(within) + noise)
     misfits = (weights / inverse) ** 2 / expected
     misfit = float((misfits.sum() + _DOUBT) / (len(labels) + _DOUBT))
-    return Evidence(joined, noise, factor, weights, max(1.0, misfit))
+    return Evidence(joined, versions, noise, factor, weights, max(1.0, misfit))
 
 
 def believe(model: Model, seen: Seen, evidence: Evidence | None = None) -> Belief:
@@ -104,30 +109,30 @@ def believe(model: Model, seen: Seen, evidence: Evidence | None = None) -> Belie
     prior, novelty = float(seen.quality[0]), float(seen.novelty[0])
     mean, settled = prior, 0.0
     if evidence is not None:
-        across = _covariance(seen, evidence.seen)[0]
+        across = _covariance(seen, evidence.seen, evidence.versions)[0]
         mean += float(across @ evidence.weights)
         reached = linalg.solve_triangular(evidence.factor, across, lower=True, check_finite=False)
-        settled = float(reached @ reached) / (float(_covariance(seen, seen)[0, 0]) + evidence.noise)
+        own = float(_covariance(seen, seen, evidence.versions)[0, 0])
+        settled = float(reached @ reached) / (own + evidence.noise)
     variance = (1 - min(settled, 1.0)) * float(model.error(seen.quality)[0]) ** 2
     variance *= evidence.misfit if evidence is not None else 1.0
     deviation = float(np.sqrt((1 - novelty) * variance + novelty * _WIDEST**2))
     return Belief(round(float(np.clip(mean, WORST, BEST)), 4), round(deviation, 4), round(novelty, 4))
 
 
-def _of_one_photograph(seen: Seen) -> Matrix:
-    """Return the covariance of labels that comes from the photographs themselves, where demos show them repeatedly."""
-    cells = seen.cells - seen.cells.mean(axis=1, keepdims=True)
-    cells /= np.linalg.norm(cells, axis=1, keepdims=True) + 1e-9
-    alike = (cells @ cells.T) ** 32  # a product of covariances is one: no pair has to be called the same or not
-    n = len(alike)
-    if (alike > 0.5).sum() - n < _VERSIONS * n * (n - 1) or n < 2:
-        return np.zeros_like(alike)
-    constant, likeness = PHOTOGRAPH
-    points = seen.points.astype(float)
-    return np.asarray(alike * (constant + likeness * points @ points.T))
-
-
-def _covariance(one: Seen, other: Seen) -> Matrix:
+def _covariance(one: Seen, other: Seen, versions: bool = False) -> Matrix:
     # In double precision: the sum of 9,125 products must not depend on who shares the work.
-    alike = LIKENESS * (one.points.astype(float) @ other.points.T.astype(float))
-    return np.asarray(alike + OFFSET + SLOPE * np.outer(one.quality - 3, other.quality - 3))
+    products = one.points.astype(float) @ other.points.T.astype(float)
+    covariance = LIKENESS * products + OFFSET + SLOPE * np.outer(one.quality - 3, other.quality - 3)
+    if versions:
+        constant, likeness = PHOTOGRAPH
+        covariance += _same_photograph(one, other) * (constant + likeness * products)
+    return np.asarray(covariance)
+
+
+def _same_photograph(one: Seen, other: Seen) -> Matrix:
+    """Return how sure it is that two images show one photograph, 0..1: as far as their cells' brightness correlates."""
+    first, second = (seen.cells - seen.cells.mean(axis=1, keepdims=True) for seen in (one, other))
+    lengths = np.outer(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
+    # A product of covariances is one again: no pair has to be called the same or not.
+    return np.asarray((first @ second.T / np.maximum(lengths, 1e-9)) ** 32)
