@@ -155,7 +155,7 @@ def prepared(
     """
     embedded = lm is None and _is_embedded(settings.models.summarizer)
     request = optimizer or settings.compile.optimizer
-    names = request or ("random-search,fusion" if embedded else "gepa")
+    names = request or ("random-search,fusion" if embedded else "rubric,gepa")
     recipes = [recipe_named(name.strip()) for name in names.split(",") if name.strip()]
     taught = _roles(roles if roles is not None else settings.compile.roles, embedded=embedded)
     out = out or settings.programs_dir / Path(data).stem
@@ -174,14 +174,14 @@ def prepared(
     notes = _without_missing(splits)
     scored = {split: sum(s.task == "scoring" for s in members) for split, members in splits.items()}
     for recipe in list(recipes):
-        fits = recipe.teaches == "fusion"
+        fits = recipe.fits_scores
         train, validation = scored["train"] if fits else len(splits["train"]), scored["validation"]
         try:
             recipe.check_data(job.budget(recipe.name), train, validation)
         except InputError:
             if request is not None or not fits:
                 raise
-            recipes.remove(recipe)  # the default takes a fusion where there is enough to fit it
+            recipes.remove(recipe)  # the default fits what there is enough for
             had = f"{train} scored training and {validation} scored validation samples"
             needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
             notes = (*notes, f"{recipe.name} is left out: there are {had}, it needs {needed}")

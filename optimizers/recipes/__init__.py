@@ -50,6 +50,8 @@ class Recipe:
     """Asks a language model for instructions; then `Search.reflection` is one, and `Search.scored` has examples."""
     teaches: Literal["demos", "instructions", "fusion"] = "demos"
     """What it changes before all. Of instructions the embedded expert reads a rubric only."""
+    fits_scores: bool = False
+    """Fits human scores: only scored samples count, and the default leaves it out where they are few."""
     takes_teacher: bool = False
     """Can take demos from a teacher's answers."""
     scored_on: Literal["train", "validation"] = "validation"
@@ -57,7 +59,7 @@ class Recipe:
     runs_whole_program: bool = False
     """Whether the Planner and the Executor are run again, too."""
     least: Callable[[RecipeSettings], int] = lambda budget: 2
-    """Training samples that it needs; scoring ones for a fusion."""
+    """Training samples that it needs."""
     least_validation: int = 0
     """Scoring samples of validation that it needs."""
     gains_clearly: bool = False

@@ -64,6 +64,7 @@ RECIPE = Recipe(
     run=_run,
     bound=lambda budget, sizes: Bound(sizes.train + sizes.validation, candidates=2),
     teaches="fusion",
+    fits_scores=True,
     least=lambda budget: _LEAST,
     least_validation=_LEAST_VALIDATION,
     gains_clearly=True,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from optimizers.beliefs import beliefs, unseen
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Candidate, Search
+from optimizers.student import role_of
 from program.agent.loop import AgenticIQA
 from program.expert.judge.taught import traits_of
 from program.expert.judge.views import Viewer
@@ -97,6 +98,9 @@ def _labelled(search: Search) -> Labelled:
 
 
 def _run(search: Search) -> list[Candidate]:
+    if all(role_of(name) != "summarizer" for name in search.student.names):
+        search.note = "rubric: teaches the summarizer alone, which --roles leaves as it is"
+        return []
     images = _labelled(search)
     if len(images.truth) < _LEAST:
         search.note = f"rubric: {len(images.truth)} scored training samples are no demos; {_LEAST} are needed"
@@ -116,5 +120,6 @@ RECIPE = Recipe(
     run=_run,
     bound=lambda budget, sizes: Bound(sizes.train, candidates=5),
     teaches="instructions",
+    fits_scores=True,
     least=lambda budget: _LEAST,
 )
