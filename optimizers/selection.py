@@ -77,7 +77,12 @@ class Ranking:
     def table(self) -> dict[str, dict[str, Any]]:
         """Return each candidate's validation score, search score and figures, best first."""
         ordered = sorted(self._ranked, key=lambda r: _order(r.record), reverse=True)
-        return {r.candidate.name: {"search": r.candidate.search_score, **validation_figures(r.record)} for r in ordered}
+        searched = {r.candidate.name: r.candidate.search_score for r in ordered}
+        # As it stands in the log: a resumed compile tells the same.
+        rounded = {name: None if score is None else round(score, 6) for name, score in searched.items()}
+        return {
+            r.candidate.name: {"search": rounded[r.candidate.name], **validation_figures(r.record)} for r in ordered
+        }
 
 
 def validation_figures(record: EvaluationRecord) -> dict[str, float | None]:

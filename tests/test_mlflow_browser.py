@@ -68,7 +68,12 @@ def test_a_compile_and_an_evaluation_are_compared_and_their_traces_open(browser,
         assert ["0.35", "1.0"] in beside(shown, "fusion.eta")
         assert ["line", "none"] in beside(shown, "fusion.map")
         figures = [compiled.result.compiled.srcc.value, judged.data.metrics["agreement/srcc"]]
-        assert [str(round(figure, 3)) for figure in figures] in beside(shown, "agreement/srcc")
+        pairs = [
+            list(map(float, pair))
+            for pair in beside(shown, "agreement/srcc")
+            if set("".join(pair)) <= set("0123456789.")
+        ]
+        assert any(sorted(pair) == pytest.approx(sorted(figures), abs=1e-3) for pair in pairs)
         for run_id in runs:
             page.goto(f"{address}/#/experiments/{experiment}/runs/{run_id}/traces")
             page.get_by_text("final_answer").first.wait_for()

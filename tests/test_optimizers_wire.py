@@ -93,7 +93,7 @@ def test_the_plan_counts_every_seed_and_the_champion(data, loopback, capsys) -> 
         assert main(command(data, server.base, "labeled", "--dry-run", *more)) == 0
         told = json.loads(capsys.readouterr().out)
         assert told["most_calls"] == sum(phase["most"] for phase in told["phases"])
-        return {phase.pop("name"): phase for phase in told["phases"]}
+        return {phase["name"]: {key: phase[key] for key in ("runs", "expected", "most")} for phase in told["phases"]}
 
     once, thrice = plan(), plan("--repeat", "3", "--register", "mine")
     champion = thrice.pop("champion on test")

@@ -1,5 +1,6 @@
 """Compiled programs in MLflow's model registry: logged from code, without pickles, language models or keys."""
 
+import contextlib
 import importlib.metadata
 import logging
 import re
@@ -81,7 +82,8 @@ def register(
     run.enter_experiment()
     # It tells every step of checking the example.
     logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
-    with mlflow.start_run(run_id=run.run_id):
+    # Inside a run MLflow would link the two once more, which its store refuses.
+    with mlflow.start_run(run_id=run.run_id) if run.model_id is None else contextlib.nullcontext():
         logged = mlflow.pyfunc.log_model(
             name="program",
             model_id=run.model_id,

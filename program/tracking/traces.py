@@ -1,6 +1,7 @@
 """Traces of assessments in the MLflow store: every stage and question with its time, and no image bytes."""
 
 import contextlib
+import logging
 import re
 import sys
 import warnings
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from program.tracking.runs import RunHandle
 
 __all__ = ("annotate_trace", "stripped", "tool_span", "traced", "untraced")
+
+logger = logging.getLogger(__name__)
 
 _PRIVATE = re.compile(r"headers$|api_?key$|^authorization$", re.IGNORECASE)
 """Options of a language model that may hold keys; MLflow writes most of a model's options down."""
@@ -72,7 +75,12 @@ def traced(run: "RunHandle", rate: float, expected: int) -> Iterator[None]:
     with variable("MLFLOW_TRACE_SAMPLING_RATIO", str(rate)), belonging:
         mlflow.tracing.reset()
         mlflow.tracing.configure(span_processors=[_strip])
-        mlflow.dspy.autolog(log_traces=True, log_traces_from_eval=True, log_traces_from_compile=False, silent=True)
+        try:
+            mlflow.dspy.autolog(log_traces=True, log_traces_from_eval=True, log_traces_from_compile=False, silent=True)
+        except RuntimeError as error:  # DSPy's settings belong to another thread
+            logger.info("no traces of this run: %s", error)
+            yield
+            return
         # It switches on DSPy's own count of tokens, which complains of programs that return no Prediction.
         dspy.configure(track_usage=counted)
         callback = MlflowCallback()
