@@ -94,7 +94,7 @@ def test_a_store_that_is_full_costs_a_compile_one_warning(home, tmp_path, full, 
 
 
 def test_a_compile_that_cannot_be_registered_says_so_after_its_result(home, tmp_path, full, capsys, caplog) -> None:
-    full("logged_models")
+    full("model_versions")
     assert compiler.main(compilation(home, tmp_path / "program", "--json", "--register", "mine")) == 1
     result = json.loads(capsys.readouterr().out)
     assert len(result["mlflow_run"]) == 32
