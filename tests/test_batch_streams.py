@@ -222,6 +222,7 @@ def test_rows_are_in_the_items_order_whichever_came_first(program, tmp_path, enc
     assert sorted(row.id for row in came) == names
 
 
+@pytest.mark.slow
 def test_images_and_tables_lie_in_a_bucket(program, encoded, monkeypatch):
     server = pytest.importorskip("moto.server", reason="moto is not installed (pip install 'moto[server]' s3fs)")
     s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")

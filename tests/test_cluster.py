@@ -224,7 +224,7 @@ def measured(folder, step, count):
 on_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed ([ray])")
 
 
-@pytest.mark.ray
+@pytest.mark.slow
 @on_ray
 def test_a_budget_ends_a_job_at_its_last_call(tmp_path):
     found = measured(tmp_path, "budget", 60)
@@ -232,7 +232,7 @@ def test_a_budget_ends_a_job_at_its_last_call(tmp_path):
     assert "30 model calls are spent" in found["ended"]
 
 
-@pytest.mark.ray
+@pytest.mark.slow
 @on_ray
 def test_killed_workers_and_drivers_cost_no_row_and_double_none(tmp_path):
     found = measured(tmp_path, "few_kills", 240)
@@ -240,7 +240,7 @@ def test_killed_workers_and_drivers_cost_no_row_and_double_none(tmp_path):
     assert (found["rows"], found["every_id_once_in_order"], found["statuses"]) == (240, True, {"ok": 240})
 
 
-@pytest.mark.ray
+@pytest.mark.slow
 @on_ray
 def test_an_image_that_kills_every_worker_is_a_row_with_its_error(tmp_path):
     found = measured(tmp_path, "poison", 40)

@@ -55,6 +55,7 @@ def words(tmp_path: Path, rng: np.random.Generator, monkeypatch) -> list[str]:
     return ["--lm", "openai/gpt-4o", "--optimizer", "random-search", "--config", "small.yaml", "--test-samples", "4"]
 
 
+@pytest.mark.slow
 def test_it_asks_first_keeps_to_the_cap_goes_on_and_reports(benchmark, server, words, monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", lambda question: "n")
     assert benchmark.main([*words, "--max-cost", "5"]) == 1

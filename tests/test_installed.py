@@ -59,6 +59,7 @@ def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_what_was_installed_holds_all_and_nothing_else(installed: Path) -> None:
     names = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
     assert names == {*PARTS, "bin"}
@@ -70,6 +71,7 @@ def test_what_was_installed_holds_all_and_nothing_else(installed: Path) -> None:
     assert shipped(installed) == {name for name in shipped(ROOT) if not name.startswith("data/raw/")}
 
 
+@pytest.mark.slow
 def test_the_command_judges_in_a_folder_with_packages_of_our_names(installed: Path, folder: Path) -> None:
     command = (sys.executable, str(installed / "bin" / "agentic-iqa"))
     judged = run(*command, "assess", "photo.png", cwd=folder, PYTHONPATH=str(installed))
@@ -82,6 +84,7 @@ def test_the_command_judges_in_a_folder_with_packages_of_our_names(installed: Pa
     ).stdout  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("-m", "program.assess"), ("-m", "agentic_iqa", "assess")])
 def test_modules_run_in_such_a_folder(installed: Path, folder: Path, words: tuple[str, ...]) -> None:
     (folder / "photos").mkdir()
@@ -90,6 +93,7 @@ def test_modules_run_in_such_a_folder(installed: Path, folder: Path, words: tupl
     assert "holds no image to judge" in told.stderr
 
 
+@pytest.mark.slow
 def test_python_finds_the_public_names_in_such_a_folder(installed: Path, folder: Path) -> None:
     code = (
         "import agentic_iqa, sys; print(sorted({'dspy', 'torch'} & set(sys.modules)))\n"

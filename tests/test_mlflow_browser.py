@@ -46,6 +46,7 @@ def beside(words, name):
     return [words[place + 1 : place + 3] for place, word in enumerate(words) if word == name]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
 @pytest.mark.filterwarnings("default")  # MLflow warns of its own types
 def test_a_compile_and_an_evaluation_are_compared_and_their_traces_open(browser, store, started_server, tmp_path):

@@ -35,6 +35,7 @@ def experiments(client):
     return [experiment.experiment_id for experiment in client.search_experiments()]
 
 
+@pytest.mark.slow
 def test_mlflow_holds_each_candidate_with_what_it_was_taught_as_it_ends(blurred_manifest, tmp_path, monkeypatch):
     settings = load_settings(overrides=SMALL)
     job = prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out")
@@ -67,6 +68,7 @@ def test_mlflow_holds_each_candidate_with_what_it_was_taught_as_it_ends(blurred_
     assert len(curve) == 4
 
 
+@pytest.mark.slow
 def test_a_fitted_map_is_the_same_in_parameter_artifact_and_program(blurred_manifest, tmp_path, monkeypatch):
     knots = [[1.0, 1.05], [3.0, 2.5], [5.0, 5.0]]
 

@@ -61,6 +61,7 @@ def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # MLflow's model code warns of its own type hints
 def test_the_shell_lines_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(commands()) >= 6
@@ -81,6 +82,7 @@ def test_the_python_blocks_run(folder: Path, capsys: pytest.CaptureFixture[str])
     assert shown[-1].startswith(("A {", "B {", "C {"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # MLflow warns of its own dependencies
 def test_mlflows_own_evaluation_agrees_with_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "mlruns").mkdir()
