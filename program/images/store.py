@@ -103,7 +103,7 @@ class ImageStore:
             return source
         if isinstance(source, str) and source.startswith("data:"):
             source = _from_data_uri(source)
-        if isinstance(source, str) and is_remote(source) and not _WEB.match(source):
+        if isinstance(source, str) and "://" in source and is_remote(source) and not _WEB.match(source):
             return self._add_remote(source, max_pixels)
         if isinstance(source, str | PathLike):
             return self._add_file(Path(source), str(source), max_pixels)

@@ -43,8 +43,10 @@ def tool_span(name: str, inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
     Yields a mapping to be filled with the span's outputs; an `error` among them makes it a failed one.
     """
+    import mlflow
+
     outputs: dict[str, Any] = {}
-    if "mlflow" not in sys.modules or (mlflow := sys.modules["mlflow"]).get_current_active_span() is None:
+    if mlflow.get_current_active_span() is None:
         yield outputs
         return
     with mlflow.start_span(name, span_type="TOOL") as span:
