@@ -21,8 +21,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from program.common.cli import EXIT_PROBLEMS, Parser, add_budget_flags, add_settings_flags, run_command, settings_from
-from program.common.cli import whole_number as whole
+from program.common.cli import (
+    EXIT_PROBLEMS,
+    Parser,
+    add_budget_flags,
+    add_settings_flags,
+    run_command,
+    settings_from,
+    whole_number,
+)
 
 KEPT = "what was finished is kept; the same command goes on"
 SHOWN = ("srcc", "plcc", "krcc", "rmse", "accuracy")
@@ -33,7 +40,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(description="What a hosted model gains by compiling: plan, price, figures, report.")
     parser.add_argument("data", nargs="*", metavar="MANIFEST", help="default: the prepared datasets of this folder")
     parser.add_argument("--optimizer", metavar="NAME[,NAME]", help="recipe (default: as python -m program.compile)")
-    parser.add_argument("--test-samples", type=whole(1), metavar="N", help="at most so many of each task, by seed")
+    parser.add_argument(
+        "--test-samples", type=whole_number(1), metavar="N", help="at most so many of each task, by seed"
+    )
     parser.add_argument("--out", type=Path, default=Path("hosted"), metavar="DIR", help="default: hosted")
     parser.add_argument("--yes", action="store_true", help="do not ask before the first call")
     parser.add_argument("--dry-run", action="store_true", help="print plan and price, and end")

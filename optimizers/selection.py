@@ -77,12 +77,15 @@ class Ranking:
     def table(self) -> dict[str, dict[str, Any]]:
         """Return each candidate's validation score, search score and figures, best first."""
         ordered = sorted(self._ranked, key=lambda r: _order(r.record), reverse=True)
-        searched = {r.candidate.name: r.candidate.search_score for r in ordered}
-        # As it stands in the log: a resumed compile tells the same.
-        rounded = {name: None if score is None else round(score, 6) for name, score in searched.items()}
         return {
-            r.candidate.name: {"search": rounded[r.candidate.name], **validation_figures(r.record)} for r in ordered
+            r.candidate.name: {"search": _as_logged(r.candidate.search_score), **validation_figures(r.record)}
+            for r in ordered
         }
+
+
+def _as_logged(score: float | None) -> float | None:
+    """Round a search score as the log does: a resumed compile, which reads it there, tells the same."""
+    return None if score is None else round(score, 6)
 
 
 def validation_figures(record: EvaluationRecord) -> dict[str, float | None]:

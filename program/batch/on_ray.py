@@ -9,8 +9,7 @@ from program.agent.loop import AgenticIQA
 from program.batch.inputs import Item
 from program.batch.rows import BatchRow
 from program.batch.running import Engine, Judge, Placed, Question, failed_row
-from program.cluster.engine import Cluster, completed_on_ray
-from program.common.errors import InputError
+from program.cluster.engine import Cluster, completed_on_ray, refuse_held
 from program.common.places import placed
 
 __all__ = ("ray_engine",)
@@ -42,10 +41,7 @@ class _Rows:
 
 
 def _text(item: Item) -> str:
-    if str(item.image).startswith("data:"):
-        raise InputError(
-            f"image {item.id!r}: is held in memory, as a streamed dataset's are; --engine ray takes paths and URIs"
-        )
+    refuse_held(f"image {item.id!r}", item.image)
     # Only ASCII: names may hold bytes that are no UTF-8.
     return json.dumps(asdict(item), default=str)
 

@@ -15,7 +15,7 @@ from program.common.errors import InputError, one_line
 from program.common.pool import completed
 from program.lms.limits import BudgetSpent, current_budget
 
-__all__ = ("Cluster", "Work", "completed_on_ray")
+__all__ = ("Cluster", "Work", "completed_on_ray", "refuse_held")
 
 _AT_ONCE = 2000
 """Items of one object in Ray's store."""
@@ -45,6 +45,12 @@ class Cluster:
     """Of a GPU, for each worker."""
     block: int = 8
     """Items that a worker takes at a time, at least one for each thread: so many are done again when it is killed."""
+
+
+def refuse_held(what: str, image: object) -> None:
+    """Raise InputError for an image that is its own bytes; `what` names it, as "image 'a.png'"."""
+    if str(image).startswith("data:"):
+        raise InputError(f"{what}: is held in memory, as a streamed dataset's are; --engine ray takes paths and URIs")
 
 
 Triple: TypeAlias = tuple[int, str, str]

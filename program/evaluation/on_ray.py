@@ -8,8 +8,7 @@ import dspy
 
 from data.manifest import Sample
 from program.agent.loop import AgenticIQA
-from program.cluster.engine import Cluster, completed_on_ray
-from program.common.errors import InputError
+from program.cluster.engine import Cluster, completed_on_ray, refuse_held
 from program.evaluation.baselines import BaselineAnswers
 from program.evaluation.record import Row
 from program.evaluation.runner import Engine, Todo, failed_row, run_sample
@@ -44,10 +43,7 @@ class _Rows:
 
 
 def _text(sample: Sample) -> str:
-    if str(sample.image).startswith("data:"):
-        raise InputError(
-            f"sample {sample.id!r}: is held in memory, as a streamed dataset's are; --engine ray takes paths and URIs"
-        )
+    refuse_held(f"sample {sample.id!r}", sample.image)
     return json.dumps(sample.model_dump(mode="json"))
 
 
