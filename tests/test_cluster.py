@@ -234,6 +234,22 @@ def test_a_budget_ends_a_job_at_its_last_call(tmp_path):
 
 @pytest.mark.slow
 @on_ray
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_workers_share_a_gpu_where_the_cluster_has_one(gpus):
+    code = (
+        f"import ray\nray.init(num_cpus=3, num_gpus={gpus}, include_dashboard=False, logging_level='ERROR')\n"
+        "from program.cluster.engine import Cluster, completed_on_ray\nfrom tests.test_cluster import Rows\n"
+        "items = list(enumerate('abcdefghijk'))\n"
+        "found = sorted(completed_on_ray(Rows, items, Cluster(workers=2, gpus=0.5, block=4)))\n"
+        "print(''.join(result for _, _, result in found))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
+    assert run.stdout.splitlines() == (["ABCDEFGHIJK"] if gpus else []), run.stderr
+    assert gpus or run.stderr.splitlines()[-1].endswith("--gpus 0.5: the cluster has no GPU; leave --gpus out")
+
+
+@pytest.mark.slow
+@on_ray
 def test_killed_workers_and_drivers_cost_no_row_and_double_none(tmp_path):
     found = measured(tmp_path, "few_kills", 240)
     assert found["killed"] == {"worker": 4, "driver": 1}

@@ -8,6 +8,8 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import dspy
 import numpy as np
@@ -18,6 +20,7 @@ from PIL import Image
 from scipy import ndimage
 from skimage import data as photographs
 
+from program.agent.loop import AgenticIQA
 from program.common.errors import ModelError
 from program.expert.engine import (
     MODEL,
@@ -29,6 +32,7 @@ from program.expert.engine import (
 )
 from program.expert.judge.views import VIEWS, Viewer
 from program.images.store import IMAGES
+from program.tools import network
 from signatures.executor import AnalyseDistortions, DetectDistortions, DiagnoseDistortions, LocateRegions, SelectTools
 from signatures.planner import PlanAssessment
 from signatures.schemas import LEVEL_WORDS
@@ -148,6 +152,21 @@ def test_threads_and_caches_give_one_answer(tmp_path: Path) -> None:
     cold = answer(ScoreQuality, [], {"image": images[0], "query": QUERY}, viewer=viewer)
     VIEWS.clear()
     assert answer(ScoreQuality, [], {"image": images[0], "query": QUERY}, viewer=viewer) == cold == threaded[0]
+
+
+def test_two_images_are_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, read = Barrier(2), network.read
+
+    def reading(*args: Any, **options: Any) -> Any:
+        both.wait(timeout=20)
+        return read(*args, **options)
+
+    monkeypatch.setattr(network, "read", reading)
+    images = [Image.fromarray(_noisy(seed)) for seed in (701, 702)]
+    program = AgenticIQA()
+    with ThreadPoolExecutor(2) as pool:
+        scores = [result.quality_score for result in pool.map(lambda image: program(image=image), images)]
+    assert None not in scores
 
 
 def test_answers_follow_the_pixels_and_not_the_name_of_the_file(tmp_path: Path) -> None:

@@ -68,11 +68,12 @@ def completed_on_ray(make: Callable[[], Work], items: Iterable[tuple[int, str]],
         if not tables:
             return
         limits = start_limits(current_budget())
-        dataset = ray.data.from_arrow_refs(tables).repartition(
-            target_num_rows_per_block=max(cluster.block, cluster.threads)
-        )
+        at_once = max(cluster.block, cluster.threads)
+        dataset = ray.data.from_arrow_refs(tables).repartition(target_num_rows_per_block=at_once)
         results = dataset.map_batches(
-            _Worker, batch_size=None, batch_format="pyarrow", fn_constructor_args=(make, limits, cluster.threads),
+            # Ray refuses a GPU without the size of a batch.
+            _Worker, batch_size=at_once if cluster.gpus else None, batch_format="pyarrow",
+            fn_constructor_args=(make, limits, cluster.threads),
             compute=ray.data.ActorPoolStrategy(size=cluster.workers), num_cpus=1, num_gpus=cluster.gpus or None,
         )  # fmt: skip
         stopped: dict[str, str] = {}
@@ -178,6 +179,8 @@ def _ray(cluster: Cluster) -> Iterator[Any]:
     context.enable_progress_bars = False  # the job has a bar of its own
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
+        if cluster.gpus and not ray.cluster_resources().get("GPU"):  # Ray would wait for one
+            raise InputError(f"--gpus {cluster.gpus:g}: the cluster has no GPU; leave --gpus out")
         yield ray
     finally:
         if started:

@@ -35,7 +35,7 @@ def evaluate(
     Same value as pyiqa's own metric on the files with the same number of torch threads. Thread-safe.
     Raises ToolError when the tool cannot be loaded, returns no finite number or takes too long.
     """
-    device = _resolve(tools.device)
+    device = _resolve(tools.device, spec)
     images = [pixels for pixels in (image, reference) if pixels is not None]
     try:
         with _borrowed(spec, parameters, device, tools.load_timeout_s) as model, quiet():
@@ -51,12 +51,15 @@ def evaluate(
     return raw
 
 
-def _resolve(device: Device) -> str:
-    if device == "cpu":
+def _resolve(device: Device, spec: ToolSpec) -> str:
+    # What the embedded expert reads, too, is read once, and that one stays on the processor (docs/scaling.md).
+    if device == "cpu" or (device == "auto" and (spec.python or "").startswith("program.")):
         return "cpu"
     import torch
 
     if torch.cuda.is_available():
+        # Convolutions in the reduced precision of TensorFloat-32 would move readings in the third digit.
+        torch.backends.cudnn.allow_tf32 = False
         return "cuda"
     if device == "cuda":
         raise ToolError("device 'cuda': torch sees no CUDA device; set tools.device to cpu or auto")

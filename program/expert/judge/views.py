@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
+from threading import Condition
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from cachetools import LRUCache, cached
 
 from program.common.cache import PlainCache
 from program.common.errors import ImageError
-from program.expert.judge.model import OUTPUTS, Model, Seen, load_model
+from program.expert.judge.model import OUTPUTS, Model, load_model
 from program.expert.judge.quality import Belief, believe
 from program.expert.measure.features import FEATURE_NAMES, FEATURE_PLACES, measure
 from program.expert.measure.measurement import Measurement
@@ -42,14 +42,18 @@ class View:
     """One image, alone or against its reference; derived values are computed on first use."""
 
     def __init__(
-        self, key: tuple[str, str], measured: Measurement, size: tuple[int, int],
-        difference: Measurement | None = None, spreads: Callable[[], Matrix] = lambda: np.zeros(0),
+        self, key: tuple[str, str], measured: Measurement, size: tuple[int, int], vector: Matrix,
+        difference: Measurement | None = None,
     ) -> None:  # fmt: skip
         """Take the content hashes of image and reference ("" without one), what was measured, width and height.
 
-        `difference` is from the reference; `spreads` reads the network, which only an image without one needs.
+        `vector` is what the model reads of the image, or of its `difference` from the reference.
         """
-        self.key, self.measured, self.size, self.difference, self._spreads = key, measured, size, difference, spreads
+        self.key, self.measured, self.size, self.difference = key, measured, size, difference
+        seen = self.model.look(vector, np.array(measured.maps["brightness"]))
+        # Of an image that shows nothing to judge by, as little is known as of one unlike all others.
+        self.seen = seen if self.unjudged is None else seen._replace(novelty=np.ones(1))
+        """How the model sees it; every answer reads this."""
 
     @cached_property
     def unjudged(self) -> Literal["small", "flat"] | None:
@@ -64,16 +68,6 @@ class View:
     def model(self) -> Model:
         """The model that fits: with a reference or without."""
         return load_model("nr" if self.difference is None else "fr")
-
-    @cached_property
-    def seen(self) -> Seen:
-        """How the model sees it; every later answer reads this."""
-        cells = np.array(self.measured.maps["brightness"])
-        if self.difference is not None:
-            return self.model.look(self.difference.vector, cells)
-        seen = self.model.look(np.concatenate([self._spreads(), self.measured.vector]), cells)
-        # Of an image that shows nothing to judge by, as little is known as of one unlike all others.
-        return seen if self.unjudged is None else seen._replace(novelty=np.ones(1))
 
     @cached_property
     def severities(self) -> dict[DistortionCategory, float]:
@@ -113,7 +107,8 @@ class Viewer:
         return self._view(image_of(image), image_of(reference) if reference is not None else None)
 
     @cached(
-        VIEWS, key=lambda _, image, reference: (image.sha256, reference.sha256 if reference else ""), lock=Lock()
+        VIEWS, key=lambda _, image, reference: (image.sha256, reference.sha256 if reference else ""),
+        condition=Condition(),  # two threads that judge one image measure it once
     )  # fmt: skip
     def _view(self, image: ImageRef, reference: ImageRef | None) -> View:
         def pixels(ref: ImageRef) -> Any:
@@ -128,16 +123,15 @@ class Viewer:
         def reading() -> str:
             return base64.b64encode(network.read(network.spreads, pixels(image)).astype("<f2").tobytes()).decode()
 
-        def spreads() -> Matrix:
-            # In half precision, 24 KB an image, as those that the model was fitted on.
-            return np.frombuffer(base64.b64decode(self._kept(f"spreads/{image.sha256}", reading)), "<f2").astype(float)
-
         measured = measurement(lambda: measure(pixels(image)), FEATURE_PLACES, image.sha256)
         key, size = (image.sha256, reference.sha256 if reference else ""), (image.width, image.height)
         if reference is None:
-            return View(key, measured, size, spreads=spreads)
+            # In half precision, 24 KB an image, as those that the model was fitted on.
+            spreads = np.frombuffer(base64.b64decode(self._kept(f"spreads/{image.sha256}", reading)), "<f2")
+            return View(key, measured, size, np.concatenate([spreads.astype(float), measured.vector]))
+
         difference = measurement(lambda: compare(pixels(image), pixels(reference)), DIFFERENCE_PLACES, *key)
-        return View(key, measured, size, difference)
+        return View(key, measured, size, difference.vector, difference)
 
     def _kept(self, key: str, work: Callable[[], Any]) -> Any:
         """Return what the folder holds under a key, or else work it out and keep it there."""
