@@ -220,7 +220,7 @@ def _sample(row: Any, folder: Place) -> Sample:
     fields = {key: value for key, value in row.items() if key in Sample.model_fields and value is not None}
     own = {key: value for key, value in row.items() if key not in Sample.model_fields}
     if {"other", "better"} <= own.keys():
-        raise ValueError("is a pair; make a manifest of the pairs with agentic-iqa data prepare pairs")
+        raise ValueError("is a pair; make a manifest of the pairs with python -m data.prepare pairs")
     for key in own:
         meant = close_field(key)
         if meant is not None and meant not in row:

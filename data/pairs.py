@@ -7,6 +7,7 @@ kept: the scores of one split know nothing of another's votes.
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +117,9 @@ def _end(row: Row, column: str, folder: Path, names: dict[str, str]) -> str:
 def _share(row: Row) -> float:
     """Return the share of votes for `image`."""
     better = row.cells.get("better")
-    share = _SHARES.get(str(better).strip().casefold())
-    if share is None:
-        try:
-            share = row.number("better")
-        except KeyError:
-            share = -1.0
-    if not 0 <= share <= 1:
-        raise row.error(f"better {better!r}: give image, other, tie, or the share of votes for image, 0..1")
-    return share
+    with suppress(ValueError):
+        word = str(better).strip().casefold()
+        share = _SHARES[word] if word in _SHARES else float(word)
+        if 0 <= share <= 1:
+            return share
+    raise row.error(f"better {better!r}: give image, other, tie, or the share of votes for image, 0..1")
