@@ -1,6 +1,5 @@
 """docs/tools.md: every block runs, and what it says of the registry holds."""
 
-import importlib
 import json
 import re
 import shlex
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from agentic_iqa.__main__ import main
 from program.tools.registry import ToolRegistry
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "tools.md").read_text("utf-8")
@@ -34,9 +34,8 @@ def folder(tmp_path, rng, monkeypatch):
 @pytest.mark.parametrize("line", LINES)
 def test_every_line_runs(folder, capsys, line):
     words = shlex.split(line)
-    assert words[:2] == ["python", "-m"]
-    module = importlib.import_module(words[2] if words[2] != "program.tools" else "program.tools.__main__")
-    assert module.main(words[3:]) == 0, capsys.readouterr().err
+    assert words[0] == "agentic-iqa"
+    assert main(words[1:]) == 0, capsys.readouterr().err
     assert capsys.readouterr().out.strip()
 
 
