@@ -14,6 +14,7 @@ from typing import Any
 from data.manifest import Sample
 from data.release import Release, Row
 from data.tables import scan_rows
+from program.common.errors import DataError
 
 __all__ = ("fit_strengths", "pairs", "score_within_splits")
 
@@ -64,18 +65,22 @@ def score_within_splits(samples: Iterable[Sample]) -> Iterator[Sample]:
     """Yield samples with a score on 1..5 from the votes inside their split; those with no such vote are left out.
 
     The score is `1 + 4 / (1 + exp(-0.6 s))` of the Bradley-Terry strength s: 3 for the mean of images that votes
-    connect, 0.6 points a logit there. Holds all samples in memory.
+    connect, 0.6 points a logit there. Holds all samples in memory. Raises DataError where no vote is inside a split.
     """
     import numpy as np
 
     by_split: defaultdict[str | None, dict[str, Sample]] = defaultdict(dict)
     for sample in samples:
         by_split[sample.split][sample.id] = sample
+    inside = 0
     for members in by_split.values():
         won = {name: {k: n for k, n in (s.preferred_over or {}).items() if k in members} for name, s in members.items()}
         for name, strength in fit_strengths(won, prior_sd=_PRIOR_SD).items():
             score = 1 + 4 / (1 + np.exp(-_POINTS_PER_LOGIT * strength))
+            inside += 1
             yield members[name].model_copy(update={"mos": round(float(score), 4), "preferred_over": won[name]})
+    if not inside:
+        raise DataError("pairs: none lies inside one split; give more pairs, or --fractions 0,0,1 to keep all")
 
 
 def fit_strengths(won: Mapping[str, Mapping[str, float]], *, prior_sd: float = float("inf")) -> dict[str, float]:

@@ -85,7 +85,8 @@ def _as_text(record: dict[str, Any], out: Path) -> str:
     if record["missing"]:
         lines.append(f"left out: {record['missing']} lines whose image is not there")
     if votes := record.get("votes"):
-        lines.append(f"votes: {votes['kept']:g} of {votes['read']:g}; the others are between images of two splits")
+        apart = "; the others are between images of two splits" if votes["kept"] < votes["read"] else ""
+        lines.append(f"votes: {votes['kept']:g} of {votes['read']:g}{apart}")
     if record["unlabelled"]:
         lines.append(f"unlabelled: {record['unlabelled']} samples have neither a score nor an answer")
     if record["leaks"]:

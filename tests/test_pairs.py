@@ -13,6 +13,7 @@ from data.manifest import read_manifest
 from data.pairs import fit_strengths, score_within_splits
 from optimizers.selection import validation_score
 from program import evaluate
+from program.common.errors import DataError
 from program.compile import main as compile_command
 from program.evaluation.figures import compare, summarize
 from program.evaluation.preferences import preference, preference_gain
@@ -147,7 +148,10 @@ def test_images_without_a_vote_in_their_split_are_left_out(tmp_path: Path) -> No
     rows = [{"image": "a.png", "other": "b.png", "better": "image"}]
     assert prepared(written(tmp_path / "pairs.jsonl", rows), "--fractions", "0,0,1") == 0
     a, b = read_manifest(tmp_path / "manifest.jsonl")
-    assert list(score_within_splits([a, b.model_copy(update={"split": "train"})])) == []
+    c, d = (s.model_copy(update={"id": name, "split": "train"}) for s, name in ((a, "c"), (b, "d")))
+    assert [sample.id for sample in score_within_splits([a, b, c, d])] == [a.id, b.id]
+    with pytest.raises(DataError, match="none lies inside one split; give more pairs, or --fractions 0,0,1"):
+        list(score_within_splits([a, d]))
 
 
 def test_agreement_counts_pairs_by_their_majority() -> None:
