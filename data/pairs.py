@@ -54,9 +54,11 @@ def pairs(release: Release) -> Iterator[Sample]:
         votes[b][a] += count * (1 - share)
     for path, name in names.items():
         reference, group = shared[name]["reference"], shared[name]["group"]
+        # Named as the table does, so that the splits are the same wherever it lies.
+        group = next(str(each) for each in (group, reference, name) if each is not None)
         won = {f"{release.entry.name}/{other}": round(n, 6) for other, n in votes[name].items() if n}
         yield release.sample(
-            name, Path(path), preferred_over=won, group=None if group is None else str(group),
+            name, Path(path), preferred_over=won, group=group,
             reference=None if reference is None else folder / str(reference),
         )  # fmt: skip
 

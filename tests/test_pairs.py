@@ -80,6 +80,7 @@ def test_a_table_of_pairs_becomes_scores_and_votes(tmp_path: Path, capsys: pytes
     samples = {sample.image.name: sample for sample in read_manifest(tmp_path / "manifest.jsonl")}
     assert samples["a.png"].preferred_over == {"pairs/b.png": 4.0, "pairs/c.png": 1.0}
     assert samples["b.png"].preferred_over == {"pairs/a.png": 1.0, "pairs/c.png": 0.5}
+    assert [samples[name].group for name in ("a.png", "b.png")] == ["a.png", "b.png"]
     assert samples["c.png"].preferred_over == {"pairs/b.png": 0.5}
     scores = [samples[name].quality for name in ("a.png", "b.png", "c.png")]
     assert scores[0] > 3 > max(scores[1:])
@@ -140,8 +141,8 @@ def test_votes_of_one_split_move_no_score_of_another(tmp_path: Path, rng: np.ran
               for r in rows]  # fmt: skip
     assert prepared(written(table, turned)) == 0
     second = {sample.image.name: sample for sample in read_manifest(tmp_path / "manifest.jsonl")}
-    for name, sample in first.items():
-        assert (second[name].split, second[name].mos != sample.mos) == (sample.split, sample.split == "test")
+    assert {name: s.split for name, s in second.items()} == {name: s.split for name, s in first.items()}
+    assert {s.split for name, s in first.items() if second[name].mos != s.mos} == {"test"}
 
 
 def test_images_without_a_vote_in_their_split_are_left_out(tmp_path: Path) -> None:
@@ -176,6 +177,8 @@ def test_the_interval_of_disjoint_pairs_is_wilsons_and_shared_photographs_widen_
     assert apart.value == together.value == 0.75
     assert (apart.low, apart.high) == pytest.approx((0.705, 0.790), abs=0.001)  # Wilson, n = 400
     assert together.high - together.low > 2.5 * (apart.high - apart.low)
+    few = preference([r.model_copy(update={"group": "one"}) for r in pairs(4)])
+    assert (few.low, few.high, few.groups, few.descriptive) == (apart.low, apart.high, 1, True)
 
 
 @pytest.mark.parametrize(("images", "pairs"), [(200, 100), (60, 400)])
