@@ -37,7 +37,7 @@ class DatasetEntry(BaseModel):
 
     name: str
     title: str
-    task: Literal["scoring", "questions"]
+    task: Literal["scoring", "questions", "pairs"]
     source: str
     licence: str
     citation: str

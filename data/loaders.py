@@ -13,6 +13,7 @@ from data import readers_questions as questions
 from data import readers_scores as scores
 from data.catalogue import entry_of
 from data.manifest import Sample
+from data.pairs import pairs
 from data.release import Release
 from program.common.errors import DataError, did_you_mean
 from program.common.offered import offered
@@ -38,10 +39,12 @@ READERS: Mapping[str, Reader] = MappingProxyType({
     "agenticiqa-eval": questions.agenticiqa_eval,
     "table": questions.table,
     "huggingface": hub.huggingface,
+    "pairs": pairs,
 })  # fmt: skip
 
-FIELDS = (*(name for name in Sample.model_fields if name != "metadata"), "question_type", *ascii_uppercase)
-"""What a column can be named as: the manifest's keys, the type of a question, and options by letter."""
+FIELDS = (*(name for name in Sample.model_fields if name != "metadata"), "question_type", *ascii_uppercase,
+          "other", "better", "votes")  # fmt: skip
+"""What a column can be named as: the manifest's keys, the type of a question, options by letter, and a pair's."""
 
 logger = logging.getLogger(__name__)
 
@@ -58,14 +61,16 @@ def load(
 ) -> Iterator[Sample]:
     """Yield the samples of a dataset's release at `root`.
 
-    `columns`, `mos_range` and `higher_is_better` are for "table" and "huggingface"; `images` takes the images that the
-    latter holds as bytes. A file that a label names and the release lacks raises DataError, or, with `on_missing`, is
-    passed to it and left out. Raises DataError for an unknown name or a release that is not in its documented layout.
+    `columns`, `mos_range` and `higher_is_better` are for "table" and "huggingface", `columns` for "pairs" too; `images`
+    takes the images that "huggingface" holds as bytes. A file that a label names and the release lacks raises
+    DataError, or, with `on_missing`, is passed to it and left out. Raises DataError for an unknown name or a release
+    that is not in its documented layout.
     """
     entry = entry_of(name)
     if not entry.verified:
         logger.warning("dataset %s: its layout is not verified (%s)", name, entry.layout)
-    if (columns or mos_range or higher_is_better is not None) and name not in {"table", "huggingface"}:
+    scaled = mos_range is not None or higher_is_better is not None
+    if name not in {"table", "huggingface"} and (scaled or (columns and name != "pairs")):
         raise DataError(f"dataset {name!r}: has columns and a scale of its own; leave --columns and --mos-range away")
     for field, column in (columns or {}).items():
         if field not in FIELDS:

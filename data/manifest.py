@@ -68,6 +68,8 @@ class Sample(BaseModel):
     mos_std: Annotated[Number, Field(ge=0)] | None = None
     mos_range: tuple[Number, Number] = (1.0, 5.0)
     higher_is_better: StrictBool = True
+    preferred_over: dict[StrictStr, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
+    """How many votes found this image better than another, by the other's `id`; a tie is half a vote for each."""
     distortion: StrictStr | None = None
     group: StrictStr | None = None
     """Image content; never split across train, validation and test."""
@@ -217,6 +219,8 @@ def _sample(row: Any, folder: Place) -> Sample:
         raise ValueError(f"holds {_shortened(row)}, not an object; write it as {{...}}")
     fields = {key: value for key, value in row.items() if key in Sample.model_fields and value is not None}
     own = {key: value for key, value in row.items() if key not in Sample.model_fields}
+    if {"other", "better"} <= own.keys():
+        raise ValueError("is a pair; make a manifest of the pairs with python -m data.prepare pairs")
     for key in own:
         meant = close_field(key)
         if meant is not None and meant not in row:

@@ -18,16 +18,15 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="dataset, as tid2013; --list shows all")
     parser.add_argument("--list", action="store_true", help="show the known datasets and end")
-    parser.add_argument(
-        "--root", metavar="DIR", help="folder of the unpacked release (table: its file; huggingface: or a hub name)"
-    )
+    parser.add_argument("--root", metavar="DIR", help="folder of the unpacked release (table, pairs: its file; "
+                        "huggingface: or a hub name)")  # fmt: skip
     parser.add_argument("--out", metavar="FILE", type=Path, help="manifest to write, as koniq10k/manifest.jsonl")
     parser.add_argument("--fractions", metavar="A,B,C", type=_numbers(3), help="shares of train, validation and test "
                         "by content (default: the release's own split, else 0.6,0.2,0.2)")  # fmt: skip
     parser.add_argument("--seed", metavar="N", type=whole_number(), default=0, help="seed of the split (default: 0)")
     parser.add_argument("--allow-missing", action="store_true", help="leave out lines whose image is not there")
     parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
-                        help="table, huggingface: which column is which field, as image=img,mos=score")  # fmt: skip
+                        help="table, huggingface, pairs: which column is which, as image=img,mos=score")  # fmt: skip
     parser.add_argument(
         "--mos-range",
         metavar="LOW,HIGH",
@@ -85,6 +84,9 @@ def _as_text(record: dict[str, Any], out: Path) -> str:
     ]
     if record["missing"]:
         lines.append(f"left out: {record['missing']} lines whose image is not there")
+    if votes := record.get("votes"):
+        apart = "; the others are between images of two splits" if votes["kept"] < votes["read"] else ""
+        lines.append(f"votes: {votes['kept']:g} of {votes['read']:g}{apart}")
     if record["unlabelled"]:
         lines.append(f"unlabelled: {record['unlabelled']} samples have neither a score nor an answer")
     if record["leaks"]:

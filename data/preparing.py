@@ -9,6 +9,7 @@ from typing import Any
 
 from data.catalogue import DatasetEntry
 from data.manifest import Sample, manifest_sha256, read_manifest, write_manifest
+from data.pairs import score_within_splits
 from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits
 from program.common.errors import DataError
 from program.common.files import plain_file, write_whole
@@ -30,8 +31,8 @@ def prepare(
     """Write the samples with their splits to `out`, and the record beside it, which is returned.
 
     The release's own split stands, unless `fractions` are given. A split without validation gets one from its train
-    images, by content. `left_out` is what reading the samples leaves out, for the record. Raises DataError when there
-    is no sample or a split would be empty.
+    images, by content. Samples of pairs get their score here, from the votes inside their split. `left_out` is what
+    reading the samples leaves out, for the record. Raises DataError when there is no sample or a split would be empty.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
@@ -42,12 +43,13 @@ def prepare(
                 f"dataset {entry.name!r}: no sample was read ({len(left_out)} lack their file); check --root"
             )
         assigned, split_by, digest = _assigned(entry, stage, fractions, seed)
-        write_manifest(out, assigned)
+        write_manifest(out, score_within_splits(assigned) if entry.task == "pairs" else assigned)
+        votes = {"votes": {"read": _votes(stage), "kept": _votes(out)}} if entry.task == "pairs" else {}
     record = {
         "dataset": entry.name, "manifest": out.name, "manifest_sha256": manifest_sha256(out), "expected": entry.count,
         "missing": len(left_out), "split_by": split_by, "split_sha256": digest, "seed": seed,
         "fractions": fractions or FRACTIONS, "verified": entry.verified, "source": entry.source,
-        "licence": entry.licence, "citation": entry.citation, **_counts(out),
+        "licence": entry.licence, "citation": entry.citation, **_counts(out), **votes,
     }  # fmt: skip
     write_whole(_record_path(out), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     return record
@@ -80,6 +82,10 @@ def _assigned(
     plan = plan_splits(train, fractions=(*FRACTIONS[:2], 0.0), seed=seed)
     assigned = (s if s.split == "test" else next(plan.applied([s])) for s in read_manifest(stage))
     return assigned, "release, validation drawn by content", plan.sha256
+
+
+def _votes(manifest: Path) -> float:
+    return round(sum(sum((sample.preferred_over or {}).values()) for sample in read_manifest(manifest)), 6)
 
 
 def _counts(manifest: Path) -> dict[str, Any]:

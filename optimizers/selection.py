@@ -96,10 +96,12 @@ def validation_figures(record: EvaluationRecord) -> dict[str, float | None]:
 def validation_score(record: EvaluationRecord) -> float:
     """Return the mean of SRCC and accuracy, weighted by their numbers of samples; whichever the data has.
 
+    Where people were asked which of two is better, agreement with that takes SRCC's place.
     An undefined SRCC (constant answers) counts as 0: such a program orders nothing. So does each failed sample: a
     program must not gain by failing on the hard ones.
     """
-    parts = [(f.value, f.n, f.asked or f.n) for f in (record.srcc, record.accuracy) if f is not None]
+    figures = (record.preference or record.srcc, record.accuracy)
+    parts = [(f.value, f.n, f.asked or f.n) for f in figures if f is not None]
     total = sum(asked for _, _, asked in parts)
     return sum((value or 0.0) * n for value, n, _ in parts) / total if total else 0.0
 
@@ -145,7 +147,7 @@ def verdict_of(
     if chosen == "uncompiled":
         saved = "the program saved, and recommended, is the uncompiled one"
         return Verdict(False, f"Compiling did not help on the validation samples: {saved}.", baseline)
-    names = [name for name in ("srcc", "plcc", "rmse", "accuracy") if name in differences]
+    names = [name for name in ("preference", "srcc", "plcc", "rmse", "accuracy") if name in differences]
     words = [_words(name, differences[name]) for name in names]
     text = f"{chosen} is {_gain(best, uncompiled)} on validation. On test: {'; '.join(words)}."
     if "srcc" in names and differences["rmse"].sign == differences["srcc"].sign == 1:
@@ -162,7 +164,7 @@ def _gain(best: EvaluationRecord, uncompiled: EvaluationRecord) -> str:
 
 
 def _words(name: str, figure: Figure) -> str:
-    label = name if name == "accuracy" else name.upper()
+    label = name if name in {"accuracy", "preference"} else name.upper()
     if figure.value is None:
         return f"{label} undefined"
     if not figure.ends_text():

@@ -12,7 +12,7 @@ TEXT = (Path(__file__).resolve().parents[1] / "docs" / "data.md").read_text("utf
 def test_the_table_holds_every_dataset_with_count_licence_and_verification() -> None:
     lines = [line.strip("|").split("|") for line in TEXT.splitlines() if line.startswith("| `")]
     rows = {cells[0].strip("` "): [cell.strip() for cell in cells] for cells in lines if len(cells) == 7}
-    assert list(rows) == [name for name in catalogue() if name not in {"table", "huggingface"}]
+    assert list(rows) == [name for name in catalogue() if name not in {"table", "huggingface", "pairs"}]
     for name, entry in catalogue().items():
         if name in rows:
             assert rows[name][1:3] == [entry.title, str(entry.count)]
@@ -20,7 +20,7 @@ def test_the_table_holds_every_dataset_with_count_licence_and_verification() -> 
 
 
 def test_every_dataset_is_prepared_in_one_line() -> None:
-    assert set(re.findall(r"^python -m data\.prepare ([a-z0-9-]+) ", TEXT, re.MULTILINE)) == set(catalogue())
+    assert set(re.findall(r"^agentic-iqa data prepare ([a-z0-9-]+) ", TEXT, re.MULTILINE)) == set(catalogue())
 
 
 def test_every_kind_of_problem_is_explained() -> None:

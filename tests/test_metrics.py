@@ -125,7 +125,7 @@ def test_every_metric_is_listed():
     own = {name for name in metrics.__all__ if getattr(metrics, name) in functions}
     assert all(METRICS[name].function is getattr(metrics, name) for name in own)
     others = {"LogisticFit", "Parameters", "Values", "equal_mass_bins", "fit_logistic", "outliers", "paired_arrays",
-              "after_logistic"}  # fmt: skip
+              "after_logistic", "agreements"}  # fmt: skip
     assert own == set(metrics.__all__) - others
 
 
@@ -134,7 +134,7 @@ def test_every_title_points_towards_the_better_end():
     for metric in METRICS.values():
         assert "".join(c for c in metric.title if c in "↑↓") == arrows[metric.direction]
         assert metric.task in {"scoring", "mcq"}
-        assert not metric.headline or metric.needs in {"scores", "answers"}
+        assert not metric.headline or metric.needs in {"scores", "answers", "preferences"}
 
 
 def _sigmoid(seed, n, noise=0.3):

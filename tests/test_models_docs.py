@@ -1,6 +1,5 @@
 """Every block of docs/models.md runs, with a server of this machine in the place of those it names."""
 
-import importlib
 import io
 import re
 import shlex
@@ -13,6 +12,7 @@ import yaml
 from dspy import lm15
 from PIL import Image
 
+from agentic_iqa.__main__ import main
 from program.agent import checks
 from program.agent.probe import COLOURS
 from program.common.settings import load_settings
@@ -55,8 +55,8 @@ def server(loopback, tmp_path, monkeypatch, picture):
 @pytest.mark.parametrize("line", [line for text in of("bash") for line in text.splitlines()])
 def test_the_shell_lines_run(line, server, capsys):
     words = shlex.split(line.replace(ADDRESS, server.base))
-    assert words[:2] == ["python", "-m"]
-    assert importlib.import_module(words[2]).main(words[3:]) == 0, capsys.readouterr()
+    assert words[0] == "agentic-iqa"
+    assert main(words[1:]) == 0, capsys.readouterr()
     assert bool(server.asked) == ("--lm" in words)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from program.compile import OPTIMIZERS, main
+from agentic_iqa.__main__ import main
+from program.compile import OPTIMIZERS
 from signatures.rubric import rubric_in
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "optimizers.md").read_text("utf-8")
@@ -47,7 +48,7 @@ def test_the_lines_of_the_embedded_expert_run(folder, capsys) -> None:
     lines = [line for line in LINES if "--lm" not in line]
     assert len(lines) == 6
     for line in lines:
-        assert main(shlex.split(line)[3:]) == 0, (line, capsys.readouterr().err)
+        assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)
     for name in ("mine", "both", "all", "fused", "fused-seed1"):
         assert (folder / "programs" / name / "program.json").is_file(), name
     assert "over 2 seeds" in capsys.readouterr().out
@@ -58,7 +59,7 @@ def test_the_lines_with_a_language_model_run(folder, loopback, capsys) -> None:
     lines = [line for line in LINES if "--lm" in line]
     assert len(lines) == 2
     for line in lines:
-        words = shlex.split(line.replace("manifest.jsonl", "few.jsonl"))[3:]
+        words = shlex.split(line.replace("manifest.jsonl", "few.jsonl"))[1:]
         assert main([*words, "--api-base", server.base]) == 0, (line, capsys.readouterr().err)
     assert {question.model for question in server.asked} == {"small-vlm", "large-vlm"}
 

@@ -1,6 +1,5 @@
 """Every block of docs/serving.md runs, against a service on a free port."""
 
-import importlib
 import importlib.util
 import os
 import re
@@ -14,6 +13,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from agentic_iqa.__main__ import main
 from program import AgenticIQA
 from program.common.settings import load_settings
 
@@ -63,25 +63,23 @@ def test_the_python_block_runs(folder, program, served, capsys, monkeypatch):
 
 def test_the_commands_run(folder, program, capsys, monkeypatch):
     monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: program)
-    lines = [line for line in LINES if line.startswith("python -m program.assess")]
+    lines = [line for line in LINES if line.startswith("agentic-iqa assess")]
     assert len(lines) == 6
     for line in lines:
-        words = shlex.split(line)
-        assert importlib.import_module(words[2]).main(words[3:]) == 0, (line, capsys.readouterr().err)
+        assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)
     assert len((folder / "results.csv").read_text("utf-8").splitlines()) == 1 + 3
 
 
 def test_serve_lines_are_understood(monkeypatch, capsys):
-    lines = [shlex.split(line) for line in LINES if line.startswith("python -m program.serve")]
+    lines = [shlex.split(line) for line in LINES if line.startswith("agentic-iqa serve")]
     assert len(lines) == 3
     started = []
     monkeypatch.setattr("program.service.running.serve", lambda *given: started.append(given))
     monkeypatch.setattr("program.service.running.bound", lambda host, port: (host, port))
     monkeypatch.setattr("program.agent.saving.load", lambda folder, settings, force: AgenticIQA(settings))
-    serve = importlib.import_module("program.serve")
     monkeypatch.setenv("AGENTICIQA_SERVE_TOKEN", TOKEN)
     for words in lines:
-        assert serve.main(words[3:]) == 0
+        assert main(words[1:]) == 0
     assert [(address, token) for _, _, address, token in started] == [
         (("127.0.0.1", 8000), TOKEN), (("127.0.0.1", 8000), TOKEN), (("0.0.0.0", 8000), TOKEN),  # noqa: S104
     ]  # fmt: skip
@@ -94,7 +92,7 @@ def test_the_shown_settings_are_the_defaults():
 
 
 def test_no_line_goes_untested():
-    rest = [line for line in LINES if not line.startswith(("curl", "python -m program.", "pip install", "export"))]
+    rest = [line for line in LINES if not line.startswith(("curl", "agentic-iqa ", "pip install", "export"))]
     assert rest == ["python examples/ranked_folder.py photos --out ranked"]
 
 

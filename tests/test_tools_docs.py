@@ -1,6 +1,5 @@
 """docs/tools.md: every block runs, and what it says of the registry holds."""
 
-import importlib
 import json
 import re
 import shlex
@@ -8,9 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import yaml
 from PIL import Image
 
+from agentic_iqa.__main__ import main
+from data.photographs import load_photograph
+from program.common.settings import load_settings
+from program.images.store import IMAGES
 from program.tools.registry import ToolRegistry
+from program.tools.runner import ToolRunner
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "tools.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
@@ -34,10 +40,29 @@ def folder(tmp_path, rng, monkeypatch):
 @pytest.mark.parametrize("line", LINES)
 def test_every_line_runs(folder, capsys, line):
     words = shlex.split(line)
-    assert words[:2] == ["python", "-m"]
-    module = importlib.import_module(words[2] if words[2] != "program.tools" else "program.tools.__main__")
-    assert module.main(words[3:]) == 0, capsys.readouterr().err
+    assert words[0] == "agentic-iqa"
+    assert main(words[1:]) == 0, capsys.readouterr().err
     assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.slow
+def test_functions_of_torchmetrics_are_tools_by_an_entry(tmp_path):
+    functional = pytest.importorskip("torchmetrics.functional.image", reason="torchmetrics is not installed")
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    entries = yaml.safe_load(block)
+    (tmp_path / "tools.yaml").write_text(yaml.safe_dump({"tools": entries}), "utf-8")
+    registry = ToolRegistry.load(tmp_path / "tools.yaml")
+    runner = ToolRunner(load_settings(overrides={"cache_dir": tmp_path, "tools": {"device": "cpu"}}), registry)
+    photo = load_photograph("coffee")
+    Image.fromarray(photo).save(tmp_path / "reference.png")
+    Image.fromarray(photo).save(tmp_path / "image.jpg", quality=20)
+    paths = tmp_path / "image.jpg", tmp_path / "reference.png"
+    tensors = [torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)[None] / 255 for path in paths]
+    for name, entry in entries.items():
+        found = runner.measure(name, *map(IMAGES.add, paths))
+        value = getattr(functional, entry["python"].partition(":")[2])(*tensors, **entry.get("options", {}))
+        assert 0.1 < found.raw == pytest.approx(float(value), rel=1e-6)
+        assert runner.measure(name, *map(IMAGES.add, paths[1:] * 2)).raw == pytest.approx(entry["identity"], abs=1e-6)
 
 
 def test_the_table_of_needs_is_the_registrys():

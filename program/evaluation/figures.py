@@ -14,6 +14,7 @@ from program.common.errors import InputError
 from program.evaluation.intervals import Figure, interval, paired_difference
 from program.evaluation.metric_table import METRICS, headline
 from program.evaluation.metrics import Values, equal_mass_bins, outliers
+from program.evaluation.preferences import preference, preference_gain
 from program.evaluation.record import (
     Bin,
     Cost,
@@ -61,6 +62,8 @@ def figure_of(name: str, rows: Sequence[Row], *, seed: int = 0) -> Figure:
     """Return a metric over the rows of its task that have a truth; those that failed are only counted as asked."""
     metric = METRICS[name]
     labelled = [row for row in rows if row.task == metric.task and row.truth is not None]
+    if metric.needs == "preferences":
+        return preference(labelled)
     # Sorted, so that the order of the data changes no interval.
     used, truth, predicted = _INPUTS[metric.needs](_in_order(labelled))
     return interval(name, truth, predicted, [row.group for row in used], seed=seed).of(len(labelled))
@@ -69,8 +72,8 @@ def figure_of(name: str, rows: Sequence[Row], *, seed: int = 0) -> Figure:
 def compare(before: Sequence[Row], after: Sequence[Row], *, seed: int = 0) -> dict[str, Figure]:
     """Return `after - before` for every headline metric, over the samples that both programs answered.
 
-    Higher is better for srcc, plcc, krcc and accuracy, lower for rmse. Raises InputError where a sample's truth
-    differs between the two.
+    Higher is better for srcc, plcc, krcc, accuracy and preference, lower for rmse. Raises InputError where a sample's
+    truth differs between the two.
     """
     others = {row.id: row for row in after if row.counts}
     pairs = sorted(((row, others[row.id]) for row in before if row.counts and row.id in others), key=lambda p: p[0].id)
@@ -87,7 +90,10 @@ def compare(before: Sequence[Row], after: Sequence[Row], *, seed: int = 0) -> di
             used, truth, old = _predictions([first for first, _ in chosen])
             _, _, new = _predictions([second for _, second in chosen])
             groups = [row.group for row in used]
-            differences |= {n: paired_difference(n, truth, old, new, groups, seed=seed) for n in headline(task)}
+            names = [name for name in headline(task) if METRICS[name].needs != "preferences"]
+            differences |= {n: paired_difference(n, truth, old, new, groups, seed=seed) for n in names}
+            gain = preference_gain(used, [second for _, second in chosen])
+            differences |= {"preference": gain} if gain.n else {}
     return differences
 
 

@@ -156,7 +156,7 @@ def paired_difference(
     return plan.figure(value, low, high, f"paired {plan.method}{plan.note}")
 
 
-def wilson(share: float, n: int) -> tuple[float, float]:
+def wilson(share: float, n: float) -> tuple[float, float]:
     """Return Wilson's 95 % score interval for a share of n independent answers.
 
     Unlike resampling it stays honest when nearly all answers are right. Source: Wilson 1927, JASA 22.

@@ -35,10 +35,10 @@ class Metric:
     """What people read, with an arrow towards the better end."""
     function: Callable[..., float]
     """Takes truth and prediction; nan where undefined."""
-    needs: Literal["scores", "answers", "levels", "opinions", "intervals", "ends"] = "scores"
+    needs: Literal["scores", "answers", "levels", "opinions", "intervals", "ends", "preferences"] = "scores"
     """What truth and prediction are: human and predicted score; true and chosen letter; whether the likeliest level was
     right and its probability; True and whether the score lies outside the opinions; True and whether the human score
-    lies in the program's interval; that interval's ends."""
+    lies in the program's interval; that interval's ends; differences of both in pairs (see `preferences`)."""
     direction: Literal[1, 0, -1] = 1
     """1: higher is better, -1: lower is better, 0: neither."""
     bounds: tuple[float, float] = (-_INFINITE, _INFINITE)
@@ -56,7 +56,7 @@ class Metric:
     """What else is to be said of how the figure came about."""
     headline: bool = False
     """Whether it stands at the record's top level, else among the details. Headlines are compared between programs and
-    worked out for every baseline, and need scores or answers."""
+    worked out for every baseline, and need scores, answers or preferences."""
     card: str = ""
     """A headline's meaning in two words. Those that have one get a card on the page and a column beside baselines."""
     parts: tuple[PartOf, ...] = ()
@@ -239,6 +239,10 @@ METRICS: dict[str, Metric] = {
     "accuracy": Metric(
         "Accuracy ↑", metrics.accuracy, "answers", bounds=(0, 1), scale="wilson", closed_form=mean_of(np.equal),
         headline=True, card="right answers", parts=("by_question_type",),
+    ),
+    "preference": Metric(
+        "Agrees with people's preferences ↑", metrics.preference, "preferences", bounds=(0, 1), scale="wilson",
+        headline=True,
     ),
     "plcc_logistic4": _after_logistic("PLCC ↑", metrics.plcc, 4, bounds=(-1, 1), scale="fisher"),
     "plcc_logistic5": _after_logistic("PLCC ↑", metrics.plcc, 5, bounds=(-1, 1), scale="fisher"),

@@ -17,8 +17,9 @@ from scipy import optimize, special, stats
 from program.common.errors import InputError
 
 __all__ = (
-    "LogisticFit", "Parameters", "Values", "accuracy", "after_logistic", "bias", "calibration_error",
-    "equal_mass_bins", "fit_logistic", "krcc", "mae", "outliers", "paired_arrays", "pairwise", "plcc", "rmse", "srcc",
+    "LogisticFit", "Parameters", "Values", "accuracy", "after_logistic", "agreements", "bias", "calibration_error",
+    "equal_mass_bins", "fit_logistic", "krcc", "mae", "outliers", "paired_arrays", "pairwise", "plcc", "preference",
+    "rmse", "srcc",
 )  # fmt: skip
 
 Parameters = Literal[4, 5]
@@ -99,6 +100,23 @@ def pairwise(truth: ArrayLike, predicted: ArrayLike) -> float:
     untied_x, untied_y = pairs - _tied_pairs(x), pairs - _tied_pairs(y)
     agreeing = float(stats.kendalltau(x, y).statistic) * np.sqrt(untied_x) * np.sqrt(untied_y)  # C - D
     return float(np.clip((1 + agreeing / untied_x) / 2, 0.0, 1.0))
+
+
+def preference(truth: ArrayLike, predicted: ArrayLike) -> float:
+    """Return the share of given pairs that are put in the right order, 0..1, 0.5 for guessing; see `agreements`."""
+    return _mean(agreements(truth, predicted))
+
+
+def agreements(truth: ArrayLike, predicted: ArrayLike) -> _Array:
+    """Return 1 for each pair put in the right order, 0 for a wrong one, 0.5 for a predicted tie.
+
+    Both inputs hold the first image's score minus the second's; of the truth, which may not be 0, the sign counts.
+
+    >>> agreements([1.0, -1.0, 1.0], [0.3, 0.2, 0.0]).tolist()
+    [1.0, 0.0, 0.5]
+    """
+    x, y = paired_arrays("preference", truth, predicted)
+    return np.asarray((1 + np.sign(x) * np.sign(y)) / 2, dtype=np.float64)
 
 
 def outliers(truth: ArrayLike, predicted: ArrayLike, spread: ArrayLike) -> NDArray[np.bool_]:

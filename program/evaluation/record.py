@@ -65,6 +65,8 @@ class Row(_Frozen):
     """Human score on 1..5 (scoring), option letter (mcq), None (open)."""
     mos_std: float | None = None
     """Standard deviation of the opinions behind the truth, on the 1..5 scale."""
+    preferred_over: dict[str, float] | None = None
+    """How many votes found this image better than another, by the other's id; None where nobody was asked."""
     predicted: float | str | None = None
     """Score on 1..5, option letter or text as the program gave it; None where it failed."""
     level: str | None = None

@@ -157,6 +157,7 @@ def failed_row(sample: Sample, error: str | None = None) -> Row:
         choices=len(sample.options) if sample.options else None,
         truth=_truth(sample),
         mos_std=round(4 * std / (high - low), 6) if std is not None and sample.task == "scoring" else None,
+        preferred_over=getattr(sample, "preferred_over", None),
         status="failed",
         error=error,
     )
