@@ -12,7 +12,7 @@ from skimage import data as photographs
 
 from program import AgenticIQA, assess
 from program.agent.assessment import Assessment
-from program.batch.comparing import compare
+from program.agent.comparing import compare
 from program.batch.rows import BatchRow, row_of, verdict
 from program.common.errors import ImageError
 from program.fusion.scores import headline

@@ -10,10 +10,10 @@ from typing import Any
 from PIL import Image
 
 from data.tables import is_manifest
+from program.agent.comparing import compare
 from program.agent.loop import DEFAULT_QUERY
 from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import program_from
-from program.batch.comparing import compare
 from program.batch.inputs import Items, gather
 from program.batch.rows import row_of
 from program.batch.running import Question, is_begun, judge, judge_into

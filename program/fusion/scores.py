@@ -190,7 +190,7 @@ class ScoreFusion:
         return max(1.0, score - reach), min(5.0, score + reach)
 
     def map_to_level(self, score: float) -> str:
-        """Return the letter of the level nearest to a score as it is shown, to a tenth, halves up: 5 -> "A" .. 1 -> "E".
+        """Return the letter of the level nearest to a score to a tenth, as it is shown: 5 -> "A", 1 -> "E"; halves up.
 
         >>> ScoreFusion().map_to_level(2.7), ScoreFusion().map_to_level(3.46), ScoreFusion().map_to_level(3.44)
         ('C', 'B', 'C')
