@@ -58,7 +58,7 @@ function take(kind, file, others = []) {
   clear();
   if (kind !== "image") {
     shown.hidden = $(`${kind}-clear`).hidden = false;
-    busy(false);
+    busy(running !== null);
     return;
   }
   $("drop").classList.add("full");
@@ -95,7 +95,7 @@ function remove(kind) {
   $(`${kind}-name`).textContent = "";
   $(`${kind}-label`).textContent = "Choose";
   $(`${kind}-preview`).hidden = $(`${kind}-clear`).hidden = true;
-  busy(false);
+  busy(running !== null);
 }
 
 function all(chosen) {
@@ -304,7 +304,8 @@ $("ask").addEventListener("submit", async (event) => {
   const ticking = setInterval(() => { $("clock").textContent = `${((performance.now() - started) / 1000).toFixed(1)} s`; }, 100);
   busy(true);
   try {
-    if (files.other) compare(await ask(files.image, running.signal));
+    const pair = [files.image, files.other];
+    if (files.other) compare(await ask(files.image, running.signal), pair);
     else if (batch.length) await many(batch, ask, open, running.signal, list);
     else show(await ask(files.image, running.signal));
   } catch (error) {
@@ -319,10 +320,10 @@ $("ask").addEventListener("submit", async (event) => {
 });
 $("cancel").addEventListener("click", () => running?.abort());
 
-function compare(result) {
+function compare(result, pair) {
   found = [];
   drawBoxes();
-  reveal(...compared(result, [files.image, files.other]), downloads(result));
+  reveal(...compared(result, pair), downloads(result, pair));
   $("spoken").textContent = told(result);
 }
 
@@ -347,7 +348,7 @@ function reveal(...parts) {
   if (matchMedia("(max-width: 860px)").matches) $("result").scrollIntoView({ block: "start" });
 }
 
-function downloads(result) {
+function downloads(result, pair = null) {
   const name = files.image.name || "pasted.png";
   const button = (title, work) => {
     const node = el("button", { type: "button", class: "quiet" }, title);
@@ -355,7 +356,7 @@ function downloads(result) {
     return node;
   };
   const json = button("Download JSON", () => save(`${name}.json`, "application/json", JSON.stringify(result, null, 2)));
-  if (files.other) return el("div", { class: "block downloads" }, json);
+  if (pair) return el("div", { class: "block downloads" }, json);
   return el("div", { class: "block downloads" }, json,
     button("Download page", async () => save(`${name}.html`, "text/html", await asPage($("answer"), $("preview"), name))));
 }
