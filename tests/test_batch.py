@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks.malformed import MUTATIONS, write_mutated
 from program import assess
-from program.batch.comparing import compare, sureness, verdict
+from program.agent.comparing import compare, sureness, verdict
 from program.batch.inputs import gather
 from program.batch.rows import BatchRow, safe_cell
 from program.batch.running import Question, judge, judge_into
@@ -521,7 +521,7 @@ def test_sureness_is_symmetric_and_grows_with_the_difference():
     [(0.97, "97% sure"), (1e-9, "over 99% sure"), (0.9999, "over 99% sure"), (0.3, "70% sure")],
 )
 def test_no_comparison_is_stated_as_certain(probability, stated):
-    from program.batch.comparing import Comparison
+    from program.agent.comparing import Comparison
     from program.batch.showing import comparison_text
 
     better = "B" if probability > 0.5 else "A"

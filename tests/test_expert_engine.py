@@ -20,6 +20,7 @@ from PIL import Image
 from scipy import ndimage
 from skimage import data as photographs
 
+from data.distortions import distort, generator_for
 from program.agent.loop import AgenticIQA
 from program.common.errors import ModelError
 from program.expert.engine import (
@@ -308,8 +309,25 @@ def test_a_grey_image_has_no_saturation_anywhere() -> None:
     for query, said in (("How is the color?", "is very low"), ("颜色怎么样？", "很低"), (QUERY, "")):
         told = answer(ExplainQuality, [], {"image": _image(grey), "query": query})["final_answer"]
         assert said in told
-        assert "pale colours" not in told
+        assert "muted colours" not in told
         assert "色彩平淡" not in told
+
+
+def test_burnt_highlights_are_no_good_light() -> None:
+    cat = np.asarray(photographs.chelsea())
+    burnt = cat.copy()
+    burnt[:60] = 255
+    told = [
+        answer(ExplainQuality, [], {"image": _image(pixels), "query": QUERY})["final_answer"] for pixels in (cat, burnt)
+    ]
+    assert ["Good light" in words for words in told] == [True, False]
+
+
+def test_a_slight_fault_is_not_all_that_makes_an_image_poor() -> None:
+    cat = np.ascontiguousarray(np.asarray(photographs.chelsea())[:288, :384])
+    pixels = distort(cat, "color_block", 3, generator_for("cat", "color_block", 3))
+    told = answer(ExplainQuality, [], {"image": _image(pixels), "query": QUERY})["final_answer"]
+    assert re.match(r"Slight [^.]*\. No single distortion explains how it looks\.", told)
 
 
 def test_chinese_queries_get_chinese_sentences() -> None:

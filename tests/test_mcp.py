@@ -14,7 +14,7 @@ pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
 import mcp
 import uvicorn
 
-from program.batch.comparing import Comparison
+from program.agent.comparing import Comparison
 from program.batch.rows import BatchRow
 from program.mcp.server import http_app, server_of
 from program.mcp.tools import FolderRows, ListedTool

@@ -109,6 +109,29 @@ def test_many_images_become_a_table_to_open_and_to_save(visit, service_program, 
     assert "2.7 of 5" in page.inner_text("#answer")
 
 
+def test_two_images_are_compared(visit, service_program, photo, tmp_path, encoded):
+    other = tmp_path / "<b>other.png"
+    other.write_bytes(encoded(7, height=120, width=160))
+    page = visit(service_program())
+    page.set_input_files("#image", [photo, photo, photo])
+    page.set_input_files("#other", other)
+    assert page.inner_text("#submit") == "Compare the two"
+    assert page.is_hidden("#query")
+    text = judged(page)
+    assert "A: 2.7 of 5, fair" in text
+    assert "B: 2.7 of 5, fair" in text
+    assert "<b>other.png" in text
+    assert "No clear difference." in page.text_content("#spoken")
+    assert "They show different things" in text
+    assert page.locator(".pair img").evaluate_all("all => all.map((each) => each.naturalWidth)") == [160, 160]
+    with page.expect_download() as download:
+        page.click("text=Download JSON")
+    assert json.loads(Path(download.value.path()).read_text("utf-8"))["verdict"] == "no clear difference"
+    page.click("[aria-label='Remove the image to compare with']")
+    assert page.is_hidden("#answer")
+    assert "2.7 of 5" in judged(page)
+
+
 def test_a_result_is_saved_as_a_page_that_fetches_nothing(visit, service_program, photo, browser):
     page = visit(service_program())
     page.set_input_files("#image", photo)
@@ -165,6 +188,7 @@ def test_a_picked_question_shows_its_options_and_regions_are_drawn(visit, servic
     page.focus("#add-region")
     page.keyboard.press("Enter")  # by keyboard alone
     page.keyboard.type("sign")
+    page.locator("#stage").scroll_into_view_if_needed()
     frame = page.locator("#preview").bounding_box()
     page.mouse.move(frame["x"] + 10, frame["y"] + 10)
     page.mouse.down()
@@ -195,7 +219,7 @@ def test_dropped_and_pasted_images_are_taken(visit, service_program, photo):
     page.wait_for_function("() => document.getElementById('image-name').textContent.startsWith('drop.png · 160')")
     page.evaluate(script, ["#query", "paste", data])
     page.wait_for_function("() => document.getElementById('image-name').textContent.startsWith('paste.png · 160')")
-    page.evaluate(script, [".row.reference", "drop", data])
+    page.evaluate(script, ["[data-kind=reference]", "drop", data])
     assert "drop.png" in page.inner_text("#reference-name")
     judged(page)
     assert json.loads(page.text_content("#json"))["state"]["reference_path"] == "drop.png"

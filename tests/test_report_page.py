@@ -64,7 +64,8 @@ def _record(evil=""):
                 baselines={f"Tool{evil}": truth, "model only": 3.0 + truth / 10},
                 notes=Notes(
                     reasoning=f"Because. {evil}",
-                    evidence={"findings": [{"region": f"sky{evil}", "type": "Blurs", "severity": "severe"}],
+                    evidence={"findings": [{"region": f"sky{evil}", "type": "Blurs", "severity": "severe"},
+                                           {"region": "Global", "type": "Noise", "severity": "slight"}],
                               "readings": [{"region": "Global", "tool": f"VIF{evil}", "score": 2.5}]},
                 ),
             )
@@ -104,6 +105,9 @@ def test_page_holds_everything_and_fetches_nothing(images):
     assert "url(" not in text
     assert "@import" not in text
     assert page.tags.count("article") == 12 + 6 + 3
+    maps = [value for name, value in page.attributes if name == "alt" and "red in grey" in value]
+    assert sorted(set(maps)) == ["lost to noise: red in grey", "quality lost: red in grey"]
+    assert len(maps) == 2 * (6 + 6)
     assert "As a gate" in shown
     assert len(text) < 3_000_000
 

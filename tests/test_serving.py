@@ -79,6 +79,24 @@ def test_the_map_is_a_picture_of_the_image_with_the_faults_of_an_assessment(serv
     assert "mode" in error_of(post(url, "/heatmap", **as_json(encoded(), mode="large")), 422)
 
 
+def test_two_images_are_compared_as_in_python(service_program, served, encoded):
+    from program.agent.comparing import compare
+    from program.images.store import IMAGES
+
+    program, data = service_program(), [encoded(), encoded(7)]
+    url = served(program)
+    expected = compare(program, *map(IMAGES.add, data)).model_dump()
+    files = [("image", (f"{i}.png", each)) for i, each in enumerate(data)]
+    sent = [as_json(each)["json"] for each in data]
+    for given in ({"files": files}, {"json": {"items": sent}}):
+        assert post(url, "/compare", **given).json() == expected
+    assert "1 sent; a comparison takes two" in error_of(post(url, "/compare", files=files[:1]), 422)
+    assert error_of(post(url, "/compare", files=[*files, files[0]]), 413)
+    assert "broken.png" in error_of(
+        post(url, "/compare", files=[files[0], ("image", ("broken.png", b"no image"))]), 422
+    )
+
+
 def test_upload_and_json_give_the_assessment_that_python_gives(service_program, served, encoded):
     program, data = service_program(), encoded()
     expected = program(image=data)
@@ -163,7 +181,8 @@ def test_health_version_metrics_and_schema(service_program, served, encoded):
     assert "agenticiqa_admitted 0.0" in text
     assert "xxx" not in text
     schema = get(url, "/openapi.json").json()
-    assert {"/assess", "/assess/batch", "/heatmap", "/health", "/version", "/metrics"} == set(schema["paths"])
+    asked = {"/assess", "/assess/batch", "/compare", "/heatmap"}
+    assert asked | {"/health", "/version", "/metrics"} == set(schema["paths"])
     content = schema["paths"]["/assess"]["post"]["requestBody"]["content"]
     assert "image_path" in content["application/json"]["schema"]["properties"]
     assert "image" in content["multipart/form-data"]["schema"]["properties"]

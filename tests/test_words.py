@@ -12,9 +12,9 @@ from skimage import data as photographs
 
 from program import AgenticIQA, assess
 from program.agent.assessment import Assessment
-from program.batch.comparing import compare
+from program.agent.comparing import compare
 from program.batch.rows import BatchRow, row_of, verdict
-from program.common.errors import ImageError
+from program.common.errors import ImageError, InputError
 from program.fusion.scores import headline
 from program.images.store import IMAGES
 from signatures.schemas import LEVEL_WORDS
@@ -89,6 +89,17 @@ def test_the_map_shows_where_quality_is_lost(iqa: AgenticIQA) -> None:
     assert np.ptp(np.asarray(iqa.heatmap(pixels[:50, :50])).astype(int)[..., 0]) >= 0  # too small for tiles
 
 
+def test_the_map_of_one_distortion_shows_that_alone(iqa: AgenticIQA) -> None:
+    pixels, _ = _halves()
+    lost = {}
+    for kind in ("blur", "noise"):
+        red = np.asarray(iqa.heatmap(pixels, distortion=kind)).astype(float)
+        lost[kind] = (red[..., 0] - red[..., 1])[:, :192].mean()
+    assert lost["blur"] > lost["noise"] + 20
+    with pytest.raises(InputError, match="'taste': unknown; name one of blur"):
+        iqa.heatmap(pixels, distortion="taste")
+
+
 def test_region_and_heatmap_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pixels, _ = _halves()
     Image.fromarray(pixels).save(tmp_path / "a.png")
@@ -97,6 +108,8 @@ def test_region_and_heatmap_from_the_command(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out.startswith(("Bad", "Poor"))
     with Image.open(tmp_path / "new" / "map.png") as written:
         assert written.size == (384, 288)
+    assert assess.main([*asked, "--heatmap-of", "blur"]) == 2
+    assert "--heatmap" in capsys.readouterr().err
     assert assess.main([*asked, "--heatmap", str(tmp_path / "map.nothing")]) == 2
     assert "map.nothing" in capsys.readouterr().err
     with pytest.raises(SystemExit):

@@ -72,11 +72,11 @@ class Assessment(SummarizerOutput, dspy.Prediction):
             raise ImageError(f"image {self.state.image_path!r}: is not part of this record; assess it again")
         return self._images
 
-    def heatmap(self) -> "Image.Image":
-        """Return the image in grey with red where quality is lost; see `AgenticIQA.heatmap`. Raises ImageError."""
+    def heatmap(self, distortion: str | None = None) -> "Image.Image":
+        """Return the image in grey with red where quality is lost; see `AgenticIQA.heatmap`. Raises InputError."""
         from program.expert.judge.maps import heatmap
 
-        return heatmap(*self.images)
+        return heatmap(*self.images, distortion)
 
     def _repr_html_(self) -> str:
         from program.agent.card import card

@@ -89,12 +89,16 @@ class AgenticIQA(ProgramModule):
         return assessment
 
     def heatmap(
-        self, image: "ImageSource | dspy.Image", reference: "ImageSource | dspy.Image | None" = None
+        self,
+        image: "ImageSource | dspy.Image",
+        reference: "ImageSource | dspy.Image | None" = None,
+        distortion: str | None = None,
     ) -> Image.Image:
         """Return the image in grey with red where quality is lost, as the embedded expert sees its parts.
 
-        The stronger the red, the lower the score of that part: none from 4 of 5 on. Beside a reference of the same size
-        the differences count. Raises ImageError or another InputError for images that cannot be used.
+        The stronger the red, the lower the score of that part: none from 4 of 5 on. Of a `distortion` ("blur", "noise"
+        ...) the red is what it alone takes from the score. Beside a reference of the same size the differences count.
+        Raises ImageError or another InputError for images and distortions that cannot be used.
         """
         from program.expert.judge.maps import heatmap
 
@@ -103,7 +107,7 @@ class AgenticIQA(ProgramModule):
         original = _opened(reference, settings.images.max_pixels) if reference is not None else None
         if original is not None:
             original = _of_equal_size(original, test, resample=settings.tools.resize_reference)
-        return heatmap(test, original)
+        return heatmap(test, original, distortion)
 
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
         result: SummarizerOutput | None = None

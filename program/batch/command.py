@@ -10,10 +10,10 @@ from typing import Any
 from PIL import Image
 
 from data.tables import is_manifest
+from program.agent.comparing import compare
 from program.agent.loop import DEFAULT_QUERY
 from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import program_from
-from program.batch.comparing import compare
 from program.batch.inputs import Items, gather
 from program.batch.rows import row_of
 from program.batch.running import Question, is_begun, judge, judge_into
@@ -43,6 +43,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     _check_question(arguments)
     if arguments.sure is not None and arguments.min_score is None:
         raise InputError("--sure: says nothing without --min-score; give both")
+    if arguments.heatmap_of is not None and arguments.heatmap is None:
+        raise InputError("--heatmap-of: draws nothing without --heatmap; give both")
     if out is not None and exists(out) and not (arguments.force or is_begun(out, settings.cache_dir)):
         raise InputError(f"--out {str(out)!r}: is there already; give another name, or --force to replace it")
     single = len(sources) == 1 and not is_manifest(sources[0]) and not is_folder(placed(sources[0]))
@@ -78,7 +80,7 @@ def _one(arguments: argparse.Namespace, settings: Settings) -> int:
         regions=dict(arguments.region) or None,
     )  # fmt: skip
     if arguments.heatmap is not None:
-        _save(program.heatmap(image, reference), arguments.heatmap)
+        _save(program.heatmap(image, reference, arguments.heatmap_of), arguments.heatmap)
     if arguments.json:
         sys.stdout.write(result.model_dump_json(indent=2) + "\n")
     else:

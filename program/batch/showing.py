@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from program.agent.assessment import Assessment
+from program.agent.comparing import Comparison
 from program.agent.evidence import looked_at
 from program.agent.state import ExecutorOutput
-from program.batch.comparing import Comparison
 from program.batch.rows import BatchRow
 from program.batch.tally import WORST, Tally
 from program.common.questions import is_chinese

@@ -20,14 +20,13 @@ from program.agent.loop import AgenticIQA
 from program.agent.taught import taught
 from program.common.errors import InputError
 from program.common.files import write_whole
-from program.common.places import Place
 from program.common.settings import Settings
 from program.evaluation.charts import charts, svg_url
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
+from program.evaluation.pictures import pictures_of
 from program.evaluation.record import WORST, Baseline, Details, Environment, EvaluationRecord, Row, environment
 from program.evaluation.tables import baseline_tables, baselines_by_task, figure_lines, figures_table, heading, notes
-from program.images.thumbnails import thumbnail
 from program.tracking import RunHandle, Tracker, dataset_name
 from signatures.schemas import CATEGORY_WORDS
 
@@ -36,10 +35,8 @@ __all__ = (
     "record_costs", "record_figures", "render", "show", "worst", "write_report",
 )  # fmt: skip
 
-_THUMBNAIL_PX = 320
-
 _FEW = 6
-"""Images beside the worst misses, of each kind."""
+"""Images beside the worst misses, of each kind; and those of each kind with maps, which take half a second each."""
 
 _MAX_TABLE_ROWS = 20_000
 """A larger table takes MLflow's UI minutes to show; the checkpoint holds every row."""
@@ -89,7 +86,8 @@ def render(
     earlier = {row.id: row.predicted for row in before.rows if row.task == "scoring" and row.counts} if before else {}
     shown = {"worst": worst(record.rows, "scoring"), "closest": closest(record.rows),
              "moved": moved(record.rows, earlier), "wrong": worst(record.rows, "mcq")}  # fmt: skip
-    pictures = _pictures(samples, {row.id for rows in shown.values() for row in rows})
+    mapped = [row for kind in ("worst", "closest", "moved") for row in shown[kind][:_FEW]]
+    pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows}, mapped)
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -129,25 +127,6 @@ def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) 
     figures = [record.figures[metric], *(way.figures[metric] for way in ways)]
     ends = [end for f in figures for end in (f.low, f.value) if end is not None]
     return {"metric": metric, "columns": columns, "ways": ways, "floor": math.floor(min([*ends, 0.9]) * 10) / 10}
-
-
-def _pictures(samples: Iterable[Sample], wanted: set[str]) -> dict[str, dict[str, Any]]:
-    return {
-        sample.id: {
-            "image": _thumbnail(sample.image),
-            "reference": _thumbnail(sample.reference) if sample.reference else None,
-            "query": sample.query,
-            "options": sample.options,
-        }
-        for sample in islice((sample for sample in samples if sample.id in wanted), len(wanted))
-    }
-
-
-def _thumbnail(path: Place) -> str | None:
-    try:
-        return thumbnail(path, _THUMBNAIL_PX)
-    except InputError:
-        return None
 
 
 def log_evaluation(

@@ -5,20 +5,19 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
-import dspy
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, ImageContent, TextContent
 from pydantic import BaseModel, Field
 
 from program.agent.assessment import Assessment
+from program.agent.comparing import Comparison
 from program.agent.loop import AgenticIQA
-from program.batch.comparing import Comparison, compare
 from program.batch.inputs import gather
 from program.batch.rows import BatchRow, row_of
-from program.images.store import IMAGES, Box
+from program.images.store import Box
 from program.service.assessing import Assessor, Metrics
 from program.service.incoming import AssessRequest, Job, checked, job_of
 from program.service.logs import logger
@@ -124,15 +123,11 @@ class AgentTools:
     async def compare_images(self, image_a: Picture, image_b: Picture, reference: Reference = None) -> Comparison:
         """Say which of two images is better, by how much, and how sure that is."""
 
-        def compared(pair: tuple[Job, Job]) -> Comparison:
-            with IMAGES.borrowing(), dspy.context(disable_history=True, trace=None):
-                first, second = (job.image.opened(self.settings.max_megapixels) for job in pair)
-                sent = pair[0].reference
-                undistorted = sent.opened(self.settings.max_megapixels) if sent is not None else None
-                return compare(self.program, first, second, undistorted)
+        def pair() -> list[tuple[Job, Job]]:
+            return [(self._job(image_a, reference), self._job(image_b))]
 
-        pair = await self._done(lambda: [(self._job(image_a, reference), self._job(image_b))], compared)
-        return _usable(pair[0])
+        (made,) = await self._done(pair, self.assessor.compare)
+        return _usable(made)
 
     async def assess_folder(
         self, folder: str, recursive: bool = False, start: Annotated[int, Field(ge=0)] = 0, query: str | None = None
@@ -190,8 +185,8 @@ class AgentTools:
         """Return what the work makes of each thing read, or its error. Raises ToolError with one line."""
         try:
             with self.assessor.admitted() as ticket:
-                given: Any = await anyio.to_thread.run_sync(read)
-                return await self.assessor.done(ticket, cast(Any, work), given)
+                given = await anyio.to_thread.run_sync(read)
+                return await self.assessor.done(ticket, work, given)
         except Exception as error:  # refused, or a fault: the border to the client
             raise ToolError(_reason(error)) from error
 

@@ -9,17 +9,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+import dspy
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from program.agent.assessment import Assessment
+from program.agent.comparing import Comparison, compare
 from program.agent.loop import AgenticIQA
 from program.common.settings import ServeSettings
+from program.images.store import IMAGES
 from program.service.incoming import Job
 from program.service.refusals import Refused
 
 __all__ = ("Assessor", "Metrics")
 
 T = TypeVar("T")
+W = TypeVar("W")
 
 _RETRY_AFTER_S = 2
 _RETRY = {"Retry-After": str(_RETRY_AFTER_S)}
@@ -118,8 +122,8 @@ class Assessor:
             self.busy -= 1
         self.metrics.admitted.dec()
 
-    async def done(self, ticket: Ticket, work: Callable[[Job], T], jobs: Sequence[Job]) -> "list[T | BaseException]":
-        """Return what the work (`assess`, `draw`) makes of each job, or its error; Refused with 504 when time is up.
+    async def done(self, ticket: Ticket, work: Callable[[W], T], jobs: Sequence[W]) -> "list[T | BaseException]":
+        """Return what the work (`assess`, `draw`, ...) makes of each job, or its error; Refused (504) when time is up.
 
         A thread cannot be stopped: work begun is finished and thrown away, and its place stays taken till then.
         """
@@ -150,3 +154,10 @@ class Assessor:
     def draw(self, job: Job) -> bytes:
         """Return the map of one image, as PNG. Raises InputError."""
         return job.draw(self.program, self.settings.max_megapixels)
+
+    def compare(self, pair: tuple[Job, Job]) -> Comparison:
+        """Say which of two images is better, both against the first one's reference. Raises InputError."""
+        with IMAGES.borrowing(), dspy.context(disable_history=True, trace=None):
+            limit, sent = self.settings.max_megapixels, pair[0].reference
+            first, second = (job.image.opened(limit) for job in pair)
+            return compare(self.program, first, second, sent.opened(limit) if sent is not None else None)

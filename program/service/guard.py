@@ -30,7 +30,10 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-_ROUTES = ("/", "/assess", "/assess/batch", "/heatmap", "/health", "/version", "/metrics", "/docs", "/openapi.json")
+_ROUTES = (
+    "/", "/assess", "/assess/batch", "/compare", "/heatmap", "/health", "/version", "/metrics", "/docs",
+    "/openapi.json",
+)  # fmt: skip
 
 
 class Guard:

@@ -1,6 +1,7 @@
-"""POST /assess, /assess/batch and /heatmap: each answers JSON and forms, under one path."""
+"""POST /assess, /assess/batch, /compare and /heatmap: each answers JSON and forms, under one path."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -9,7 +10,8 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 
 from program.agent.assessment import Assessment
-from program.service.assessing import Assessor
+from program.agent.comparing import Comparison
+from program.service.assessing import Assessor, Ticket
 from program.service.guard import note
 from program.service.incoming import FORM, AssessRequest, BatchRequest, Job, form_items, jobs_of, json_items
 from program.service.logs import logger, shortened
@@ -59,38 +61,15 @@ _FAULTS: dict[int | str, dict[str, Any]] = {
 
 
 def add_assessments(app: FastAPI, assessor: Assessor) -> None:
-    """Add the three routes."""
-    settings, sources = assessor.settings, Sources(assessor.settings)
+    """Add the four routes."""
 
     async def results(
         request: Request, work: Callable[[Job], T], *, several: bool = False
     ) -> "list[T | BaseException]":
         """Return what the work makes of each item, or why that is nothing."""
-        most = settings.max_batch if several else 1
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        assessor.check_room()  # before the body is read: nobody shall send it for nothing
-        sent: bytes | list[AssessRequest]
-        if kind == FORM:
-            sent = await form_items(request, most)
-        # Pages of other sites can post text/plain and forms without asking; JSON they cannot.
-        elif kind == "application/json":
-            sent = await request.body()
-        else:
-            raise Refused(415, "request", f"content type {kind[:60]!r}: send application/json or {FORM}")
-        with assessor.admitted() as ticket:
-            # In a thread: megabytes of JSON would keep all others waiting.
-            items = (
-                sent
-                if isinstance(sent, list)
-                else await anyio.to_thread.run_sync(partial(json_items, sent, several=several))
-            )
-            if len(items) > most:
-                raise Refused(413, "batch", f"items: {len(items)} are over {most}; send them in several requests")
-            jobs = await anyio.to_thread.run_sync(jobs_of, items, settings, sources)
+        most = assessor.settings.max_batch if several else 1
+        async with _asked(assessor, request, most, several=several) as (ticket, jobs):
             usable = [job for job in jobs if isinstance(job, Job)]
-            queries = "; ".join(dict.fromkeys(job.query for job in usable))
-            size = sum(len(job.image.data) for job in usable)
-            note(request.scope, items=len(jobs), query=shortened(queries, _LOGGED_QUERY_CHARS), bytes=size)
             made = iter(await assessor.done(ticket, work, usable))
             return [next(made) if isinstance(job, Job) else job for job in jobs]
 
@@ -114,6 +93,19 @@ def add_assessments(app: FastAPI, assessor: Assessor) -> None:
             raise drawn
         return Response(drawn, media_type="image/png")
 
+    @app.post("/compare", responses=_FAULTS, openapi_extra=_body_schema(BatchRequest))
+    async def compare(request: Request) -> Comparison:
+        """Say which of two images is better: JSON with two `items`, or a form with two files `image`."""
+        async with _asked(assessor, request, 2, several=True) as (ticket, jobs):
+            pair = [job for job in jobs if isinstance(job, Job)]
+            if len(jobs) != 2 or len(pair) != 2:
+                one = Refused(422, "request", f"image: {len(jobs)} sent; a comparison takes two")
+                raise next((job for job in jobs if isinstance(job, Refused)), one)
+            (result,) = await assessor.done(ticket, assessor.compare, [(pair[0], pair[1])])
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
     @app.post("/assess/batch", responses=_FAULTS, openapi_extra=_body_schema(BatchRequest))
     async def batch(request: Request) -> BatchAnswer:
         """Judge several images: JSON with `items`, or a form with several files `image` and one question."""
@@ -121,6 +113,38 @@ def add_assessments(app: FastAPI, assessor: Assessor) -> None:
         failed = sum(item.assessment is None for item in items)
         note(request.scope, failed=failed)
         return BatchAnswer(items=items, failed=failed)
+
+
+@asynccontextmanager
+async def _asked(
+    assessor: Assessor, request: Request, most: int, *, several: bool
+) -> AsyncIterator[tuple[Ticket, list[Job | Refused]]]:
+    """Yield a place and the jobs sent, `most` of them at most; `several` are a list in JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    assessor.check_room()  # before the body is read: nobody shall send it for nothing
+    sent: bytes | list[AssessRequest]
+    if kind == FORM:
+        sent = await form_items(request, most)
+    # Pages of other sites can post text/plain and forms without asking; JSON they cannot.
+    elif kind == "application/json":
+        sent = await request.body()
+    else:
+        raise Refused(415, "request", f"content type {kind[:60]!r}: send application/json or {FORM}")
+    with assessor.admitted() as ticket:
+        # In a thread: megabytes of JSON would keep all others waiting.
+        items = (
+            sent
+            if isinstance(sent, list)
+            else await anyio.to_thread.run_sync(partial(json_items, sent, several=several))
+        )
+        if len(items) > most:
+            raise Refused(413, "batch", f"items: {len(items)} are over {most}; send them in several requests")
+        jobs = await anyio.to_thread.run_sync(jobs_of, items, assessor.settings, Sources(assessor.settings))
+        usable = [job for job in jobs if isinstance(job, Job)]
+        queries = "; ".join(dict.fromkeys(job.query for job in usable))
+        size = sum(len(job.image.data) for job in usable)
+        note(request.scope, items=len(jobs), query=shortened(queries, _LOGGED_QUERY_CHARS), bytes=size)
+        yield ticket, jobs
 
 
 def _item(result: Assessment | BaseException) -> BatchItem:

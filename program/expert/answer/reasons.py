@@ -31,8 +31,9 @@ _TRAITS: Mapping[str, DistortionCategory] = {
 """Properties that are worth a word, and the distortion that says more of each."""
 _HIGH, _LOW, _GOOD = 0.7, 0.25, 3.5
 """Positions among natural photographs from which they are, and the quality from which a low one is no fault."""
-_NEUTRAL, _GREY, _SEVERELY = 0.02, 0.01, 0.92
-"""Casts and saturation without a colour to name; the place of a claim that asks for much of a fault."""
+_NEUTRAL, _GREY, _SEVERELY, _BURNT = 0.02, 0.01, 0.92, 0.12
+"""Casts and saturation without a colour to name; the place of a claim that asks for much of a fault; the share of
+pixels near white from which no light is called good."""
 _ASKING = frozenset("is are was were does do did has have can isn't aren't doesn't don't".split())
 """First words of yes-or-no questions."""
 
@@ -196,7 +197,9 @@ def summary(view: View, quality: float, say: Phrases, evidence: Collection[str] 
     strong, weak = _traits(view, quality)
     if items:
         items += [say(f"weakness.{name}") for name in weak if quality < _GOOD][: _MOST - len(items)]
-        return say("sentence.spoiled", items=capitalised(say("sentence.list").join(items)))
+        like = say("sentence.spoiled", items=capitalised(say("sentence.list").join(items)))
+        slight = all(severity_word(view.severities[category]) == "slight" for category in there)
+        return say.join(like, say("sentence.unexplained") if slight and quality < POOR else "")
     good = say("sentence.pair").join(say(f"strength.{name}") for name in strong)
     bad = say("sentence.pair").join(say(f"weakness.{name}") for name in weak)
     if not good or not bad:
@@ -217,6 +220,8 @@ def _traits(view: View, quality: float) -> tuple[list[str], list[str]]:
     }
     if places.get("sharpness", 1.0) < 0.5:
         del places["sharpness"]
+    if places.get("lighting", 0.0) > 0.5 and view.measured["light_share"] > _BURNT:
+        del places["lighting"]
     if view.measured["saturation"] < _GREY:
         places.pop("colour", None)
     high = sorted((name for name in places if places[name] > _HIGH and quality >= POOR), key=lambda n: -places[n])

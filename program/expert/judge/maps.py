@@ -3,11 +3,13 @@
 import numpy as np
 from PIL import Image
 
-from program.expert.judge.views import Viewer
+from program.common.errors import InputError
+from program.expert.judge.views import View, Viewer
 from program.expert.store import Matrix
 from program.images.store import IMAGES, ImageRef
+from signatures.schemas import CATEGORY_WORDS, DistortionCategory, category_of
 
-__all__ = ("heatmap", "overlay", "quality_map")
+__all__ = ("TILE", "heatmap", "overlay", "quality_map")
 
 TILE, STEP = 1 / 3, 1 / 6
 """Side of a tile and distance to the next, in sides of the image: five by five tiles that overlap by half."""
@@ -16,23 +18,41 @@ _LEAST = 64
 _STRENGTH = 0.55
 
 
-def heatmap(image: ImageRef, reference: ImageRef | None = None) -> Image.Image:
-    """Return an image in grey with red where its parts score below 4; see `quality_map`."""
-    return overlay(image, quality_map(Viewer(), image, reference))
+def heatmap(
+    image: ImageRef, reference: ImageRef | None = None, distortion: str | None = None, step: float = STEP
+) -> Image.Image:
+    """Return an image in grey with red where its parts score below 4; see `quality_map`.
+
+    Raises InputError for a word that names no distortion.
+    """
+    category = category_of(distortion) if distortion else None
+    if distortion and category is None:
+        raise InputError(f"distortion {distortion!r}: unknown; name one of {', '.join(CATEGORY_WORDS.values())}")
+    return overlay(image, quality_map(Viewer(), image, reference, category, step))
 
 
-def quality_map(viewer: Viewer, image: ImageRef, reference: ImageRef | None = None) -> Matrix:
-    """Return the score 1..5 of each tile, row by row: 5 x 5, or 1 x 1 of an image too small for tiles."""
+def quality_map(
+    viewer: Viewer, image: ImageRef, reference: ImageRef | None = None, distortion: DistortionCategory | None = None,
+    step: float = STEP,
+) -> Matrix:  # fmt: skip
+    """Return the score 1..5 of each tile, row by row: 5 x 5, or 1 x 1 of an image too small for tiles.
+
+    Of a `distortion` alone: 4 less what it takes from the score there. `step` is the distance of tiles.
+    """
     width, height = image.width, image.height
+
+    def read(view: View) -> float:
+        return view.prior.mean if distortion is None else 4 - view.severities[distortion]
+
     if TILE * min(width, height) < _LEAST:
-        return np.array([[viewer.view(image, reference).prior.mean]])
-    starts = np.arange(0, 1 - TILE + 1e-9, STEP)
+        return np.array([[read(viewer.view(image, reference))]])
+    starts = np.arange(0, 1 - TILE + 1e-9, step)
 
     def score(top: float, left: float) -> float:
         box = (left * width, top * height, (left + TILE) * width, (top + TILE) * height)
         with IMAGES.borrowing():
             tile, original = IMAGES.cropped(image, box), IMAGES.cropped(reference, box) if reference else None
-            return viewer.view(tile, original).prior.mean
+            return read(viewer.view(tile, original))
 
     return np.array([[score(top, left) for left in starts] for top in starts])
 

@@ -80,3 +80,30 @@ export async function many(files, ask, open, signal, tell) {
     tell(box, rows.length);
   }
 }
+
+const said = (score) => `${score.toFixed(1)} of 5, ${LEVELS[nearest(score) - 1]}`;
+
+// Says a comparison in a sentence.
+export function told({ better, verdict, difference, probability_b_better: share }) {
+  const sure = Math.max(share, 1 - share);
+  const percent = sure > 0.99 ? "over 99 %" : `${Math.round(100 * sure)} %`; // nothing is certain
+  const ahead = better && verdict.includes("better") ? `, by ${Math.abs(difference).toFixed(1)} of 4 points, ${percent} sure` : "";
+  return `${verdict.charAt(0).toUpperCase()}${verdict.slice(1)}${ahead}.`;
+}
+
+// Draws a comparison of two files: the verdict, both pictures with their scores, what differs.
+export function compared(result, files) {
+  const pictures = files.map((file, i) => {
+    const name = "AB"[i];
+    const picture = el("img", { alt: `Image ${name}`, src: URL.createObjectURL(file) });
+    for (const event of ["load", "error"]) picture.addEventListener(event, () => URL.revokeObjectURL(picture.src));
+    picture.addEventListener("error", () => { picture.hidden = true; });
+    const score = said(i ? result.score_b : result.score_a);
+    const figure = el("figure", {}, picture, el("figcaption", {}, el("b", {}, `${name}: ${score}`), file.name || "pasted.png"));
+    if (result.better === name && result.verdict.includes("better")) figure.setAttribute("aria-current", "true");
+    return figure;
+  });
+  const reasons = el("ul", { class: "reasons" }, ...result.reasons.map((reason) => el("li", {}, reason)));
+  return [el("p", { class: "verdict" }, told(result)), el("div", { class: "pair" }, ...pictures),
+    el("section", { class: "block" }, el("h2", {}, "What differs"), reasons)];
+}

@@ -1,6 +1,6 @@
 // The page's inputs: an image, a reference, a question, options and regions; then one request.
 import { draw, el, spoken } from "/assets/draw.js";
-import { asPage, difference, many, save } from "/assets/extras.js";
+import { asPage, compared, difference, many, save, told } from "/assets/extras.js";
 
 const $ = (id) => document.getElementById(id);
 const PRESETS = [
@@ -11,7 +11,7 @@ const PRESETS = [
   ["Describe", "Describe the distortions of this image and how they affect its quality.", []],
 ];
 const EXAMPLES = ["coffee", "cat", "cat, blurred", "moon"];
-const files = { image: null, reference: null };
+const files = { image: null, reference: null, other: null };
 let batch = []; // more images than one, to be listed
 let regions = []; // {name, box: [left, top, right, bottom]} in pixels of the upright image
 let found = []; // the same, of an answer
@@ -47,16 +47,18 @@ function take(kind, file, others = []) {
   if (!file) return;
   files[kind] = file;
   if (kind === "image") batch = others.length ? [file, ...others] : [];
-  const shown = kind === "image" ? $("preview") : $("reference-preview");
+  if (others.length && files.other) remove("other");
+  if (kind === "other" && batch.length) take("image", files.image);
+  const shown = kind === "image" ? $("preview") : $(`${kind}-preview`);
   if (shown.src) URL.revokeObjectURL(shown.src);
   shown.src = URL.createObjectURL(file);
   $(`${kind}-name`).textContent = `${file.name} · ${size(file.size)}`;
   $(`${kind}-label`).textContent = "Change";
   fail(null);
   clear();
-  if (kind === "reference") {
-    shown.hidden = false;
-    $("reference-clear").hidden = false;
+  if (kind !== "image") {
+    shown.hidden = $(`${kind}-clear`).hidden = false;
+    busy(running !== null);
     return;
   }
   $("drop").classList.add("full");
@@ -79,17 +81,22 @@ $("preview").addEventListener("error", () => {
   $("unshown").hidden = false;
   $("add-region").disabled = true;
 });
-$("reference-preview").addEventListener("error", () => { $("reference-preview").hidden = true; });
 $("image").addEventListener("change", (event) => take("image", ...all(event.target.files)));
-$("reference").addEventListener("change", (event) => take("reference", event.target.files[0]));
-$("reference-clear").addEventListener("click", () => {
-  files.reference = null;
+for (const kind of ["other", "reference"]) {
+  $(`${kind}-preview`).addEventListener("error", () => { $(`${kind}-preview`).hidden = true; });
+  $(kind).addEventListener("change", (event) => take(kind, event.target.files[0]));
+  $(`${kind}-clear`).addEventListener("click", () => { remove(kind); $(kind).focus(); });
+}
+
+function remove(kind) {
+  files[kind] = null;
   clear();
-  $("reference").value = "";
-  $("reference-name").textContent = "";
-  $("reference-label").textContent = "Choose";
-  $("reference-preview").hidden = $("reference-clear").hidden = true;
-});
+  $(kind).value = "";
+  $(`${kind}-name`).textContent = "";
+  $(`${kind}-label`).textContent = "Choose";
+  $(`${kind}-preview`).hidden = $(`${kind}-clear`).hidden = true;
+  busy(running !== null);
+}
 
 function all(chosen) {
   const [first, ...others] = chosen;
@@ -110,14 +117,14 @@ for (const name of EXAMPLES) {
 
 // A file dropped beside the target would replace the page.
 for (const name of ["dragover", "drop"]) window.addEventListener(name, (event) => event.preventDefault());
-const isReference = (event) => event.target.closest?.(".reference");
-window.addEventListener("dragover", (event) => $("drop").classList.toggle("over", !isReference(event)));
+const kindAt = (event) => event.target.closest?.("[data-kind]")?.dataset.kind;
+window.addEventListener("dragover", (event) => $("drop").classList.toggle("over", !kindAt(event)));
 window.addEventListener("dragleave", (event) => { if (!event.relatedTarget) $("drop").classList.remove("over"); });
 window.addEventListener("drop", (event) => {
   $("drop").classList.remove("over");
   const dropped = [...(event.dataTransfer?.files ?? [])];
   if (!dropped.length) return;
-  if (isReference(event)) take("reference", dropped[0]);
+  if (kindAt(event)) take(kindAt(event), dropped[0]);
   else {
     take("image", dropped[0], dropped.length > 2 ? dropped.slice(1) : []);
     if (dropped.length === 2) take("reference", dropped[1]);
@@ -127,7 +134,7 @@ document.addEventListener("paste", (event) => {
   const pasted = [...(event.clipboardData?.files ?? [])].find((file) => file.type.startsWith("image/"));
   if (pasted) {
     event.preventDefault();
-    take(files.image && document.activeElement === $("reference") ? "reference" : "image", pasted);
+    take((files.image && document.activeElement.closest("[data-kind]")?.dataset.kind) || "image", pasted);
   }
 });
 
@@ -223,7 +230,7 @@ function spot(event) {
 const span = (a, b) => [Math.min(a[0], b[0]), Math.min(a[1], b[1]), Math.max(a[0], b[0]), Math.max(a[1], b[1])];
 $("stage").addEventListener("dragstart", (event) => event.preventDefault());
 $("stage").addEventListener("pointerdown", (event) => {
-  if (event.button !== 0 || event.pointerType === "touch") return; // a finger scrolls the page
+  if (event.button !== 0 || event.pointerType === "touch" || files.other) return; // a finger scrolls the page
   corner = spot(event);
   $("stage").setPointerCapture(event.pointerId);
 });
@@ -244,6 +251,10 @@ function form(image = files.image) {
   const body = new FormData();
   body.append("image", image, image.name || "pasted.png");
   if (files.reference) body.append("reference", files.reference);
+  if (files.other) {
+    body.append("image", files.other, files.other.name || "pasted.png");
+    return body;
+  }
   if ($("query").value.trim()) body.append("query", $("query").value);
   for (const text of optionTexts()) if (text.trim()) body.append("option", text);
   if (regions.length) body.append("regions", JSON.stringify(Object.fromEntries(regions.map((r) => [r.name.trim() || "region", r.box]))));
@@ -253,7 +264,8 @@ function form(image = files.image) {
 function busy(on) {
   document.body.classList.toggle("busy", on);
   $("submit").disabled = on;
-  $("submit").textContent = on ? "Judging…" : "Judge the image";
+  $("submit").textContent = on ? "Judging…" : files.other ? "Compare the two" : "Judge the image";
+  $("asking").hidden = files.other !== null;
   $("cancel").hidden = !on;
   $("result").setAttribute("aria-busy", String(on));
 }
@@ -267,7 +279,8 @@ async function answer(response) {
   throw new Error(body?.error ?? `the service answered ${response.status}${wait ? `; try again in ${wait} s` : ""}`);
 }
 
-const ask = async (image, signal) => answer(await fetch("/assess", { method: "POST", body: form(image), headers: bearer(), signal }));
+const ask = async (image, signal) =>
+  answer(await fetch(files.other ? "/compare" : "/assess", { method: "POST", body: form(image), headers: bearer(), signal }));
 
 function list(box, count) {
   if (!box.isConnected) reveal(box);
@@ -291,7 +304,9 @@ $("ask").addEventListener("submit", async (event) => {
   const ticking = setInterval(() => { $("clock").textContent = `${((performance.now() - started) / 1000).toFixed(1)} s`; }, 100);
   busy(true);
   try {
-    if (batch.length) await many(batch, ask, open, running.signal, list);
+    const pair = [files.image, files.other];
+    if (files.other) compare(await ask(files.image, running.signal), pair);
+    else if (batch.length) await many(batch, ask, open, running.signal, list);
     else show(await ask(files.image, running.signal));
   } catch (error) {
     if (error.name === "AbortError") fail("Cancelled.");
@@ -304,6 +319,13 @@ $("ask").addEventListener("submit", async (event) => {
   }
 });
 $("cancel").addEventListener("click", () => running?.abort());
+
+function compare(result, pair) {
+  found = [];
+  drawBoxes();
+  reveal(...compared(result, pair), downloads(result, pair));
+  $("spoken").textContent = told(result);
+}
 
 function show(result) {
   const logs = result.state.executor_evidence?.tool_logs ?? [];
@@ -326,15 +348,16 @@ function reveal(...parts) {
   if (matchMedia("(max-width: 860px)").matches) $("result").scrollIntoView({ block: "start" });
 }
 
-function downloads(result) {
+function downloads(result, pair = null) {
   const name = files.image.name || "pasted.png";
   const button = (title, work) => {
     const node = el("button", { type: "button", class: "quiet" }, title);
     node.addEventListener("click", work);
     return node;
   };
-  return el("div", { class: "block downloads" },
-    button("Download JSON", () => save(`${name}.json`, "application/json", JSON.stringify(result, null, 2))),
+  const json = button("Download JSON", () => save(`${name}.json`, "application/json", JSON.stringify(result, null, 2)));
+  if (pair) return el("div", { class: "block downloads" }, json);
+  return el("div", { class: "block downloads" }, json,
     button("Download page", async () => save(`${name}.html`, "text/html", await asPage($("answer"), $("preview"), name))));
 }
 
