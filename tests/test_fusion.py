@@ -220,9 +220,9 @@ def test_a_mode_accepts_only_its_kind():
 @pytest.mark.spec("003/3-score-fusion")
 @pytest.mark.parametrize(
     ("score", "letter"),
-    [(1, "E"), (1.44, "E"), (1.5, "D"), (2.47, "C"), (2.7, "C"), (3.44, "C"), (3.46, "B"), (4.5, "A"), (5, "A")],
+    [(1, "E"), (1.49, "E"), (1.5, "D"), (2.5, "C"), (2.7, "C"), (3.49, "C"), (3.5, "B"), (4.5, "A"), (5, "A")],
 )
-def test_scores_map_to_the_letter_nearest_to_what_is_shown_halves_up(score, letter):
+def test_scores_map_to_the_nearest_letter_halves_up(score, letter):
     assert ScoreFusion().map_to_level(score) == letter
 
 

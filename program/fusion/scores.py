@@ -190,14 +190,14 @@ class ScoreFusion:
         return max(1.0, score - reach), min(5.0, score + reach)
 
     def map_to_level(self, score: float) -> str:
-        """Return the letter of the level nearest to a score to a tenth, as it is shown: 5 -> "A", 1 -> "E"; halves up.
+        """Return the letter of the nearest level, halves up: 5 -> "A" .. 1 -> "E".
 
-        >>> ScoreFusion().map_to_level(2.7), ScoreFusion().map_to_level(3.46), ScoreFusion().map_to_level(3.44)
-        ('C', 'B', 'C')
+        >>> ScoreFusion().map_to_level(2.7), ScoreFusion().map_to_level(3.5)
+        ('C', 'B')
         """
         if not math.isfinite(score):
             raise ValueError(f"score {score!r}: must be a finite number on 1..5")
-        return LETTERS[min(5, max(1, math.floor(round(score, 1) + 0.5))) - 1]
+        return LETTERS[min(5, max(1, math.floor(score + 0.5))) - 1]
 
     def _weights(self, tool_scores: Sequence[float], precisions: Precisions) -> Sequence[float] | None:
         if self.tool_weights == "equal" or precisions is None:
@@ -244,7 +244,7 @@ def headline(score: float, interval: tuple[float, float] | None, *, chinese: boo
 
 
 def _level_word(score: float, *, chinese: bool) -> str:
-    return (LEVELS_CHINESE if chinese else LEVEL_WORDS)[LETTERS.index(ScoreFusion().map_to_level(score))]
+    return (LEVELS_CHINESE if chinese else LEVEL_WORDS)[LETTERS.index(ScoreFusion().map_to_level(round(score, 1)))]
 
 
 def fusion_note(
