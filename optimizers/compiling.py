@@ -25,6 +25,7 @@ from optimizers.demos import showable_demos
 from optimizers.examples import ExampleSet, gather
 from optimizers.job import Job
 from optimizers.objectives import Objective
+from optimizers.on_ray import evidence_on_ray
 from optimizers.plan import Forecast, call_plan, time_words
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.report import Compiled, difference_markdown
@@ -99,9 +100,11 @@ class Compile:
     def gathered(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
         workers, total = self.job.settings.compile.workers, len(self.train) + len(self.validation)
+        cluster, make = self.job.cluster, partial(AgenticIQA, self.job.settings)
+        elsewhere = evidence_on_ray(make, cluster) if cluster is not None else None
         with self.phase("evidence"), self.progress("evidence", total) as advance:
             train, validation = (
-                gather(self.program, samples, workers=workers, advance=advance, store=self.store)
+                gather(self.program, samples, workers=workers, advance=advance, store=self.store, elsewhere=elsewhere)
                 for samples in (self.train, self.validation)
             )
         train.gathered.update(validation.gathered)

@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import dspy
 
@@ -21,7 +21,7 @@ from program.common.pool import in_order
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 
-__all__ = ("ExampleSet", "choose_samples", "gather")
+__all__ = ("Elsewhere", "Evidence", "ExampleSet", "asked", "choose_samples", "gather", "to_example")
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,28 @@ def choose_samples(samples: Iterable[Sample], *, scoring: int, mcq: int, seed: i
     return chosen
 
 
+Evidence: TypeAlias = tuple[AssessmentState, Questions]
+"""What a run of the program ended with, and what it asked."""
+Elsewhere: TypeAlias = Callable[[Sequence[Sample]], Iterable[tuple[Sample, Evidence | str]]]
+"""Runs samples and yields what each ended with, or why it failed; one that is absent is run here."""
+
+
+def _made(
+    elsewhere: Elsewhere, samples: Sequence[Sample], store: Store, advance: Callable[[], None]
+) -> dict[str, Evidence | str]:
+    made = {}
+    for sample, found in elsewhere([sample for sample in samples if store.evidence(sample) is None]):
+        made[sample.id] = found
+        advance()
+    return made
+
+
+def _usable(found: Evidence | str) -> Evidence:
+    if isinstance(found, str):
+        raise InputError(found)
+    return found
+
+
 def to_example(sample: Sample) -> dspy.Example:
     """Return a sample as an optimizer's example: the program's inputs and what is known, images as references."""
     fields: dict[str, Any] = {
@@ -85,18 +107,26 @@ def to_example(sample: Sample) -> dspy.Example:
     return dspy.Example(**fields).with_inputs(*(name for name in _PROGRAM_INPUTS if name in fields))
 
 
+def asked(program: AgenticIQA, example: dspy.Example) -> Evidence:
+    """Run the program on an example; return what it ended with and what was asked of its predictors, in order."""
+    names = {id(predictor): name for name, predictor in program.named_predictors()}
+    # Each thread gets a trace of its own: what was really asked, role by role.
+    with dspy.context(trace=[]):
+        result = program(**example.inputs())
+        return result.state, [(names[id(p)], dict(inputs)) for p, inputs, _ in dspy.settings.trace if id(p) in names]
+
+
 def gather(
     program: AgenticIQA, samples: Sequence[Sample], *, workers: int, advance: Callable[[], None] = lambda: None,
-    store: Store | None = None,
+    store: Store | None = None, elsewhere: Elsewhere | None = None,
 ) -> ExampleSet:  # fmt: skip
     """Run the program once over the samples and return what it was asked, with the right answers.
 
-    What is in the store is not run again. A sample that cannot be assessed is left out with a warning. Raises
-    InputError when none is left.
+    What is in the store is not run again, the rest here or `elsewhere`. A sample that cannot be assessed is left out
+    with a warning. Raises InputError when none is left.
     """
-    names = {id(predictor): name for name, predictor in program.named_predictors()}
     store = store or Store()
-    example_set = ExampleSet()
+    example_set, made = ExampleSet(), _made(elsewhere, samples, store, advance) if elsewhere else {}
 
     def run(sample: Sample) -> tuple[dspy.Example, AssessmentState, Questions, bool] | None:
         try:
@@ -104,19 +134,17 @@ def gather(
             stored = store.evidence(sample)
             if stored is not None:
                 return example, *stored, False
-            # Each thread gets a trace of its own: what was really asked, role by role.
-            with dspy.context(trace=[]):
-                result = program(**example.inputs())
-                questions = [(names[id(p)], dict(inputs)) for p, inputs, _ in dspy.settings.trace if id(p) in names]
+            state, questions = _usable(made.get(sample.id) or asked(program, example))
         except BudgetSpent:
             raise
         except InputError as error:
             logger.warning("sample %r left out of teaching: %s", sample.id, error)
             return None
         finally:
-            advance()
-        store.put_evidence(sample, result.state, questions)
-        return example, result.state, questions, True
+            if sample.id not in made:
+                advance()
+        store.put_evidence(sample, state, questions)
+        return example, state, questions, True
 
     for sample, of_sample in zip(samples, in_order(run, samples, workers=workers), strict=True):
         if of_sample is None:

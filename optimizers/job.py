@@ -20,6 +20,7 @@ from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
 from program.agent.resources import ROLES, lm_of
 from program.agent.saving import check_folder
+from program.cluster.engine import Cluster
 from program.common.errors import InputError, did_you_mean
 from program.common.places import Place
 from program.common.settings import RecipeSettings, RoleSettings, Settings
@@ -50,6 +51,8 @@ class Job:
     resume: bool = False
     notes: tuple[str, ...] = ()
     """What of the data cannot be used."""
+    cluster: Cluster | None = None
+    """Where the evidence is gathered, if on Ray."""
     lm: dspy.BaseLM | None = field(default=None, compare=False)
     """A model given from Python, which plays every role."""
 

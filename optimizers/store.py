@@ -28,7 +28,7 @@ from program.evaluation.record import Row
 from program.lms.dspy_private import is_embedded
 from program.tools.readiness import installed_version
 
-__all__ = ("Questions", "Store", "code_sha256")
+__all__ = ("Questions", "Store", "code_sha256", "evidence_json", "evidence_of")
 
 Questions = list[tuple[str, dict[str, Any]]]
 """What a run of the program asked: predictor and inputs, in order."""
@@ -69,10 +69,7 @@ class Store:
     def evidence(self, sample: Sample) -> tuple[AssessmentState, Questions] | None:
         """Return what the uncompiled program ended with on a sample, and what it asked; or None."""
         stored = self.get("evidence", sample)
-        if stored is None:
-            return None
-        questions = [(name, {k: _restored(v) for k, v in inputs.items()}) for name, inputs in stored["questions"]]
-        return AssessmentState.model_validate_json(stored["state"]), questions
+        return None if stored is None else evidence_of(stored)
 
     def put_evidence(self, sample: Sample, state: AssessmentState, questions: Questions) -> None:
         """Store a run of the uncompiled program, unless a tool or a step failed in it."""
@@ -81,11 +78,8 @@ class Store:
             return
         if evidence.failed_steps or any(log.error for log in evidence.tool_logs):
             return
-        text = state.model_dump_json(exclude_unset=True)
-        plain = [[name, {field: _plain(value) for field, value in inputs.items()}] for name, inputs in questions]
-        # What JSON does not give back as it is stays out: a tuple, say, would come back as a list.
-        if AssessmentState.model_validate_json(text) == state and json.loads(json.dumps(plain, default=str)) == plain:
-            self.put("evidence", sample, value={"state": text, "questions": plain})
+        if (value := evidence_json(state, questions)) is not None:
+            self.put("evidence", sample, value=value)
 
     def rows(self, what: Sequence[Any], samples: Sequence[Sample]) -> tuple[list[Row], float] | None:
         """Return the rows of an evaluation of `what`, and the seconds it took; or None."""
@@ -139,6 +133,22 @@ def _sha256(path: Place) -> str | None:
             return hashlib.sha256(file.read()).hexdigest()
     except OSError:  # the sample fails where it is opened, with an error that names it
         return None
+
+
+def evidence_json(state: AssessmentState, questions: Questions) -> dict[str, Any] | None:
+    """Return as JSON values what a run of the program ended with and what it asked.
+
+    None where JSON would not give it back as it is: a tuple, say, would come back as a list.
+    """
+    plain = [[name, {field: _plain(value) for field, value in inputs.items()}] for name, inputs in questions]
+    value = {"state": state.model_dump_json(exclude_unset=True), "questions": plain}
+    return value if evidence_of(json.loads(json.dumps(value, default=str))) == (state, questions) else None
+
+
+def evidence_of(value: Mapping[str, Any]) -> tuple[AssessmentState, Questions]:
+    """Return what `evidence_json` was made of."""
+    questions = [(name, {k: _restored(v) for k, v in inputs.items()}) for name, inputs in value["questions"]]
+    return AssessmentState.model_validate_json(value["state"]), questions
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from program.common.cli import (
     EXIT_PROBLEMS,
     Parser,
     add_budget_flags,
+    add_engine_flags,
     add_settings_flags,
     run_command,
     settings_from,
@@ -49,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_settings_flags(parser)
     add_budget_flags(parser)
+    add_engine_flags(parser.add_argument_group("evidence of many samples"))
     arguments = parser.parse_args(argv)
     return run_command(lambda: _compile(arguments), kept=_KEPT)
 
@@ -59,6 +62,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     from optimizers.command import check_folders, check_request, compile_tracked, seed_compiles
     from optimizers.job import prepared
     from optimizers.plan import call_plan
+    from program.cluster.engine import Cluster
     from program.lms.limits import budget_from
 
     named, repeat = arguments.out is not None, arguments.repeat
@@ -72,6 +76,8 @@ def _compile(arguments: argparse.Namespace) -> int:
         out=arguments.out or settings.programs_dir / f"{Path(data).stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         teacher_lm=arguments.teacher_lm, resume=arguments.resume,
     )  # fmt: skip
+    if arguments.engine == "ray":
+        job = replace(job, cluster=Cluster(settings.compile.workers, arguments.threads, arguments.gpus))
     plan = call_plan(job, seeds=repeat, champion=arguments.register is not None)
     if arguments.dry_run:
         _write(plan.to_json() if arguments.json else list(plan.lines()))

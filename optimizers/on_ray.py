@@ -1,0 +1,48 @@
+"""The evidence of samples on Ray: samples and runs travel as JSON, images never."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from data.manifest import Sample
+from optimizers.examples import Elsewhere, Evidence, asked, to_example
+from optimizers.store import evidence_json, evidence_of
+from program.agent.loop import AgenticIQA
+from program.cluster.engine import Cluster, completed_on_ray, refuse_held
+from program.common.errors import InputError
+
+__all__ = ("evidence_on_ray",)
+
+
+def evidence_on_ray(make: Callable[[], AgenticIQA], cluster: Cluster) -> Elsewhere:
+    """Return what runs samples in the workers of a cluster; each makes its program with `make`."""
+
+    def elsewhere(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Evidence | str]]:
+        items = ((place, _text(sample)) for place, sample in enumerate(samples))
+        for place, _, result in completed_on_ray(partial(_Evidence, make), items, cluster):
+            found = json.loads(result)
+            if found is not None:
+                yield samples[place], found if isinstance(found, str) else evidence_of(found)
+
+    return elsewhere
+
+
+class _Evidence:
+    """A worker's part: from a sample to what the program ended with and was asked, or why that is nothing."""
+
+    def __init__(self, make: Callable[[], AgenticIQA]) -> None:
+        self._program = make()
+
+    def __call__(self, item: str) -> str:
+        try:
+            return json.dumps(evidence_json(*asked(self._program, to_example(Sample.model_validate(json.loads(item))))))
+        except InputError as error:
+            return self.failed(item, str(error))
+
+    def failed(self, item: str, error: str) -> str:
+        return json.dumps(error)
+
+
+def _text(sample: Sample) -> str:
+    refuse_held(f"sample {sample.id!r}", sample.image)
+    return json.dumps(sample.model_dump(mode="json"))
