@@ -70,9 +70,11 @@ Elsewhere: TypeAlias = Callable[[Sequence[Sample]], Iterable[tuple[Sample, Evide
 
 
 def _made(
-    elsewhere: Elsewhere, samples: Sequence[Sample], store: Store, advance: Callable[[], None]
+    elsewhere: Elsewhere | None, samples: Sequence[Sample], store: Store, advance: Callable[[], None]
 ) -> dict[str, Evidence | str]:
-    made = {}
+    made: dict[str, Evidence | str] = {}
+    if elsewhere is None:
+        return made
     for sample, found in elsewhere([sample for sample in samples if store.evidence(sample) is None]):
         made[sample.id] = found
         advance()
@@ -126,7 +128,7 @@ def gather(
     with a warning. Raises InputError when none is left.
     """
     store = store or Store()
-    example_set, made = ExampleSet(), _made(elsewhere, samples, store, advance) if elsewhere else {}
+    example_set, made = ExampleSet(), _made(elsewhere, samples, store, advance)
 
     def run(sample: Sample) -> tuple[dspy.Example, AssessmentState, Questions, bool] | None:
         try:
