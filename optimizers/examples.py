@@ -161,7 +161,10 @@ def gather(
         example_set.examples.append(ruled.with_inputs(*example.inputs()))
     if not example_set.examples:
         raise InputError("training samples: none could be assessed; run python -m data.check on the manifest")
-    for name, demos in example_set.demos.items():
-        # One demo of each question: a plan asked for four hundred images is asked once.
-        example_set.demos[name] = list({demo.key: demo for demo in reversed(demos)}.values())[::-1]
+    example_set.demos = _each_once(example_set.demos)
     return example_set
+
+
+def _each_once(demos: dict[str, list[LabelledDemo]]) -> dict[str, list[LabelledDemo]]:
+    """Return one demo of each question: a plan asked for four hundred images is asked once."""
+    return {name: list({demo.key: demo for demo in reversed(some)}.values())[::-1] for name, some in demos.items()}
