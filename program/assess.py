@@ -67,7 +67,8 @@ def main(argv: list[str] | None = None) -> int:
         "--sure", metavar="P", type=number(0.5, 0.999),
         help="with --min-score: below or not only where that is as probable as P, as 0.9; else exit with code 4",
     )  # fmt: skip
-    many.add_argument("--workers", metavar="N", type=whole_number(1), default=2, help="images at a time (default: 2)")
+    many.add_argument("--workers", metavar="N", type=whole_number(1), default=min(4, os.cpu_count() or 2),
+                      help="images at a time (default: one a core, at most 4: more threads gain little)")  # fmt: skip
     add_engine_flags(many)
     add_settings_flags(parser)
     add_budget_flags(parser)
