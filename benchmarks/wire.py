@@ -3,7 +3,7 @@
     python benchmarks/wire.py throughput    16 workers, 200 ms server: calls a second, as a share of raw httpx's
     python benchmarks/wire.py calls         model calls an image with one query, merged and separate diagnosis
     python benchmarks/wire.py overhead      own milliseconds an assessment: all but server and tools
-    python benchmarks/wire.py faults        a fifth of the requests fail: results, failures, repeats, figures
+    python benchmarks/wire.py faults        three in ten requests fail: results, failures, repeats, figures
     python benchmarks/wire.py memory        growth of the process over assessments of 400 KiB images
 
 Images are seeded noise. The tools are fixed readings, as from the cache: they cost no model call. Every run prints one
@@ -246,9 +246,9 @@ def overhead(count: int) -> dict[str, Any]:
 
 
 def faults(count: int) -> dict[str, Any]:
-    """Compare a run in which a fifth of the requests fail with one in which none does."""
+    """Compare a run in which three in ten requests fail with one in which none does."""
     runs = []
-    for flags in ((), ("--faults", "0.2", "--seed", "0", "--slow-ms", "300")):
+    for flags in ((), ("--faults", "0.3", "--seed", "0", "--slow-ms", "300")):
         with server(*flags) as base:
             reset(base)
             iqa = program(base)
