@@ -161,7 +161,7 @@ def _score(result: Assessment, views: Views) -> Checks:
     if score is None or level is None:
         return
     place = "EDCBA".index(level)
-    yield place == min(4, int(round(score, 1) + 0.5) - 1), "level", (score, level)
+    yield place == min(4, int(score + 0.5) - 1), "level", (score, level)
     word = (LEVELS_CHINESE if is_chinese(result.state.query) else LEVEL_WORDS)[place]
     yield word in views["terminal"].casefold(), "level's word in terminal", (word, views["terminal"])
     if result.rating is None:

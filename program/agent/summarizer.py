@@ -326,8 +326,7 @@ class Summarizer(dspy.Module):
                 **fields,
                 "quality_reasoning": " ".join([fields["quality_reasoning"].strip(), *notes]),
                 "quality_score": score,
-                # Of the score to a tenth, as it is shown: nobody shall read "2.5" beside "Poor".
-                "level": self.fusion.map_to_level(round(rating, 1)) if rating is not None else None,
+                "level": self.fusion.map_to_level(rating) if rating is not None else None,
                 "used_evidence": used_evidence(evidence),
                 "need_replan": replan,
                 "replan_reason": gap if replan else None,

@@ -244,7 +244,7 @@ def headline(score: float, interval: tuple[float, float] | None, *, chinese: boo
 
 
 def _level_word(score: float, *, chinese: bool) -> str:
-    return (LEVELS_CHINESE if chinese else LEVEL_WORDS)[LETTERS.index(ScoreFusion().map_to_level(round(score, 1)))]
+    return (LEVELS_CHINESE if chinese else LEVEL_WORDS)[LETTERS.index(ScoreFusion().map_to_level(score))]
 
 
 def fusion_note(

@@ -19,7 +19,7 @@ export function el(tag, properties = {}, ...children) {
 }
 
 const place = (score) => ((score - 1) / 4) * 100;
-export const nearest = (score) => Math.min(5, Math.max(1, Math.floor(Number(score.toFixed(1)) + 0.5))); // of the score as it is shown
+export const nearest = (score) => Math.min(5, Math.max(1, Math.floor(score + 0.5)));
 
 function filled(tag, className, styles) {
   const node = el(tag, { class: className });
