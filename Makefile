@@ -4,8 +4,6 @@ PYTHON ?= python3
 VENV ?= $(if $(PERMISSIVE),.venv-permissive,.venv)
 BIN := $(VENV)/bin
 ARGS ?=
-# One process more than there are cores: tests that wait leave theirs to others.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # pip cannot leave one dependency of a project out: it gets the others by name.
 OTHERS := $(BIN)/python -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; names = sys.argv[1:] and list(extras); listed = sum((extras[name] for name in names), project["dependencies"]); print(*(each for each in listed if not each.startswith(("pyiqa", "pillow-heif", "agentic-iqa["))), sep="\n")'
@@ -16,7 +14,7 @@ compile: $(VENV)/.installed
 	$(BIN)/python -m program.compile $(ARGS)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -p no:cacheprovider -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -p no:cacheprovider -n auto --dist loadfile $(ARGS)
 
 install: $(VENV)/.installed
 

@@ -146,11 +146,11 @@ def test_outputs_without_a_level_never_become_a_score(summarize, text):
 @pytest.mark.parametrize("start", ["", "quality", "rate", "A. x B. y", "质量"])
 def test_no_text_takes_the_parsers_long(piece, start):
     text = start + piece * 2000 + "x"
-    started = time.perf_counter()
+    started = time.thread_time()
     level_in_text(text)
     read_query(text)
     normalise_choice(text, QUERIES[2][1])
-    assert time.perf_counter() - started < 3
+    assert time.thread_time() - started < 3
 
 
 @pytest.mark.spec("D9")

