@@ -8,8 +8,9 @@ from data.manifest import Sample
 from optimizers.examples import Elsewhere, Evidence, asked, to_example
 from optimizers.store import evidence_json, evidence_of
 from program.agent.loop import AgenticIQA
-from program.cluster.engine import Cluster, completed_on_ray, refuse_held
+from program.cluster.engine import Cluster, completed_on_ray
 from program.common.errors import InputError
+from program.evaluation.on_ray import sample_of, sample_text
 
 __all__ = ("evidence_on_ray",)
 
@@ -18,7 +19,7 @@ def evidence_on_ray(make: Callable[[], AgenticIQA], cluster: Cluster) -> Elsewhe
     """Return what runs samples in the workers of a cluster; each makes its program with `make`."""
 
     def elsewhere(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Evidence | str]]:
-        items = ((place, _text(sample)) for place, sample in enumerate(samples))
+        items = ((place, sample_text(sample)) for place, sample in enumerate(samples))
         for place, _, result in completed_on_ray(partial(_Evidence, make), items, cluster):
             found = json.loads(result)
             if found is not None:
@@ -35,14 +36,9 @@ class _Evidence:
 
     def __call__(self, item: str) -> str:
         try:
-            return json.dumps(evidence_json(*asked(self._program, to_example(Sample.model_validate(json.loads(item))))))
+            return json.dumps(evidence_json(*asked(self._program, to_example(sample_of(item)))))
         except InputError as error:
             return self.failed(item, str(error))
 
     def failed(self, item: str, error: str) -> str:
         return json.dumps(error)
-
-
-def _text(sample: Sample) -> str:
-    refuse_held(f"sample {sample.id!r}", sample.image)
-    return json.dumps(sample.model_dump(mode="json"))

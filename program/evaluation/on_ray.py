@@ -13,16 +13,16 @@ from program.evaluation.baselines import BaselineAnswers
 from program.evaluation.record import Row
 from program.evaluation.runner import Engine, Todo, failed_row, run_sample
 
-__all__ = ("ray_engine",)
+__all__ = ("ray_engine", "sample_of", "sample_text")
 
 
 def ray_engine(make: Callable[[], AgenticIQA], cluster: Cluster, *, baselines: bool = False) -> Engine:
     """Return what runs samples in the workers of a cluster; each makes its program with `make`."""
 
     def engine(samples: Iterable[Todo]) -> Iterator[tuple[Todo, Row]]:
-        texts = ((place, _text(sample)) for place, sample in samples)
+        texts = ((place, sample_text(sample)) for place, sample in samples)
         for place, sample, row in completed_on_ray(partial(_Rows, make, baselines), texts, cluster):
-            yield (place, _sample(sample)), Row.model_validate_json(row)
+            yield (place, sample_of(sample)), Row.model_validate_json(row)
 
     return engine
 
@@ -36,16 +36,18 @@ class _Rows:
 
     def __call__(self, item: str) -> str:
         with dspy.context(disable_history=True, trace=None):
-            return run_sample(self._program, _sample(item), self._others).line()
+            return run_sample(self._program, sample_of(item), self._others).line()
 
     def failed(self, item: str, error: str) -> str:
-        return failed_row(_sample(item), error).line()
+        return failed_row(sample_of(item), error).line()
 
 
-def _text(sample: Sample) -> str:
+def sample_text(sample: Sample) -> str:
+    """Return a sample as JSON for a worker. Raises InputError for an image held in memory."""
     refuse_held(f"sample {sample.id!r}", sample.image)
     return json.dumps(sample.model_dump(mode="json"))
 
 
-def _sample(text: str) -> Sample:
+def sample_of(text: str) -> Sample:
+    """Return the sample of such a text."""
     return Sample.model_validate(json.loads(text))
