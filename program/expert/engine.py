@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 import dspy
-from cachetools import LRUCache
+from cachetools import LRUCache, cached
 from dspy import lm15
 from pydantic import BaseModel
 
@@ -36,25 +36,10 @@ MODEL = f"perceptual/expert@{REVISION}"
 """The revision is part of the name: caches are keyed by it, so no answer comes from an older expert's cache."""
 
 
-def _text(demo: Mapping[str, Any]) -> str:
-    """Return a demo as JSON; kept for as long as it holds the same values, as it is shown with every question."""
-    values = tuple(dict(demo).items())
-    with _TEXTS_LOCK:
-        known = _TEXTS.get(id(demo))
-    if (
-        known is None
-        or len(known[0]) != len(values)
-        or any(old[0] != new[0] or old[1] is not new[1] for old, new in zip(known[0], values, strict=True))
-    ):
-        known = values, json.dumps(dict(values), default=_plain, sort_keys=True)
-        with _TEXTS_LOCK:
-            _TEXTS[id(demo)] = known
-    return known[1]
-
-
-_TEXTS_LOCK = Lock()
-_TEXTS: LRUCache[int, tuple[tuple[tuple[str, Any], ...], str]] = LRUCache(4096)
-"""Demos by identity, with the values they had: those are held here, so that no other object takes their place."""
+@cached(LRUCache(4096), key=lambda demo: tuple((name, id(value)) for name, value in demo.items()), lock=Lock())
+def _text(demo: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return a demo as JSON, kept as it is shown with every question; its values are held, so none takes their ids."""
+    return json.dumps(dict(demo), default=_plain, sort_keys=True), list(demo.values())
 
 
 def _plain(value: Any) -> Any:
@@ -72,7 +57,7 @@ class CallAdapter(KeptAdapter):
         fields = json.dumps(
             {"outputs": list(signature.output_fields), "inputs": inputs}, default=_plain, ensure_ascii=False
         )
-        call = f'{fields[:-1]}, "demos": [{", ".join(map(_text, demos))}]}}'
+        call = f'{fields[:-1]}, "demos": [{", ".join(_text(demo)[0] for demo in demos)}]}}'
         return [{"role": "system", "content": signature.instructions}, {"role": "user", "content": call}]
 
 
@@ -103,7 +88,9 @@ class PerceptualEngine:
             raise ModelError(
                 f"{MODEL}: was asked with plain text; use dspy.context(adapter=CallAdapter()) with this model"
             ) from error
-        lesson = Lesson(demos, _system_text(request))
+        system = request.system or ""
+        text = system if isinstance(system, str) else "\n".join(getattr(part, "text", "") for part in system)
+        lesson = Lesson(demos, text)
         text = json.dumps(_fields(outputs, lesson, inputs, self._viewer), ensure_ascii=False)
         return lm15.Response(
             id=None, model=request.model, message=lm15.Message.assistant(text), finish_reason="stop",
@@ -159,11 +146,6 @@ def answer(
     """
     lesson = Lesson([dict(demo) for demo in demos], signature.instructions)
     return _fields(signature.output_fields, lesson, inputs, viewer or _MEMORY)
-
-
-def _system_text(request: lm15.Request) -> str:
-    system = request.system or ""
-    return system if isinstance(system, str) else "\n".join(getattr(part, "text", "") for part in system)
 
 
 def _fields(names: Iterable[str], lesson: Lesson, inputs: Mapping[str, Any], viewer: Viewer) -> dict[str, Any]:

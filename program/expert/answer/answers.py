@@ -8,7 +8,6 @@ import numpy as np
 from program.common.errors import ModelError
 from program.expert.answer.findings import findings, present
 from program.expert.answer.inputs import (
-    LETTERS,
     Inputs,
     categories_by_region,
     level_of,
@@ -35,6 +34,7 @@ from program.expert.answer.tool_choice import choose_tools
 from program.expert.judge.quality import Belief, level_probabilities
 from program.expert.judge.taught import belief
 from program.expert.judge.views import View, Viewer
+from program.fusion import LETTERS
 from signatures.rubric import PLAIN, rubric_in
 from signatures.schemas import GLOBAL
 
@@ -64,14 +64,6 @@ def answer_fields(viewer: Viewer, outputs: frozenset[str], lesson: Lesson, input
 def _detect(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     categories = present(_view(viewer, inputs))
     return {"distortion_set": [{"region": region, "distortions": categories} for region in regions_of(inputs)]}
-
-
-def _analyse(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
-    return {"distortion_analysis": _findings(viewer, inputs)}
-
-
-def _diagnose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
-    return {"findings": _findings(viewer, inputs)}
 
 
 def _findings(viewer: Viewer, inputs: Inputs) -> list[dict[str, str]]:
@@ -200,8 +192,10 @@ def _view(viewer: Viewer, inputs: Inputs) -> View:
 ANSWERS: Mapping[frozenset[str], Callable[[Viewer, Lesson, Inputs], dict[str, Any]]] = {
     frozenset({"plan"}): lambda viewer, lesson, inputs: {"plan": plan_assessment(inputs)},
     frozenset({"distortion_set"}): _detect,
-    frozenset({"distortion_analysis"}): _analyse,
-    frozenset({"findings"}): _diagnose,
+    frozenset({"distortion_analysis"}): lambda viewer, lesson, inputs: {
+        "distortion_analysis": _findings(viewer, inputs)
+    },
+    frozenset({"findings"}): lambda viewer, lesson, inputs: {"findings": _findings(viewer, inputs)},
     frozenset({"selected_tools"}): lambda viewer, lesson, inputs: {"selected_tools": choose_tools(inputs)},
     # It measures pixels and knows no objects: no box is better than an invented one.
     frozenset({"region_boxes"}): lambda viewer, lesson, inputs: {"region_boxes": []},

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from program.common.questions import is_chinese, options_shown
+from program.fusion import LETTERS
 from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, LevelProbabilities, category_of
 
 __all__ = (
-    "LETTERS", "Inputs", "categories_by_region", "level_of", "options_of", "parsed_json", "region_crops",
+    "Inputs", "categories_by_region", "level_of", "options_of", "parsed_json", "region_crops",
     "region_pattern", "regions_of", "scores_of", "severities_of",
 )  # fmt: skip
 
 Inputs = Mapping[str, Any]
-LETTERS = "EDCBA"
-"""Letters of the levels 1..5."""
 
 
 @functools.lru_cache(maxsize=1024)

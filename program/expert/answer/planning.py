@@ -105,7 +105,8 @@ def named_distortions(question: str) -> list[DistortionCategory]:
     if re.search(r"out of focus|in focus", question, re.IGNORECASE):
         categories.add("Blurs")
     for part in re.findall(r"[一-鿿]+", question):
-        categories |= {category for piece in _pieces(part) if (category := category_of(piece)) is not None}
+        pieces = (part[i : i + 2] for i in range(max(1, len(part) - 1)))
+        categories |= {category for piece in pieces if (category := category_of(piece)) is not None}
     return [c for c in DISTORTION_CATEGORIES if c in categories]
 
 
@@ -116,10 +117,6 @@ def _is_generic(word: str) -> bool:
         r"flight\w*|knowledge"
     )
     return re.fullmatch(other, word) is not None or is_chinese(word)
-
-
-def _pieces(text: str) -> list[str]:
-    return [text[i : i + 2] for i in range(max(1, len(text) - 1))]
 
 
 def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
@@ -137,7 +134,8 @@ def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
     for form in (_objects(), _POSSESSIVE, _leading(), _PART):
         for match in form.finditer(question):
             candidates += _MULTIPLE.split(match[1])
-    candidates += _joined(question)
+    if _objects().search(question) or _leading().search(question):  # the second of "the X and the Y"
+        candidates += re.findall(r"\band\s+the\s+([\w-]+)", question, re.IGNORECASE)
     if is_chinese(question):
         candidates += [_CHINESE_NOISE.sub("", m) for m in _CHINESE_OBJECT.findall(question)]
     for candidate in candidates:
@@ -148,12 +146,6 @@ def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
         return list(dict.fromkeys(names))
     no_whole = word_set("whole").isdisjoint(re.findall(r"\w+", folded)) and not re.search(r"图|照片|画面", question)
     return list(listed) if listed and no_whole else [GLOBAL]
-
-
-def _joined(question: str) -> list[str]:
-    """Find the second of "the X and the Y" after a preposition."""
-    named = _objects().search(question) or _leading().search(question)
-    return re.findall(r"\band\s+the\s+([\w-]+)", question, re.IGNORECASE) if named else []
 
 
 def _object_name(phrase: str) -> str:

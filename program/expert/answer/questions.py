@@ -124,7 +124,7 @@ def answer_choice(
     question = question_of(query, options)
     look = look_at(view, evidence, scores, question.text)
     ordered = dict(sorted(question.options.items(), key=lambda pair: pair[1]))
-    for judge in (_yes_or_no, _on_a_scale, _claims, _places, _tones):
+    for judge in (_yes_or_no, lambda look, asked: degrees(look, asked.text, asked.options), _claims, _places, _tones):
         verdict = judge(look, Question(question.text, ordered))
         if verdict is not None:
             topic, measured, masses = verdict
@@ -148,10 +148,6 @@ def _yes_or_no(look: Look, question: Question) -> _Verdict:
     rest = {letter: 0.04 for letter in question.options if letter not in (*yes, *no)}
     measured = bool(claims) and claims[-1].axis != "taste"
     return claims[-1].axis if measured else "content", measured, {yes[0]: share, no[0]: 1 - share, **rest}
-
-
-def _on_a_scale(look: Look, question: Question) -> _Verdict:
-    return degrees(look, question.text, question.options)
 
 
 def _claims(look: Look, question: Question) -> _Verdict:

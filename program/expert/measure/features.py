@@ -7,8 +7,6 @@ Crete et al. 2007 (blur by reblurring), Hasler & Suesstrunk 2003 (colourfulness)
 Field 1987 (spectrum slope), He et al. 2009 (dark channel).
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -30,18 +28,12 @@ def measure(pixels: NDArray[np.uint8]) -> Measurement:
     return Measurement.of(list(named.values()), maps, FEATURE_PLACES)
 
 
-def _opponents(rgb: Plane, luma: Plane) -> list[Plane]:
-    red, green, blue = (rgb[:, :, c] for c in range(3))
-    return [luma, red - green, 0.5 * (red + green) - blue]
-
-
 def _measure(pixels: NDArray[np.uint8]) -> tuple[dict[str, float], Maps]:
     native = _luma(pixels.astype(np.float32))
     named = blocking(native)
     viewed = _viewing_size(pixels)
     rgb = viewed.astype(np.float32)
     luma = native if viewed is pixels else _luma(rgb)
-    planes = _opponents(rgb, luma)
     scales = [luma, halve(luma)]
     scales.append(halve(scales[1]))
     deviations, fines = [], []
@@ -50,7 +42,7 @@ def _measure(pixels: NDArray[np.uint8]) -> tuple[dict[str, float], Maps]:
         named |= found
         deviations.append(deviation)
         fines.append(fine)
-    named |= _colour_statistics(rgb, planes)
+    named |= _colour_statistics(rgb)
     slopes = [measures.gradient(plane) for plane in scales]
     sharp, maps = measures.sharpness(luma, fines[0], slopes, deviations)
     named |= sharp
@@ -104,13 +96,14 @@ def _moments(values: Plane) -> dict[str, float]:
     }
 
 
-def _colour_statistics(rgb: Plane, opponents: Sequence[Plane]) -> dict[str, float]:
+def _colour_statistics(rgb: Plane) -> dict[str, float]:
     """Statistics of opponent colours, linear and logarithmic (Ruderman et al. 1998), at half and quarter size."""
+    full_red, full_green, full_blue = (rgb[:, :, c] for c in range(3))
     red, green, blue = (halve(np.ascontiguousarray(rgb[:, :, c])) for c in range(3))
     log_red, log_green, log_blue = (np.log1p(c) for c in (red, green, blue))
     planes = {
-        "red_green": halve(opponents[1]),
-        "yellow_blue": halve(opponents[2]),
+        "red_green": halve(full_red - full_green),
+        "yellow_blue": halve(0.5 * (full_red + full_green) - full_blue),
         "log_yellow_blue": 32 * (log_red + log_green - 2 * log_blue) / 6**0.5,
         "log_red_green": 32 * (log_red - log_green) / 2**0.5,
     }

@@ -22,16 +22,18 @@ __all__ = ("DIFFERENCE_NAMES", "DIFFERENCE_PLACES", "compare")
 
 def compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> Measurement:
     """Measure how H x W x 3 uint8 pixels differ from their reference; deterministic."""
-    fitted = _fit(reference, pixels)
-    named, maps = _compare(pixels, fitted)
-    apart = network.read(network.distances, pixels, fitted)
+    if reference.shape != pixels.shape:
+        size = (pixels.shape[1], pixels.shape[0])
+        reference = np.asarray(Image.fromarray(reference).resize(size, Image.Resampling.LANCZOS))
+    named, maps = _compare(pixels, reference)
+    apart = network.read(network.distances, pixels, reference)
     return Measurement.of([*named.values(), *apart], maps, DIFFERENCE_PLACES)
 
 
 def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[dict[str, float], Maps]:
     same = reference == pixels
     one, two = _channels(reference), _channels(pixels)
-    named: dict[str, float] = {"error_log": _log_error(one[0], two[0])}
+    named: dict[str, float] = {"error_log": float(np.log1p(((one[0] - two[0]) ** 2).mean()))}
     left = {"changed": 1 - float(same.all(axis=2).mean()), "changed_channels": 1 - float(same.mean())}
     left |= transfer(one, two, 0)
     maps: Maps = {}
@@ -51,23 +53,12 @@ def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[d
     return named | left, maps
 
 
-def _fit(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    if reference.shape == pixels.shape:
-        return reference
-    size = (pixels.shape[1], pixels.shape[0])
-    return np.asarray(Image.fromarray(reference).resize(size, Image.Resampling.LANCZOS))
-
-
 def _channels(pixels: NDArray[np.uint8]) -> list[Plane]:
     """Return luma and two opponent colours (Gaussian colour model), 0..255 scale."""
     rgb = pixels.astype(np.float32)
     weights = np.array([[0.299, 0.587, 0.114], [0.30, 0.04, -0.35], [0.34, -0.60, 0.17]], dtype=np.float32)
     planes = rgb @ weights.T
     return [np.ascontiguousarray(planes[:, :, i]) for i in range(3)]
-
-
-def _log_error(one: Plane, two: Plane) -> float:
-    return float(np.log1p(((one - two) ** 2).mean()))
 
 
 def _structure(one: list[Plane], two: list[Plane], around: Local) -> tuple[dict[str, float], Plane, Plane]:
