@@ -4,12 +4,8 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from program.common.cli import Parser, add_program_flags, add_settings_flags, run_command, settings_from, whole_number
-
-if TYPE_CHECKING:
-    from program.agent.loop import AgenticIQA
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,14 +47,10 @@ def _offer(arguments: argparse.Namespace) -> int:
 
         serve_http(program_from(arguments, settings), listener, token)
     else:
-        _serve_stdio(program_from(arguments, settings))
+        from program.mcp.server import server_of
+
+        server_of(program_from(arguments, settings), local=True)[0].run("stdio")
     return 0
-
-
-def _serve_stdio(program: "AgenticIQA") -> None:
-    from program.mcp.server import server_of
-
-    server_of(program, local=True)[0].run("stdio")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import anyio.to_thread
 from mcp.server.mcpserver.exceptions import ToolError
@@ -18,17 +18,14 @@ from program.agent.loop import AgenticIQA
 from program.batch.inputs import gather
 from program.batch.rows import BatchRow, row_of
 from program.images.store import Box
-from program.service.assessing import Assessor, Metrics
+from program.service.assessing import Assessor, Metrics, Ticket
 from program.service.incoming import AssessRequest, Job, checked, job_of
-from program.service.logs import logger
-from program.service.refusals import Refused, refusal_of
-from program.service.sources import Sent, Sources, shown_name
+from program.service.refusals import Refused, reason_of
+from program.service.sources import Sources, shown_name
 from program.tools.runner import ToolRunner
 
-__all__ = ("AgentTools", "FolderRows", "ListedTool", "Places")
+__all__ = ("AgentTools", "FolderRows", "ListedTool")
 
-T = TypeVar("T")
-R = TypeVar("R")
 _WEB = re.compile("https?://", re.IGNORECASE)
 
 Picture = Annotated[
@@ -61,33 +58,6 @@ class ListedTool(BaseModel):
     """Why it is not ready, and the mend."""
 
 
-class Places(Sources):
-    """Where images come from: any file where the client is the user's own program, else what the settings allow."""
-
-    def __init__(self, program: AgenticIQA, *, local: bool) -> None:
-        settings = program.resources.settings.serve
-        super().__init__(settings)
-        self._local, self._allowed = local, [Path(f).expanduser().resolve() for f in settings.image_folders]
-
-    def file(self, named: str) -> Sent:
-        """Return a file's bytes. Raises Refused."""
-        if not self._local:
-            return super().file(named)
-        path = Path(named).expanduser()
-        if not path.is_file():
-            raise Refused(422, "path", f"image {named[:200]!r}: no such file; check the path")
-        return Sent(self._read(path.resolve(), named), shown_name(path.name))
-
-    def folder(self, named: str) -> Path:
-        """Return a folder that may be looked into. Raises Refused."""
-        for parent in [Path.cwd()] if self._local else self._allowed:
-            path = (parent / Path(named).expanduser()).resolve()
-            if path.is_dir() and (self._local or path.is_relative_to(parent)):
-                return path
-        allowed = "no such folder" if self._local else "not one of the folders under serve.image_folders"
-        raise Refused(422, "path", f"folder {named[:200]!r}: {allowed}; check the path")
-
-
 class AgentTools:
     """The tools' functions: their signatures and docstrings are what an agent reads."""
 
@@ -95,7 +65,7 @@ class AgentTools:
         self.program, self.settings = program, program.resources.settings.serve
         self.metrics = Metrics()
         self.assessor = Assessor(program, self.settings, self.metrics)
-        self.places = Places(program, local=local)
+        self.sources = Sources(self.settings, local=local)
 
     async def assess_image(
         self, image: Picture, reference: Reference = None, query: str | None = None,
@@ -111,8 +81,9 @@ class AgentTools:
             return self.assessor.assess(job), self.assessor.draw(job) if heatmap else None
 
         asked = {"query": query, "options": options, "regions": regions}
-        (made,) = await self._done(lambda: [self._job(image, reference, **asked)], judged)
-        result, drawn = _usable(made)
+        with self._admitted() as ticket:
+            job = await anyio.to_thread.run_sync(lambda: self._job(image, reference, **asked))
+            result, drawn = await self.assessor.one(ticket, judged, job)
         content: list[Any] = [TextContent(type="text", text=str(result))]
         if drawn is not None:
             data = base64.b64encode(drawn).decode()
@@ -122,43 +93,32 @@ class AgentTools:
 
     async def compare_images(self, image_a: Picture, image_b: Picture, reference: Reference = None) -> Comparison:
         """Say which of two images is better, by how much, and how sure that is."""
-
-        def pair() -> list[tuple[Job, Job]]:
-            return [(self._job(image_a, reference), self._job(image_b))]
-
-        (made,) = await self._done(pair, self.assessor.compare)
-        return _usable(made)
+        with self._admitted() as ticket:
+            pair = await anyio.to_thread.run_sync(lambda: (self._job(image_a, reference), self._job(image_b)))
+            return await self.assessor.one(ticket, self.assessor.compare, pair)
 
     async def assess_folder(
         self, folder: str, recursive: bool = False, start: Annotated[int, Field(ge=0)] = 0, query: str | None = None
     ) -> FolderRows:
         """Judge the images of a folder, some at a time: call again with `start` set to `next_start` for the others."""
-        chosen: list[str] = []
-        total = 0
 
-        def read() -> list[Job | Refused]:
-            nonlocal total
-            items = gather([str(self.places.folder(folder))], recursive=recursive)
-            total = items.count() or 0
-            jobs: list[Job | Refused] = []
+        def read() -> tuple[dict[str, Job | Refused], int]:
+            items = gather([str(self.sources.folder(folder))], recursive=recursive)
+            jobs: dict[str, Job | Refused] = {}
             for item in islice(items, start, start + self.settings.max_batch):
-                chosen.append(item.id)
                 try:
-                    jobs.append(self._job(str(item.image), query=query))
+                    jobs[item.id] = self._job(str(item.image), query=query)
                 except Refused as refusal:
-                    jobs.append(refusal)
-            return jobs
+                    jobs[item.id] = refusal
+            return jobs, items.count() or 0
 
-        def judged(job: Job | Refused) -> Assessment:
-            if isinstance(job, Refused):
-                raise job
-            return self.assessor.assess(job)
-
-        made = await self._done(read, judged)
+        with self._admitted() as ticket:
+            jobs, total = await anyio.to_thread.run_sync(read)
+            made = await self.assessor.done(ticket, self.assessor.assess, list(jobs.values()))
         rows = [
             row_of(name, None, result) if isinstance(result, Assessment)
-            else BatchRow(id=name, status="error", error=_reason(result))
-            for name, result in zip(chosen, made, strict=True)
+            else BatchRow(id=name, status="error", error=reason_of(result))
+            for name, result in zip(jobs, made, strict=True)
         ]  # fmt: skip
         after = start + len(rows)
         return FolderRows(rows=rows, total=total, next_start=after if rows and after < total else None)
@@ -179,16 +139,16 @@ class AgentTools:
 
     def _job(self, image: str, reference: str | None = None, **asked: Any) -> Job:
         fields = {**asked, **_source("image", image), **(_source("reference", reference) if reference else {})}
-        return job_of(checked(AssessRequest, fields), self.settings, self.places)
+        return job_of(checked(AssessRequest, fields), self.settings, self.sources)
 
-    async def _done(self, read: Callable[[], Sequence[T]], work: Callable[[T], R]) -> Sequence[R | BaseException]:
-        """Return what the work makes of each thing read, or its error. Raises ToolError with one line."""
+    @contextmanager
+    def _admitted(self) -> Iterator[Ticket]:
+        """Yield a place for a call; whatever is raised inside becomes a ToolError with one line."""
         try:
             with self.assessor.admitted() as ticket:
-                given = await anyio.to_thread.run_sync(read)
-                return await self.assessor.done(ticket, work, given)
+                yield ticket
         except Exception as error:  # refused, or a fault: the border to the client
-            raise ToolError(_reason(error)) from error
+            raise ToolError(reason_of(error)) from error
 
 
 def _source(what: str, named: str) -> dict[str, str]:
@@ -198,18 +158,3 @@ def _source(what: str, named: str) -> dict[str, str]:
 
 def _name(image: str) -> str:
     return "image" if image[:5].lower() == "data:" else shown_name(image)
-
-
-def _usable(made: R | BaseException) -> R:
-    if isinstance(made, BaseException):
-        raise ToolError(_reason(made)) from made
-    return made
-
-
-def _reason(error: BaseException) -> str:
-    """Return the one line for the client; a fault of the program itself goes to the log."""
-    refusal = refusal_of(error)
-    if refusal is None:
-        logger.error("an agent's call failed", exc_info=error)
-        return "the program failed on this; its log says why"
-    return str(refusal.detail)

@@ -122,13 +122,22 @@ class Assessor:
             self.busy -= 1
         self.metrics.admitted.dec()
 
-    async def done(self, ticket: Ticket, work: Callable[[W], T], jobs: Sequence[W]) -> "list[T | BaseException]":
+    async def done(
+        self, ticket: Ticket, work: Callable[[W], T], jobs: Sequence[W | Refused]
+    ) -> "list[T | BaseException]":
         """Return what the work (`assess`, `draw`, ...) makes of each job, or its error; Refused (504) when time is up.
 
-        A thread cannot be stopped: work begun is finished and thrown away, and its place stays taken till then.
+        A job that was refused is its own error. A thread cannot be stopped: work begun is finished and thrown away, and
+        its place stays taken till then.
         """
+
+        def worked(job: W | Refused) -> T:
+            if isinstance(job, Refused):
+                raise job
+            return work(job)
+
         for job in jobs:
-            ticket.work.append(self._threads.submit(work, job))
+            ticket.work.append(self._threads.submit(worked, job))
             with self._lock:
                 ticket.uses += 1
             ticket.work[-1].add_done_callback(lambda _: self._end_use(ticket))
@@ -140,6 +149,13 @@ class Assessor:
         except TimeoutError:
             text = f"no answer within {self.settings.timeout_s:g} s; send a smaller image or fewer"
             raise Refused(504, "timeout", text, _RETRY) from None
+
+    async def one(self, ticket: Ticket, work: Callable[[W], T], job: W | Refused) -> T:
+        """Return what the work makes of one job; see `done`. Raises its error."""
+        (made,) = await self.done(ticket, work, [job])
+        if isinstance(made, BaseException):
+            raise made
+        return made
 
     def close(self) -> None:
         """Let the threads go."""

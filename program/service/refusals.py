@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from program.common.errors import InputError, first_fault
 from program.service.logs import logger, shortened
 
-__all__ = ("Refused", "misfit", "refusal_of")
+__all__ = ("Refused", "misfit", "reason_of", "refusal_of")
 
 
 class Refused(HTTPException):
@@ -33,6 +33,14 @@ def refusal_of(error: BaseException) -> Refused | None:
         text = f"the language model gave no answer ({type(error).__name__}); the service's log says more"
         return Refused(502, "model", text)
     return None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the one line for who sent it; a fault of the program itself goes to the log."""
+    if (refusal := refusal_of(error)) is not None:
+        return str(refusal.detail)
+    logger.error("an assessment failed", exc_info=error)
+    return "the program failed on this; its log says why"
 
 
 def misfit(error: ValidationError) -> Refused:

@@ -1,9 +1,9 @@
 """POST /assess, /assess/batch, /compare and /heatmap: each answers JSON and forms, under one path."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI, Request, Response
@@ -14,14 +14,13 @@ from program.agent.comparing import Comparison
 from program.service.assessing import Assessor, Ticket
 from program.service.guard import note
 from program.service.incoming import FORM, AssessRequest, BatchRequest, Job, form_items, jobs_of, json_items
-from program.service.logs import logger, shortened
-from program.service.refusals import Refused, refusal_of
+from program.service.logs import shortened
+from program.service.refusals import Refused, reason_of
 from program.service.sources import Sources
 
 __all__ = ("add_assessments",)
 
 _LOGGED_QUERY_CHARS = 80
-T = TypeVar("T")
 
 
 class Fault(BaseModel):
@@ -63,22 +62,11 @@ _FAULTS: dict[int | str, dict[str, Any]] = {
 def add_assessments(app: FastAPI, assessor: Assessor) -> None:
     """Add the four routes."""
 
-    async def results(
-        request: Request, work: Callable[[Job], T], *, several: bool = False
-    ) -> "list[T | BaseException]":
-        """Return what the work makes of each item, or why that is nothing."""
-        most = assessor.settings.max_batch if several else 1
-        async with _asked(assessor, request, most, several=several) as (ticket, jobs):
-            usable = [job for job in jobs if isinstance(job, Job)]
-            made = iter(await assessor.done(ticket, work, usable))
-            return [next(made) if isinstance(job, Job) else job for job in jobs]
-
     @app.post("/assess", responses=_FAULTS, openapi_extra=_body_schema(AssessRequest))
     async def assess(request: Request) -> Assessment:
         """Judge one image: JSON, or a form with the files `image` and `reference`."""
-        (result,) = await results(request, assessor.assess)
-        if isinstance(result, BaseException):
-            raise result
+        async with _asked(assessor, request) as (ticket, (job, *_)):
+            result = await assessor.one(ticket, assessor.assess, job)
         note(request.scope, status_of_answer=result.status, score=result.rating, lm_calls=result.usage.lm_calls)
         return result
 
@@ -88,28 +76,28 @@ def add_assessments(app: FastAPI, assessor: Assessor) -> None:
     )  # fmt: skip
     async def heatmap(request: Request) -> Response:
         """Draw where one image loses quality: the same body as /assess, and a PNG for an answer."""
-        (drawn,) = await results(request, assessor.draw)
-        if isinstance(drawn, BaseException):
-            raise drawn
-        return Response(drawn, media_type="image/png")
+        async with _asked(assessor, request) as (ticket, (job, *_)):
+            return Response(await assessor.one(ticket, assessor.draw, job), media_type="image/png")
 
     @app.post("/compare", responses=_FAULTS, openapi_extra=_body_schema(BatchRequest))
     async def compare(request: Request) -> Comparison:
         """Say which of two images is better: JSON with two `items`, or a form with two files `image`."""
-        async with _asked(assessor, request, 2, several=True) as (ticket, jobs):
+        async with _asked(assessor, request, 2) as (ticket, jobs):
             pair = [job for job in jobs if isinstance(job, Job)]
             if len(jobs) != 2 or len(pair) != 2:
                 one = Refused(422, "request", f"image: {len(jobs)} sent; a comparison takes two")
                 raise next((job for job in jobs if isinstance(job, Refused)), one)
-            (result,) = await assessor.done(ticket, assessor.compare, [(pair[0], pair[1])])
-        if isinstance(result, BaseException):
-            raise result
-        return result
+            return await assessor.one(ticket, assessor.compare, (pair[0], pair[1]))
 
     @app.post("/assess/batch", responses=_FAULTS, openapi_extra=_body_schema(BatchRequest))
     async def batch(request: Request) -> BatchAnswer:
         """Judge several images: JSON with `items`, or a form with several files `image` and one question."""
-        items = [_item(result) for result in await results(request, assessor.assess, several=True)]
+        async with _asked(assessor, request, assessor.settings.max_batch) as (ticket, jobs):
+            made = await assessor.done(ticket, assessor.assess, jobs)
+        items = [
+            BatchItem(assessment=result) if isinstance(result, Assessment) else BatchItem(error=reason_of(result))
+            for result in made
+        ]
         failed = sum(item.assessment is None for item in items)
         note(request.scope, failed=failed)
         return BatchAnswer(items=items, failed=failed)
@@ -117,14 +105,14 @@ def add_assessments(app: FastAPI, assessor: Assessor) -> None:
 
 @asynccontextmanager
 async def _asked(
-    assessor: Assessor, request: Request, most: int, *, several: bool
+    assessor: Assessor, request: Request, most: int | None = None
 ) -> AsyncIterator[tuple[Ticket, list[Job | Refused]]]:
-    """Yield a place and the jobs sent, `most` of them at most; `several` are a list in JSON."""
+    """Yield a place and the jobs sent: one, or up to `most`, which are a list in JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     assessor.check_room()  # before the body is read: nobody shall send it for nothing
     sent: bytes | list[AssessRequest]
     if kind == FORM:
-        sent = await form_items(request, most)
+        sent = await form_items(request, most or 1)
     # Pages of other sites can post text/plain and forms without asking; JSON they cannot.
     elif kind == "application/json":
         sent = await request.body()
@@ -135,25 +123,16 @@ async def _asked(
         items = (
             sent
             if isinstance(sent, list)
-            else await anyio.to_thread.run_sync(partial(json_items, sent, several=several))
+            else await anyio.to_thread.run_sync(partial(json_items, sent, several=most is not None))
         )
-        if len(items) > most:
-            raise Refused(413, "batch", f"items: {len(items)} are over {most}; send them in several requests")
+        if len(items) > (most or 1):
+            raise Refused(413, "batch", f"items: {len(items)} are over {most or 1}; send them in several requests")
         jobs = await anyio.to_thread.run_sync(jobs_of, items, assessor.settings, Sources(assessor.settings))
         usable = [job for job in jobs if isinstance(job, Job)]
         queries = "; ".join(dict.fromkeys(job.query for job in usable))
         size = sum(len(job.image.data) for job in usable)
         note(request.scope, items=len(jobs), query=shortened(queries, _LOGGED_QUERY_CHARS), bytes=size)
         yield ticket, jobs
-
-
-def _item(result: Assessment | BaseException) -> BatchItem:
-    if isinstance(result, Assessment):
-        return BatchItem(assessment=result)
-    if (refusal := refusal_of(result)) is not None:
-        return BatchItem(error=refusal.detail)
-    logger.error("item failed", exc_info=result)
-    return BatchItem(error="the service failed on this item; its log says why")
 
 
 def _body_schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 import dspy
 import pandas as pd
 
-from program.agent.assessment import Assessment
 from program.common.errors import InputError
 from program.common.settings import Settings
 from program.service.columns import BYTES, OUTPUTS
 from program.service.incoming import AssessRequest, checked, job_of
-from program.service.refusals import Refused, refusal_of
+from program.service.refusals import Refused, reason_of
 from program.service.sources import Sent, Sources
 
 if TYPE_CHECKING:
@@ -40,12 +39,7 @@ def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, s
         job = job_of(checked(AssessRequest, cells), settings.serve, sources)
         result = job.run(program, settings.serve.max_megapixels)
     except (InputError, Refused, dspy.LMError) as error:
-        refusal = refusal_of(error)
-        return {**dict.fromkeys(OUTPUTS), "status": "failed", "error": refusal.detail if refusal else str(error)}
-    return _answered(result)
-
-
-def _answered(result: Assessment) -> dict[str, Any]:
+        return {**dict.fromkeys(OUTPUTS), "status": "failed", "error": reason_of(error)}
     low, high = result.score_interval or (None, None)
     return {
         "answer": str(result.final_answer), "score": result.rating, "level": result.level, "score_low": low,

@@ -5,6 +5,8 @@ import binascii
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -43,22 +45,33 @@ class Sent:
 class Sources:
     """Reads what a request names, within the settings' allow-lists. Blocking: call it in a thread."""
 
-    def __init__(self, settings: ServeSettings) -> None:
-        self._folders = [folder.expanduser().resolve() for folder in settings.image_folders]
+    def __init__(self, settings: ServeSettings, *, local: bool = False) -> None:
+        """`local` admits any file of this machine, for a client that is its user's own program."""
+        self._local = local
+        self._folders = [Path.cwd()] if local else [f.expanduser().resolve() for f in settings.image_folders]
         self._hosts = frozenset(host.casefold() for host in settings.image_hosts)
         self._limit = int(settings.max_body_mb * 2**20)
 
     def file(self, named: str) -> Sent:
         """Return a file of an allowed folder. Symbolic links are followed first, then judged by where they lead."""
-        for folder in self._folders:
-            path = self._inside(folder, named)
-            if path is not None:
+        for path in self._found(named):
+            if path.is_file():
                 return Sent(self._read(path, named), shown_name(path.name))
+        if self._local:
+            raise Refused(422, "path", f"image {named[:200]!r}: no such file; check the path")
         # One answer for what is outside and what is missing: which files exist elsewhere is nobody's business.
         raise Refused(
             403, "path", f"path {named[:200]!r}: not a file of the folders under serve.image_folders in the settings; "
             "send the image itself",
         )  # fmt: skip
+
+    def folder(self, named: str) -> Path:
+        """Return a folder that may be looked into. Raises Refused."""
+        for path in self._found(named):
+            if path.is_dir():
+                return path
+        allowed = "no such folder" if self._local else "not one of the folders under serve.image_folders"
+        raise Refused(422, "path", f"folder {named[:200]!r}: {allowed}; check the path")
 
     def url(self, named: str) -> Sent:
         """Return what an allowed host holds under a URL. Redirects are not followed, proxies not used."""
@@ -74,12 +87,12 @@ class Sources:
             raise Refused(422, "url", f"url {named[:200]!r}: cannot be read ({type(error).__name__})") from error
         return Sent(data, shown_name(url.path))
 
-    def _inside(self, folder: Path, named: str) -> Path | None:
-        try:
-            path = (folder / named).resolve(strict=True)
-        except (OSError, ValueError, RuntimeError):  # missing, a zero byte, a loop of links
-            return None
-        return path if path.is_relative_to(folder) and path.is_file() else None
+    def _found(self, named: str) -> Iterator[Path]:
+        for folder in self._folders:
+            with suppress(OSError, ValueError, RuntimeError):  # missing, a zero byte, a loop of links
+                path = (folder / os.path.expanduser(named)).resolve(strict=True)
+                if self._local or path.is_relative_to(folder):
+                    yield path
 
     def _read(self, path: Path, named: str) -> bytes:
         try:
