@@ -233,7 +233,9 @@ class Executor(dspy.Module):
         wanted: dict[str, list[str]] = {
             region: [c for c in DISTORTION_CATEGORIES if c in work.distortions.get(region, ())] for region in regions
         }
-        inputs = {"distortion_set": json.dumps(wanted, ensure_ascii=False), "tools": _tool_list(ready)}
+        fields = ("name", "mode", "description", "strengths", "general")
+        listed = json.dumps([{name: getattr(spec, name) for name in fields} for spec in ready], ensure_ascii=False)
+        inputs = {"distortion_set": json.dumps(wanted, ensure_ascii=False), "tools": listed}
         choices = self._ask(work, "tool selection", self.select_tools, inputs, _CHOSEN) or ()
         picked = {(c.region, c.distortion): c.tool for c in choices}
         return {
@@ -328,8 +330,3 @@ def _by_region(work: _Work, view: _View, answer: Sequence[_Entry]) -> dict[str, 
 
 def _folded(name: str) -> str:
     return " ".join(name.casefold().split()).removeprefix("the ")
-
-
-def _tool_list(ready: Sequence[ToolSpec]) -> str:
-    fields = ("name", "mode", "description", "strengths", "general")
-    return json.dumps([{name: getattr(spec, name) for name in fields} for spec in ready], ensure_ascii=False)

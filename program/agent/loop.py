@@ -65,9 +65,9 @@ class AgenticIQA(ProgramModule):
         original = _opened(reference, settings.images.max_pixels) if reference is not None else None
         state = _initial_state(query, test, original, options, regions, settings)
         if original is not None:
-            given, original = original, _of_equal_size(original, test, resample=settings.tools.resize_reference)
+            given, original = original, IMAGES.matched(original, test, resample=settings.tools.resize_reference)
             if original is not given:
-                state.image_notes = [*state.image_notes, f"reference resampled from {_size(given)} to {_size(test)}"]
+                state.image_notes = [*state.image_notes, f"reference resampled from {given.size} to {test.size}"]
             if not show_the_same(test, original):
                 state.image_notes = [*state.image_notes, f"the reference {given.name!r} seems to show something else"]
         with metered() as usage, wired(settings.wire):
@@ -106,7 +106,7 @@ class AgenticIQA(ProgramModule):
         test = _opened(image, settings.images.max_pixels)
         original = _opened(reference, settings.images.max_pixels) if reference is not None else None
         if original is not None:
-            original = _of_equal_size(original, test, resample=settings.tools.resize_reference)
+            original = IMAGES.matched(original, test, resample=settings.tools.resize_reference)
         return heatmap(test, original, distortion)
 
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
@@ -177,22 +177,6 @@ def _opened(source: "ImageSource | dspy.Image", max_pixels: int) -> ImageRef:
     return IMAGES.add(source.url if isinstance(source, dspy.Image) else source, max_pixels=max_pixels)
 
 
-def _of_equal_size(reference: ImageRef, image: ImageRef, *, resample: bool) -> ImageRef:
-    """Return a reference of the image's size, resampled where that is asked for, for all stages alike."""
-    if _size(reference) == _size(image):
-        return reference
-    if not resample:
-        raise InputError(
-            f"reference {reference.name!r}: is {_size(reference)}, image {image.name!r} is {_size(image)}; "
-            "give a reference of the same size, or set tools.resize_reference"
-        )
-    return IMAGES.resized(reference, image.width, image.height)
-
-
-def _size(image: ImageRef) -> str:
-    return f"{image.width}x{image.height}"
-
-
 def _initial_state(
     query: str,
     image: ImageRef,
@@ -202,10 +186,9 @@ def _initial_state(
     settings: Settings,
 ) -> AssessmentState:
     """Return the state that an assessment starts from. Raises InputError for a question or boxes of no use."""
-    if not isinstance(query, str):
-        raise InputError(f"query {query!r}: is no text; ask something, as {DEFAULT_QUERY!r}")
-    if not query.strip():
-        raise InputError(f"query {query!r}: is empty; ask something, as {DEFAULT_QUERY!r}")
+    if not isinstance(query, str) or not query.strip():
+        kind = "is empty" if isinstance(query, str) else "is no text"
+        raise InputError(f"query {query!r}: {kind}; ask something, as {DEFAULT_QUERY!r}")
     try:
         reading = read_query(query, options)
     except ValueError as error:
@@ -216,7 +199,7 @@ def _initial_state(
     return AssessmentState(
         query=query.strip(),
         image_path=image.name,
-        image_notes=[*image.notes, *([_TOO_SMALL.format(_size(image))] if image.too_small else [])],
+        image_notes=[*image.notes, *([_TOO_SMALL.format(image.size)] if image.too_small else [])],
         reference_path=reference.name if reference else None,
         options=reading.options if options else None,
         regions={name: tuple(box) for name, box in regions.items()} if regions else None,

@@ -15,7 +15,7 @@ from program.agent.loop import DEFAULT_QUERY, AgenticIQA
 from program.batch.inputs import Item, Items
 from program.batch.journal import Journal
 from program.batch.rows import BatchRow, row_of
-from program.batch.tables import PART_ROWS, drop_parts, format_of, read_parts, write_part, write_rows
+from program.batch.tables import PART_ROWS, format_of, read_parts, write_part, write_parts, write_rows
 from program.common.errors import ImageError, InputError
 from program.common.places import Place, exists, joined, opened, placed, remove, writing
 from program.common.pool import completed
@@ -139,11 +139,7 @@ class _Parts:
     def finish(self) -> None:
         """Write what is left: all rows of a file, the last part of a folder."""
         if self._in_parts:
-            start = self._number * PART_ROWS
-            if self._journal.first_open > start or not start:
-                write_part(self._out, self._number, self._journal.rows(start))
-                self._number += 1
-            drop_parts(self._out, self._number)
+            write_parts(self._out, self._number, self._journal.rows(self._number * PART_ROWS))
         else:
             write_rows(self._out, self._journal.rows())
         if self._header is not None:

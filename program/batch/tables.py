@@ -12,7 +12,7 @@ from program.batch.rows import BatchRow, safe_cell
 from program.common.errors import InputError, one_line
 from program.common.places import Place, exists, joined, listed, opened, placed, remove, writing
 
-__all__ = ("FORMATS", "PART_ROWS", "drop_parts", "format_of", "read_parts", "write_part", "write_rows")
+__all__ = ("FORMATS", "PART_ROWS", "format_of", "read_parts", "write_part", "write_parts", "write_rows")
 
 FORMATS = (".csv", ".jsonl", ".parquet")
 PART_ROWS = 10_000
@@ -37,17 +37,28 @@ def write_rows(out: Place | str, rows: Iterable[BatchRow]) -> None:
     """
     out, suffix = placed(out), format_of(out)
     if suffix == ".parquet":
-        left = iter(rows)
-        for number in count():
-            first = next(left, None)
-            if number and first is None:
-                return drop_parts(out, number)
-            write_part(out, number, () if first is None else chain([first], islice(left, PART_ROWS - 1)))
+        return write_parts(out, 0, rows)
     try:
         with writing(out) as file:
             _write(file, suffix, rows)
     except OSError as error:
         raise _unwritable(out, error) from error
+
+
+def write_parts(out: Place, first: int, rows: Iterable[BatchRow]) -> None:
+    """Write the rows of a folder from one part on, and remove the parts that a longer table left behind them."""
+    left = iter(rows)
+    for number in count(first):
+        row = next(left, None)
+        if number and row is None:
+            break
+        write_part(out, number, () if row is None else chain([row], islice(left, PART_ROWS - 1)))
+    found: Iterable[str] = [each.name for each in out.iterdir()] if isinstance(out, Path) else (
+        name for name, _ in listed(out, recursive=False)
+    )  # fmt: skip
+    for name in sorted(found):
+        if name.startswith("part-") and name >= _name(number):
+            remove(joined(out, name))
 
 
 def write_part(out: Place, number: int, rows: Iterable[BatchRow]) -> None:
@@ -86,16 +97,6 @@ def read_parts(out: Place) -> Iterator[BatchRow]:
         with opened(part) as file:
             for batch in pyarrow.parquet.ParquetFile(file).iter_batches(1024):
                 yield from map(BatchRow.model_validate, batch.to_pylist())
-
-
-def drop_parts(out: Place, first: int) -> None:
-    """Remove the parts that a longer table left from one number on."""
-    found: Iterable[str] = [each.name for each in out.iterdir()] if isinstance(out, Path) else (
-        name for name, _ in listed(out, recursive=False)
-    )  # fmt: skip
-    for name in sorted(found):
-        if name.startswith("part-") and name >= _name(first):
-            remove(joined(out, name))
 
 
 def _name(number: int) -> str:

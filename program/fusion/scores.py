@@ -17,41 +17,27 @@ Precisions = Sequence[float] | None
 Belief = Mapping[int, float] | None
 """Probability of each level."""
 
-
-_ENGLISH = {
-    "overall": "Overall the quality is {}.",
-    "headline": "{} ({:.1f} of 5{})",
-    "likely": ", likely {:.1f} to {:.1f}",
-    "score": "Score {score:.2f} {source}.",
-    "fitted": "Score {score:.2f} is {before:.2f} on the fitted scale of human scores; {before:.2f} {source}.",
-    "mean": "is the mean of {tools}",
-    "weighted": "is the mean of {tools}, weighted by their reliability",
-    "level": "is {level}; no tool score was available",
-    "unweighed": "is {level}; {tools} weighed nothing",
-    "fused": "fuses tool scores of {span} with {level}",
-    "model": "the model's expected level of {:.2f}",
-    "weight": " at weight {:g}",
-    "tool": "1 tool score",
-    "tools": "{} tool scores",
-    "to": " to ",
+_PHRASES: Mapping[str, tuple[str, str]] = {
+    "overall": ("Overall the quality is {}.", "整体质量{}。"),
+    "headline": ("{} ({:.1f} of 5{})", "{}（{:.1f}/5{}）"),
+    "likely": (", likely {:.1f} to {:.1f}", "，约 {:.1f} 至 {:.1f}"),
+    "score": ("Score {score:.2f} {source}.", "分数 {score:.2f} {source}。"),
+    "fitted": (
+        "Score {score:.2f} is {before:.2f} on the fitted scale of human scores; {before:.2f} {source}.",
+        "分数 {score:.2f} 是 {before:.2f} 在人类评分拟合尺度上的值；{before:.2f} {source}。",
+    ),
+    "mean": ("is the mean of {tools}", "是 {tools}的平均值"),
+    "weighted": ("is the mean of {tools}, weighted by their reliability", "是 {tools}的平均值（按可靠性加权）"),
+    "level": ("is {level}; no tool score was available", "是{level}；没有工具评分"),
+    "unweighed": ("is {level}; {tools} weighed nothing", "是{level}；{tools}没有分量"),
+    "fused": ("fuses tool scores of {span} with {level}", "融合了工具评分 {span} 与{level}"),
+    "model": ("the model's expected level of {:.2f}", "模型的期望等级 {:.2f}"),
+    "weight": (" at weight {:g}", "（权重 {:g}）"),
+    "tool": ("1 tool score", "1 个工具评分"),
+    "tools": ("{} tool scores", "{} 个工具评分"),
+    "to": (" to ", " 至 "),
 }
-_CHINESE = {
-    "overall": "整体质量{}。",
-    "headline": "{}（{:.1f}/5{}）",
-    "likely": "，约 {:.1f} 至 {:.1f}",
-    "score": "分数 {score:.2f} {source}。",
-    "fitted": "分数 {score:.2f} 是 {before:.2f} 在人类评分拟合尺度上的值；{before:.2f} {source}。",
-    "mean": "是 {tools}的平均值",
-    "weighted": "是 {tools}的平均值（按可靠性加权）",
-    "level": "是{level}；没有工具评分",
-    "unweighed": "是{level}；{tools}没有分量",
-    "fused": "融合了工具评分 {span} 与{level}",
-    "model": "模型的期望等级 {:.2f}",
-    "weight": "（权重 {:g}）",
-    "tool": "1 个工具评分",
-    "tools": "{} 个工具评分",
-    "to": " 至 ",
-}
+"""English and Chinese."""
 
 
 class ScoreFusion:
@@ -229,7 +215,7 @@ def level_note(score: float, *, chinese: bool = False) -> str:
     >>> level_note(3.3)
     'Overall the quality is fair.'
     """
-    return (_CHINESE if chinese else _ENGLISH)["overall"].format(_level_word(score, chinese=chinese))
+    return _PHRASES["overall"][chinese].format(_level_word(score, chinese=chinese))
 
 
 def headline(score: float, interval: tuple[float, float] | None, *, chinese: bool = False) -> str:
@@ -238,9 +224,8 @@ def headline(score: float, interval: tuple[float, float] | None, *, chinese: boo
     >>> headline(3.32, (2.31, 4.33))
     'Fair (3.3 of 5, likely 2.3 to 4.3)'
     """
-    phrases = _CHINESE if chinese else _ENGLISH
-    likely = phrases["likely"].format(*interval) if interval else ""
-    return phrases["headline"].format(_level_word(score, chinese=chinese).capitalize(), score, likely)
+    likely = _PHRASES["likely"][chinese].format(*interval) if interval else ""
+    return _PHRASES["headline"][chinese].format(_level_word(score, chinese=chinese).capitalize(), score, likely)
 
 
 def _level_word(score: float, *, chinese: bool) -> str:
@@ -261,7 +246,7 @@ def fusion_note(
     >>> fusion_note(ScoreFusion(), 2.7, [2.6, 2.8], None)
     'Score 2.70 is the mean of 2 tool scores.'
     """
-    phrases = _CHINESE if chinese else _ENGLISH
+    phrases = {name: pair[chinese] for name, pair in _PHRASES.items()}
     weights = precisions if fusion.tool_weights == "reliability" else None
     counted = [s for s, g in zip(tool_scores, weights, strict=True) if g > 0] if weights else tool_scores
     if fusion.normalize and not fusion.eta:

@@ -47,6 +47,11 @@ class ImageRef:
         return f"{HOST}{self.sha256}{self.suffix}"
 
     @property
+    def size(self) -> str:
+        """Width and height in words, as "640x480"."""
+        return f"{self.width}x{self.height}"
+
+    @property
     def too_small(self) -> bool:
         """Whether a side is too short to show what people judge by."""
         return min(self.width, self.height) < SMALLEST

@@ -23,9 +23,8 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from program.common.errors import ImageError, one_line
-from program.common.files import plain_file
-from program.common.places import is_remote, name_of, opened
+from program.common.errors import ImageError, InputError
+from program.common.places import Place, is_remote, opened
 from program.images.bounded import decode_bounded
 from program.images.decoding import MAX_PIXELS, encode_png
 from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction, whole_pixels
@@ -103,10 +102,9 @@ class ImageStore:
             return source
         if isinstance(source, str) and source.startswith("data:"):
             source = _from_data_uri(source)
-        if isinstance(source, str) and "://" in source and is_remote(source) and not _WEB.match(source):
-            return self._add_remote(source, max_pixels)
         if isinstance(source, str | PathLike):
-            return self._add_file(Path(source), str(source), max_pixels)
+            elsewhere = isinstance(source, str) and is_remote(source) and not _WEB.match(source)
+            return self._add_file(str(source) if elsewhere else Path(source), str(source), max_pixels)
         if isinstance(source, bytes | bytearray | memoryview):
             kind, data = "bytes", bytes(source)
         else:
@@ -154,29 +152,30 @@ class ImageStore:
         """Return a box of an image as an image of its own. Raises ImageError as `whole_pixels` does."""
         return self.add(self.cut(ref, box)[0])
 
-    def resized(self, ref: ImageRef, width: int, height: int) -> ImageRef:
-        """Return an image resampled (Lanczos) to another size, as an image of its own; itself where the size fits."""
-        if (ref.width, ref.height) == (width, height):
-            return ref
+    def matched(self, reference: ImageRef, image: ImageRef, *, resample: bool) -> ImageRef:
+        """Return a reference of an image's size: itself, or resampled (Lanczos) as an image of its own.
+
+        Raises InputError where the sizes differ and `resample` is False.
+        """
+        if reference.size == image.size:
+            return reference
+        if not resample:
+            raise InputError(
+                f"reference {reference.name!r}: is {reference.size}, image {image.name!r} is {image.size}; "
+                "give a reference of the same size, or set tools.resize_reference"
+            )
         from PIL import Image
 
-        pixels = Image.fromarray(self.pixels(ref)).resize((width, height), Image.Resampling.LANCZOS)
-        return self.add(np.asarray(pixels), max_pixels=width * height)
+        size = (image.width, image.height)
+        pixels = Image.fromarray(self.pixels(reference)).resize(size, Image.Resampling.LANCZOS)
+        return self.add(np.asarray(pixels), max_pixels=image.width * image.height)
 
-    def _add_remote(self, uri: str, max_pixels: int) -> ImageRef:
+    def _add_file(self, place: Place, name: str, max_pixels: int) -> ImageRef:
         try:
-            with opened(uri) as file:
+            with opened(place) as file:
                 data = file.read()
-        except OSError as error:
-            raise ImageError(
-                f"image {uri[:200]!r}: cannot be read ({one_line(error)[:200]}); check the address"
-            ) from error
-        return self._check(data, data, name_of(uri), uri, max_pixels)
-
-    def _add_file(self, path: Path, name: str, max_pixels: int) -> ImageRef:
-        try:
-            with open(path, "rb", opener=plain_file) as file:
-                data = file.read()
+        except InputError:
+            raise
         except IsADirectoryError as error:
             raise ImageError(f"image {name!r}: is a folder; give an image file") from error
         except FileNotFoundError as error:
@@ -185,7 +184,8 @@ class ImageStore:
         except (OSError, ValueError, MemoryError) as error:  # ValueError: a zero byte in the name
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise ImageError(f"image {name[:200]!r}: cannot be read ({reason}); check the file") from error
-        return self._check(data, path.resolve(), path.name, name, max_pixels)
+        source = place.resolve() if isinstance(place, Path) else data
+        return self._check(data, source, Path(place).name, name, max_pixels)
 
     def _check(self, data: bytes, source: Path | bytes, name: str, long_name: str, max_pixels: int) -> ImageRef:
         if not data:

@@ -28,10 +28,8 @@ __all__ = ("encoded_image", "inline", "inline_demo", "limits_for")
 CACHE_MB = 24
 """Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
 
-_FORMATS = {
-    ".avif": "avif", ".bmp": "bmp", ".gif": "gif", ".heic": "heic", ".jpg": "jpeg", ".png": "png", ".ppm": "ppm",
-    ".tif": "tiff", ".webp": "webp",
-}  # fmt: skip
+_FORMATS = {".jpg": "jpeg", ".tif": "tiff"}
+"""The others are called as their suffix."""
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MARGIN = 0.95
 """A scaled picture that is still too large is scaled again, this much below what its size calls for."""
@@ -91,7 +89,7 @@ def encoded_image(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
 @cached(LRUCache(CACHE_MB * 2**20, lambda image: len(image.data)), lock=threading.Lock())
 def _encode(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
     data, media_type, size = IMAGES.read(ref), ref.media_type, (ref.width, ref.height)
-    kind, changes = _FORMATS[ref.suffix], []
+    kind, changes = _FORMATS.get(ref.suffix, ref.suffix[1:]), []
     if kind not in limits.formats:
         changes.append(f"{kind} as png")
     elif _is_grey16(data):

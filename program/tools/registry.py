@@ -144,7 +144,8 @@ class ToolRegistry:
     def __init__(self, specs: Sequence[ToolSpec], hidden: Sequence[ToolSpec] = ()) -> None:
         """Take the tools to list, and those that are found by a name that no listed one has."""
         self._specs = {spec.name: spec for spec in specs}
-        named = [(name, spec) for spec in (*hidden, *specs) for name in _names(spec)]
+        known = [(name, spec) for spec in (*hidden, *specs) for name in (spec.function, spec.name, spec.stands_in_for)]
+        named = [(name, spec) for name, spec in known if name is not None]
         self._by_name = {name.casefold(): spec for name, spec in named}
         self._by_key = {_key(name): spec for name, spec in named}
 
@@ -235,10 +236,6 @@ def unlisted(name: str) -> ToolSpec | None:
         description=f"pyiqa's {known}; not calibrated here, so it gives a raw value and no score.", needs="weights",
         licence="PolyForm-Noncommercial-1.0.0; its weights' own", cost="expensive", minimum_size_px=32,
     )  # fmt: skip
-
-
-def _names(spec: ToolSpec) -> tuple[str, ...]:
-    return tuple(name for name in (spec.function, spec.name, spec.stands_in_for) if name is not None)
 
 
 def _key(name: str) -> str:

@@ -169,15 +169,9 @@ class ToolRunner:
             reference = None
         elif reference is None:
             raise ToolError(f"tool {spec.name!r}: needs a reference image; give one or use a no-reference tool")
-        elif (reference.width, reference.height) != (image.width, image.height):
-            sizes = [f"{ref.width}x{ref.height}" for ref in (reference, image)]
-            if not self.settings.resize_reference:
-                raise ToolError(
-                    f"reference {reference.name!r}: is {sizes[0]}, image {image.name!r} is {sizes[1]}; give a "
-                    "reference of the same size, or set tools.resize_reference"
-                )
-            notes.append(f"reference {reference.name!r} resampled from {sizes[0]} to {sizes[1]}")
-            reference = IMAGES.resized(reference, image.width, image.height)
+        elif reference.size != image.size:
+            notes.append(f"reference {reference.name!r} resampled from {reference.size} to {image.size}")
+            reference = IMAGES.matched(reference, image, resample=self.settings.resize_reference)
         width, height = image.width, image.height
         if box is not None:
             x0, y0, x1, y1 = box = whole_pixels(box, width, height, minimum_px=spec.minimum_size_px)

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -147,8 +146,6 @@ def image_of(value: Any) -> ImageRef:
     """Return the image an input stands for; ImageError when it holds none that can be read here."""
     if isinstance(value, ImageRef):
         return value
-    if isinstance(value, Mapping):
-        value = value.get("url") or value.get("image_url") or json.dumps(dict(value), default=str)
     text = str(getattr(value, "url", value))
     match = _URL.search(text)
     if match:
