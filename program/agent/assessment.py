@@ -102,6 +102,5 @@ class Assessment(SummarizerOutput, dspy.Prediction):
     @property
     def notes(self) -> list[str]:
         """What was judged, where it is not the image as it is: transparency laid over white, pixels averaged, ..."""
-        evidence = self.state.executor_evidence
-        measured = [log.note for log in evidence.tool_logs if log.note] if evidence else []
+        measured = [log.note for log in self.state.evidence.tool_logs if log.note]
         return list(dict.fromkeys([*self.state.image_notes, *measured]))

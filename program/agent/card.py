@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import jinja2
 
 from program.agent.evidence import looked_at
-from program.agent.state import ExecutorOutput
 from program.common.errors import ImageError
 from program.images.thumbnails import data_url, thumbnail
 from signatures.schemas import CATEGORY_WORDS
@@ -34,11 +33,10 @@ _CARD = """
 
 def card(result: "Assessment") -> str:
     """Return the HTML, which fetches nothing; what comes from data or a model is escaped."""
-    evidence = result.state.executor_evidence or ExecutorOutput()
+    evidence = result.state.evidence
     findings = [
         f"{CATEGORY_WORDS.get(finding.type, finding.type)}: {finding.severity}, {looked_at(evidence, region)}"
-        for region, of_region in (evidence.distortion_analysis or {}).items()
-        for finding in of_region
+        for region, finding in evidence.findings()
         if finding.severity != "none"
     ]
     low, high = result.score_interval or (result.rating, result.rating)

@@ -86,22 +86,21 @@ def spread(program: AgenticIQA, result: Assessment) -> float:
     """Return the standard deviation of the belief that a score was fused from. Raises ValueError without a score."""
     if result.quality_score is None:
         raise ValueError("the assessment has no score")
-    evidence = result.state.executor_evidence
-    scores = tool_scores(evidence.quality_scores if evidence else None)
-    return program.summarizer.fusion.deviation(
-        result.quality_score, scores, result.level_probabilities, tool_precisions(evidence)
-    )
+    evidence, fusion = result.state.evidence, program.summarizer.fusion
+    scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
+    return fusion.deviation(result.quality_score, scores, result.level_probabilities, precisions)
 
 
 def _reasons(a: Assessment, b: Assessment) -> list[str]:
     """Name what differs: severities first, then tools that measured both, the largest difference first."""
-    severities = [_severities(result) for result in (a, b)]
+    severities = [{f.type: f.severity for region, f in r.state.evidence.findings() if region == GLOBAL} for r in (a, b)]
     differing = []
     for kind in dict.fromkeys([*severities[0], *severities[1]]):
         ranks = [SEVERITIES.index(by_kind.get(kind, "none")) for by_kind in severities]
         if ranks[0] != ranks[1]:
             words = [SEVERITIES[rank] for rank in ranks]
-            differing.append((abs(ranks[1] - ranks[0]), f"{_name(kind)}: {words[0]} in A, {words[1]} in B."))
+            name = CATEGORY_WORDS.get(kind, kind).capitalize()
+            differing.append((abs(ranks[1] - ranks[0]), f"{name}: {words[0]} in A, {words[1]} in B."))
     reasons = [text for _, text in sorted(differing, key=lambda entry: -entry[0])]
     readings = [_readings(result) for result in (a, b)]
     shared = [(tool, readings[0][tool], readings[1][tool]) for tool in readings[0] if tool in readings[1]]
@@ -110,21 +109,9 @@ def _reasons(a: Assessment, b: Assessment) -> list[str]:
     return reasons or ["Nothing measured tells them apart."]
 
 
-def _name(kind: str) -> str:
-    return CATEGORY_WORDS.get(kind, kind).capitalize()  # type: ignore[call-overload, no-any-return]
-
-
-def _severities(result: Assessment) -> dict[str, str]:
-    evidence = result.state.executor_evidence
-    analysis = (evidence.distortion_analysis if evidence else None) or {}
-    return {finding.type: finding.severity for finding in analysis.get(GLOBAL, [])}
-
-
 def _readings(result: Assessment) -> dict[str, float]:
-    evidence = result.state.executor_evidence
-    logs = evidence.tool_logs if evidence else []
     by_tool: dict[str, list[float]] = {}
-    for log in logs:
+    for log in result.state.evidence.tool_logs:
         if log.score is not None and log.region == GLOBAL:
             by_tool.setdefault(log.tool, []).append(log.score)
     return {tool: math.fsum(scores) / len(scores) for tool, scores in by_tool.items()}

@@ -76,9 +76,7 @@ def used_evidence(output: ExecutorOutput | None) -> dict[str, Any] | None:
         for distortion, (tool, score) in by.items()
     ]
     findings = [
-        {"region": region, "type": finding.type, "severity": finding.severity}
-        for region, entries in (output.distortion_analysis or {}).items()
-        for finding in entries
+        {"region": region, "type": finding.type, "severity": finding.severity} for region, finding in output.findings()
     ]
     return {"readings": readings, "findings": findings}
 
@@ -109,8 +107,7 @@ def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -
     """Name the visible distortions that a text does not name yet in its language, or return an empty text."""
     names = [
         _phrase(finding, region, chinese=chinese)
-        for region, findings in (output.distortion_analysis or {}).items()
-        for finding in findings
+        for region, finding in output.findings()
         if finding.severity != "none" and not _is_said(finding.type, text, chinese=chinese)
     ]
     if not names:

@@ -16,7 +16,7 @@ from program.agent.planner import Planner
 from program.agent.query import DEFAULT_QUERY, read_query
 from program.agent.replan import next_step
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput
+from program.agent.state import AssessmentState, SummarizerOutput
 from program.agent.summarizer import Summarizer
 from program.common.errors import InputError
 from program.common.settings import Settings, load_settings
@@ -72,7 +72,7 @@ class AgenticIQA(ProgramModule):
                 state.image_notes = [*state.image_notes, f"the reference {given.name!r} seems to show something else"]
         with metered() as usage, wired(settings.wire):
             result = self._loop(state, test, original)
-        logs = state.executor_evidence.tool_logs if state.executor_evidence else []
+        logs = state.evidence.tool_logs
         usage.tool_readings = len(logs)
         usage.tool_cache_hits = sum(log.cached for log in logs)
         usage.tool_failures = sum(log.error is not None for log in logs)
@@ -114,8 +114,8 @@ class AgenticIQA(ProgramModule):
         avoid: list[str] = []
         while result is None or next_step(state) == "planner":
             feedback = result.replan_reason if result else None
-            previous, evidence = state.plan, state.executor_evidence or ExecutorOutput()
-            failed = [tool for tool in evidence.replaceable_tools if tool not in avoid]
+            previous = state.plan
+            failed = [tool for tool in state.evidence.replaceable_tools if tool not in avoid]
             avoid += failed
             names = self.executor.tool_names(reference, avoid)
             reading = self.planner(state=state, tool_names=names, feedback=feedback)
@@ -148,11 +148,11 @@ _TRACED = (
 
 def _facts(result: Assessment) -> dict[str, object]:
     """Return what the log says of an assessment, for its trace."""
-    evidence = result.state.executor_evidence or ExecutorOutput()
+    evidence = result.state.evidence
     return {
         **{name: getattr(result, name) for name in _TRACED},
         "mode": result.query_type.value if result.query_type else None,
-        "findings": sum(map(len, (evidence.distortion_analysis or {}).values())),
+        "findings": len(evidence.findings()),
         "tool_scores": len([log for log in evidence.tool_logs if log.score is not None]),
         "tool_failures": result.usage.tool_failures,
         "image": result.state.image_path,

@@ -85,10 +85,9 @@ def _unscored(output: ExecutorOutput, scope: Sequence[str], plan: Plan | None) -
 
 
 def _uncertainty(output: ExecutorOutput) -> str:
-    for region, findings in (output.distortion_analysis or {}).items():
-        for finding in findings:
-            if _UNCERTAIN.search(finding.explanation):
-                return f"Uncertain analysis of {finding.type} in {region}: {finding.explanation[:120]}"
+    for region, finding in output.findings():
+        if _UNCERTAIN.search(finding.explanation):
+            return f"Uncertain analysis of {finding.type} in {region}: {finding.explanation[:120]}"
     return ""
 
 

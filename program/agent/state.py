@@ -64,6 +64,10 @@ class ExecutorOutput(Record):
     failed_steps: list[str] = Field(default_factory=list)
     """What gave nothing usable in all attempts: plan, detection, analysis, tool selection (the model), tools (all)."""
 
+    def findings(self) -> list[tuple[str, Finding]]:
+        """Return every finding with its region."""
+        return [(region, found) for region, each in (self.distortion_analysis or {}).items() for found in each]
+
     @property
     def is_empty(self) -> bool:
         """Whether no stage gave anything to rest an answer on."""
@@ -186,6 +190,11 @@ class AssessmentState(Record):
     iteration_count: int = Field(0, ge=0)
     max_replan_iterations: int = Field(2, ge=0)
     replan_history: list[ReplanEntry] = Field(default_factory=list)
+
+    @property
+    def evidence(self) -> ExecutorOutput:
+        """The Executor's evidence, empty where there is none."""
+        return self.executor_evidence or ExecutorOutput()
 
     def has(self, stage: str) -> bool:
         """Return whether a stage's field was ever set (to a value or to None)."""

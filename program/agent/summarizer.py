@@ -94,11 +94,11 @@ class Summarizer(dspy.Module):
             if not state.has(needed):
                 raise ValueError(f"the state has no {needed}; run the stages before the Summarizer")
         reading = read_query(state.query, state.options)
-        evidence = state.executor_evidence or ExecutorOutput()
+        evidence = state.evidence
         is_iqa = state.plan is None or state.plan.query_type == "IQA"
         logger.info(
             "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s",
-            reading.type.value, reading.rule, sum(map(len, (evidence.distortion_analysis or {}).values())),
+            reading.type.value, reading.rule, len(evidence.findings()),
             len(tool_scores(evidence.quality_scores)), image.name, reference.name if reference else None,
         )  # fmt: skip
         image, reference, crops = self._looked_at(state, image, reference)
@@ -130,8 +130,8 @@ class Summarizer(dspy.Module):
 
         The embedded expert judges the one region that is asked about by itself, and is shown those given besides.
         """
-        evidence, scope = state.executor_evidence or ExecutorOutput(), state.plan.query_scope if state.plan else []
-        boxes, is_expert = evidence.region_boxes or {}, self.resources.expert_judges
+        scope = state.plan.query_scope if state.plan else []
+        boxes, is_expert = state.evidence.region_boxes or {}, self.resources.expert_judges
         if is_expert:
             boxes = {**(state.regions or {}), **boxes}
         crops = {region: IMAGES.cropped(image, box) for region, box in boxes.items()}

@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from program.agent.assessment import Assessment
 from program.agent.evidence import looked_at
-from program.agent.state import ExecutorOutput
 from signatures.schemas import GLOBAL
 
 __all__ = ("BatchRow", "row_of", "safe_cell", "verdict")
@@ -56,15 +55,14 @@ class BatchRow(BaseModel):
 def row_of(identity: str, image: str | None, result: Assessment) -> BatchRow:
     """Return an assessment as a row."""
     low, high = result.score_interval or (None, None)
-    evidence = result.state.executor_evidence or ExecutorOutput()
+    evidence = result.state.evidence
     distortions = [
         f"{f.type}: {f.severity}" + ("" if region == GLOBAL else f" ({looked_at(evidence, region)})")
-        for region, findings in (evidence.distortion_analysis or {}).items()
-        for f in findings
+        for region, f in evidence.findings()
         if f.severity != "none"
     ]
-    logs = evidence.tool_logs
-    readings = list(dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in logs if log.score is not None))
+    scored = [log for log in evidence.tool_logs if log.score is not None]
+    readings = list(dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in scored))
     return BatchRow(
         id=identity, image=image, reference=result.state.reference_path, query=result.state.query,
         status=result.status, score=result.quality_score if result.level else None, low=low, high=high,

@@ -30,7 +30,7 @@ def show(result: Assessment, *, sources: bool = False) -> None:
         console.print(_escaped(reasons))
     if result.notes:
         console.print(_escaped(f"note: {'; '.join(result.notes)}"))
-    evidence = result.state.executor_evidence or ExecutorOutput()
+    evidence = result.state.evidence
     if sources and (rows := list(_evidence_rows(evidence))):
         console.print(_table(("where", "distortion", "severity", "tool", "score"), rows))
     elif set(evidence.distortion_analysis or {}) - {GLOBAL}:
@@ -104,8 +104,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str | Non
 
 
 def _evidence_rows(evidence: ExecutorOutput) -> Iterator[tuple[str, ...]]:
-    analysis = evidence.distortion_analysis or {}
-    severities = {(region, str(f.type)): f.severity for region, findings in analysis.items() for f in findings}
+    severities = {(region, str(finding.type)): finding.severity for region, finding in evidence.findings()}
     logs = {(log.region, log.distortion): log for log in evidence.tool_logs}
     for region, distortion in dict.fromkeys([*severities, *logs]):
         log, severity = logs.get((region, distortion)), severities.get((region, distortion), "")

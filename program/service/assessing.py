@@ -65,8 +65,7 @@ class Metrics:
         self.tokens.labels("output").inc(usage.output_tokens)
         self.cost.inc(usage.cost_usd or 0.0)
         self.replans.inc(usage.replans)
-        evidence = result.state.executor_evidence
-        for log in evidence.tool_logs if evidence else []:
+        for log in result.state.evidence.tool_logs:
             self.readings.labels("failed" if log.error else "cached" if log.cached else "measured").inc()
 
     def page(self) -> bytes:
