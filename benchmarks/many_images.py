@@ -150,7 +150,7 @@ class Slow:
         with self._asked.open("a", encoding="utf-8") as file:
             file.write(f"{image.sha256}\n")
         if budget:
-            budget.settle(0.0, "stand-in")
+            budget.settle(0.0, 0, "stand-in")
         return self._program.answer
 
 

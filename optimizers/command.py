@@ -123,8 +123,8 @@ def compile_tracked(
     tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
     name, place = f"compile {job.optimizer} seed {job.settings.seed}", f"the result is in {str(job.out)!r}"
     with tracker.run(name, {"command": "compile"}, result=place) as run:
-        limits = (budget.max_calls, budget.max_cost_usd) if isinstance(budget, Budget) else (None, None)
-        request = {"repeat": len(compiles), "register": register, "max_calls": limits[0], "max_cost_usd": limits[1]}
+        limits = (budget if isinstance(budget, Budget) else Budget()).limits
+        request = {"repeat": len(compiles), "register": register, **limits}
         run.log_params({**job.params(), **request})
         with budget or nullcontext():
             for each in compiles:

@@ -1,5 +1,6 @@
 """A budget stops before the call that would pass it, in every thread, and keeps what was finished."""
 
+import dataclasses
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -88,9 +89,33 @@ def test_money_is_counted_with_histories_off_and_stops_before_the_limit(put, scr
     with dspy.context(disable_history=True), Budget(max_cost_usd=1.1) as budget:
         for _ in range(4):
             put(lm)
-        with pytest.raises(BudgetSpent, match=r"1\.0000 of 1\.1 USD"):
+        with pytest.raises(BudgetSpent, match=r"1 of 1\.1 USD"):
             put(lm)
     assert budget.cost_usd == pytest.approx(1.0)
+
+
+def test_tokens_stop_before_the_limit_however_many_threads_ask(put, hosted):
+    lm, server = hosted()
+    with metered() as usage:
+        put(lm)
+    each = usage.input_tokens + usage.output_tokens
+    with Budget(max_tokens=4 * each + each // 2) as budget:
+        got = at_once(put, lm, 12)
+    spent = [str(g) for g in got if isinstance(g, BudgetSpent)]
+    assert server.stats()["requests"] == 1 + 4
+    assert len(spent) == 8
+    assert all("tokens are spent in 4 model calls; allow more with --max-tokens" in text for text in spent)
+    assert budget.tokens == pytest.approx(4 * each, abs=each // 4)
+
+
+def test_a_model_that_counts_no_tokens_cannot_be_held_to_them(put, scripted_lm, monkeypatch):
+    lm = scripted_lm({"answer": {"answer": "yes"}})
+    answer = lm.engine.complete
+    monkeypatch.setattr(lm.engine, "complete", lambda r: dataclasses.replace(answer(r), usage=lm15.Usage()))
+    with Budget(max_tokens=1000):
+        put(lm)
+        with pytest.raises(BudgetSpent, match="'scripted/model' counts no tokens"):
+            put(lm)
 
 
 def test_an_unknown_price_cannot_hold_a_limit_of_money(put, scripted_lm):
@@ -178,7 +203,9 @@ def at_once(put, lm, count):
         return list(pool.map(lambda n: contexts[n].run(tried, n), range(count)))
 
 
-@pytest.mark.parametrize("limits", [{"max_calls": 0}, {"max_cost_usd": 0}, {"max_cost_usd": float("nan")}])
+@pytest.mark.parametrize(
+    "limits", [{"max_calls": 0}, {"max_tokens": 0}, {"max_cost_usd": 0}, {"max_cost_usd": float("nan")}]
+)
 def test_limits_that_allow_nothing_are_refused(limits):
     with pytest.raises(InputError, match="allow nothing"):
         Budget(**limits)

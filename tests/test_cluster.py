@@ -62,7 +62,7 @@ def test_one_budget_holds_over_all_workers(worker):
                 while True:
                     current_budget().charge()
                     paid.append(name)
-                    current_budget().settle(0.01, "m")
+                    current_budget().settle(0.01, 5, "m")
             except BudgetSpent as error:
                 ended.append(str(error))
 

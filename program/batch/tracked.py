@@ -18,7 +18,8 @@ def tracked(arguments: argparse.Namespace, settings: Settings, tally: Tally) -> 
     tracker = Tracker(settings.mlruns_dir, experiment_name(arguments.image[0]))
     tags = {"agentic_iqa.kind": "assess"}
     with tracker.run("assess", tags, result=f"the table is {arguments.out}" if arguments.out else "") as run:
-        names = ("engine", "workers", "threads", "gpus", "out", "query", "program", "max_calls", "max_cost")
+        names = ("engine", "workers", "threads", "gpus", "out", "query", "program", "max_calls", "max_cost",
+                 "max_tokens")  # fmt: skip
         run.log_params({"sources": " ".join(arguments.image), **{name: getattr(arguments, name) for name in names}})
         began = time.perf_counter()
         try:

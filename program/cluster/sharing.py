@@ -20,9 +20,8 @@ class Limits:
     What a worker holds (calls that are not settled, places in a gate) is free again when it starts anew after a kill.
     """
 
-    def __init__(self, max_calls: int | None = None, max_cost_usd: float | None = None) -> None:
-        limited = max_calls is not None or max_cost_usd is not None
-        self._budget = Budget(max_calls, max_cost_usd) if limited else None
+    def __init__(self, **limits: float | None) -> None:
+        self._budget = Budget(**limits) if limits else None  # type: ignore[arg-type] # those of `Budget.limits`
         self._gates: dict[str, Gate] = {}
         self._unsettled: defaultdict[str, int] = defaultdict(int)
         self._places: defaultdict[str, list[tuple[str, AbstractContextManager[None]]]] = defaultdict(list)
@@ -35,7 +34,7 @@ class Limits:
         with self._lock:
             calls, places = self._unsettled.pop(worker, 0), self._places.pop(worker, [])
         for _ in range(calls):  # they were counted as calls; what they cost nobody knows
-            self.settle("", 0.0, "")
+            self.settle("", 0.0, 0, "")
         for _, place in places:
             place.__exit__(None, None, None)
         return self._budget is not None
@@ -73,11 +72,11 @@ class Limits:
             self._settled(worker)
             self._budget.refund()
 
-    def settle(self, worker: str, cost_usd: float | None, model: str) -> None:
+    def settle(self, worker: str, cost_usd: float | None, tokens: int | None, model: str) -> None:
         """Add what a charged call cost."""
         if self._budget is not None:
             self._settled(worker)
-            self._budget.settle(cost_usd, model)
+            self._budget.settle(cost_usd, tokens, model)
 
     def admit(self, worker: str, host: str, limits: WireSettings) -> None:
         """Take a place in a host's gate once there is one."""
@@ -119,7 +118,7 @@ def start_limits(budget: Budget | None) -> Any:
 
     # Those that wait may be many: those that make room for them never queue behind them.
     actor = ray.remote(num_cpus=0, concurrency_groups={_WAITING: 512, _TELLING: 8})(Limits)
-    return actor.remote(*((budget.max_calls, budget.max_cost_usd) if budget is not None else ()))
+    return actor.remote(**(budget.limits if budget is not None else {}))
 
 
 class Shared:
@@ -166,8 +165,8 @@ class _SharedBudget(Budget):
     def refund(self) -> None:
         self._shared.tell("refund", self._shared.worker)
 
-    def settle(self, cost_usd: float | None, model: str) -> None:
-        self._shared.tell("settle", self._shared.worker, cost_usd, model)
+    def settle(self, cost_usd: float | None, tokens: int | None, model: str) -> None:
+        self._shared.tell("settle", self._shared.worker, cost_usd, tokens, model)
 
 
 class _SharedGate(Gate):

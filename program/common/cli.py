@@ -181,6 +181,7 @@ def add_budget_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that limit what model calls may cost."""
     parser.add_argument("--max-calls", metavar="N", type=whole_number(), help="stop before more model calls than this")
     parser.add_argument("--max-cost", metavar="USD", type=number(0), help="stop before model calls cost more than this")
+    parser.add_argument("--max-tokens", metavar="N", type=whole_number(), help="stop before more tokens than this")
 
 
 def add_engine_flags(parser: argparse._ActionsContainer) -> None:

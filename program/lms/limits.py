@@ -26,27 +26,69 @@ class BudgetSpent(InputError):  # noqa: N818 (it ends a run as planned)
     """The next model call would pass the budget; what was finished before is kept."""
 
 
+class _Sum:
+    """What calls come to in one unit, against a limit; one in flight is taken to come to the most so far."""
+
+    def __init__(self, limit: float | None, unit: str, unknown: str, flag: str) -> None:
+        self.limit, self.total = limit, 0.0
+        self._unit, self._unknown, self._flag = unit, unknown, flag
+        self._known, self._most = 0, 0.0
+        self._model: str | None = None
+
+    def add(self, amount: float | None, model: str) -> None:
+        """Add what one call came to: None where that is unknown, 0 where it gave no answer."""
+        if amount is None:
+            self._model = model
+        elif amount > 0:  # a failed call says nothing about the next
+            self.total += amount
+            self._known += 1
+            self._most = max(self._most, amount)
+
+    def admits(self, in_flight: int, calls: int) -> bool:
+        """Return whether a call may go out now, or has to wait for one in flight; BudgetSpent where none may."""
+        if self.limit is None:
+            return True
+        if self._model is not None:
+            raise BudgetSpent(f"budget: {self._unknown.format(self._model)} limit can hold; use --max-calls")
+        left = self.limit - self.total
+        if left <= 0 or self._most > left:
+            spent = f"{round(self.total, 4):.12g} of {self.limit:.12g} {self._unit} are spent in {calls} model calls"
+            raise BudgetSpent(f"budget: {spent}; allow more with {self._flag}")
+        return in_flight == 0 or (in_flight < self._known and self._most * (in_flight + 1) <= left)
+
+
 class Budget:
-    """At most so many model calls, or so many dollars, inside the `with` block; shared by all its threads.
+    """At most so many model calls, dollars or tokens inside the `with` block; shared by all its threads.
 
     Every call that goes to a model counts, a repeat after a fault too; answers from a cache are free. Under a limit of
-    dollars each call in flight is assumed to cost as much as the dearest one so far, and at most as many may be in
-    flight as have been priced (one, to begin with): further calls wait. Budgets nest: an inner one's calls count for
-    the outer ones. Raises InputError for a limit that is not positive.
+    dollars or tokens each call in flight is assumed to cost as much as the dearest one so far, and at most as many may
+    be in flight as have been priced (one, to begin with): further calls wait. Budgets nest: an inner one's calls count
+    for the outer ones. Raises InputError for a limit that is not positive.
     """
 
-    def __init__(self, max_calls: int | None = None, max_cost_usd: float | None = None) -> None:
-        if max_calls is not None and max_calls < 1:
-            raise InputError(f"budget: {max_calls} calls allow nothing; give 1 or more")
-        if max_cost_usd is not None and not max_cost_usd > 0:
-            raise InputError(f"budget: {max_cost_usd} USD allow nothing; give more than 0")
-        self.max_calls, self.max_cost_usd = max_calls, max_cost_usd
-        self.calls, self.cost_usd = 0, 0.0
-        self._in_flight, self._priced, self._dearest_usd = 0, 0, 0.0
-        self._unpriced: str | None = None
+    def __init__(
+        self, max_calls: int | None = None, max_cost_usd: float | None = None, max_tokens: int | None = None
+    ) -> None:
+        for limit, unit in ((max_calls, "calls"), (max_cost_usd, "USD"), (max_tokens, "tokens")):
+            if limit is not None and not limit > 0:
+                raise InputError(f"budget: {limit} {unit} allow nothing; give more than 0")
+        self.limits = {"max_calls": max_calls, "max_cost_usd": max_cost_usd, "max_tokens": max_tokens}
+        self.calls, self._in_flight = 0, 0
+        self._usd = _Sum(max_cost_usd, "USD", "the price of {!r} is unknown, so no cost", "--max-cost")
+        self._tokens = _Sum(max_tokens, "tokens", "{!r} counts no tokens, so no token", "--max-tokens")
         self._changed = threading.Condition()
         self._chain: tuple[Budget, ...] = (self,)
         self._context: Any = None
+
+    @property
+    def cost_usd(self) -> float:
+        """Dollars spent, as far as prices are known."""
+        return self._usd.total
+
+    @property
+    def tokens(self) -> int:
+        """Tokens spent, as far as models count them."""
+        return int(self._tokens.total)
 
     def __enter__(self) -> "Budget":
         outer = current_budget()
@@ -77,38 +119,20 @@ class Budget:
                 budget._in_flight -= 1
             self._changed.notify_all()
 
-    def settle(self, cost_usd: float | None, model: str) -> None:
-        """Add what a charged call cost: None where the price of `model` is unknown, 0 where it gave no answer."""
+    def settle(self, cost_usd: float | None, tokens: int | None, model: str) -> None:
+        """Add what a charged call of `model` cost: None where nobody says so, 0 where it gave no answer."""
         with self._changed:
             for budget in self._chain:
                 budget._in_flight -= 1
-                if cost_usd is None:
-                    budget._unpriced = model
-                elif cost_usd > 0:  # a failed call says nothing about prices
-                    budget.cost_usd += cost_usd
-                    budget._priced += 1
-                    budget._dearest_usd = max(budget._dearest_usd, cost_usd)
+                budget._usd.add(cost_usd, model)
+                budget._tokens.add(tokens, model)
             self._changed.notify_all()
 
     def _admits(self, *, free: bool) -> bool:
-        """Return whether a call may go out now, or has to wait for one in flight; BudgetSpent where none may."""
-        if self.max_calls is not None and self.calls >= self.max_calls:
+        limit = self.limits["max_calls"]
+        if limit is not None and self.calls >= limit:
             raise BudgetSpent(f"budget: {self.calls} model calls are spent; allow more with --max-calls")
-        if self.max_cost_usd is None or free:
-            return True
-        if self._unpriced is not None:
-            raise BudgetSpent(
-                f"budget: the price of {self._unpriced!r} is unknown, so no cost limit can hold; use --max-calls"
-            )
-        left = self.max_cost_usd - self.cost_usd
-        if left <= 0 or self._dearest_usd > left:
-            raise BudgetSpent(
-                f"budget: {self.cost_usd:.4f} of {self.max_cost_usd:g} USD are spent in {self.calls} model calls; "
-                "allow more with --max-cost"
-            )
-        if self._in_flight == 0:
-            return True
-        return self._in_flight < self._priced and self._dearest_usd * (self._in_flight + 1) <= left
+        return free or all(total.admits(self._in_flight, self.calls) for total in (self._usd, self._tokens))
 
 
 def current_budget() -> Budget | None:
@@ -119,9 +143,8 @@ def current_budget() -> Budget | None:
 
 def budget_from(arguments: argparse.Namespace) -> AbstractContextManager[object]:
     """Return the budget that a command's flags ask for (`program.common.cli.add_budget_flags`), to be entered."""
-    if arguments.max_calls is None and arguments.max_cost is None:
-        return nullcontext()
-    return Budget(arguments.max_calls, arguments.max_cost)
+    limits = (arguments.max_calls, arguments.max_cost, arguments.max_tokens)
+    return nullcontext() if limits == (None, None, None) else Budget(*limits)
 
 
 class Gate:

@@ -207,7 +207,9 @@ class ModelCall:
         if receipt.from_cache:
             self._budget.refund()
         else:
-            self._budget.settle(receipt.cost_usd if receipt.answered else 0.0, str(self._lm.model))
+            tokens = receipt.input_tokens + receipt.output_tokens
+            spent = (receipt.cost_usd, tokens or None) if receipt.answered else (0.0, 0)
+            self._budget.settle(*spent, str(self._lm.model))
 
     def _note(self, entry: dict[str, Any]) -> None:
         """Take what DSPy would note in its histories: they may be off, and hold no images."""
