@@ -56,7 +56,7 @@ def benchmark(arguments: argparse.Namespace) -> int:
     """Plan, ask, compile manifest by manifest within the limits, and write the report."""
     from program.common.errors import InputError
 
-    if arguments.max_cost is None and arguments.max_calls is None:
+    if arguments.max_cost is arguments.max_calls is arguments.max_tokens is None:
         raise InputError("--max-cost: give the most dollars to spend, or --max-calls where the price is unknown")
     jobs = {folder: job for folder, job in jobs_of(arguments) if not is_done(folder, job)}
     ledger = Ledger(arguments.out / "spent.json")
@@ -122,33 +122,36 @@ def is_done(folder: Path, job: Any) -> bool:
 
 
 class Ledger:
-    """Calls and dollars spent by all runs of one folder, and the limits that stopped the last one."""
+    """Calls, dollars and tokens spent by all runs of one folder, and the limits that stopped the last one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        self.calls, self.cost_usd = known.get("calls", 0), known.get("cost_usd", 0.0)
+        self.spent: dict[str, float] = {name: known.get(name, 0) for name in ("calls", "cost_usd", "tokens")}
         self._stopped = known.get("stopped")
 
+    def __str__(self) -> str:
+        return f"{self.spent['calls']} calls, {self.spent['tokens']} tokens and {self.spent['cost_usd']:.4f} USD"
+
     @contextmanager
-    def spending(self, calls: int | None, cost_usd: float | None) -> Iterator[Any]:
-        """Yield the budget that is left of these limits, and write down what was used of it. BudgetSpent for none."""
+    def spending(self, arguments: argparse.Namespace) -> Iterator[Any]:
+        """Yield the budget that is left of the limits, and write down what was used of it. BudgetSpent for none."""
         from program.lms.limits import Budget, BudgetSpent
 
-        if self._stopped == [calls, cost_usd]:  # a new budget would not know yet what a call costs
-            raise BudgetSpent(f"budget: {self.calls} calls and {self.cost_usd:.4f} USD are spent; allow more")
-        left = calls and calls - self.calls, cost_usd and cost_usd - self.cost_usd
-        budget, self._stopped = Budget(*left), None
+        limits = {"calls": arguments.max_calls, "cost_usd": arguments.max_cost, "tokens": arguments.max_tokens}
+        if self._stopped == limits:  # a new budget would not know yet what a call costs
+            raise BudgetSpent(f"budget: {self} are spent; allow more")
+        left: dict[str, Any] = {f"max_{name}": limit and limit - self.spent[name] for name, limit in limits.items()}
+        budget, self._stopped = Budget(**left), None
         try:
             yield budget
         except BudgetSpent:
-            self._stopped = [calls, cost_usd]
+            self._stopped = limits
             raise
         finally:
-            self.calls, self.cost_usd = self.calls + budget.calls, self.cost_usd + budget.cost_usd
+            self.spent = {name: spent + getattr(budget, name) for name, spent in self.spent.items()}
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            known = {"calls": self.calls, "cost_usd": self.cost_usd, "stopped": self._stopped}
-            self._path.write_text(json.dumps(known), "utf-8")
+            self._path.write_text(json.dumps({**self.spent, "stopped": self._stopped}), "utf-8")
 
 
 def plan_lines(jobs: dict[Path, Any], ledger: Ledger, arguments: argparse.Namespace) -> Iterator[str]:
@@ -157,7 +160,7 @@ def plan_lines(jobs: dict[Path, Any], ledger: Ledger, arguments: argparse.Namesp
     from program.common.errors import InputError
 
     plans = {folder: call_plan(job) for folder, job in jobs.items()}
-    if arguments.max_calls is None and any(plan.paid and plan.cost_usd is None for plan in plans.values()):
+    if arguments.max_cost and arguments.max_calls is None and any(plan.paid and plan.cost_usd is None for plan in plans.values()):
         raise InputError("--max-cost: the price of this model is unknown, so no cost limit can hold; give --max-calls")
     for folder, plan in plans.items():
         sizes = ", ".join(f"{len(members)} {name}" for name, members in jobs[folder].splits.items())
@@ -168,8 +171,9 @@ def plan_lines(jobs: dict[Path, Any], ledger: Ledger, arguments: argparse.Namesp
     calls = sum(plan.expected_calls for plan in plans.values())
     limits = [f"{arguments.max_cost:g} USD"] if arguments.max_cost is not None else []
     limits += [f"{arguments.max_calls} calls"] if arguments.max_calls is not None else []
+    limits += [f"{arguments.max_tokens} tokens"] if arguments.max_tokens is not None else []
     yield f"\n{len(jobs)} compile(s) to do: about {calls:,} calls, {price}"
-    yield f"limit {' and '.join(limits)}; {ledger.calls} calls and {ledger.cost_usd:.4f} USD are spent already\n"
+    yield f"limit {' and '.join(limits)}; {ledger} are spent already\n"
 
 
 def compiled(folder: Path, job: Any, ledger: "Ledger", arguments: argparse.Namespace) -> None:
@@ -179,7 +183,7 @@ def compiled(folder: Path, job: Any, ledger: "Ledger", arguments: argparse.Names
     from optimizers.command import compile_tracked, seed_compiles
 
     console = Console(stderr=True, soft_wrap=True)
-    with ledger.spending(arguments.max_calls, arguments.max_cost) as budget:
+    with ledger.spending(arguments) as budget:
         with seed_compiles(job, 1, console=console) as compiles:
             done = compile_tracked(job, compiles, console=Console(soft_wrap=True), budget=budget)
     done.show(Console(soft_wrap=True))
@@ -193,7 +197,7 @@ def report_lines(results: list[dict[str, Any]], ledger: Ledger) -> Iterator[str]
     from program.evaluation.record import EvaluationRecord
 
     yield "# A hosted model, uncompiled and compiled\n"
-    yield f"Test splits, 95 % intervals in brackets; {ledger.calls} calls, {ledger.cost_usd:.2f} USD in all.\n"
+    yield f"Test splits, 95 % intervals in brackets; {ledger} in all.\n"
     for result in results:
         before, after = (
             EvaluationRecord.model_validate({k: v for k, v in result[name].items() if k != "failures"})
