@@ -160,7 +160,11 @@ def plan_lines(jobs: dict[Path, Any], ledger: Ledger, arguments: argparse.Namesp
     from program.common.errors import InputError
 
     plans = {folder: call_plan(job) for folder, job in jobs.items()}
-    if arguments.max_cost and arguments.max_calls is None and any(plan.paid and plan.cost_usd is None for plan in plans.values()):
+    if (
+        arguments.max_cost
+        and arguments.max_calls is None
+        and any(plan.paid and plan.cost_usd is None for plan in plans.values())
+    ):
         raise InputError("--max-cost: the price of this model is unknown, so no cost limit can hold; give --max-calls")
     for folder, plan in plans.items():
         sizes = ", ".join(f"{len(members)} {name}" for name, members in jobs[folder].splits.items())

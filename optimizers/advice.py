@@ -21,7 +21,10 @@ def advice(job: Job) -> str:
             "a language model: --lm PROVIDER/MODEL",
         )
     else:
-        recipes, model = ["gepa", "random-search,fusion", "bootstrap"], "demos of a stronger model: --teacher-lm MODEL"
+        recipes, model = (
+            ["rubric,gepa", "random-search,fusion", "bootstrap"],
+            "demos of a stronger model: --teacher-lm MODEL",
+        )
     for names in recipes:
         asked = [recipe_named(name) for name in names.partition(" ")[0].split(",")]
         if not {recipe.name for recipe in asked} <= tried and all(r.least(job.budget(r.name)) <= count for r in asked):

@@ -35,6 +35,7 @@ from optimizers.store import Store
 from optimizers.student import Replayed, SearchStopped, taught_predictors
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256, save
+from program.cluster.engine import ray_held
 from program.common.errors import InputError
 from program.common.linelog import LineLog
 from program.common.progress import progress, timed
@@ -102,7 +103,8 @@ class Compile:
         workers, total = self.job.settings.compile.workers, len(self.train) + len(self.validation)
         cluster, make = self.job.cluster, partial(AgenticIQA, self.job.settings)
         elsewhere = evidence_on_ray(make, cluster) if cluster is not None else None
-        with self.phase("evidence"), self.progress("evidence", total) as advance:
+        ray = ray_held(cluster) if cluster is not None else nullcontext()
+        with ray, self.phase("evidence"), self.progress("evidence", total) as advance:
             train, validation = (
                 gather(self.program, samples, workers=workers, advance=advance, store=self.store, elsewhere=elsewhere)
                 for samples in (self.train, self.validation)

@@ -31,7 +31,7 @@ from program.tracking import dataset_name
 
 __all__ = ("Job", "prepared")
 
-_UNSHOWN = {"cache_dir", "mlruns_dir", "programs_dir", "serve", "optimizers", "seed"}
+_UNSHOWN = {"cache_dir", "shared_cache", "mlruns_dir", "programs_dir", "serve", "optimizers", "seed"}
 
 
 @dataclass(frozen=True)

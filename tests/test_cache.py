@@ -11,7 +11,9 @@ import pytest
 
 from program import AgenticIQA
 from program.common.cache import PlainCache, _tell_once, use_lm_cache
+from program.common.errors import InputError
 from program.common.settings import load_settings
+from program.expert.judge.views import MEASURED, VIEWS
 
 
 @pytest.fixture(autouse=True)
@@ -144,3 +146,43 @@ def test_an_image_is_judged_without_a_cache(blocked, rng, caplog, monkeypatch):
     assert found.status == "ok"
     assert found.quality_score == usual.quality_score
     assert sum("cannot be used" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Make a program as on another machine: with a cache folder of its own, and nothing in memory."""
+
+    def make(name, shared, **options):
+        monkeypatch.delattr(dspy, "cache", raising=False)
+        VIEWS.clear()
+        settings = load_settings(overrides={"cache_dir": str(tmp_path / name), "shared_cache": str(shared)})
+        return AgenticIQA(settings.with_model(*options.values()) if options else settings)
+
+    return make
+
+
+@pytest.mark.parametrize("place", ["memory://lab/cache", "folder"])
+def test_machines_share_measurements_and_paid_answers(tmp_path, machine, loopback, picture, monkeypatch, place):
+    shared = place if "://" in place else tmp_path / place
+    server = loopback()
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
+    remote = {"backend": "openai/test", "api_base": server.base}
+    first, again = (machine(name, shared, **remote)(image=picture()) for name in ("one", "two"))
+    asked = server.stats()["requests"]
+    assert asked > 0
+    assert again.usage.lm_cache_hits == again.usage.lm_calls == first.usage.lm_calls == asked
+    assert again.usage.tool_cache_hits == again.usage.tool_readings > 0
+    assert again.quality_score == first.quality_score
+
+    expert = [machine(name, shared)(image=picture(1)) for name in ("three", "four")]
+    measured = PlainCache(tmp_path / "four" / f"features-{MEASURED}")
+    assert len(measured) == len(PlainCache(tmp_path / "three" / f"features-{MEASURED}")) > 0
+    assert expert[0].quality_score == expert[1].quality_score
+
+
+def test_a_shared_place_that_cannot_be_used_is_done_without(machine, picture, blocked, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert machine("one", blocked)(image=picture()).status == "ok"
+    assert sum("cannot be used (Not a directory)" in record.getMessage() for record in caplog.records) == 1
+    with pytest.raises(InputError, match="nosuch"):
+        machine("two", "nosuch://lab/cache")

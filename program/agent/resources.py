@@ -8,7 +8,9 @@ from typing import Any, Literal, get_args
 import dspy
 
 from program.common.backends import RoleSettings
+from program.common.cache import share
 from program.common.errors import ModelError
+from program.common.places import placed
 from program.common.redaction import keys_among
 from program.common.settings import Settings
 from program.fusion import ScoreFusion
@@ -68,6 +70,7 @@ class Resources:
         if lm is not None and not isinstance(lm, dspy.BaseLM):
             raise ModelError(f"lm of type {type(lm).__name__}: give a dspy.LM, or a name through the settings")
         self.settings = settings
+        share(settings.cache_dir, placed(settings.shared_cache) if settings.shared_cache else None)
         self.fusion = ScoreFusion(
             eta=settings.fusion.eta, normalize=settings.fusion.normalize, tool_weights=settings.fusion.tool_weights
         )

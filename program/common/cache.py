@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 import json
 import logging
 import sqlite3
@@ -13,8 +14,9 @@ from typing import Any, TypeVar
 
 from program.common.errors import one_line
 from program.common.files import keep_private, remove_database
+from program.common.places import Place, joined, opened, system_of, writing
 
-__all__ = ("PlainCache", "can_keep", "use_lm_cache")
+__all__ = ("PlainCache", "can_keep", "share", "use_lm_cache")
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +25,7 @@ _FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError, RecursionError)
 """What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot be read."""
 _ANSWERS_IN_MEMORY = 10_000
 """DSPy would keep a million, some KB each; those put out are still on disk."""
+_ELSEWHERE = "other machines may do the same work: mend it, or AGENTICIQA_SHARED_CACHE"
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL)"
 """Name it anew with other columns."""
 _SIZE = (
@@ -42,6 +45,7 @@ class PlainCache:
     def __init__(self, folder: Path, *, size_limit_mb: int = 512) -> None:
         self._file: Path | None = folder / "cache.db"
         self._limit, self._private = size_limit_mb * 2**20, False
+        self._shared = _Shared.of(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -53,13 +57,21 @@ class PlainCache:
 
         def read(database: sqlite3.Connection) -> Any:
             row = database.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
-            return json.loads(zlib.decompress(row[0])) if row else None
+            return _unpacked(row[0]) if row else None
 
-        return self._tried(read, None)
+        value = self._tried(read, None)
+        if value is None and self._shared is not None and (value := self._shared.get(key)) is not None:
+            self._put(key, value)
+        return value
 
     def set(self, key: str, value: Any) -> None:
         """Store a value that is JSON."""
-        packed = zlib.compress(json.dumps(value).encode(), 1)
+        self._put(key, value)
+        if self._shared is not None:
+            self._shared.set(key, value)
+
+    def _put(self, key: str, value: Any) -> None:
+        packed = _packed(value)
 
         def write(database: sqlite3.Connection) -> None:
             database.execute("BEGIN IMMEDIATE")
@@ -111,6 +123,93 @@ class PlainCache:
         _tell(file.parent, error)
 
 
+_SHARED: dict[Path, Place] = {}
+"""Where that which lies below a cache folder is kept a second time."""
+
+
+def share(cache_dir: Path, place: Place | None) -> None:
+    """Share with other machines, at a folder or URI, what caches made from now on keep below `cache_dir`.
+
+    Raises InputError for an address of an unknown kind.
+    """
+    if place is None:
+        _SHARED.pop(cache_dir, None)
+        return
+    if not isinstance(place, Path):
+        system_of(place)
+    _SHARED[cache_dir] = place
+
+
+class _Shared:
+    """A file for each value. What cannot be read or written there is done without, and said once."""
+
+    def __init__(self, place: Place, folder: str) -> None:
+        self._place, self._folder = place, folder
+
+    @classmethod
+    def of(cls, folder: Path) -> "_Shared | None":
+        """Return what is shared of a cache's folder, if anything."""
+        root = next((root for root in _SHARED if folder.is_relative_to(root)), None)
+        return None if root is None else cls(_SHARED[root], folder.relative_to(root).as_posix())
+
+    def get(self, key: str) -> Any:
+        try:
+            with opened(self._file(key)) as file:
+                return _unpacked(file.read())
+        except FileNotFoundError:
+            return None
+        except _FAULTS as error:
+            _tell_once(str(self._place), _reason(error), _ELSEWHERE)
+            return None
+
+    def set(self, key: str, value: Any) -> None:
+        """Raises TypeError for what is not JSON."""
+        file, packed = self._file(key), _packed(value)
+        try:
+            if isinstance(file, Path):
+                file.parent.mkdir(parents=True, exist_ok=True)
+            with writing(file) as out:
+                out.write(packed)
+        except OSError as error:
+            _tell_once(str(self._place), _reason(error), _ELSEWHERE)
+
+    def _file(self, key: str) -> Place:
+        name = hashlib.sha256(key.encode()).hexdigest()
+        return joined(self._place, f"{self._folder}/{name[:2]}/{name}")
+
+
+class _Answers:
+    """DSPy's answers on disk, and those that are plain data shared."""
+
+    def __init__(self, disk: Any, shared: _Shared) -> None:
+        self._disk, self._shared = disk, shared
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._disk
+
+    def get(self, key: str) -> Any:
+        answer = self._disk.get(key)
+        if answer is None and (answer := self._shared.get(key)) is not None:
+            self._disk.set(key, answer)
+        return answer
+
+    def set(self, key: str, answer: Any) -> None:
+        self._disk.set(key, answer)
+        with contextlib.suppress(TypeError):  # LiteLLM's own types
+            self._shared.set(key, answer)
+
+
+def _packed(value: Any) -> bytes:
+    return zlib.compress(json.dumps(value).encode(), 1)
+
+
+def _unpacked(packed: bytes) -> Any:
+    return json.loads(zlib.decompress(packed))
+
+
 def use_lm_cache(folder: Path) -> None:
     """Let DSPy keep language models' answers under `folder`, unless a cache was configured for it before.
 
@@ -127,6 +226,8 @@ def use_lm_cache(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         keep_private(folder)
         dspy.configure_cache(disk_cache_dir=str(folder), **options)
+        if (shared := _Shared.of(folder)) is not None:
+            dspy.cache.disk_cache = _Answers(dspy.cache.disk_cache, shared)
     except _FAULTS as error:
         _tell(folder, error)
         dspy.configure_cache(enable_disk_cache=False, disk_cache_dir=None, **options)
@@ -143,14 +244,15 @@ def can_keep(folder: Path) -> bool:
         return False
 
 
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or one_line(error)
+
+
 def _tell(folder: Path, error: Exception) -> None:
-    reason = getattr(error, "strerror", None) or one_line(error)
-    _tell_once(folder.parent, reason)
+    _tell_once(str(folder.parent), _reason(error), "everything is worked out anew: mend it, or name another folder in "
+               "AGENTICIQA_CACHE_DIR")  # fmt: skip
 
 
 @functools.cache
-def _tell_once(folder: Path, reason: str) -> None:
-    logger.warning(
-        "cache %r: cannot be used (%s); going on without, everything is worked out anew: mend it, or name another "
-        "folder in AGENTICIQA_CACHE_DIR", str(folder), reason,
-    )  # fmt: skip
+def _tell_once(place: str, reason: str, mend: str) -> None:
+    logger.warning("cache %r: cannot be used (%s); going on without, %s", place, reason, mend)

@@ -140,6 +140,7 @@ class Settings(Section):
 
     seed: int = Field(ge=0)
     cache_dir: Path
+    shared_cache: str | None
     mlruns_dir: Path
     programs_dir: Path
     images: ImageSettings
@@ -178,6 +179,7 @@ _NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionEr
 
 _ENVIRONMENT = {
     "AGENTICIQA_CACHE_DIR": ("cache_dir",),
+    "AGENTICIQA_SHARED_CACHE": ("shared_cache",),
     "AGENTICIQA_MLRUNS_DIR": ("mlruns_dir",),
     "AGENTICIQA_PARAMS_DIR": ("tools", "params_dir"),
     "AGENTICIQA_DEVICE": ("tools", "device"),

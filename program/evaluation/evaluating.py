@@ -149,7 +149,17 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
     settings = program.resources.settings
     values = settings.model_dump(
         mode="json",
-        exclude={"cache_dir", "mlruns_dir", "programs_dir", "compile", "optimizers", "serve", "seed", "wire"},
+        exclude={
+            "cache_dir",
+            "shared_cache",
+            "mlruns_dir",
+            "programs_dir",
+            "compile",
+            "optimizers",
+            "serve",
+            "seed",
+            "wire",
+        },
     )
     shipped = {None: "calibration.json", PAPER: "paper_calibration.yaml"}
     name = settings.tools.calibration and str(settings.tools.calibration)
