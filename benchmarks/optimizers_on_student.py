@@ -1,6 +1,6 @@
 """What each optimizer teaches a simulated student whose skill depends on its instructions and demos.
 
-    python -m benchmarks.optimizers_on_student --work FOLDER [--optimizers 'gepa;copro'] [--control] [--report]
+    python -m benchmarks.optimizers_on_student --work FOLDER [--optimizers 'gepa;copro'] [--task mcq] [--control]
 
 Everything runs over real HTTP against `tests/student.py` on a loopback server: a simulation, labelled so wherever its
 figures stand. Images are the quickstart's, split anew by photograph for every seed (200 train, 100 validation, 400
@@ -36,6 +36,8 @@ BUDGETS = {
     "labeled": {"demos": 8}, "bootstrap": {"demos": 8, "bootstrapped": 4},
 }  # fmt: skip
 """About 480 program runs each, so that gains are compared at equal cost."""
+KIND = ("obeys", "optimizer", "roles", "feedback", "task")
+"""What makes a line of the table; the control does not obey."""
 
 
 def of_tests(name: str) -> Any:
@@ -49,8 +51,8 @@ def of_tests(name: str) -> Any:
     return module
 
 
-def split_anew(manifest: Path, out: Path, seed: int) -> Path:
-    """Write the quickstart's samples with other splits, drawn by photograph."""
+def split_anew(manifest: Path, out: Path, seed: int, task: str) -> Path:
+    """Write the quickstart's samples (of one task, or "both") with other splits, drawn by photograph."""
     rows = [json.loads(line) for line in manifest.read_text("utf-8").splitlines()]
     groups = sorted({row["group"] for row in rows})
     rng = random.Random(seed)
@@ -59,16 +61,20 @@ def split_anew(manifest: Path, out: Path, seed: int) -> Path:
     rng.shuffle(rows)
     lines, taken = [], {}
     for row in rows:
-        split, task = of[row["group"]], int(bool(row.get("options")))
-        taken[split, task] = taken.get((split, task), 0) + 1
-        if taken[split, task] <= SIZES[split][task]:
+        split, kind = of[row["group"]], int(bool(row.get("options")))
+        if task == ("scoring", "mcq")[1 - kind]:
+            continue
+        taken[split, kind] = taken.get((split, kind), 0) + 1
+        if taken[split, kind] <= SIZES[split][kind]:
             image = str((manifest.parent / row["image"]).resolve())
             lines.append(json.dumps({**row, "image": image, "split": split}))
     out.write_text("\n".join(lines) + "\n", "utf-8")
     return out
 
 
-def compiled(work: Path, seed: int, optimizer: str, *, obeys: bool, roles: str, feedback: str) -> dict[str, Any]:
+def compiled(
+    work: Path, seed: int, optimizer: str, *, obeys: bool, roles: str, feedback: str, task: str
+) -> dict[str, Any]:  # fmt: skip
     """Compile once and return what came of it."""
     loopback, simulation = of_tests("loopback"), of_tests("student")
     settings = load_settings(overrides={
@@ -76,7 +82,7 @@ def compiled(work: Path, seed: int, optimizer: str, *, obeys: bool, roles: str, 
         "optimizers": {"model": BUDGETS},
     })  # fmt: skip
     manifest = resolve_dataset("quickstart", settings.cache_dir, progress=False)
-    data = split_anew(manifest, work / f"split-{seed}.jsonl", seed)
+    data = split_anew(manifest, work / f"split-{seed}-{task}.jsonl", seed, task)
     student = simulation.Student(seed, obeys=obeys, cache_dir=settings.cache_dir)
     words = Objective.feedback
     if feedback == "bare":
@@ -86,7 +92,7 @@ def compiled(work: Path, seed: int, optimizer: str, *, obeys: bool, roles: str, 
             name = f"openai/{'student' if obeys else 'control'}-{seed}"
             modelled = settings.with_model(name, server.base, {"reflection": f"openai/writer-{seed}-{feedback}"})
             started = time.perf_counter()
-            out = work / "programs" / f"{name[7:]}-{optimizer.replace(',', '+')}-{roles.replace(',', '+')}-{feedback}"
+            out = work / "programs" / "-".join([name[7:], optimizer, roles, feedback, task]).replace(",", "+")
             job = prepared(modelled, str(data), optimizer, out, roles=roles)
             result = compile_program(job)
             stats = server.stats()
@@ -98,7 +104,7 @@ def compiled(work: Path, seed: int, optimizer: str, *, obeys: bool, roles: str, 
     table = result.validation
     gained = table[result.chosen]["score"] - table["uncompiled"]["score"]
     return {
-        "seed": seed, "optimizer": optimizer, "obeys": obeys, "roles": roles, "feedback": feedback,
+        "seed": seed, "optimizer": optimizer, "obeys": obeys, "roles": roles, "feedback": feedback, "task": task,
         "chosen": result.chosen, "differences": figures, "validation_gain": gained,
         "uncompiled": {n: result.uncompiled.figures[n].value for n in figures},
         "runs": result.runs, "calls": stats["requests"], "tokens": stats["prompt_tokens"] + stats["completion_tokens"],
@@ -122,18 +128,18 @@ def report(rows: list[dict[str, Any]]) -> str:
     """Return a Markdown table: a line for each optimizer, role, feedback and student."""
     kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        kinds.setdefault((row["obeys"], row["optimizer"], row["roles"], row["feedback"]), []).append(row)
-    head = "student optimizer roles feedback seeds SRCC accuracy RMSE validation runs calls kilotokens".split()
+        kinds.setdefault(tuple(row[name] for name in KIND), []).append(row)
+    head = [*KIND, *"seeds SRCC accuracy RMSE validation runs calls kilotokens".split()]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for (obeys, optimizer, roles, feedback), of_kind in sorted(kinds.items(), key=lambda k: (not k[0][0], k[0][1:])):
+    for kind, of_kind in sorted(kinds.items(), key=lambda k: (not k[0][0], k[0][1:])):
         gains = [
-            mean_interval([row["differences"][name][0] for row in of_kind if name in row["differences"]])
+            mean_interval([row["differences"][name][0] for row in of_kind if name in row["differences"]] or [np.nan])
             for name in ("srcc", "accuracy", "rmse")
         ]
         validation = np.mean([row["validation_gain"] for row in of_kind])
         cost = [np.mean([row[name] for row in of_kind]) for name in ("runs", "calls", "tokens")]
         lines.append(
-            f"| {'obeys' if obeys else 'control'} | {optimizer} | {roles} | {feedback} | {len(of_kind)} | "
+            f"| {' | '.join(map(str, kind))} | {len(of_kind)} | "
             f"{' | '.join(gains)} | {validation:+.3f} | {cost[0]:.0f} | {cost[1]:.0f} | {cost[2] / 1000:.0f} |"
         )
     return "\n".join(lines)
@@ -147,6 +153,7 @@ def main() -> None:
     parser.add_argument("--optimizers", default=";".join(OPTIMIZERS), help="separated by ;")
     parser.add_argument("--roles", default="summarizer")
     parser.add_argument("--feedback", choices=("words", "bare"), default="words")
+    parser.add_argument("--task", choices=("both", "scoring", "mcq"), default="both", help="what train and test ask")
     parser.add_argument("--control", action="store_true", help="the student that reads nothing")
     parser.add_argument("--report", action="store_true", help="print the table of what is there")
     arguments = parser.parse_args()
@@ -157,11 +164,10 @@ def main() -> None:
         for seed in range(arguments.seeds):
             for optimizer in arguments.optimizers.split(";"):
                 about = {"seed": seed, "optimizer": optimizer, "obeys": not arguments.control,
-                         "roles": arguments.roles, "feedback": arguments.feedback}  # fmt: skip
+                         "roles": arguments.roles, "feedback": arguments.feedback, "task": arguments.task}  # fmt: skip
                 if any(about.items() <= row.items() for row in rows):
                     continue
-                row = compiled(arguments.work, seed, optimizer, obeys=not arguments.control, roles=arguments.roles,
-                               feedback=arguments.feedback)  # fmt: skip
+                row = compiled(arguments.work, **about)
                 rows.append(row)
                 with log.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")

@@ -63,7 +63,8 @@ class CallPlan:
         price = ", price unknown" if self.cost_usd is None else f", about {self.cost_usd:.2f} USD"
         cost = price if self.paid else ""
         calls = f"about {self.expected_calls:,}, at most {self.most_calls:,} {kind}"
-        yield f"in all: {calls}, about {time_words(self.seconds)}{cost}"
+        pace = f" if a call takes {_SECONDS_PER_CALL:g} s" if self.paid else ""
+        yield f"in all: {calls}, about {time_words(self.seconds)}{pace}{cost}"
 
 
 def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
