@@ -1,6 +1,6 @@
 """A service under clients of which some are hostile: `python -m benchmarks.soak STATE [--minutes N] [--clients N]`.
 
-Each client asks again and again with another picture; in the second half of the time every tenth request is hostile:
+Each client asks again and again with another picture; for the first two thirds every tenth request is hostile:
 an image made to take long, a body that never ends, a connection cut off while it is sent. Every good request must be
 answered (a 503 is come back from), the service must stay up, and its memory may not grow. The service's own share is
 the time of a request minus the assessment's own total.
@@ -66,8 +66,8 @@ def soak(seconds: float, clients: int, share: float, seed: int = 0) -> dict[str,
         )  # fmt: skip
         try:
             url = service.stdout.readline().split()[4]
-            calm = _phase(url, service.pid, seconds / 2, clients, 0.0, seed)
-            hostile = _phase(url, service.pid, seconds / 2, clients, share, seed + 1000)
+            hostile = _phase(url, service.pid, 2 * seconds / 3, clients, share, seed + 1000)
+            calm = _phase(url, service.pid, seconds / 3, clients, 0.0, seed)
             down = service.poll() is not None
         finally:
             service.terminate()
@@ -120,7 +120,7 @@ def _phase(url: str, pid: int, seconds: float, clients: int, share: float, seed:
         "ms_median": round(1e3 * statistics.median(ordered)),
         "ms_p99": round(1e3 * ordered[int(0.99 * len(ordered))]),
         "waiting_ms_median": round(1e3 * statistics.median(own or [0.0])),
-        "resident_mib": [memory[0], memory[len(memory) // 2], memory[-1], max(memory)],
+        "resident_mib": [memory[len(memory) * eighth // 8] for eighth in range(8)] + [memory[-1], max(memory)],
     }  # fmt: skip
 
 
