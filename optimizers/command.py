@@ -17,6 +17,7 @@ from optimizers.job import Job
 from optimizers.report import Compiled, log_compile, show, spread
 from program.agent.saving import load
 from program.common.errors import InputError
+from program.common.files import locked
 from program.evaluation.figures import compare
 from program.evaluation.intervals import Figure
 from program.evaluation.record import EvaluationRecord
@@ -155,8 +156,11 @@ def _seed_folders(out: Path, first: int, count: int) -> list[Path]:
 def _registered(
     name: str, job: Job, record: EvaluationRecord, tracker: Tracker, run: RunHandle
 ) -> Registered | None:  # fmt: skip
+    # Of two that end together the second is compared with the first.
+    turn = nullcontext() if tracker.remote else locked(job.settings.mlruns_dir / "registry.lock")
     try:
-        return register_compiled(name, job, record, tracker, run)
+        with turn:
+            return register_compiled(name, job, record, tracker, run)
     except Exception as error:  # border: MLflow, SQLAlchemy, the network and the disk each raise their own kinds
         logger.warning(
             "the program in %r is not registered as %r (%s); once that is mended, run the same command with --resume",

@@ -21,6 +21,7 @@ from benchmarks.malformed import MUTATIONS, write_mutated
 from program import assess
 from program.agent.comparing import compare, sureness, verdict
 from program.batch.inputs import gather
+from program.batch.journal import Journal
 from program.batch.rows import BatchRow, safe_cell
 from program.batch.running import Question, judge, judge_into
 from program.batch.tables import write_rows
@@ -51,6 +52,14 @@ def program(service_program, monkeypatch):
     made = service_program()
     monkeypatch.setattr("program.agent.saving.AgenticIQA", lambda *_: made)
     return made
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such locks on Windows")
+def test_a_second_run_into_the_same_table_is_told_so(folder, tmp_path, program, capsys):
+    arguments = [str(folder), "--out", str(tmp_path / "rows.csv")]
+    with Journal(tmp_path / "rows.csv.partial", {"journal": "batch"}, mend=""):
+        assert assess.main(arguments) == 2
+    assert "another run writes it; wait, or give another --out" in capsys.readouterr().err
 
 
 def read_csv(path):

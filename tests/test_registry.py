@@ -185,6 +185,18 @@ def test_a_registered_program_loads_by_alias_and_by_version(base, registered):
         load("models:/x@champion", load_settings(overrides={"mlruns_dir": str(base / "nowhere")}))
 
 
+def test_the_same_program_from_two_folders_is_registered_twice(base, settings):
+    versions = []
+    for out in ("here", "there"):
+        program = AgenticIQA(settings)
+        job = SimpleNamespace(out=save(program, base / out), settings=settings, splits={"test": []})
+        tracker = Tracker(settings.mlruns_dir, "registry")
+        with tracker.run("compile") as run:
+            run.link_model("program", program_sha256(program), {}, made=True)
+            versions.append(register_compiled("twins", job, _record([1.0, 2.0, 3.0]), tracker, run).version)
+    assert [program_sha256(load(version.uri, settings)) for version in versions] == [program_sha256(program)] * 2
+
+
 def test_a_registered_program_that_was_altered_is_refused_wherever_it_is_loaded(registered):
     from program.service.model import ServedProgram
 

@@ -34,7 +34,7 @@ class LineLog:
         try:
             self._lock()
         except BaseException:
-            self.close()
+            self._file.close()
             raise
 
     @property

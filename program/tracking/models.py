@@ -83,12 +83,15 @@ def register(
     # It tells every step of checking the example.
     logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
     # Inside a run MLflow would link the two once more, which its store refuses.
-    with mlflow.start_run(run_id=run.run_id) if run.model_id is None else contextlib.nullcontext():
+    linked = mlflow.start_run(run_id=run.run_id) if run.model_id is None else contextlib.nullcontext()
+    with linked, tempfile.TemporaryDirectory() as copy:
+        # One name, whatever the folder's: the same program from another folder goes into the same model.
+        program = shutil.copytree(folder, Path(copy) / "program")
         logged = mlflow.pyfunc.log_model(
             name="program",
             model_id=run.model_id,
             python_model=str(interface.script),
-            artifacts={"program": str(folder)},
+            artifacts={"program": str(program)},
             code_paths=[str(_ROOT / package) for package in _PACKAGES],
             signature=interface.signature,
             input_example=interface.example,
@@ -152,7 +155,7 @@ def _copy(version: Any, store: str, cache: Path) -> Path:
             source = f"{SCHEME}{version.name}/{version.version}"
             try:
                 model = Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=partial))
-                (folder,) = [path.parent for path in model.glob("artifacts/*/program.json")]
+                folder = min(path.parent for path in model.glob("artifacts/*/program.json"))
             except (OSError, ValueError, mlflow.exceptions.MlflowException) as error:
                 raise InputError(
                     f"program {source!r}: its files cannot be read ({reason(error)}); register it again"
