@@ -2,14 +2,14 @@
 #   docker build --build-arg TORCH_INDEX=ADDRESS -t agentic-iqa .
 #   docker run -p 127.0.0.1:8000:8000 -e AGENTICIQA_SERVE_TOKEN=... agentic-iqa
 # TORCH_INDEX is PyTorch's index of CPU builds; its installation page names it. Without it the default build is taken, which
-# brings 4 GB of CUDA libraries.
+# brings 4 GB of CUDA libraries. That index has not every version of what torch needs: those come with the rest.
 FROM python:3.12-slim
 ARG TORCH_INDEX=""
 RUN useradd --create-home --uid 10001 iqa
 WORKDIR /source
 COPY . .
 RUN if [ -n "$TORCH_INDEX" ]; then \
-      pip install --no-cache-dir -c constraints.txt --index-url "$TORCH_INDEX" torch torchvision; \
+      pip install --no-cache-dir --no-deps -c constraints.txt --index-url "$TORCH_INDEX" torch torchvision; \
     fi \
  && pip install --no-cache-dir -c constraints.txt ".[mcp,serve]"
 USER iqa
