@@ -5,7 +5,7 @@ kept: the scores of one split know nothing of another's votes.
 """
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +16,7 @@ from data.release import Release, Row
 from data.tables import scan_rows
 from program.common.errors import DataError
 
-__all__ = ("fit_strengths", "pairs", "score_within_splits")
+__all__ = ("fit_strengths", "pairs", "parts_apart", "score_within_splits")
 
 _SHARES = {"image": 1.0, "other": 0.0, "tie": 0.5}
 
@@ -83,6 +83,23 @@ def score_within_splits(samples: Iterable[Sample]) -> Iterator[Sample]:
             yield members[name].model_copy(update={"mos": round(float(score), 4), "preferred_over": won[name]})
     if not inside:
         raise DataError("pairs: none lies inside one split; give more pairs, or --fractions 0,0,1 to keep all")
+
+
+def parts_apart(samples: Iterable[Sample]) -> dict[str, int]:
+    """Return by split into how many parts its images fall, with no vote between them; only splits of several.
+
+    Each part's strengths have a mean of 0 of their own, so that scores of two parts do not compare.
+    """
+    import numpy as np
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    members = list(samples)
+    place = {sample.id: i for i, sample in enumerate(members)}
+    votes = np.array([(place[s.id], place[other]) for s in members for other in s.preferred_over or {}])
+    graph = coo_matrix((np.ones(len(votes)), votes.T), shape=(len(members), len(members)))
+    one_of_each = dict(zip(connected_components(graph, directed=False)[1], members, strict=True))
+    return {split: n for split, n in Counter(str(s.split) for s in one_of_each.values()).items() if n > 1}
 
 
 def fit_strengths(won: Mapping[str, Mapping[str, float]], *, prior_sd: float = float("inf")) -> dict[str, float]:

@@ -87,6 +87,11 @@ def _as_text(record: dict[str, Any], out: Path) -> str:
     if votes := record.get("votes"):
         apart = "; the others are between images of two splits" if votes["kept"] < votes["read"] else ""
         lines.append(f"votes: {votes['kept']:g} of {votes['read']:g}{apart}")
+        if parts := ", ".join(f"{split} are in {n} parts" for split, n in votes["parts"].items()):
+            lines.append(
+                f"apart: the images of {parts} with no vote between them; scores compare only within a part: "
+                "compare images of different parts, too, or judge by preferences alone"
+            )
     if record["unlabelled"]:
         lines.append(f"unlabelled: {record['unlabelled']} samples have neither a score nor an answer")
     if record["leaks"]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from data.catalogue import DatasetEntry
 from data.manifest import Sample, manifest_sha256, read_manifest, write_manifest
-from data.pairs import score_within_splits
+from data.pairs import parts_apart, score_within_splits
 from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits
 from program.common.errors import DataError
 from program.common.files import plain_file, write_whole
@@ -44,7 +44,10 @@ def prepare(
             )
         assigned, split_by, digest = _assigned(entry, stage, fractions, seed)
         write_manifest(out, score_within_splits(assigned) if entry.task == "pairs" else assigned)
-        votes = {"votes": {"read": _votes(stage), "kept": _votes(out)}} if entry.task == "pairs" else {}
+        votes = {}
+        if entry.task == "pairs":
+            apart = parts_apart(read_manifest(out))
+            votes = {"votes": {"read": _votes(stage), "kept": _votes(out), "parts": apart}}
     record = {
         "dataset": entry.name, "manifest": out.name, "manifest_sha256": manifest_sha256(out), "expected": entry.count,
         "missing": len(left_out), "split_by": split_by, "split_sha256": digest, "seed": seed,

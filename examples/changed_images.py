@@ -58,7 +58,8 @@ def changed(base: str) -> list[str]:
     words = ["git", "diff", "--name-only", "-z", "--diff-filter=d", f"{base}...HEAD", "--"]
     listed = subprocess.run(words, capture_output=True, check=False)  # noqa: S603 - the words are ours
     if listed.returncode:
-        raise InputError(f"--base {base!r}: {os.fsdecode(listed.stderr).strip()}; fetch it (fetch-depth: 0)")
+        told = os.fsdecode(listed.stderr).strip()
+        raise InputError(f"--base {base!r}: {told}; give a commit that is there (fetch-depth: 0 brings all)")
     names = (os.fsdecode(name) for name in listed.stdout.split(b"\0"))
     return [f"./{name}" for name in names if name.lower().endswith(IMAGE_SUFFIXES) and Path(name).is_file()]
 

@@ -15,6 +15,7 @@ from optimizers.candidate_runs import CandidateRuns
 from optimizers.compiling import Compile, folder_lock
 from optimizers.job import Job
 from optimizers.report import Compiled, log_compile, show, spread
+from optimizers.selection import label, leading
 from program.agent.saving import load
 from program.common.errors import InputError
 from program.common.files import locked
@@ -204,10 +205,10 @@ def register_compiled(name: str, job: Job, record: EvaluationRecord, tracker: Tr
 
 
 def verdict(differences: Mapping[str, Figure]) -> tuple[bool, str]:
-    """Return whether the 95 % interval of a paired gain, in SRCC or else accuracy, lies above zero, and the figure."""
-    metric = "srcc" if "srcc" in differences else "accuracy"
+    """Return whether the 95 % interval of the leading paired gain lies above zero, and the figure."""
+    metric = leading(differences)
     figure = differences.get(metric)
     if figure is None or figure.value is None:
         return False, "no test sample that both answered"
     words = figure.ends_text(sign="+") or "with no interval"
-    return figure.sign > 0, f"test {metric} {figure.value_text('+')} {words}, n = {figure.n}"
+    return figure.sign > 0, f"test {label(metric)} {figure.value_text('+')} {words}, n = {figure.n}"

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from rich.console import Console
 
-from optimizers.selection import Verdict
+from optimizers.selection import Verdict, label, leading
 from program.agent.loop import AgenticIQA
 from program.evaluation.charts import scatter_plot
 from program.evaluation.intervals import Figure
@@ -71,8 +71,9 @@ class Compiled:
         """Return the verdict, the best single tool or model, which the choice favours, and the notes not yet told."""
         lines, best = [self.verdict.text], self.verdict.baseline
         if best is not None:
-            figure, name = (best.srcc, "SRCC") if best.srcc is not None else (best.accuracy, "accuracy")
-            lines.append(f"Best single tool or model on these samples: {best.label}, {name} {figure}.")
+            name = leading(best.figures)
+            figure = f"{label(name)} {best.figures[name]}"
+            lines.append(f"Best single tool or model on these samples: {best.label}, {figure}.")
         return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in self.notes if note not in told)]
 
     def sections(self) -> dict[str, str]:
@@ -118,13 +119,18 @@ def show(console: Console, result: Compiled, results: Sequence[Compiled], out: P
     console.print(comparison_table(result.uncompiled, result.compiled, result.differences))
     lines = result.words(told)
     if len(results) > 1:
-        gains = [f"{k.upper()} {v['mean']:+.3f} (sd {v['std']:.3f}, {v['low']:+.3f} to {v['high']:+.3f})"
-                 for k, v in spread(results)["gains"].items() if k in {"srcc", "plcc", "accuracy"}]  # fmt: skip
+        of_seeds = spread(results)["gains"]
+        gains = [_gain(name, of_seeds[name]) for name in ("preference", "srcc", "plcc", "accuracy") if name in of_seeds]
         lines.append(f"Gain on test over {len(results)} seeds: {'; '.join(gains)}.")
     for line in lines:
         console.print(line, highlight=False, markup=False)
     console.print(f"compiled program  {out}  ({result.chosen})", highlight=False)
     console.print(f"what changed      {out / 'diff.md'}", highlight=False)
+
+
+def _gain(name: str, gains: Mapping[str, Any]) -> str:
+    spread_out = f" (sd {gains['std']:.3f}, {gains['low']:+.3f} to {gains['high']:+.3f})" if gains["n"] > 1 else ""
+    return f"{label(name)} {gains['mean']:+.3f}{spread_out}"
 
 
 def log_compile(run: RunHandle, result: Compiled, results: Sequence[Compiled]) -> None:

@@ -1,4 +1,4 @@
-"""Which candidate is recommended, by SRCC and accuracy on validation, never on test; and what the test says of it."""
+"""Which candidate is recommended, by its figures on validation, never on test; and what the test says of it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,24 @@ from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
 from program.evaluation.record import Baseline, EvaluationRecord
 
-__all__ = ("SCORE_STEP", "Ranked", "Ranking", "Verdict", "clear_gain", "validation_figures", "validation_score",
-           "verdict_of")  # fmt: skip
+__all__ = ("SCORE_STEP", "Ranked", "Ranking", "Verdict", "clear_gain", "label", "leading", "validation_figures",
+           "validation_score", "verdict_of")  # fmt: skip
 
 SCORE_STEP, PLCC_STEP = 0.002, 0.005
 """Smaller differences in score decide nothing: PLCC does then, and where that is no larger either, RMSE."""
 CLEAR, CLEARLY_NEARER = 0.01, 0.1
 """What a fitted fusion has to gain on validation, in score or PLCC, or as a share of RMSE: it moves every score to
 come, and what it fits of a few photographs, or of scores nearly on the people's scale, does not carry over."""
+
+
+def leading(figures: Mapping[str, object]) -> str:
+    """Return which of some figures decides: preference where people compared pairs, else SRCC, else accuracy."""
+    return next((name for name in ("preference", "srcc") if name in figures), "accuracy")
+
+
+def label(name: str) -> str:
+    """Return a figure's name as it is written in a sentence."""
+    return name if name in {"accuracy", "preference"} else name.upper()
 
 
 class Ranked(NamedTuple):
@@ -94,14 +104,13 @@ def validation_figures(record: EvaluationRecord) -> dict[str, float | None]:
 
 
 def validation_score(record: EvaluationRecord) -> float:
-    """Return the mean of SRCC and accuracy, weighted by their numbers of samples; whichever the data has.
+    """Return the mean of the leading figure of scores and accuracy, weighted by their samples; whichever the data has.
 
-    Where people were asked which of two is better, agreement with that takes SRCC's place.
     An undefined SRCC (constant answers) counts as 0: such a program orders nothing. So does each failed sample: a
     program must not gain by failing on the hard ones.
     """
-    figures = (record.preference or record.srcc, record.accuracy)
-    parts = [(f.value, f.n, f.asked or f.n) for f in figures if f is not None]
+    figures = record.figures
+    parts = [(f.value, f.n, f.asked or f.n) for name, f in figures.items() if name in {leading(figures), "accuracy"}]
     total = sum(asked for _, _, asked in parts)
     return sum((value or 0.0) * n for value, n, _ in parts) / total if total else 0.0
 
@@ -164,18 +173,17 @@ def _gain(best: EvaluationRecord, uncompiled: EvaluationRecord) -> str:
 
 
 def _words(name: str, figure: Figure) -> str:
-    label = name if name in {"accuracy", "preference"} else name.upper()
     if figure.value is None:
-        return f"{label} undefined"
+        return f"{label(name)} undefined"
     if not figure.ends_text():
-        return f"{label} {figure.value:+.3f}, no interval"
+        return f"{label(name)} {figure.value:+.3f}, no interval"
     sure = {1: "better", 0: "no sure difference", -1: "worse"}[figure.sign * METRICS[name].direction]
-    return f"{label} {figure.value:+.3f} ({sure})"
+    return f"{label(name)} {figure.value:+.3f} ({sure})"
 
 
 def _best_baseline(record: EvaluationRecord) -> Baseline | None:
     """Return the single tool or model that did best on these very samples: a choice that favours it."""
     ways = [way for way in record.baselines.values() if way.kind in {"tool", "model"}]
-    name = "srcc" if record.srcc is not None else "accuracy"
-    measured = [way for way in ways if (figure := getattr(way, name)) is not None and figure.value is not None]
-    return max(measured, key=lambda way: getattr(way, name).value, default=None)
+    name = leading(record.figures)
+    measured = [(figure.value, way) for way in ways if (figure := way.figures.get(name)) and figure.value is not None]
+    return max(measured, key=lambda each: each[0], default=(0.0, None))[1]

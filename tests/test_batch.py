@@ -80,7 +80,7 @@ def test_a_folder_becomes_a_table_and_no_image_is_lost(program, folder, tmp_path
     shown = capsys.readouterr()
     assert "Worst 4" in shown.out
     assert "deep/bad.jpg" in shown.out
-    assert "5 images · mean score 2.73 · C 4 · 1 failed" in " ".join(shown.out.split())
+    assert "5 images · mean score 2.73 · fair 4 · 1 failed" in " ".join(shown.out.split())
     assert sorted(p.name for p in tmp_path.iterdir() if "results" in p.name) == ["results.csv"]
     assert not any(entry.borrowers for entry in IMAGES._entries.values())
 

@@ -6,18 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 import program.evaluation
 from data import prepare
 from data.manifest import read_manifest
 from data.pairs import fit_strengths, score_within_splits
-from optimizers.selection import validation_score
-from program import evaluate
+from optimizers.report import Compiled, show
+from optimizers.selection import validation_score, verdict_of
+from program import AgenticIQA, evaluate
 from program.common.errors import DataError
 from program.compile import main as compile_command
 from program.evaluation.figures import compare, summarize
 from program.evaluation.preferences import preference, preference_gain
-from program.evaluation.record import EvaluationRecord, Row
+from program.evaluation.record import Baseline, EvaluationRecord, Row
 from program.evaluation.tables import figure_lines
 
 
@@ -155,6 +157,17 @@ def test_images_without_a_vote_in_their_split_are_left_out(tmp_path: Path) -> No
         list(score_within_splits([a, d]))
 
 
+def test_images_that_no_votes_connect_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    apart = [{"image": f"{a}.png", "other": f"{b}.png", "better": "tie"} for a, b in ("ab", "bc", "de", "fg")]
+    assert prepared(written(tmp_path / "pairs.jsonl", apart), "--fractions", "0,0,1") == 0
+    (line,) = (each for each in capsys.readouterr().out.splitlines() if each.startswith("apart: "))
+    assert "the images of test are in 3 parts with no vote between them" in line
+    assert "scores compare only within a part" in line
+    joined = [*apart, *({"image": "a.png", "other": f"{b}.png", "better": "tie"} for b in "dg")]
+    assert prepared(written(tmp_path / "pairs.jsonl", joined), "--fractions", "0,0,1") == 0
+    assert "apart: " not in capsys.readouterr().out
+
+
 def test_agreement_counts_pairs_by_their_majority() -> None:
     rows = [row("a", 4.0, {"b": 2.0, "c": 1.0}), row("b", 3.0, {"a": 1.0, "d": 0.5}), row("c", 4.0, {"e": 1.0}),
             row("d", 2.0, {"b": 0.5, "gone": 3.0}), row("e", None)]  # fmt: skip
@@ -225,6 +238,31 @@ def test_an_evaluation_tells_the_agreement_with_preferences(blurred: Path) -> No
     assert "Agrees with people's preferences" in [name[:-2] for name, _ in figure_lines(record)]
     assert EvaluationRecord.model_validate_json(record.model_dump_json()) == record
     assert validation_score(record) == record.preference.value
+
+
+def test_several_seeds_and_the_best_tool_are_told_by_preferences(capsys: pytest.CaptureFixture[str]) -> None:
+    def compiled(seed: int, scores: tuple[float, ...]) -> Compiled:
+        after = [r.model_copy(update={"predicted": score}) for r, score in zip(rows, scores, strict=True)]
+        new, gains = summarize(after), compare(rows, after)
+        return Compiled(
+            program=AgenticIQA(), folder=Path("p"), chosen="x", seed=seed, uncompiled=old, compiled=new,
+            differences=gains, verdict=verdict_of("x", new, old, gains, old), validation={}, curve=[], notes=[],
+            difference="", seconds={}, runs=0,
+        )  # fmt: skip
+
+    rows = [row("a", 2.0, {"b": 1.0, "c": 1.0}), row("b", 3.0, {"c": 1.0}), row("c", 2.5)]
+    rows = [r.model_copy(update={"truth": truth}) for r, truth in zip(rows, (5.0, 3.0, 2.0), strict=True)]
+    old = summarize(rows)
+    tools = {kind: Baseline(label=kind, kind="tool", preference=old.preference.model_copy(update={"value": p}),
+                            srcc=old.srcc.model_copy(update={"value": s}))
+             for kind, p, s in (("first", 0.6, 0.9), ("second", 0.8, 0.1))}  # fmt: skip
+    old = old.model_copy(update={"baselines": tools})
+    # Equal scores have no correlation, whose gain so has a value for one seed only.
+    results = [compiled(1, (4.0, 3.0, 2.0)), compiled(2, (3.0, 3.0, 3.0))]
+    show(Console(width=200), results[0], results, Path("p"))
+    out = capsys.readouterr().out
+    assert "Best single tool or model on these samples: second, preference 0.8" in out
+    assert "over 2 seeds: preference +0.417 (sd 0.354, +0.167 to +0.667); SRCC +1.500; PLCC" in out
 
 
 @pytest.mark.slow

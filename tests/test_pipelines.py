@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -57,17 +58,36 @@ def changed_images():
     return module
 
 
-def test_changed_images_are_judged_and_marked(repository, changed_images, capsys) -> None:
+def step_words(folder: Path, **inputs: str) -> list[str]:
+    """Return the words with which the action's last step calls Python, run as GitHub does it."""
     step = ACTION["runs"]["steps"][-1]
-    assert step["run"].startswith('python "$GITHUB_ACTION_PATH/examples/changed_images.py"')
-    assert changed_images.main(["--base", "HEAD~1", "--min-score", "3.5"]) == 3
+    given = {name: entry["default"] for name, entry in ACTION["inputs"].items()} | inputs
+    env = {name: re.sub(r"\${{ inputs\.([\w-]+) }}", lambda found: given[found[1]], text)
+           for name, text in step["env"].items()}  # fmt: skip
+    (folder / "python").write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
+    (folder / "python").chmod(0o755)
+    env |= {"PATH": f"{folder}:{os.environ['PATH']}", "GITHUB_ACTION_PATH": str(ROOT)}
+    words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    return subprocess.run(words, env=env, check=True, capture_output=True, text=True).stdout.split("\0")[:-1]
+
+
+def test_changed_images_are_judged_and_marked(repository, changed_images, capsys, tmp_path_factory) -> None:
+    def judged(base: str, **inputs: str) -> int:
+        script, *words = step_words(tmp_path_factory.mktemp("bin"), base=base, **{"min-score": "3.5"}, **inputs)
+        assert Path(script) == Path(changed_images.__file__)
+        return changed_images.main(words)
+
+    assert judged("HEAD~1") == 3
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("::error file=out%2C 100%25/blurred.png::scores ")
-    assert changed_images.main(["--base", "HEAD~1", "--min-score", "3.5", "--sure", "0.999"]) in {3, 4}
-    assert changed_images.main(["--base", "HEAD", "--min-score", "3.5"]) == 0
+    assert judged("HEAD~1", sure="0.999") in {3, 4}
+    assert judged("HEAD") == 0
     capsys.readouterr()
-    assert changed_images.main(["--base", "none", "--min-score", "3.5"]) == 2
-    assert "--base 'none'" in capsys.readouterr().err
+    # What GitHub names as the commit before the first push of a branch.
+    assert judged("0" * 40) == 2
+    error = capsys.readouterr().err
+    assert f"--base '{'0' * 40}': " in error
+    assert error.rstrip().endswith("give a commit that is there (fetch-depth: 0 brings all)")
 
 
 def test_the_hooks_run_the_gate_on_every_kind_of_image(repository, capsys) -> None:

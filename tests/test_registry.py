@@ -149,6 +149,8 @@ def test_a_champion_is_not_dethroned_by_failing_on_the_hard_samples(base, settin
         ({"srcc": (0.05, 0.01, 0.09), "accuracy": (-0.1, -0.2, -0.05)}, True),
         ({"srcc": (0.05, 0.0, 0.1)}, False),
         ({"accuracy": (0.05, 0.01, 0.1)}, True),
+        ({"srcc": (-0.05, -0.1, 0.0), "preference": (0.05, 0.01, 0.1)}, True),
+        ({"srcc": (0.05, 0.01, 0.1), "preference": (0.05, 0.0, 0.1)}, False),
         ({"srcc": (None, None, None)}, False),
         ({"srcc": (0.05, None, None)}, False),
         ({}, False),

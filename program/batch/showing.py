@@ -14,8 +14,9 @@ from program.batch.rows import BatchRow
 from program.batch.tally import WORST, Tally
 from program.common.questions import is_chinese
 from program.common.redaction import showable
+from program.fusion import LETTERS
 from program.fusion.scores import headline
-from signatures.schemas import CATEGORY_WORDS, GLOBAL
+from signatures.schemas import CATEGORY_WORDS, GLOBAL, LEVEL_WORDS
 
 __all__ = ("comparison_text", "show", "show_summary")
 
@@ -74,7 +75,8 @@ def show_summary(tally: Tally, out: str | None, minimum: float | None = None) ->
     parts = [f"{tally.counts['images']} images"]
     if tally.mean_score is not None:
         parts.append(f"mean score {tally.mean_score:.2f}")
-        parts.append(", ".join(f"{level} {count}" for level, count in sorted(tally.levels.items())))
+        words = {letter: LEVEL_WORDS[LETTERS.index(letter)] for letter in sorted(tally.levels)}
+        parts.append(", ".join(f"{word} {tally.levels[letter]}" for letter, word in words.items()))
     parts.append(f"{tally.counts['failed']} failed")
     if minimum is not None:
         parts.append(f"{tally.below} below {minimum:g}")

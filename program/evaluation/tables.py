@@ -96,9 +96,10 @@ def notes(record: EvaluationRecord) -> list[str]:
     if any(figure.descriptive for figure in record.figures.values()):
         groups = sorted({figure.groups for figure in record.figures.values()})
         lines.append(f"Only {_photographs(groups[0])}: the intervals are over images and say nothing of new ones.")
-    for figure, what in ((record.srcc, "scores"), (record.accuracy, "questions")):
+    for figure, what in ((record.srcc, "score"), (record.accuracy, "question")):
         if figure is not None and figure.n < _FEW:
-            lines.append(f"Only {figure.n} {what}: neither figures nor intervals of so few say anything of others.")
+            told = f"Only {figure.n} {what}{'s' * (figure.n != 1)}"
+            lines.append(f"{told}: neither figures nor intervals of so few say anything of others.")
     if any(figure.value is None for _, figure in figure_lines(record)):
         lines.append("Undefined: too few samples, or scores that are all the same.")
     if any("line instead" in figure.method for _, figure in figure_lines(record)):
