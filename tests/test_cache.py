@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from program import AgenticIQA
-from program.common.cache import PlainCache, _tell_once, use_lm_cache
+from program.common.cache import PlainCache, _tell_once, share, use_lm_cache
 from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.expert.judge.views import MEASURED, VIEWS
@@ -178,6 +178,22 @@ def test_machines_share_measurements_and_paid_answers(tmp_path, machine, loopbac
     measured = PlainCache(tmp_path / "four" / f"features-{MEASURED}")
     assert len(measured) == len(PlainCache(tmp_path / "three" / f"features-{MEASURED}")) > 0
     assert expert[0].quality_score == expert[1].quality_score
+
+
+def test_half_a_shared_file_is_as_good_as_missing(tmp_path):
+    shared = tmp_path / "shared"
+    for name in ("one", "two"):
+        share(tmp_path / name, shared)
+    one, two = (PlainCache(tmp_path / name / "readings") for name in ("one", "two"))
+    one.set("key", [1, 2, 3])
+    assert two.get("key") == [1, 2, 3]
+    one.set("other", [1, 2, 3])
+    for file in shared.rglob("??/*"):
+        os.truncate(file, 5)
+    assert two.get("other") is None
+    two.set("other", [4])
+    assert PlainCache(tmp_path / "two" / "again").get("other") is None
+    assert two.get("other") == [4]
 
 
 def test_a_shared_place_that_cannot_be_used_is_done_without(machine, picture, blocked, caplog):

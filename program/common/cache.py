@@ -25,7 +25,7 @@ _FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError, RecursionError)
 """What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot be read."""
 _ANSWERS_IN_MEMORY = 10_000
 """DSPy would keep a million, some KB each; those put out are still on disk."""
-_ELSEWHERE = "other machines may do the same work: mend it, or AGENTICIQA_SHARED_CACHE"
+_UNUSABLE = "cache %r: cannot be used (%s); going on without, %s"
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL)"
 """Name it anew with other columns."""
 _SIZE = (
@@ -125,6 +125,8 @@ class PlainCache:
 
 _SHARED: dict[Path, Place] = {}
 """Where that which lies below a cache folder is kept a second time."""
+_BROKEN: set[Place] = set()
+"""Such places that could not be used; nobody waits for them again."""
 
 
 def share(cache_dir: Path, place: Place | None) -> None:
@@ -138,10 +140,11 @@ def share(cache_dir: Path, place: Place | None) -> None:
     if not isinstance(place, Path):
         system_of(place)
     _SHARED[cache_dir] = place
+    _BROKEN.discard(place)
 
 
 class _Shared:
-    """A file for each value. What cannot be read or written there is done without, and said once."""
+    """A file for each value. A place that cannot be used is left out from then on, and that is said."""
 
     def __init__(self, place: Place, folder: str) -> None:
         self._place, self._folder = place, folder
@@ -153,25 +156,37 @@ class _Shared:
         return None if root is None else cls(_SHARED[root], folder.relative_to(root).as_posix())
 
     def get(self, key: str) -> Any:
+        if self._place in _BROKEN:
+            return None
         try:
             with opened(self._file(key)) as file:
                 return _unpacked(file.read())
         except FileNotFoundError:
             return None
-        except _FAULTS as error:
-            _tell_once(str(self._place), _reason(error), _ELSEWHERE)
+        except (zlib.error, ValueError, RecursionError):  # half a file: it is written anew
+            return None
+        except OSError as error:
+            self._leave_out(error)
             return None
 
     def set(self, key: str, value: Any) -> None:
         """Raises TypeError for what is not JSON."""
         file, packed = self._file(key), _packed(value)
+        if self._place in _BROKEN:
+            return
         try:
             if isinstance(file, Path):
                 file.parent.mkdir(parents=True, exist_ok=True)
             with writing(file) as out:
                 out.write(packed)
         except OSError as error:
-            _tell_once(str(self._place), _reason(error), _ELSEWHERE)
+            self._leave_out(error)
+
+    def _leave_out(self, error: OSError) -> None:
+        if self._place not in _BROKEN:
+            _BROKEN.add(self._place)
+            mend = "other machines may do the same work: mend it, or AGENTICIQA_SHARED_CACHE"
+            logger.warning(_UNUSABLE, str(self._place), _reason(error)[:200], mend)
 
     def _file(self, key: str) -> Place:
         name = hashlib.sha256(key.encode()).hexdigest()
@@ -249,10 +264,10 @@ def _reason(error: Exception) -> str:
 
 
 def _tell(folder: Path, error: Exception) -> None:
-    _tell_once(str(folder.parent), _reason(error), "everything is worked out anew: mend it, or name another folder in "
-               "AGENTICIQA_CACHE_DIR")  # fmt: skip
+    _tell_once(folder.parent, _reason(error))
 
 
 @functools.cache
-def _tell_once(place: str, reason: str, mend: str) -> None:
-    logger.warning("cache %r: cannot be used (%s); going on without, %s", place, reason, mend)
+def _tell_once(folder: Path, reason: str) -> None:
+    mend = "everything is worked out anew: mend it, or name another folder in AGENTICIQA_CACHE_DIR"
+    logger.warning(_UNUSABLE, str(folder), reason, mend)
