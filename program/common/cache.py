@@ -100,7 +100,7 @@ class PlainCache:
             if not self._private:
                 keep_private(self._file)
                 self._private = True
-            with contextlib.closing(sqlite3.connect(self._file, _PATIENCE_S, isolation_level=None)) as database:
+            with contextlib.closing(sqlite3.connect(self._file, timeout=_PATIENCE_S, isolation_level=None)) as database:
                 # Not waiting for the disk is much faster. A kill loses nothing by it; a power cut may damage the file.
                 database.execute("PRAGMA synchronous = OFF")
                 database.execute(_TABLE)
