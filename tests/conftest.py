@@ -74,7 +74,7 @@ def _hermetic(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 def _hasten_mlflow() -> None:
-    """Where MLflow is loaded: migrate one database a process and copy it; wait for no disk, nor a second for a queue."""
+    """Where MLflow is loaded: migrate one database a process, and wait for no disk or queue."""
     database = sys.modules.get("mlflow.store.db.utils")
     queues = sys.modules.get("mlflow.tracing.export.async_export_queue")
     if database is not None and not hasattr(database._initialize_tables, "template"):

@@ -182,7 +182,7 @@ def _climbed(
         # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
         adapter = None if addition else _asking_once(dspy.settings.adapter)
         if addition:
-            wording = _reworded(signature, addition)
+            wording = _reworded(signature, addition)  # type: ignore[arg-type]  # a class is hashable
         elif adapter is not None and adapter_for(question.lm) is dspy.settings.adapter:
             wording = question.predictor.signature  # with the absent inputs: `dspy.Refine` knows a predictor by it
         else:
@@ -215,7 +215,8 @@ def _climbed(
 @functools.lru_cache(maxsize=256)
 def _reworded(signature: type[dspy.Signature], addition: str) -> type[dspy.Signature]:
     """Return a signature with longer instructions, the same one each time: its schema and prompt are kept by it."""
-    return signature.with_instructions(signature.instructions + addition)
+    reworded: type[dspy.Signature] = signature.with_instructions(signature.instructions + addition)
+    return reworded
 
 
 def _predict_of(predictor: dspy.Module, needed: Collection[str]) -> dspy.Predict:
