@@ -1,13 +1,16 @@
 """Every test: no network, no user's cache or MLflow store, no key, fresh DSPy settings, seeded randomness."""
 
 import asyncio
+import contextlib
 import dataclasses
 import importlib.util
 import json
 import logging
 import os
+import queue
 import re
 import shutil
+import sqlite3
 import sys
 import tempfile
 from pathlib import Path
@@ -65,8 +68,48 @@ def _hermetic(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("MPLCONFIGDIR", str(home / "matplotlib"))
     if "dspy" in sys.modules:  # a cache of another test's folder
         vars(sys.modules["dspy"]).pop("cache", None)
+    _hasten_mlflow()
     for name in ("program", "optimizers", "data"):  # commands set these for their process
         logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def _hasten_mlflow() -> None:
+    """Where MLflow is loaded: migrate one database a process, and wait for no disk or queue."""
+    database = sys.modules.get("mlflow.store.db.utils")
+    queues = sys.modules.get("mlflow.tracing.export.async_export_queue")
+    if database is not None and not hasattr(database._initialize_tables, "template"):
+        from sqlalchemy import Engine, event
+
+        database._initialize_tables = _Migrated(database._initialize_tables)
+        event.listen(Engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
+    if queues is not None:
+        queues.Queue = _PromptQueue
+
+
+class _Migrated:
+    """MLflow's own making of its tables, done once and copied."""
+
+    def __init__(self, original):
+        self.original, self.template = original, None
+
+    def __call__(self, engine):
+        """Make the tables of an SQLite file."""
+        with contextlib.closing(sqlite3.connect(engine.url.database)) as made:
+            if self.template is None or made.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+                self.original(engine)
+                self.template = self.template or made.serialize()
+            else:
+                with contextlib.closing(sqlite3.connect(":memory:")) as template:
+                    template.deserialize(self.template)
+                    template.backup(made)
+
+
+class _PromptQueue(queue.Queue):
+    """A queue whose reader looks up often: MLflow's own waits out its second before it sees that it is to stop."""
+
+    def get(self, block=True, timeout=None):
+        """Return the next item, or raise Empty early."""
+        return super().get(block, timeout and min(timeout, 0.02))
 
 
 @pytest.fixture
@@ -370,7 +413,6 @@ def started_server():
 
     `environment` is added to this process's. The server's own processes end with the block.
     """
-    import contextlib
     import signal
     import socket
     import subprocess

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 SMALL = """
 compile: {rerank: 2, workers: 2, baselines: false}
+tracking: {trace_sampling: 0}
 tools: {device: cpu}
 optimizers:
   model:

@@ -5,12 +5,15 @@ averaged in. Figures after a logistic fit use the labels they are judged by: the
 raw ones say what a user of the scores gets. docs/statistics.md holds every definition.
 """
 
+import hashlib
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from cachetools import LRUCache, cached
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special, stats
 
@@ -149,7 +152,7 @@ def after_logistic(
 ) -> float:
     """Return a metric after a logistic curve was fitted to these very samples; see `fit_logistic`."""
     x, y = paired_arrays(f"logistic{parameters}", truth, predicted)
-    return metric(x, fit_logistic(x, y, parameters)(y))
+    return metric(x, _fitted(x, y, parameters)(y))
 
 
 @dataclass(frozen=True)
@@ -199,13 +202,21 @@ def fit_logistic(truth: _Array, predicted: _Array, parameters: Parameters = 4) -
     with np.errstate(all="ignore"):  # a wild step of the search overflows; it is judged below
         # What curve_fit runs inside; curve_fit would also warn of a covariance that nobody asks for here.
         beta, _, _, _, code = optimize.leastsq(
-            lambda b: curve(x, *b) - y, start, Dfun=lambda b: slopes(x, *b), full_output=True, maxfev=_MAX_CALLS,
-            ftol=_TOLERANCE, xtol=_TOLERANCE,
+            lambda b: curve(x, *b) - y, start, Dfun=lambda b: slopes(x, *b), full_output=True, col_deriv=True,
+            maxfev=_MAX_CALLS, ftol=_TOLERANCE, xtol=_TOLERANCE,
         )  # fmt: skip
         left = float(np.sum((curve(x, *beta) - y) ** 2))
     # A 4-parameter curve can lose to the line by a hair, never by much: then the search went astray.
     good = code in {1, 2, 3, 4} and left <= 1.02 * float(np.sum((slope * x - y) ** 2))
     return LogisticFit(curve, beta, centre, scale) if good else line
+
+
+def _key(truth: _Array, predicted: _Array, parameters: Parameters) -> tuple[bytes, int]:
+    return hashlib.blake2b(truth.tobytes() + predicted.tobytes(), digest_size=16).digest(), parameters
+
+
+# The metrics after a logistic are asked for the same resamples, one metric after the other.
+_fitted = cached(LRUCache(2048), key=_key, lock=threading.Lock())(fit_logistic)
 
 
 def equal_mass_bins(values: _Array) -> NDArray[np.intp]:
@@ -275,7 +286,7 @@ def _four_slopes(x: _Array, b1: float, b2: float, b3: float, b4: float) -> _Arra
     z = (x - b3) / width
     s = special.expit(z)
     steep = (b1 - b2) * s * (1 - s)
-    return np.stack([s, 1 - s, -steep / width, -steep * z / width * np.sign(b4 or 1.0)], axis=1)
+    return np.array([s, 1 - s, -steep / width, -steep * z / width * np.sign(b4 or 1.0)])
 
 
 def _five(x: _Array, b1: float, b2: float, b3: float, b4: float, b5: float) -> _Array:
@@ -285,7 +296,7 @@ def _five(x: _Array, b1: float, b2: float, b3: float, b4: float, b5: float) -> _
 def _five_slopes(x: _Array, b1: float, b2: float, b3: float, b4: float, b5: float) -> _Array:
     s = special.expit(b2 * (x - b3))
     steep = b1 * s * (1 - s)
-    return np.stack([s - 0.5, steep * (x - b3), -steep * b2, x, np.ones_like(x)], axis=1)
+    return np.array([s - 0.5, steep * (x - b3), -steep * b2, x, np.ones(x.size)])
 
 
 def _width(b4: float) -> float:

@@ -182,7 +182,7 @@ def _climbed(
         # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
         adapter = None if addition else _asking_once(dspy.settings.adapter)
         if addition:
-            wording = signature.with_instructions(signature.instructions + addition)
+            wording = _reworded(signature, addition)  # type: ignore[arg-type]  # a class is hashable
         elif adapter is not None and adapter_for(question.lm) is dspy.settings.adapter:
             wording = question.predictor.signature  # with the absent inputs: `dspy.Refine` knows a predictor by it
         else:
@@ -210,6 +210,13 @@ def _climbed(
             errors.append(one_line(str(error)))
         logger.warning("question for %s: %s gave no usable answer: %s", [*signature.output_fields], rung, errors[-1])
     return Answer(None, None, raw, tuple(errors))
+
+
+@functools.lru_cache(maxsize=256)
+def _reworded(signature: type[dspy.Signature], addition: str) -> type[dspy.Signature]:
+    """Return a signature with longer instructions, the same one each time: its schema and prompt are kept by it."""
+    reworded: type[dspy.Signature] = signature.with_instructions(signature.instructions + addition)
+    return reworded
 
 
 def _predict_of(predictor: dspy.Module, needed: Collection[str]) -> dspy.Predict:

@@ -7,10 +7,11 @@ import os
 import platform
 import shlex
 import signal
+import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from program.common.errors import InputError
 from program.common.files import locked, remove_database
@@ -24,6 +25,7 @@ __all__ = ("Tracker", "dataset_name", "experiment_name", "open_client", "short_h
 
 _ANOTHER = "set MLFLOW_TRACKING_URI or the mlruns folder"
 _PROCESS_TAG = "agentic_iqa.process"
+_OPENED = "SELECT file FROM pragma_database_list"
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +149,7 @@ def _make_database(path: Path, artifacts: Path) -> None:
     """Make MLflow's database where there is none.
 
     MLflow does so in many steps that take seconds, and cannot go on after half of them: it works on a file of another
-    name, which takes this one at the end.
+    name, which takes this one at the end. Until then nothing waits for the disk.
     """
     if path.is_file():
         return
@@ -158,8 +160,19 @@ def _make_database(path: Path, artifacts: Path) -> None:
         remove_database(partial)
         _import_quietly()
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+        from sqlalchemy import Engine, event
 
-        SqlAlchemyStore(f"sqlite:///{partial.as_posix()}", artifacts.as_uri()).engine.dispose()
+        def hasten(connection: Any, _record: object) -> None:
+            if isinstance(connection, sqlite3.Connection) and connection.execute(_OPENED).fetchone() == (str(partial),):
+                connection.executescript("PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY")
+
+        event.listen(Engine, "connect", hasten)
+        try:
+            SqlAlchemyStore(f"sqlite:///{partial.as_posix()}", artifacts.as_uri()).engine.dispose()
+        finally:
+            event.remove(Engine, "connect", hasten)
+        with partial.open("rb+") as made:
+            os.fsync(made.fileno())
         partial.rename(path)
 
 
