@@ -28,8 +28,8 @@ from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
 __all__ = ("View", "Viewer", "image_of")
 
-REMEMBERED = 4096
-"""Views kept in memory: about 40 KB each, so at most 160 MB."""
+REMEMBERED = 2048
+"""Views kept in memory: about 40 KB each, so at most 80 MB."""
 LARGEST = 2**23
 """Pixels of an image that is measured as it is; larger ones are averaged down first, so that memory stays bounded."""
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
