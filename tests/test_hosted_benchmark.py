@@ -79,7 +79,7 @@ def test_it_asks_first_keeps_to_the_cap_goes_on_and_reports(benchmark, server, w
     report = Path("hosted/report.md").read_text("utf-8")
     spent = json.loads(Path("hosted/spent.json").read_text("utf-8"))
     assert spent["calls"] == whole > first
-    assert f"{whole} calls, {spent['cost_usd']:.2f} USD in all" in report
+    assert f"{whole} calls, {spent['tokens']} tokens and {spent['cost_usd']:.4f} USD in all" in report
     for row in ("compiled: tools and model fused", "uncompiled: tools and model fused", "gain, paired",
                 "model only, no evidence", "mean of all ready tools", "normalised"):  # fmt: skip
         assert report.count(f"| {row}") + report.count(f"| fusion {row} |") >= 2, row
