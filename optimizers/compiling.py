@@ -104,7 +104,7 @@ class Compile:
         cluster, make = self.job.cluster, partial(AgenticIQA, self.job.settings)
         elsewhere = evidence_on_ray(make, cluster) if cluster is not None else None
         ray = ray_held(cluster) if cluster is not None else nullcontext()
-        with ray, self.phase("evidence"), self.progress("evidence", total) as advance:
+        with self.phase("evidence"), ray, self.progress("evidence", total) as advance:
             train, validation = (
                 gather(self.program, samples, workers=workers, advance=advance, store=self.store, elsewhere=elsewhere)
                 for samples in (self.train, self.validation)

@@ -23,7 +23,7 @@ from program.agent.saving import check_folder
 from program.cluster.engine import Cluster
 from program.common.errors import InputError, did_you_mean
 from program.common.places import Place
-from program.common.settings import RecipeSettings, RoleSettings, Settings
+from program.common.settings import PLACES, RecipeSettings, RoleSettings, Settings
 from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.record import Dataset
 from program.lms.dspy_private import resolves_references
@@ -31,7 +31,7 @@ from program.tracking import dataset_name
 
 __all__ = ("Job", "prepared")
 
-_UNSHOWN = {"cache_dir", "shared_cache", "mlruns_dir", "programs_dir", "serve", "optimizers", "seed"}
+_UNSHOWN = {*PLACES, "serve", "optimizers", "seed"}
 
 
 @dataclass(frozen=True)

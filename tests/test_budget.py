@@ -89,7 +89,7 @@ def test_money_is_counted_with_histories_off_and_stops_before_the_limit(put, scr
     with dspy.context(disable_history=True), Budget(max_cost_usd=1.1) as budget:
         for _ in range(4):
             put(lm)
-        with pytest.raises(BudgetSpent, match=r"1 of 1\.1 USD"):
+        with pytest.raises(BudgetSpent, match=r"budget: 1 of 1\.1 USD are spent in 4 model calls"):
             put(lm)
     assert budget.cost_usd == pytest.approx(1.0)
 

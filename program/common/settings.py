@@ -15,8 +15,8 @@ from program.common.errors import SettingsError, did_you_mean, one_line
 from program.common.files import CONFIGS
 
 __all__ = (
-    "RecipeSettings", "RoleSettings", "ServeSettings", "Settings", "ToolSettings", "WireSettings", "load_settings",
-    "variable",
+    "PLACES", "RecipeSettings", "RoleSettings", "ServeSettings", "Settings", "ToolSettings", "WireSettings",
+    "load_settings", "variable",
 )  # fmt: skip
 
 
@@ -177,6 +177,8 @@ class Settings(Section):
 _NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 """What reading YAML raises: a date or tagged value that is none, and text nested too deep, raise no YAMLError."""
 
+PLACES = ("cache_dir", "shared_cache", "mlruns_dir", "programs_dir")
+"""Settings that say where things lie; no result depends on them."""
 _ENVIRONMENT = {
     "AGENTICIQA_CACHE_DIR": ("cache_dir",),
     "AGENTICIQA_SHARED_CACHE": ("shared_cache",),

@@ -21,7 +21,7 @@ from program.common.cache import can_keep
 from program.common.errors import InputError
 from program.common.files import CONFIGS
 from program.common.places import Place
-from program.common.settings import Settings
+from program.common.settings import PLACES, Settings
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import details_of
 from program.evaluation.record import SCHEMA_VERSION, Dataset, EvaluationRecord, Readings, Row
@@ -149,17 +149,7 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
     settings = program.resources.settings
     values = settings.model_dump(
         mode="json",
-        exclude={
-            "cache_dir",
-            "shared_cache",
-            "mlruns_dir",
-            "programs_dir",
-            "compile",
-            "optimizers",
-            "serve",
-            "seed",
-            "wire",
-        },
+        exclude={*PLACES, "compile", "optimizers", "serve", "seed", "wire"},
     )
     shipped = {None: "calibration.json", PAPER: "paper_calibration.yaml"}
     name = settings.tools.calibration and str(settings.tools.calibration)
