@@ -168,11 +168,12 @@ def _score(result: Assessment, views: Views) -> Checks:
         return
     for name in ("words", "terminal", "terminal -v"):
         yield views[name].casefold().startswith(word), f"score does not stand first in {name}", views[name]
+    tenth = f"{score:.1f}" if int(float(f"{score:.1f}") + 0.5) == place + 1 else f"{int(100 * score) / 100:.2f}"
     for name in ("words", "terminal", "terminal -v", "card"):
-        yield bool(re.search(rf"[(（]{score:.1f}\b", views[name])), f"score in {name}", (score, views[name])
+        yield bool(re.search(rf"[(（]{tenth}\b", views[name])), f"score in {name}", (score, views[name])
     if "page" in views:
         shown = " ".join(views["page"][0].split()).casefold()
-        yield f"{score:.1f} of 5 {LEVEL_WORDS[place]}" in shown, "score on the page", shown
+        yield f"{tenth} of 5 {LEVEL_WORDS[place]}" in shown, "score on the page", shown
 
 
 def _findings(result: Assessment, views: Views) -> Checks:

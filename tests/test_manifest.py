@@ -297,8 +297,8 @@ def test_reading_opens_no_image_and_holds_little_per_line(tmp_path: Path) -> Non
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, cwd=ROOT)
     lines, peak = map(int, done.stdout.split())
     assert lines == count
-    # pathlib's own table of the parts of paths takes 48 bytes a line.
-    assert peak / count < 80
+    # pathlib's own table of the parts of paths takes 48 bytes a line, 98 from Python 3.12 on.
+    assert peak / count < 120
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not there")

@@ -19,7 +19,7 @@ Belief = Mapping[int, float] | None
 
 _PHRASES: Mapping[str, tuple[str, str]] = {
     "overall": ("Overall the quality is {}.", "整体质量{}。"),
-    "headline": ("{} ({:.1f} of 5{})", "{}（{:.1f}/5{}）"),
+    "headline": ("{} ({} of 5{})", "{}（{}/5{}）"),
     "likely": (", likely {:.1f} to {:.1f}", "，约 {:.1f} 至 {:.1f}"),
     "score": ("Score {score:.2f} {source}.", "分数 {score:.2f} {source}。"),
     "fitted": (
@@ -221,11 +221,16 @@ def level_note(score: float, *, chinese: bool = False) -> str:
 def headline(score: float, interval: tuple[float, float] | None, *, chinese: bool = False) -> str:
     """Say a score in a line: its level, itself to a tenth, and where people's mean score likely lies.
 
-    >>> headline(3.32, (2.31, 4.33))
-    'Fair (3.3 of 5, likely 2.3 to 4.3)'
+    Where the tenth belongs to the next level, the score has two decimals, cut off.
+
+    >>> headline(3.32, (2.31, 4.33)), headline(2.47, None)
+    ('Fair (3.3 of 5, likely 2.3 to 4.3)', 'Poor (2.47 of 5)')
     """
     likely = _PHRASES["likely"][chinese].format(*interval) if interval else ""
-    return _PHRASES["headline"][chinese].format(_level_word(score, chinese=chinese).capitalize(), score, likely)
+    word, shown = _level_word(score, chinese=chinese), f"{score:.1f}"
+    if _level_word(float(shown), chinese=chinese) != word:
+        shown = f"{math.floor(100 * score) / 100:.2f}"
+    return _PHRASES["headline"][chinese].format(word.capitalize(), shown, likely)
 
 
 def _level_word(score: float, *, chinese: bool) -> str:

@@ -20,6 +20,9 @@ export function el(tag, properties = {}, ...children) {
 
 const place = (score) => ((score - 1) / 4) * 100;
 export const nearest = (score) => Math.min(5, Math.max(1, Math.floor(score + 0.5)));
+// Two decimals, cut off, where the tenth belongs to the next level.
+export const tenth = (score) =>
+  nearest(Number(score.toFixed(1))) === nearest(score) ? score.toFixed(1) : (Math.floor(score * 100) / 100).toFixed(2);
 
 function filled(tag, className, styles) {
   const node = el(tag, { class: className });
@@ -54,7 +57,7 @@ export function spoken(result) {
   if (typeof result.final_answer === "number") {
     const [low, high] = result.score_interval ?? [];
     const range = low === undefined ? "" : `, likely between ${low.toFixed(1)} and ${high.toFixed(1)}`;
-    return `Score ${result.final_answer.toFixed(1)} of 5, ${LEVELS[nearest(result.final_answer) - 1]}${range}.`;
+    return `Score ${tenth(result.final_answer)} of 5, ${LEVELS[nearest(result.final_answer) - 1]}${range}.`;
   }
   const text = result.state.options?.[result.final_answer];
   return `Answer: ${result.final_answer}${text ? `. ${text}` : ""}`;
@@ -68,7 +71,7 @@ function hero(result) {
   if (number) {
     const [low, high] = result.score_interval ?? [];
     box.append(
-      el("div", { class: "score" }, score.toFixed(1), el("small", {}, " of 5")),
+      el("div", { class: "score" }, tenth(score), el("small", {}, " of 5")),
       el("div", {},
         el("p", { class: "verdict" }, capital(LEVELS[nearest(score) - 1])),
         low === undefined ? null : el("p", {}, `likely ${low.toFixed(1)} to ${high.toFixed(1)}`)),
@@ -101,7 +104,7 @@ function scale(result) {
     tick.style.left = `${i * 25}%`;
     ticks.append(tick);
   });
-  const verdict = `${result.level ? capital(LEVELS[nearest(score) - 1]) : "By the tools alone"}: ${score.toFixed(1)} of 5`;
+  const verdict = `${result.level ? capital(LEVELS[nearest(score) - 1]) : "By the tools alone"}: ${tenth(score)} of 5`;
   const label = typeof result.final_answer === "number" ? spoken(result) : verdict;
   const box = el("div", { class: "scale", role: "img" }, track, ticks);
   box.setAttribute("aria-label", label);

@@ -1,5 +1,5 @@
 // What a result can become besides: a file, a picture of differences, a table of many images.
-import { LEVELS, el, nearest } from "/assets/draw.js";
+import { LEVELS, el, nearest, tenth } from "/assets/draw.js";
 
 export function save(name, kind, content) {
   const link = el("a", { href: URL.createObjectURL(new Blob([content], { type: kind })), download: name });
@@ -63,7 +63,7 @@ export async function many(files, ask, open, signal, tell) {
     const name = el("button", { type: "button", class: "quiet link" }, row.file.name);
     name.addEventListener("click", () => open(row));
     const score = row.result?.quality_score ?? null;
-    const verdict = score === null ? "" : `${score.toFixed(1)} ${LEVELS[nearest(score) - 1]}`;
+    const verdict = score === null ? "" : `${tenth(score)} ${LEVELS[nearest(score) - 1]}`;
     return el("tr", {}, el("td", {}, name), el("td", {}, verdict), el("td", { class: row.error ? "failed" : "" }, row.error ?? words(row.result)));
   }));
   const box = el("div", {}, el("div", { class: "tablebox many" }, table), csv);
@@ -81,7 +81,7 @@ export async function many(files, ask, open, signal, tell) {
   }
 }
 
-const said = (score) => `${score.toFixed(1)} of 5, ${LEVELS[nearest(score) - 1]}`;
+const said = (score) => `${tenth(score)} of 5, ${LEVELS[nearest(score) - 1]}`;
 
 // Says a comparison in a sentence.
 export function told({ better, verdict, difference, probability_b_better: share }) {
