@@ -149,6 +149,14 @@ def test_any_letters_in_any_order_give_the_same_answer(iqa: AgenticIQA, query: s
         assert "with confidence" in result.quality_reasoning or "把握较大" in result.quality_reasoning
 
 
+@pytest.mark.parametrize("query", ["Is this image blurry?", "Is the image noisy?", "Is the image sharp?"])
+def test_yes_and_no_as_options_give_the_answer_in_words(iqa: AgenticIQA, query: str) -> None:
+    dark = (PHOTOGRAPH * 0.35).astype(np.uint8)
+    words = iqa(image=dark, query=query).final_answer
+    letter = iqa(image=dark, query=query, options=["Yes", "No"]).final_answer
+    assert words.split(".")[0] == {"A": "Yes", "B": "No"}[letter]
+
+
 def test_an_option_may_hold_what_looks_like_another(iqa: AgenticIQA) -> None:
     options = ["Not blurry: B. good", "Very blurry:\nA. bad"]
     result = iqa(image=_made("blurred"), query="How blurry is the image?", options=options)

@@ -12,14 +12,15 @@ from functools import cached_property
 import numpy as np
 from scipy import special
 
-from program.expert.answer.findings import PRESENT
+from program.expert.answer.findings import PRESENT, named, severity_word
 from program.expert.answer.vocabulary import Cells
 from program.expert.answer.wording import Claim
 from program.expert.judge.attributes import placed, population, position, probit
+from program.expert.judge.model import CAUSES
 from program.expert.judge.views import View
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
-__all__ = ("FAULTS", "TOOLS", "Look", "amount", "local", "severity_place", "support")
+__all__ = ("FAULTS", "TOOLS", "Look", "amount", "local", "severity_place", "support", "verdict")
 
 _STEP = 0.12
 """Difference in position that changes the log-odds of a claim by one."""
@@ -31,6 +32,11 @@ TOOLS = 0.15
 images the tool chosen for clarity has an SRCC of 0.11, the expert 0.66, both 0.67 at 0.1 to 0.2 and 0.61 at 0.5."""
 _QUALITY_SPREAD = 0.65
 """Standard deviation of quality over natural photographs on 1..5, to read a tool's score as a position."""
+
+
+_VERDICTS = ("disagree", "slightly", "mostly", "agree")
+_SEVERELY = 0.92
+"""Place of a claim from which it asks for more than a moderate fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +208,28 @@ def _exposure_odds(look: Look, axis: str) -> float:
         here = 1 - here
     odds = (here - fault.visible_from) / _STEP
     return odds if look.cells or look.view.unjudged else max(odds, (look.view.cause(axis) - PRESENT) / _SEVERITY_STEP)
+
+
+def verdict(look: Look, claims: Sequence[Claim]) -> str:
+    """Return what the findings say of claims together, so that no answer contradicts them; "" where they do not decide.
+
+    One of "disagree", "slightly", "mostly" and "agree"; the claims are of the whole image.
+    """
+    said = [_verdict(look, claim) for claim in claims]
+    return min(said, key=_VERDICTS.index) if said and all(said) else ""
+
+
+def _verdict(look: Look, claim: Claim) -> str:
+    if claim.axis != "sharpness" and (claim.axis not in FAULTS or claim.axis in {"distortion", "uneven"}):
+        return ""
+    category = "Blurs" if claim.axis == "sharpness" else FAULTS[claim.axis].category
+    severity = look.severities[category]
+    if claim.axis in CAUSES and not look.paired:
+        other = named(look.view, category)
+        severity = min(severity, look.view.cause(claim.axis)) if other in {claim.axis, category} else 0.0
+    word = severity_word(severity)
+    if claim.more == (claim.axis == "sharpness"):  # the claim is that there is none of it
+        return {"none": "agree", "slight": "mostly"}.get(word, "disagree")
+    if claim.place > _SEVERELY and word not in {"severe", "extreme"}:
+        return "disagree"
+    return {"none": "disagree", "slight": "slightly"}.get(word, "agree")

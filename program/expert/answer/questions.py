@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import special
 
-from program.expert.answer.amounts import FAULTS, Look, local, support
+from program.expert.answer.amounts import FAULTS, Look, local, support, verdict
 from program.expert.answer.findings import severity_word
 from program.expert.answer.scales import degrees, property_in
 from program.expert.answer.wording import Claim, cells_in, degree_in, terms_in, topic_in
@@ -58,6 +58,8 @@ _CAUSE = re.compile(r"\b(?:due to|because of|caused by|as a result of|owing to)\
 _SEVERITY_VALUES = {"none": 0.1, "slight": 0.8, "moderate": 1.5, "severe": 2.3, "extreme": 3.1}
 _ANSWERED_YES = 0.55
 """How often "yes" is right where nothing can be measured: askers name what they see."""
+_LEAST_ODDS = 0.5
+"""Log-odds of "yes" or "no" where the findings decide a question."""
 _COLOURS: Mapping[str, tuple[float, float, float]] = {
     "red|红": (0.6, 0.3, 0.4), "orange|橙": (0.4, 0.6, 0.5), "yellow|黄": (0.1, 0.6, 0.65),
     "green|绿": (-0.35, 0.2, 0.4),
@@ -144,6 +146,9 @@ def _yes_or_no(look: Look, question: Question) -> _Verdict:
         return None
     claims = predicate(question.text)
     odds = min((support(look, claim) for claim in claims), default=float(special.logit(_ANSWERED_YES)))
+    if look.cells is None:
+        said = verdict(look, claims)
+        odds = max(odds, _LEAST_ODDS) if said == "agree" else min(odds, -_LEAST_ODDS) if said == "disagree" else odds
     share = float(np.clip(special.expit(0.7 * odds), 0.03, 0.97))
     rest = {letter: 0.04 for letter in question.options if letter not in (*yes, *no)}
     measured = bool(claims) and claims[-1].axis != "taste"

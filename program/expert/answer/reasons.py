@@ -6,15 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from program.expert.answer.amounts import FAULTS, Look, amount, support
-from program.expert.answer.findings import POOR, describe, item, named, present, severity_word, undetailed, where
+from program.expert.answer.amounts import FAULTS, Look, amount, support, verdict
+from program.expert.answer.findings import POOR, describe, item, present, severity_word, undetailed, where
 from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
 from program.expert.answer.questions import GRIDS, Choice, predicate, question_of
 from program.expert.answer.relevance import is_read
 from program.expert.answer.scales import property_in
 from program.expert.answer.wording import Claim, place_name, terms_in, topic_in
 from program.expert.judge.attributes import position
-from program.expert.judge.model import CAUSES
 from program.expert.judge.quality import Belief
 from program.expert.judge.views import View
 from signatures.schemas import DistortionCategory
@@ -31,7 +30,7 @@ _TRAITS: Mapping[str, DistortionCategory] = {
 """Properties that are worth a word, and the distortion that says more of each."""
 _HIGH, _LOW, _GOOD = 0.7, 0.25, 3.5
 """Positions among natural photographs from which they are, and the quality from which a low one is no fault."""
-_NEUTRAL, _GREY, _SEVERELY, _BURNT = 0.02, 0.01, 0.92, 0.12
+_NEUTRAL, _GREY, _BURNT = 0.02, 0.01, 0.12
 """Casts and saturation without a colour to name; the place of a claim that asks for much of a fault; the share of
 pixels near white from which no light is called good."""
 _ASKING = frozenset("is are was were does do did has have can isn't aren't doesn't don't".split())
@@ -127,13 +126,11 @@ def direct_answer(look: Look, query: str, say: Phrases) -> str:
             return ""
         if claims[-1].axis in _DETAIL and look.view.unjudged:
             return undetailed(look.view, say)
-        verdicts = [_verdict(look, claim) for claim in claims]
-        if all(verdicts):
-            # What the findings say is the answer, so that neither contradicts the other.
-            return say(f"answer.{min(verdicts, key=_VERDICTS.index)}")
+        if said := verdict(look, claims):
+            return say(f"answer.{said}")
         odds = min(support(look, claim) for claim in claims)
-        verdict = ("" if abs(odds) >= 2 else "probably_") + ("agree" if odds >= 0 else "disagree")
-        return say.join(say(f"answer.{verdict}"), fact(look, claims[-1].axis, say))
+        sure = ("" if abs(odds) >= 2 else "probably_") + ("agree" if odds >= 0 else "disagree")
+        return say.join(say(f"answer.{sure}"), fact(look, claims[-1].axis, say))
     topic = property_in(text)
     if topic is None or topic.axis in {"quality", "distortion", "taste"}:
         return ""
@@ -142,26 +139,6 @@ def direct_answer(look: Look, query: str, say: Phrases) -> str:
     if re.search(r"\bwhere\b|\bwh(?:ich|at) (?:part|area|region|place|side)|哪", text):
         return _location(look, topic, say)
     return _degree(look, topic, say)
-
-
-_VERDICTS = ("disagree", "slightly", "mostly", "agree")
-
-
-def _verdict(look: Look, claim: Claim) -> str:
-    """Return what the severity of a distortion says of a claim, or "" where none decides it."""
-    if claim.axis != "sharpness" and (claim.axis not in FAULTS or claim.axis in {"distortion", "uneven"}):
-        return ""
-    category = "Blurs" if claim.axis == "sharpness" else FAULTS[claim.axis].category
-    severity = look.severities[category]
-    if claim.axis in CAUSES and not look.paired:
-        other = named(look.view, category)
-        severity = min(severity, look.view.cause(claim.axis)) if other in {claim.axis, category} else 0.0
-    word = severity_word(severity)
-    if claim.more == (claim.axis == "sharpness"):  # the claim is that there is none of it
-        return {"none": "agree", "slight": "mostly"}.get(word, "disagree")
-    if claim.place > _SEVERELY and word not in {"severe", "extreme"}:
-        return "disagree"
-    return {"none": "disagree", "slight": "slightly"}.get(word, "agree")
 
 
 def _location(look: Look, topic: Claim, say: Phrases) -> str:
