@@ -48,6 +48,7 @@ QUERIES: Sequence[tuple[str, dict[str, Any]]] = (
     ("Rate the quality of this image.", {}), ("请给这张图片的质量打分。", {}),
     ("Is the image blurry?", {}), ("图片模糊吗？", {}), ("Is there noise?", {}), ("图片有噪声吗？", {}),
     ("Describe the quality of this image.", {}), ("请描述这张图片的质量。", {}),
+    ("Is the image blurry?", {"options": ["Yes", "No"]}), ("Is there noise?", {"options": ["Yes", "No"]}),
     ("Is the image too dark?", {"options": ["Yes", "No"]}), ("图片清晰吗？", {"options": ["清晰", "模糊"]}),
     ("Rate the quality of the left side.", {"regions": "left side"}),
 )  # fmt: skip
@@ -168,7 +169,7 @@ def _score(result: Assessment, views: Views) -> Checks:
         return
     for name in ("words", "terminal", "terminal -v"):
         yield views[name].casefold().startswith(word), f"score does not stand first in {name}", views[name]
-    tenth = f"{score:.1f}" if int(float(f"{score:.1f}") + 0.5) == place + 1 else f"{int(100 * score) / 100:.2f}"
+    tenth = f"{score:.1f}" if int(float(f"{score:.1f}") + 0.5) == place + 1 else f"{int(10 * score) / 10:.1f}"
     for name in ("words", "terminal", "terminal -v", "card"):
         yield bool(re.search(rf"[(（]{tenth}\b", views[name])), f"score in {name}", (score, views[name])
     if "page" in views:
@@ -207,9 +208,12 @@ def _prose(result: Assessment, views: Views) -> Checks:
         worst = max(found.values(), key=SEVERITIES.index)
         yield any(severity == worst for _, severity in said), "prose leaves out the strongest", (found, words)
     if kind := ASKED.get(result.state.query):
-        there = severities.get(kind, "none") != "none"
-        first = str(result.final_answer)
-        yield first.startswith(YES if there else NO), "yes or no against the finding", (kind, severities, first)
+        severity, first = severities.get(kind, "none"), str(result.final_answer)
+        if options := result.state.options:  # of what is slight, both are right
+            holds = severity == "slight" or (options[first] == "Yes") == (severity != "none")
+        else:
+            holds = first.startswith(NO if severity == "none" else YES)
+        yield holds, "yes or no against the finding", (kind, severities, first)
 
 
 def found_in(result: Assessment) -> dict[tuple[str, str], str]:

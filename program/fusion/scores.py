@@ -221,15 +221,15 @@ def level_note(score: float, *, chinese: bool = False) -> str:
 def headline(score: float, interval: tuple[float, float] | None, *, chinese: bool = False) -> str:
     """Say a score in a line: its level, itself to a tenth, and where people's mean score likely lies.
 
-    Where the tenth belongs to the next level, the score has two decimals, cut off.
+    A score that would round into the next level is rounded down.
 
     >>> headline(3.32, (2.31, 4.33)), headline(2.47, None)
-    ('Fair (3.3 of 5, likely 2.3 to 4.3)', 'Poor (2.47 of 5)')
+    ('Fair (3.3 of 5, likely 2.3 to 4.3)', 'Poor (2.4 of 5)')
     """
     likely = _PHRASES["likely"][chinese].format(*interval) if interval else ""
     word, shown = _level_word(score, chinese=chinese), f"{score:.1f}"
     if _level_word(float(shown), chinese=chinese) != word:
-        shown = f"{math.floor(100 * score) / 100:.2f}"
+        shown = f"{math.floor(10 * score) / 10:.1f}"
     return _PHRASES["headline"][chinese].format(word.capitalize(), shown, likely)
 
 

@@ -20,9 +20,9 @@ export function el(tag, properties = {}, ...children) {
 
 const place = (score) => ((score - 1) / 4) * 100;
 export const nearest = (score) => Math.min(5, Math.max(1, Math.floor(score + 0.5)));
-// Two decimals, cut off, where the tenth belongs to the next level.
+// A score that would round into the next level is rounded down.
 export const tenth = (score) =>
-  nearest(Number(score.toFixed(1))) === nearest(score) ? score.toFixed(1) : (Math.floor(score * 100) / 100).toFixed(2);
+  nearest(Number(score.toFixed(1))) === nearest(score) ? score.toFixed(1) : (Math.floor(score * 10) / 10).toFixed(1);
 
 function filled(tag, className, styles) {
   const node = el(tag, { class: className });
