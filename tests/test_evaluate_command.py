@@ -32,6 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _shared_store(store: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(store))  # making one takes MLflow seconds
+    monkeypatch.setenv("AGENTICIQA_SHARED_CACHE", str(store / "readings"))  # the pictures are the same in every test
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_resume_without_a_file_name_takes_up_the_same_evaluation_only(manifest, 
     folder = Path(os.environ["AGENTICIQA_CACHE_DIR"]) / "evaluations"
     assert len(list(folder.iterdir())) == 1
     _record(capsys, manifest, "--resume", "--split", "validation")
-    _record(capsys, manifest, "--resume", "--baselines")
+    _record(capsys, manifest, "--resume", "--split", "validation", "--baselines")
     assert len(list(folder.iterdir())) == 3
     assert all(path.name.startswith("some-manifest-") for path in folder.iterdir())
 

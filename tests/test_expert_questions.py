@@ -157,6 +157,17 @@ def test_yes_and_no_as_options_give_the_answer_in_words(iqa: AgenticIQA, query: 
     assert words.split(".")[0] == {"A": "Yes", "B": "No"}[letter]
 
 
+def test_a_degree_among_options_is_the_finding(iqa: AgenticIQA) -> None:
+    words = ["None", "Slight", "Moderate", "Severe", "Extreme"]
+    dark = (PHOTOGRAPH * 0.35).astype(np.uint8)
+    blur = iqa(image=dark, query="How severe is the blur?", options=words)
+    assert blur.final_answer == "A"
+    assert str(iqa(image=dark, query="How severe is the blur?").final_answer).startswith("There is no blur")
+    light = iqa(image=dark, query="How severe is the underexposure?", options=words)
+    (found,) = [f for _, f in light.state.executor_evidence.findings() if f.type == "Brightness change"]
+    assert words["ABCDE".index(str(light.final_answer))].casefold() == found.severity
+
+
 def test_an_option_may_hold_what_looks_like_another(iqa: AgenticIQA) -> None:
     options = ["Not blurry: B. good", "Very blurry:\nA. bad"]
     result = iqa(image=_made("blurred"), query="How blurry is the image?", options=options)

@@ -124,8 +124,11 @@ def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
 
 
 def severity_place(severity: float) -> float:
-    """Place a severity on the axis of degrees: none 0, slight 0.25, moderate 0.5, severe 0.75, extreme 1."""
-    return float(np.interp(severity, [0.1, 0.72, 1.45, 2.3, 3.1], [0.0, 0.25, 0.5, 0.75, 1.0]))
+    """Place a severity on the axis of degrees: none 0, slight 0.25, moderate 0.5, severe 0.75, extreme 1.
+
+    Halfway between two of them one word of `severity_word` gives way to the next.
+    """
+    return float(np.interp(severity, [0.1, 0.45, 1.0, 1.9, 2.8, 3.3], [0.0, 0.125, 0.375, 0.625, 0.875, 1.0]))
 
 
 def amount(look: Look, axis: str) -> float:

@@ -152,9 +152,10 @@ def _location(look: Look, topic: Claim, say: Phrases) -> str:
 def _degree(look: Look, topic: Claim, say: Phrases) -> str:
     if topic.axis in _LIGHT:
         return _exposure(look, say)
-    name = say(f"axis.{topic.axis}")
-    if topic.axis in FAULTS:
-        word = severity_word(look.severities[FAULTS[topic.axis].category])
+    is_blur = topic.axis == "sharpness" and not topic.more
+    name = say("damage.Blurs" if is_blur else f"axis.{topic.axis}")
+    if is_blur or topic.axis in FAULTS:
+        word = severity_word(look.severities["Blurs" if is_blur else FAULTS[topic.axis].category])
         return say("answer.fault", severity=say(f"severity.{word}"), name=name)
     return say("answer.share", name=name, step=_step(amount(look, topic.axis), say))
 

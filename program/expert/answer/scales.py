@@ -12,8 +12,9 @@ from program.expert.answer.wording import Claim, degree_in, terms_in, topic_in
 
 __all__ = ("degrees", "on_one_axis", "property_in")
 
-_WIDTH = 0.22
-"""How far people's place for an image scatters around the measured one, on an axis of 0..1."""
+_WIDTH, _FAULT_WIDTH = 0.22, 0.08
+"""How far people's place for an image scatters around the measured one, on an axis of 0..1; for the degree of a fault,
+so little that the finding decides."""
 _EXPOSED: Mapping[str, float] = {"underexposure": 0.0, "exposure": 0.5, "overexposure": 1.0}
 _PARTING: Mapping[str, float] = {
     "brightness": 0.36, "lighting": 0.36, "sharpness": 0.45, "colour": 0.42, "saturation": 0.42,
@@ -41,11 +42,12 @@ def degrees(look: Look, text: str, options: Mapping[str, str]) -> tuple[str, boo
     shares = [(i + 1) / len(at) for i in range(len(at) - 1)]
     # Degrees of a fault mean what they say; degrees of a property are relative to what is usual.
     bounds = [m if fault else 0.5 * (m + s) for m, s in zip(middles, shares, strict=True)]
-    measured = _as_seen(axis, amount(look, axis))
+    measured, width = _as_seen(axis, amount(look, axis)), _FAULT_WIDTH if fault else _WIDTH
     if axis == "sharpness" and topic is not None and topic.axis == axis and not topic.more:
-        measured = _unblurred(look, measured)
+        # Of blur, too, an option "none" asks for the finding.
+        measured, width = _unblurred(look, measured, by_severity=max(at) == 1), _FAULT_WIDTH if max(at) == 1 else _WIDTH
     edges = np.array([-np.inf, *bounds, np.inf])
-    masses = np.diff(special.ndtr((edges - measured) / _WIDTH))
+    masses = np.diff(special.ndtr((edges - measured) / width))
     by_place = dict(zip(at, masses.tolist(), strict=True))
     count = {place: sum(p == place for p in places.values()) for place in at}
     return axis, axis != "taste", {letter: by_place[place] / count[place] + 1e-6 for letter, place in places.items()}
@@ -57,10 +59,13 @@ def _as_seen(axis: str, there: float) -> float:
     return there if middle is None else float(there ** (np.log(0.5) / np.log(middle)))
 
 
-def _unblurred(look: Look, measured: float) -> float:
-    """Return sharpness as people grade blur: by the severity that was detected, or by the usual where it was not."""
+def _unblurred(look: Look, measured: float, *, by_severity: bool) -> float:
+    """Return sharpness as people grade blur: by the severity that was detected, or by the usual where it was not.
+
+    Where "none" is an option (`by_severity`), or there is a reference, by the severity alone.
+    """
     severity = look.severities["Blurs"]
-    share = 1.0 if look.paired else float(np.clip(severity / 2, 0.3, 1.0))
+    share = 1.0 if look.paired or by_severity else float(np.clip(severity / 2, 0.3, 1.0))
     return share * (1 - severity_place(severity)) + (1 - share) * measured
 
 
