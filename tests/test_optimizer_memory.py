@@ -106,25 +106,25 @@ def darkened(manifest: Path) -> None:
         Image.open(path).point(lambda value: value // 2).save(path)
 
 
-@pytest.mark.parametrize("change", [rescored, darkened])
-def test_changed_data_is_worked_out_anew(compiled, blurred_manifest, change) -> None:
+def test_changed_data_is_worked_out_anew(compiled, blurred_manifest) -> None:
     before = told(compiled())
-    change(blurred_manifest)
-    after = told(compiled())
-    assert after["rows"] != before["rows"]
-    assert told(compiled(cache="another")) == after
+    for change in (rescored, darkened):
+        change(blurred_manifest)
+        after = told(compiled())
+        assert after["rows"] != before["rows"], change
+        assert told(compiled(cache=change.__name__)) == after, change
+        before = after
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"fusion": {"eta": 4.0}}, {"tools": {"calibration": "paper"}}, {"assessment": {"diagnosis": "separate"}}],
-)
-def test_changed_settings_are_worked_out_anew(compiled, work, settings) -> None:
+def test_changed_settings_are_worked_out_anew(compiled, work) -> None:
     compiled(optimizer="none")
-    del work[:]
-    after = told(compiled(optimizer="none", settings=settings))
-    assert work
-    assert told(compiled(optimizer="none", settings=settings, cache="another")) == after
+    for number, settings in enumerate(
+        [{"fusion": {"eta": 4.0}}, {"tools": {"calibration": "paper"}}, {"assessment": {"diagnosis": "separate"}}]
+    ):
+        del work[:]
+        after = told(compiled(optimizer="none", settings=settings))
+        assert work, settings
+        assert told(compiled(optimizer="none", settings=settings, cache=f"another{number}")) == after, settings
 
 
 def test_changed_code_is_worked_out_anew(compiled, work, monkeypatch) -> None:
