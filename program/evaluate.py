@@ -74,9 +74,12 @@ def _evaluate(arguments: argparse.Namespace) -> int:
                 program, samples, baselines=arguments.baselines, workers=arguments.workers,
                 checkpoint=arguments.checkpoint, resume=arguments.resume, engine=_engine(arguments, settings),
             )  # fmt: skip
-        page = write_report(record, samples, arguments.report) if arguments.report else None
-        if not arguments.json:
-            show(record, page)
+        page = None
+        try:
+            page = write_report(record, samples, arguments.report) if arguments.report else None
+        finally:  # a full disk loses no figures
+            if not arguments.json:
+                show(record, page)
         log_evaluation(record, run, program, samples, page)
     if arguments.json:
         sys.stdout.write(json.dumps({**record.summary(), "mlflow_run": run.run_id}, indent=2) + "\n")

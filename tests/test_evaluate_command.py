@@ -119,6 +119,17 @@ def test_terminal_output_fits_80_columns(manifest, tmp_path, capsys, monkeypatch
     assert str(tmp_path / "report" / "report.html") in out
 
 
+def test_figures_are_printed_though_the_report_cannot_be_written(manifest, tmp_path, capsys, monkeypatch):
+    def full(*_: object) -> None:
+        raise InputError("report: cannot be written (No space left on device); give another folder")
+
+    monkeypatch.setattr("program.evaluation.publishing.write_report", full)
+    assert evaluate.main([str(manifest), "--report", str(tmp_path / "report")]) == 2
+    printed = capsys.readouterr()
+    assert "SRCC" in printed.out
+    assert "No space left" in printed.err
+
+
 def test_resume_without_a_file_name_takes_up_the_same_evaluation_only(manifest, capsys):
     _, first = _record(capsys, manifest)
     _, again = _record(capsys, manifest, "--resume")
