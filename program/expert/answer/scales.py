@@ -42,12 +42,12 @@ def degrees(look: Look, text: str, options: Mapping[str, str]) -> tuple[str, boo
     shares = [(i + 1) / len(at) for i in range(len(at) - 1)]
     # Degrees of a fault mean what they say; degrees of a property are relative to what is usual.
     bounds = [m if fault else 0.5 * (m + s) for m, s in zip(middles, shares, strict=True)]
-    measured, width = _as_seen(axis, amount(look, axis)), _FAULT_WIDTH if fault else _WIDTH
+    measured, is_finding = _as_seen(axis, amount(look, axis)), fault
     if axis == "sharpness" and topic is not None and topic.axis == axis and not topic.more:
-        # Of blur, too, an option "none" asks for the finding.
-        measured, width = _unblurred(look, measured, by_severity=max(at) == 1), _FAULT_WIDTH if max(at) == 1 else _WIDTH
+        is_finding = max(at) == 1  # an option "none" asks whether there is any blur at all
+        measured = _unblurred(look, measured, by_severity=is_finding)
     edges = np.array([-np.inf, *bounds, np.inf])
-    masses = np.diff(special.ndtr((edges - measured) / width))
+    masses = np.diff(special.ndtr((edges - measured) / (_FAULT_WIDTH if is_finding else _WIDTH)))
     by_place = dict(zip(at, masses.tolist(), strict=True))
     count = {place: sum(p == place for p in places.values()) for place in at}
     return axis, axis != "taste", {letter: by_place[place] / count[place] + 1e-6 for letter, place in places.items()}
