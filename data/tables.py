@@ -75,9 +75,14 @@ def _json_lines(path: Place) -> Iterator[tuple[int, Any]]:
 
 def _parsed(line: str) -> Any:
     try:
-        return json.loads(line)
+        row = json.loads(line)
+        if "\\ud" in line or "\\uD" in line:
+            json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return ValueError("holds half of a surrogate pair (\\ud800 to \\udfff), which is no character; write it whole")
     except (ValueError, RecursionError) as error:
         return error
+    return row
 
 
 def _csv(path: Place) -> Iterator[tuple[int, Any]]:

@@ -142,6 +142,7 @@ def test_byte_order_mark_and_blank_lines_are_passed_over(tmp_path: Path) -> None
 
 BAD_LINES = [
     ("{not json", "is not JSON"),
+    ('{"id": "a", "image": "x\\ud800.png", "mos": 3}', "surrogate"),
     ('{"id": "a", "image": "x.png"} {}', "is not JSON"),
     ("[1, 2]", "not an object; write it as"),
     ({"id": "a"}, '"image": Field required'),

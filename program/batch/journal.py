@@ -101,7 +101,7 @@ def _stamp(item: Item) -> list[int]:
     for place in (item.image, item.reference):
         try:
             facts = place.stat() if isinstance(place, Path) else None
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a name that no file can have
             facts = None
         stamp += [facts.st_size, facts.st_mtime_ns] if facts else [0, 0]
     return stamp
