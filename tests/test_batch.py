@@ -262,6 +262,9 @@ def test_names_that_are_no_utf8_are_kept(program, tmp_path, encoded, capsys):
         pytest.skip("this file system keeps UTF-8 names only")
     assert assess.main([str(tmp_path / "in"), "--out", str(tmp_path / "out.csv")]) == 0
     assert read_csv(tmp_path / "out.csv")[0]["id"] == "\\xff.png"
+    assert "· 0 failed" in " ".join(capsys.readouterr().out.split())
+    assert assess.main([os.fsdecode(path), "--json"]) == 0
+    assert "\\\\xff.png" in capsys.readouterr().out
 
 
 def test_a_manifest_brings_its_own_questions_and_its_bad_lines_stay(program, folder, tmp_path, capsys):

@@ -193,6 +193,13 @@ def _initial_state(
         reading = read_query(query, options)
     except ValueError as error:
         raise InputError(str(error)) from error
+    for text in (query, *(reading.options or {}).values(), *(regions or {})):
+        try:
+            str(text).encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"text {text!r}: holds half of a surrogate pair, which is no character; write it whole"
+            ) from error
     for name, box in (regions or {}).items():
         if fault := _fault_of_box(box, image.width, image.height):
             raise InputError(f"region {name!r}: box {tuple(box)} {fault}")

@@ -33,7 +33,8 @@ class Tally:
         """Count a row."""
         failed = row.status in {"error", "failed"}
         answered = row.answer is not None and not failed
-        self.counts.update(images=1, scored=row.score is not None, answered=answered, failed=failed)
+        # Whole numbers: an empty Counter takes over what it is given, and "False failed" is no count.
+        self.counts.update(images=1, scored=int(row.score is not None), answered=int(answered), failed=int(failed))
         self.counts.update(lm_calls=row.lm_calls or 0)
         self.levels.update([row.level] if row.level else [])
         self.cost_usd += row.cost_usd or 0.0
