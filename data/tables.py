@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from program.common.errors import DataError, one_line
+from program.common.errors import DataError, check_text, one_line
 from program.common.places import Place, exists, opened, placed, system_of
 
 __all__ = ("HUB", "SUFFIXES", "is_manifest", "scan_rows", "unreadable")
@@ -77,9 +77,7 @@ def _parsed(line: str) -> Any:
     try:
         row = json.loads(line)
         if "\\ud" in line or "\\uD" in line:
-            json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return ValueError("holds half of a surrogate pair (\\ud800 to \\udfff), which is no character; write it whole")
+            check_text(json.dumps(row, ensure_ascii=False))
     except (ValueError, RecursionError) as error:
         return error
     return row

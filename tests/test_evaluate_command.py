@@ -32,7 +32,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _shared_store(store: Path, _hermetic: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTICIQA_MLRUNS_DIR", str(store))  # making one takes MLflow seconds
-    monkeypatch.setenv("AGENTICIQA_SHARED_CACHE", str(store / "readings"))  # the pictures are the same in every test
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from program.agent.replan import next_step
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.agent.summarizer import Summarizer
-from program.common.errors import InputError
+from program.common.errors import InputError, check_text
 from program.common.settings import Settings, load_settings
 from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource
 from program.images.thumbnails import show_the_same
@@ -194,12 +194,7 @@ def _initial_state(
     except ValueError as error:
         raise InputError(str(error)) from error
     for text in (query, *(reading.options or {}).values(), *(regions or {})):
-        try:
-            str(text).encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"text {text!r}: holds half of a surrogate pair, which is no character; write it whole"
-            ) from error
+        check_text(str(text), f"text {text!r}:")
     for name, box in (regions or {}).items():
         if fault := _fault_of_box(box, image.width, image.height):
             raise InputError(f"region {name!r}: box {tuple(box)} {fault}")

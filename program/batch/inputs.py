@@ -10,7 +10,7 @@ from pathlib import Path
 from data.manifest import scan_manifest
 from data.tables import HUB, is_manifest, scan_rows
 from program.common.errors import DataError, InputError
-from program.common.places import Place, exists, is_folder, is_remote, joined, listed, name_of, placed
+from program.common.places import Place, exists, is_folder, is_remote, joined, listed, name_of, placed, readable
 from program.common.seen import Seen
 from program.images.store import Box
 
@@ -174,6 +174,4 @@ def _of_manifest(source: str, columns: Mapping[str, str]) -> Iterator[Item]:
 
 
 def _name(place: Place) -> str:
-    """Return a path as text that any encoding of the output holds: bytes that are no UTF-8 as backslash escapes."""
-    text = place if is_remote(place) else Path(place).as_posix()
-    return os.fsencode(text).decode("utf-8", "backslashreplace")
+    return readable(str(place) if is_remote(place) else Path(place).as_posix())

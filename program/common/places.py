@@ -12,8 +12,8 @@ from program.common.errors import InputError, one_line
 from program.common.files import plain_file, whole_file
 
 __all__ = (
-    "Place", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened", "placed", "remove",
-    "system_of", "writing",
+    "Place", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened", "placed", "readable",
+    "remove", "system_of", "writing",
 )  # fmt: skip
 
 Place = Path | str
@@ -42,6 +42,11 @@ def placed(name: Place) -> Place:
 def name_of(place: Place) -> str:
     """Return a file's own name, without its folder."""
     return PurePosixPath(place).name
+
+
+def readable(name: str) -> str:
+    """Return a path as text that any encoding of the output holds: bytes that are no UTF-8 as backslash escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def joined(folder: Place, name: str) -> Place:

@@ -6,7 +6,6 @@ original bytes are read from `IMAGES` only where pixels are needed (tools, the e
 
 import base64
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -25,7 +24,7 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from program.common.errors import ImageError, InputError
-from program.common.places import Place, is_remote, opened
+from program.common.places import Place, is_remote, opened, readable
 from program.images.bounded import decode_bounded
 from program.images.decoding import MAX_PIXELS, encode_png
 from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction, whole_pixels
@@ -186,9 +185,7 @@ class ImageStore:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise ImageError(f"image {name[:200]!r}: cannot be read ({reason}); check the file") from error
         source = place.resolve() if isinstance(place, Path) else data
-        # Bytes of a name that are no UTF-8 could not be written into a result: they stand as escapes.
-        shown = os.fsencode(Path(place).name).decode("utf-8", "backslashreplace")
-        return self._check(data, source, shown, name, max_pixels)
+        return self._check(data, source, readable(Path(place).name), name, max_pixels)
 
     def _check(self, data: bytes, source: Path | bytes, name: str, long_name: str, max_pixels: int) -> ImageRef:
         if not data:

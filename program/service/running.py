@@ -136,8 +136,8 @@ def run_until_stopped(app: Any, settings: ServeSettings, listener: socket.socket
     `greeting` is printed with the address in place of its braces once clients may connect.
     """
     config = uvicorn_config(app, settings)
-    if limit := getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None:
-        limit(_M_ARENA_MAX, _ARENAS)
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):  # other C libraries have none
+        libc.mallopt(_M_ARENA_MAX, _ARENAS)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises it again once it has stopped
     listener.listen(_CONNECTIONS)  # from here on nobody is turned away: who reads the line below may connect

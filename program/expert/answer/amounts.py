@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from scipy import special
 
-from program.expert.answer.findings import PRESENT, named, severity_word
+from program.expert.answer.findings import PRESENT, STEPS, named, severity_word
 from program.expert.answer.vocabulary import Cells
 from program.expert.answer.wording import Claim
 from program.expert.judge.attributes import placed, population, position, probit
@@ -128,7 +128,9 @@ def severity_place(severity: float) -> float:
 
     Halfway between two of them one word of `severity_word` gives way to the next.
     """
-    return float(np.interp(severity, [0.1, 0.45, 1.0, 1.9, 2.8, 3.3], [0.0, 0.125, 0.375, 0.625, 0.875, 1.0]))
+    return float(
+        np.interp(severity, [0.1, *(bound for bound, _ in STEPS), 3.3], [0.0, 0.125, 0.375, 0.625, 0.875, 1.0])
+    )
 
 
 def amount(look: Look, axis: str) -> float:

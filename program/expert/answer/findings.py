@@ -13,8 +13,8 @@ from program.expert.store import Matrix
 from signatures.schemas import GLOBAL, DistortionCategory, Severity
 
 __all__ = (
-    "POOR", "PRESENT", "describe", "findings", "item", "named", "present", "reported", "severity_word", "undetailed",
-    "where",
+    "POOR", "PRESENT", "STEPS", "describe", "findings", "item", "named", "present", "reported", "severity_word",
+    "undetailed", "where",
 )  # fmt: skip
 
 PRESENT = 0.8
@@ -27,7 +27,8 @@ _LIMITS = {
 }
 """Severity from which each category (in their order) is reported, without a reference and with one: by F1 on distorted
 CLIVE train photographs out of fold. What became of the contrast is hard to tell from the image alone."""
-_STEPS: tuple[tuple[float, Severity], ...] = ((0.45, "none"), (1.0, "slight"), (1.9, "moderate"), (2.8, "severe"))
+STEPS: tuple[tuple[float, Severity], ...] = ((0.45, "none"), (1.0, "slight"), (1.9, "moderate"), (2.8, "severe"))
+"""Severities below which each word stands; from the last on it is extreme."""
 _EVEN, _PLACED = 0.08, 0.35
 """Deviation over the cells, relative to their mean, up to which they are alike, and from which one stands out."""
 _DARK, _BRIGHT = 0.3, 0.7
@@ -52,7 +53,7 @@ def severity_word(severity: float) -> Severity:
     >>> severity_word(0.2), severity_word(2.0)
     ('none', 'severe')
     """
-    return next((word for bound, word in _STEPS if severity < bound), "extreme")
+    return next((word for bound, word in STEPS if severity < bound), "extreme")
 
 
 def reported(severities: Matrix, *, paired: bool) -> NDArray[np.bool_]:
