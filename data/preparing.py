@@ -12,7 +12,8 @@ from data.manifest import Sample, manifest_sha256, read_manifest, write_manifest
 from data.pairs import parts_apart, score_within_splits
 from data.splits import FRACTIONS, SplitsByKey, group_of, plan_splits
 from program.common.errors import DataError
-from program.common.files import plain_file, write_whole
+from program.common.files import write_whole
+from program.common.places import plain_file
 
 __all__ = ("prepare", "read_record")
 

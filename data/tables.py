@@ -7,8 +7,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from program.common.errors import DataError, check_text, one_line
+from program.common.errors import DataError, one_line
 from program.common.places import Place, exists, opened, placed, system_of
+from program.common.questions import check_text
 
 __all__ = ("HUB", "SUFFIXES", "is_manifest", "scan_rows", "unreadable")
 

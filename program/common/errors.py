@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 __all__ = (
-    "DataError", "ImageError", "InputError", "ModelError", "SettingsError", "ToolError", "check_text", "did_you_mean",
+    "DataError", "ImageError", "InputError", "ModelError", "SettingsError", "ToolError", "did_you_mean",
     "first_fault", "one_line",
 )  # fmt: skip
 
@@ -35,15 +35,6 @@ class ToolError(InputError):
 
 class ModelError(InputError):
     """A language model is unknown, unreachable or cannot do what was asked of it."""
-
-
-def check_text(text: str, name: str = "") -> None:
-    """Raise InputError, beginning with `name`, for text that cannot be written as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        fault = "holds half of a surrogate pair (\\ud800 to \\udfff), which is no character; write it whole"
-        raise InputError(f"{name} {fault}".lstrip()) from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,16 +1,14 @@
 """Files that are there whole or not at all, and a lock between processes. Needs the standard library alone."""
 
 import contextlib
-import errno
 import os
-import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 __all__ = (
-    "CONFIGS", "keep_private", "lock_file", "locked", "plain_file", "remove_database", "whole_file", "write_whole",
+    "CONFIGS", "keep_private", "lock_file", "locked", "remove_database", "whole_file", "write_whole",
 )  # fmt: skip
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -68,15 +66,3 @@ def lock_file(file: IO[bytes], *, wait: bool) -> None:
     except ImportError:  # Windows
         return
     fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def plain_file(path: str, flags: int) -> int:
-    """Open a file without ever waiting for it: the `opener` of `open`.
-
-    Raises OSError (EINVAL, "not a plain file") for a pipe, a socket or a device, which may send nothing or never end.
-    """
-    # A pipe is not opened even for a moment: who writes to it would take that for its reader.
-    mode = os.stat(path).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` itself refuses a folder
-        raise OSError(errno.EINVAL, "not a plain file", path)
-    return os.open(path, flags)

@@ -1,19 +1,21 @@
 """Files by path or by URI (s3://, gs://, file://, ...): what is no local path is read and written through fsspec."""
 
 import contextlib
+import errno
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from program.common.errors import InputError, one_line
-from program.common.files import plain_file, whole_file
+from program.common.files import whole_file
 
 __all__ = (
-    "Place", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened", "placed", "readable",
-    "remove", "system_of", "writing",
+    "Place", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened", "placed", "plain_file",
+    "readable", "remove", "system_of", "writing",
 )  # fmt: skip
 
 Place = Path | str
@@ -56,6 +58,18 @@ def joined(folder: Place, name: str) -> Place:
     if isinstance(folder, Path):
         return Path(os.path.normpath(folder / name))
     return f"{folder.rstrip('/')}/{name}"
+
+
+def plain_file(path: str, flags: int) -> int:
+    """Open a file without ever waiting for it: the `opener` of `open`.
+
+    Raises OSError (EINVAL, "not a plain file") for a pipe, a socket or a device, which may send nothing or never end.
+    """
+    # A pipe is not opened even for a moment: who writes to it would take that for its reader.
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` itself refuses a folder
+        raise OSError(errno.EINVAL, "not a plain file", path)
+    return os.open(path, flags)
 
 
 @contextlib.contextmanager

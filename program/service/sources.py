@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import httpx
 
 from program.common.errors import ImageError
-from program.common.files import plain_file
+from program.common.places import plain_file
 from program.common.redaction import UNSHOWABLE
 from program.common.settings import ServeSettings
 from program.images.store import IMAGES, ImageRef
