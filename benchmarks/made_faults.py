@@ -4,8 +4,9 @@
 
 On the 40 photographs of a split that people liked best: blur by motion and defocus from 9 pixels on that is found, and
 undamaged photographs that are called blurred; steps of a stronger distortion (from the second level) that raise the
-score by more than .05; and questions about the damage with options, whose answers are known: which damage it is,
-whether there is a certain one, whether the blur comes from motion, how strong it is. Everything through `AgenticIQA`.
+score by more than .05, without a reference and with one; and questions about the damage with options, whose answers are
+known: which damage it is, whether there is a certain one, whether the blur comes from motion, how strong it is.
+Everything through `AgenticIQA`.
 """
 
 import argparse
@@ -67,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     liked = sorted(scored, key=lambda s: -(s.quality or 0))[:PHOTOGRAPHS]
     shown = {s.id: IMAGES.pixels(IMAGES.add(s.image)) for s in liked}
     program = AgenticIQA()
-    figures = {"photographs": len(shown), "blur": _blur(program, shown), "steps": _steps(program, shown)}
+    figures = {"photographs": len(shown), "blur": _blur(program, shown)}
+    figures |= {"steps": _steps(program, shown), "steps with a reference": _steps(program, shown, with_reference=True)}
     figures["questions"] = _questions(program, shown, given.questions)
     sys.stdout.write(json.dumps(figures, indent=1) + "\n")
     return 0
@@ -98,7 +100,7 @@ def _blur(program: AgenticIQA, shown: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _steps(program: AgenticIQA, shown: dict[str, Any]) -> dict[str, Any]:
+def _steps(program: AgenticIQA, shown: dict[str, Any], *, with_reference: bool = False) -> dict[str, Any]:
     """Return the share of steps of a stronger distortion, from the second level on, that raise the score."""
     rises = []
     with progress("steps", len(shown)) as advance:
@@ -109,7 +111,8 @@ def _steps(program: AgenticIQA, shown: dict[str, Any]) -> dict[str, Any]:
                     [fault(pixels) for fault in SERIES[kind]] if kind in SERIES
                     else [distort(pixels, kind, n, generator_for(name, kind, n)) for n in _rising(kind)]
                 )  # fmt: skip
-                scores = [program(image=each).final_answer for each in made]
+                reference = pixels if with_reference else None
+                scores = [program(image=each, reference=reference).final_answer for each in made]
                 rises += [after > before + RISE for before, after in pairwise(scores)]
             advance()
     return _share(rises)
