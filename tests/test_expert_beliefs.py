@@ -16,6 +16,7 @@ from program.expert.judge.model import Seen, load_model
 from program.expert.judge.quality import believe, level_probabilities, weigh
 from program.expert.judge.taught import EVIDENCE_SETS, belief
 from program.expert.judge.views import Viewer
+from program.expert.measure.reference import resampled
 from program.expert.store import stored_arrays
 from program.images.store import IMAGES
 from signatures.schemas import LEVEL_WORDS
@@ -59,6 +60,13 @@ def test_unlike_images_widen_the_probabilities() -> None:
     assert natural.novelty < 0.3
 
 
+def test_a_reference_of_another_size_counts_as_one_of_the_images_size() -> None:
+    viewer, doubled = Viewer(), np.repeat(np.repeat(PHOTOGRAPH, 2, axis=0), 2, axis=1)
+    other, same = (viewer.view(_image(_noisy(20)), _image(each)) for each in (doubled, resampled(doubled, PHOTOGRAPH)))
+    np.testing.assert_allclose(other.seen.values, same.seen.values, atol=1e-6)
+    assert other.severities["Noise"] > 0.5
+
+
 def test_level_probabilities_are_a_distribution_that_widens() -> None:
     narrow, wide = level_probabilities(3.2, 0.3), level_probabilities(3.2, 1.2)
     assert sum(narrow) == pytest.approx(1)
@@ -81,8 +89,7 @@ def test_what_a_model_sees_is_the_written_formula(kind: str) -> None:
     raw = rng.normal(0, 1.2, (5, len(a["centre"]))) * a["spread"] + a["centre"]
     seen = load_model(kind).look(raw)
     z = np.clip((raw - a["centre"]) / a["spread"], -4, 4) * a["share"]
-    views = z @ a["views"] if kind == "nr" else z
-    views = np.clip((views - a["view_centre"]) / a["view_spread"], -4, 4) * a["view_share"]
+    views = np.clip((z @ a["views"] - a["view_centre"]) / a["view_spread"], -4, 4) * a["view_share"]
     square = cdist(views, a["points"]) ** 2
     near = 0.5 * np.exp(-square / 2) + 0.5 * np.exp(-square / 0.6)
     values = a["offset"] + views @ a["slopes"] + near @ a["weights"]

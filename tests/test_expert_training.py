@@ -12,7 +12,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, DotProduct
 
 from data.distortions import is_grey
-from program.expert.judge.model import OUTPUTS, SEVERITIES, Standard, blended, model_from
+from program.expert.judge.model import OUTPUTS, SEVERITIES, Standard, model_from
 from program.expert.measure.features import FEATURE_NAMES
 from program.expert.measure.reference import DIFFERENCE_NAMES
 from program.expert.training import capture, figures, fitting, images, tool
@@ -146,15 +146,16 @@ def _table(seed: int, photographs: int = 24) -> images.Table:
     features = rng.normal(0, 1, (len(told), len(FEATURE_NAMES)))
     names = np.array([f"p{number}" for number in group])
     split = np.full(len(told), "train")
+    moved = np.where((source == "distorted")[:, None], spreads - spreads[source == "undistorted"].mean(axis=0), 0.0)
     return images.Table(
-        spreads, features, differences, score, severities, source, names, split, distortion, np.zeros(len(told))
+        spreads, features, moved, differences, score, severities, source, names, split, distortion, np.zeros(len(told))
     )
 
 
 def test_fitted_models_know_photographs_they_have_not_seen(monkeypatch) -> None:
-    monkeypatch.setattr(fitting, "KEPT", 120)
+    monkeypatch.setattr(fitting, "KEPT", {"nr": 120, "fr": 120})
     learned, held = _table(0), _table(1)
-    alone, paired = fitting.Alone(learned), fitting.Paired(learned)
+    alone, paired = fitting.alone(learned), fitting.paired(learned)
     arrays = alone.arrays() | paired.arrays()
     single, pair = (model_from(kind, arrays) for kind in ("nr", "fr"))
     vectors = np.hstack([held.spreads, held.features])
@@ -162,9 +163,9 @@ def test_fitted_models_know_photographs_they_have_not_seen(monkeypatch) -> None:
     for source in ("photographs", "distorted"):
         rows = held.source == source
         assert np.corrcoef(seen.quality[rows], held.scores[rows])[0, 1] > 0.9
-        assert np.corrcoef(blended(alone.left_out)[rows], learned.scores[rows])[0, 1] > 0.9
+        assert np.corrcoef(alone.quality[rows], learned.scores[rows])[0, 1] > 0.9
     made = held.source == "distorted"
-    against = pair.look(held.differences)
+    against = pair.look(np.hstack([held.moved, held.differences]))
     assert np.corrcoef(against.quality[made], held.scores[made])[0, 1] > 0.95
     assert np.abs(against.severities[made] - held.severities[made]).mean() < 0.15
     motion = seen.values[:, OUTPUTS["nr"].index("motion")]

@@ -20,8 +20,8 @@ __all__ = (
     "stored_table",
 )
 
-REVISION = "r7.1"
-"""How the expert judges: its arrays, r7, and how it weighs demos."""
+REVISION = "r7.2"
+"""How the expert judges: its arrays, and how it weighs demos."""
 MEASURED = "r7"
 """How it measures images; what a cache holds of them stays good for as long."""
 MODEL_FILE = f"expert-{MEASURED}.npz"

@@ -2,7 +2,8 @@
 
 A filter or a formula says little by itself, so ridge regressions read all of them first: how good the image is, of
 which kind, and how strong each distortion is. What the views mean together (how blurred a noisy image is) is for a
-kernel regression on some of the training images. With a reference there are few measurements, and they are the views.
+kernel regression on some of the training images. With a reference, lines read how far the network's numbers moved; the
+formulas of differences are few, and are views themselves.
 """
 
 import functools
@@ -15,7 +16,7 @@ from program.expert.store import Matrix, stored_arrays
 from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
-__all__ = ("OUTPUTS", "Kernel", "Model", "Seen", "Standard", "blended", "load_model", "model_from")
+__all__ = ("OUTPUTS", "Kernel", "Model", "Seen", "Standard", "load_model", "model_from", "near", "quality_of")
 
 SEVERITIES = (*DISTORTION_CATEGORIES, "spatial")
 """The seven categories and distortions of place, which are none of them."""
@@ -97,11 +98,12 @@ class Seen(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What was fitted, for single images or for images with a reference; safe to share between threads."""
+    """What was fitted for a kind of images, alone ("nr") or with a reference ("fr"); safe to share between threads."""
 
+    kind: str
     standard: Standard
-    views: Matrix | None
-    """F x K; None: the standardised measurements themselves."""
+    views: Matrix
+    """F x K."""
     kernel: Kernel
     errors: Matrix
     """Root mean squared error on images left out, at `ERRORS_AT`."""
@@ -111,24 +113,22 @@ class Model(NamedTuple):
     def look(self, vectors: Matrix, cells: Matrix | None = None) -> Seen:
         """Return what N x F measurements are to this model; `cells` are N x 9, zeros where nobody asks for them."""
         points = self.standard.apply(vectors)
-        values = self.kernel.values(points if self.views is None else points @ self.views)
-        named = OUTPUTS["fr" if self.views is None else "nr"]
-        quality = values[:, 0] if self.views is None else blended(values)
-        first = named.index(SEVERITIES[0])
+        values = self.kernel.values(points @ self.views)
+        first = OUTPUTS[self.kind].index(SEVERITIES[0])
         low, high = self.reach
         novelty = np.clip(((points * points).sum(axis=1) - low) / (high - low), 0, 1)
         severities = np.clip(values[:, first : first + len(SEVERITIES)], 0.0, 4.0)
         cells = np.zeros((len(points), 9)) if cells is None else np.reshape(cells, (len(points), 9))
-        return Seen(points.astype(np.float32), values, quality, severities, cells, novelty)
+        return Seen(points.astype(np.float32), values, quality_of(self.kind, values), severities, cells, novelty)
 
     def error(self, quality: Matrix) -> Matrix:
         """Return the root mean squared error of N predictions, linear between those kept."""
         return np.interp(quality, ERRORS_AT, self.errors)
 
 
-def blended(values: Matrix) -> Matrix:
-    """Return N scores of N x O outputs without a reference, see `network.blended`."""
-    return network.blended(*values[:, :3].T, middle=_MIDDLE, width=_WIDTH)
+def quality_of(kind: str, values: Matrix) -> Matrix:
+    """Return the N scores of a model's N x O outputs; without a reference see `network.blended`."""
+    return network.blended(*values[:, :3].T, middle=_MIDDLE, width=_WIDTH) if kind == "nr" else values[:, 0]
 
 
 @functools.cache
@@ -141,7 +141,7 @@ def model_from(kind: str, arrays: Mapping[str, Any]) -> Model:
     """Build a model from the arrays that ship."""
     own = {name.removeprefix(f"{kind}_"): value for name, value in arrays.items() if name.startswith(f"{kind}_")}
     return Model(
-        Standard(own["centre"], own["spread"], own["share"]), own.get("views"),
+        kind, Standard(own["centre"], own["spread"], own["share"]), own["views"],
         Kernel(
             Standard(own["view_centre"], own["view_spread"], own["view_share"]),
             own["points"], own["weights"], own["slopes"], own["offset"],

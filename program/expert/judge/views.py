@@ -18,7 +18,7 @@ from program.expert.judge.model import OUTPUTS, Model, load_model
 from program.expert.judge.quality import Belief, believe
 from program.expert.measure.features import FEATURE_NAMES, FEATURE_PLACES, measure
 from program.expert.measure.measurement import Measurement
-from program.expert.measure.reference import DIFFERENCE_NAMES, DIFFERENCE_PLACES, compare
+from program.expert.measure.reference import DIFFERENCE_NAMES, DIFFERENCE_PLACES, compare, resampled
 from program.expert.store import MEASURED, Matrix
 from program.images.decoding import READING_RULES
 from program.images.refs import SMALLEST
@@ -119,18 +119,25 @@ class Viewer:
             )
             return Measurement(np.array(value["vector"], dtype=np.float64), value["maps"], places)
 
-        def reading() -> str:
-            return base64.b64encode(network.read(network.spreads, pixels(image)).astype("<f2").tobytes()).decode()
-
-        measured = measurement(lambda: measure(pixels(image)), FEATURE_PLACES, image.sha256)
-        key, size = (image.sha256, reference.sha256 if reference else ""), (image.width, image.height)
-        if reference is None:
+        def spreads(ref: ImageRef) -> Matrix:
             # In half precision, 24 KB an image, as those that the model was fitted on.
-            spreads = np.frombuffer(base64.b64decode(self._kept(f"spreads/{image.sha256}", reading)), "<f2")
-            return View(key, measured, size, np.concatenate([spreads.astype(float), measured.vector]))
+            def reading() -> str:
+                shown = resampled(pixels(ref), pixels(image))
+                return base64.b64encode(network.read(network.spreads, shown).astype("<f2").tobytes()).decode()
 
+            at = "" if (ref.width, ref.height) == size else "/{}x{}".format(*size)
+            return np.frombuffer(base64.b64decode(self._kept(f"spreads/{ref.sha256}{at}", reading)), "<f2").astype(
+                float
+            )
+
+        size = (image.width, image.height)
+        measured = measurement(lambda: measure(pixels(image)), FEATURE_PLACES, image.sha256)
+        key = (image.sha256, reference.sha256 if reference else "")
+        if reference is None:
+            return View(key, measured, size, np.concatenate([spreads(image), measured.vector]))
         difference = measurement(lambda: compare(pixels(image), pixels(reference)), DIFFERENCE_PLACES, *key)
-        return View(key, measured, size, difference.vector, difference)
+        moved = spreads(image) - spreads(reference)
+        return View(key, measured, size, np.concatenate([moved, difference.vector]), difference)
 
     def _kept(self, key: str, work: Callable[[], Any]) -> Any:
         """Return what the folder holds under a key, or else work it out and keep it there."""

@@ -17,17 +17,23 @@ from program.expert.measure.nss import Plane, gaussian, halve
 from program.expert.measure.traces import Local, local_of, residual, slopes, texture, transfer
 from program.tools import network
 
-__all__ = ("DIFFERENCE_NAMES", "DIFFERENCE_PLACES", "compare")
+__all__ = ("DIFFERENCE_NAMES", "DIFFERENCE_PLACES", "compare", "resampled")
 
 
 def compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> Measurement:
     """Measure how H x W x 3 uint8 pixels differ from their reference; deterministic."""
-    if reference.shape != pixels.shape:
-        size = (pixels.shape[1], pixels.shape[0])
-        reference = np.asarray(Image.fromarray(reference).resize(size, Image.Resampling.LANCZOS))
+    reference = resampled(reference, pixels)
     named, maps = _compare(pixels, reference)
     apart = network.read(network.distances, pixels, reference)
     return Measurement.of([*named.values(), *apart], maps, DIFFERENCE_PLACES)
+
+
+def resampled(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a reference at the size of what is compared with it."""
+    if reference.shape == pixels.shape:
+        return reference
+    size = (pixels.shape[1], pixels.shape[0])
+    return np.asarray(Image.fromarray(reference).resize(size, Image.Resampling.LANCZOS))
 
 
 def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[dict[str, float], Maps]:
@@ -47,7 +53,7 @@ def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[d
         if scale == 1:
             maps["difference"] = grid_of(loss)
             named |= _nature(one, two, maps)
-            left |= residual(one[0], two[0], edges) | texture(around)
+            left |= residual(one[0], two[0], edges) | texture(around) | tones(one[0], two[0])
         one, two = [halve(c) for c in one], [halve(c) for c in two]
     named["blocking_rise"] = native_blocking
     return named | left, maps
@@ -100,6 +106,17 @@ def _local_statistics(around: Local) -> tuple[Plane, float]:
     there = np.log2(1 + var1 / 2.0).sum()
     ratio = float((kept + 1.0) / (there + 1.0))
     return np.asarray(structure), 1.0 - min(ratio, 1.5)
+
+
+def tones(one: Plane, two: Plane) -> dict[str, float]:
+    """Say how far each eighth of the range of luma moved, of 255: contrast bends this curve, exposure shifts it.
+
+    An eighth that few pixels of `one` lie in counts as unmoved.
+    """
+    eighth = np.clip(one / 32, 0, 7).astype(np.intp).ravel()
+    count = np.bincount(eighth, minlength=8) + 0.002 * one.size
+    moved = np.bincount(eighth, weights=(two - one).ravel(), minlength=8) / count / 255
+    return {f"tone{number}": float(value) for number, value in enumerate(moved, 1)}
 
 
 def _nature(one: list[Plane], two: list[Plane], maps: Maps) -> dict[str, float]:

@@ -9,10 +9,10 @@ import numpy as np
 from program.evaluation.intervals import interval
 from program.expert.answer.findings import reported
 from program.expert.judge.attributes import COMPOSITES, PROPERTIES, composite
-from program.expert.judge.model import OUTPUTS, SEVERITIES, Model, blended
+from program.expert.judge.model import OUTPUTS, SEVERITIES, Model
 from program.expert.measure.features import FEATURE_NAMES
 from program.expert.store import Matrix
-from program.expert.training.fitting import Alone, Paired
+from program.expert.training.fitting import Fitted
 from program.expert.training.images import Table
 from signatures.schemas import DISTORTION_CATEGORIES
 
@@ -24,30 +24,30 @@ SLIGHT, PLAIN = 0.1, 1.1
 """Severities above which a distortion can be seen, and from which it has to be found."""
 
 
-def data_card(learned: Table) -> dict[str, str]:
-    """Return what was learnt from, in words."""
+def data_card(learned: Table, paired: Table) -> dict[str, str]:
+    """Return what was learnt from, without references and with them, in words."""
     count = {source: int((learned.source == source).sum()) for source in np.unique(learned.source)}
     return {
         "quality without reference": f"people's scores of {count['photographs']} CLIVE and {count['live']} LIVE train "
         f"images; KADID-10k's mean scores on {count['distorted']} distorted versions of CLIVE train photographs",
-        "quality with reference": "the same without photographs as they were taken",
+        "quality with reference": "the same without photographs as they were taken, and "
+        f"{int((paired.source == 'distorted').sum()) - count['distorted']} more versions with two distortions",
         "distortions": f"the distorted versions, and {count['undistorted']} of the same photographs undistorted; "
         "severity is 4.6 less KADID-10k's mean score of that distortion and level, or of the nearest it has",
         "never used": "BIQ2021, KADID-10k's images, validation and test splits (validation chose the settings)",
     }
 
 
-def figures(learned: Table, held: Table, alone: Alone, paired: Paired, models: Mapping[str, Model]) -> dict[str, Any]:
+def figures(learned: Table, held: Table, alone: Fitted, paired: Fitted, models: Mapping[str, Model]) -> dict[str, Any]:
     """Return agreement with people out of fold and on validation images."""
-    out_of_fold = blended(alone.left_out)
     found = {
-        f"{source}, no reference, ten folds": _agreement(learned, learned.source == source, out_of_fold)
+        f"{source}, no reference, ten folds": _agreement(learned, learned.source == source, alone.quality)
         for source in ("photographs", "live", "distorted")
     }
     for source in ("live", "distorted"):
         rows = paired.table.source == source
-        found[f"{source}, with reference, ten folds"] = _agreement(paired.table, rows, paired.left_out[:, 0])
-    vectors = {"nr": np.hstack([held.spreads, held.features]), "fr": held.differences}
+        found[f"{source}, with reference, ten folds"] = _agreement(paired.table, rows, paired.quality)
+    vectors = {"nr": np.hstack([held.spreads, held.features]), "fr": np.hstack([held.moved, held.differences])}
     seen = {kind: model.look(vectors[kind]) for kind, model in models.items()}
     for source in ("photographs", "live", "distorted"):
         rows = held.source == source
@@ -78,10 +78,10 @@ def _agreement(table: Table, rows: Any, predicted: Matrix) -> dict[str, Any]:
     return found | {"n": int(rows.sum())}
 
 
-def _coverage(model: Model, learned: Table, alone: Alone) -> dict[str, Any]:
+def _coverage(model: Model, learned: Table, alone: Fitted) -> dict[str, Any]:
     """Return how often people's score lies within the stated 95 % interval, and how wide that is, out of fold."""
     rows = learned.source == "photographs"
-    predicted, scores = blended(alone.left_out)[rows], learned.scores[rows]
+    predicted, scores = alone.quality[rows], learned.scores[rows]
     reach = 1.96 * model.error(predicted)
     inside = np.abs(predicted - scores) <= reach
     return {"covered": round(float(inside.mean()), 3), "width": round(float(2 * reach.mean()), 2), "n": len(scores)}
@@ -101,13 +101,13 @@ def detection(severities: Matrix, truth: Matrix, *, paired: bool) -> dict[str, A
     return {"f1": by_name, "macro_f1": round(float(scores.mean()), 3), "n": int(rows.sum())}
 
 
-def population(learned: Table, alone: Alone) -> dict[str, Any]:
+def population(learned: Table, alone: Fitted) -> dict[str, Any]:
     """Return the quantiles of every property over photographs, then of every composite's sum; no score is used.
 
     A photograph's believed quality and severities are those of a fit without it.
     """
     rows = learned.source == "photographs"
-    quality, first = blended(alone.left_out), OUTPUTS["nr"].index(SEVERITIES[0])
+    quality, first = alone.quality, OUTPUTS["nr"].index(SEVERITIES[0])
     views: list[Any] = [
         SimpleNamespace(
             measured=dict(zip(FEATURE_NAMES, learned.features[i], strict=True)), prior=SimpleNamespace(mean=quality[i]),

@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,18 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from program.common.files import whole_file
-from program.expert.judge.model import CAUSES, ERRORS_AT, OUTPUTS, Kernel, Standard, blended, near
+from program.expert.judge.model import CAUSES, ERRORS_AT, OUTPUTS, Kernel, Standard, near, quality_of
 from program.expert.store import Matrix
 from program.expert.training.images import Table
 from signatures.schemas import DISTORTION_CATEGORIES
 
-__all__ = ("FOLDS", "NOISE", "SEED", "Alone", "Paired", "folds", "kinds_of", "ridge", "save_arrays", "standard_of")
+__all__ = (
+    "FOLDS", "NOISE", "SEED", "Fitted", "alone", "folds", "kinds_of", "paired", "ridge", "save_arrays", "standard_of",
+)  # fmt: skip
 
 FOLDS, SEED = 10, 0
-FORMULAS = 0.2
-"""What the formulas count beside the network's spreads in every comparison of two images."""
+FORMULAS = {"nr": 0.2, "fr": 0.8}
+"""What the formulas count beside the network's numbers, without a reference and with one."""
 NOISE = {
     "photograph": {"photographs": 0.2, "undistorted": 10.0},
     "distorted": {"photographs": 0.5, "live": 0.2, "undistorted": 0.2, "distorted": 0.2},
@@ -33,8 +35,8 @@ NOISE = {
 teach."""
 OTHER_PEOPLE = 0.35
 """How far other people's scores lie from KADID-10k's, which nearly all pairs have here: by LIVE's."""
-KEPT = 2500
-"""How many training images the kernel regression keeps."""
+KEPT = {"nr": 2500, "fr": 4000}
+"""How many training images the kernel regressions keep."""
 KERNEL = {"nr": (0.3, 0.1), "fr": (0.3, 0.02)}
 """The share of the line in the kernel, and the noise of a label."""
 
@@ -91,7 +93,7 @@ def kernel_fit(
     """
     linear, noise = KERNEL[kind]
     z = standard.apply(views)
-    chosen = np.sort(np.random.default_rng(SEED).permutation(len(z))[:KEPT])
+    chosen = np.sort(np.random.default_rng(SEED).permutation(len(z))[: KEPT[kind]])
     points = z[chosen].astype(np.float16).astype(float)  # half precision is what ships
     cross = (1 - linear) * near(z, points) + linear * z @ points.T
     own = (1 - linear) * near(points, points) + linear * points @ points.T + 1e-6 * np.eye(len(points))
@@ -132,89 +134,99 @@ def single_kinds(table: Table) -> Matrix:
     return np.stack([(table.distortion == name) * table.severities.max(axis=1) for name in single], axis=1)
 
 
-class Alone:
-    """What judges images without a reference, fitted on N images; `arrays` are what ships."""
+class Fitted:
+    """What judges images of a kind ("nr" or "fr"), fitted on N of them; `arrays` are what ships."""
 
-    def __init__(self, table: Table) -> None:
-        """Fit views on all images, the kernel regression on views of images left out: such are what it will see."""
-        vectors = np.hstack([table.spreads, table.features])
-        counts = table.spreads.shape[1], table.features.shape[1]
-        shares = np.r_[np.full(counts[0], (1 - FORMULAS) / counts[0]), np.full(counts[1], FORMULAS / counts[1])]
-        photographs = table.source == "photographs"
-        self.standard = standard_of(vectors[photographs], shares * vectors.shape[1])
-        points = self.standard.apply(vectors)
-        score, kind = table.scores[:, None], kinds_of(table.source)[:, None]
-        damage = np.hstack([table.severities, causes_of(table)])
-        read = {
-            "photograph": score,
-            "distorted": score,
-            "kind": kind,
-            "damage": np.hstack([damage, single_kinds(table)]),
-        }
-        fold = folds(table.group)
-        self.views = np.zeros((len(points), sum(target.shape[1] for target in read.values())))
-        alike, every = products(points), np.ones(len(points), bool)
-        for k in range(FOLDS):
-            rest = fold != k
-            lines, offset = ridge(points, read, table.source, alike, rest)
-            self.views[~rest] = points[~rest] @ lines + offset
-        self.lines, self.view_offset = ridge(points, read, table.source, alike, every)
-        self.view_standard = standard_of(self.views)
-        given = {"distorted": score, "kind": kind, "damage": damage}
+    def __init__(
+        self, kind: str, table: Table, parts: Sequence[Matrix], read: Mapping[str, Matrix], given: Mapping[str, Matrix]
+    ) -> None:
+        """Fit views on all images, the kernel regression on views of images left out: such are what it will see.
 
-        def kernel(rows: NDArray[np.bool_]) -> Kernel:
-            targets = {role: target[rows] for role, target in given.items()}
-            fitted = kernel_fit(self.views[rows], targets, table.source[rows], self.view_standard, "nr")
-            first = np.zeros((self.views.shape[1], 1))
-            # The line for photographs passes through as it is.
-            first[0] = self.view_standard.spread[0] / self.view_standard.share[0]
-            return fitted._replace(
-                weights=np.hstack([np.zeros((len(fitted.points), 1)), fitted.weights]),
-                slopes=np.hstack([first, fitted.slopes]),
-                offset=np.r_[self.view_standard.centre[0], fitted.offset],
-            )
+        `parts` are N x F measurements: those of the network and the formulas. Lines read the targets of each role of
+        `read` from them; with a reference, from the network's alone, and the formulas' are views themselves.
+        """
+        self.kind, self.table, self.whole = kind, table, 0 if kind == "nr" else parts[1].shape[1]
+        vectors, shares = np.hstack(parts), shares_of(parts[0].shape[1], parts[1].shape[1], FORMULAS[kind])
+        usual = table.source == "photographs" if kind == "nr" else np.ones(len(vectors), bool)
+        self.standard = standard_of(vectors[usual], shares)
+        self.points = self.standard.apply(vectors)
+        self.fold, self.given = folds(table.group), given
+        seen = self.points[:, : vectors.shape[1] - self.whole]
+        views, alike = np.zeros((len(seen), sum(target.shape[1] for target in read.values()))), products(seen)
+        for rest in self._rests():
+            lines, offset = ridge(seen, read, table.source, alike, rest)
+            views[~rest] = seen[~rest] @ lines + offset
+        lines, offset = ridge(seen, read, table.source, alike, np.ones(len(seen), bool))
+        self.lines, self.view_offset = linalg.block_diag(lines, np.eye(self.whole)), np.r_[offset, np.zeros(self.whole)]
+        self.views = np.hstack([views, self.points[:, len(lines) :]])
+        self.view_standard = standard_of(self.views, shares_of(views.shape[1], self.whole, FORMULAS[kind]))
+        self.left_out = np.zeros((len(seen), len(OUTPUTS[kind])))
+        for rest in self._rests():
+            self.left_out[~rest] = self._kernel(rest).values(self.views[~rest])
+        self.quality = quality_of(kind, self.left_out)
+        """N scores, each by the images that show other photographs."""
 
-        self.left_out = np.zeros((len(points), len(OUTPUTS["nr"])))
-        for k in range(FOLDS):
-            rest = fold != k
-            self.left_out[~rest] = kernel(rest).values(self.views[~rest])
-        self.kernel = kernel(every)
-        self.points, self.photographs, self.scores = points, photographs, table.scores
+    def _rests(self) -> Iterator[NDArray[np.bool_]]:
+        return (self.fold != k for k in range(FOLDS))
+
+    def _kernel(self, rows: NDArray[np.bool_]) -> Kernel:
+        targets = {role: target[rows] for role, target in self.given.items()}
+        fitted = kernel_fit(self.views[rows], targets, self.table.source[rows], self.view_standard, self.kind)
+        if self.kind == "fr":
+            return fitted
+        first = np.zeros((self.views.shape[1], 1))
+        # The line for photographs passes through as it is.
+        first[0] = self.view_standard.spread[0] / self.view_standard.share[0]
+        return fitted._replace(
+            weights=np.hstack([np.zeros((len(fitted.points), 1)), fitted.weights]),
+            slopes=np.hstack([first, fitted.slopes]),
+            offset=np.r_[self.view_standard.centre[0], fitted.offset],
+        )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what ships, by name."""
-        usual = np.square(self.points).sum(axis=1)
-        errors = errors_of(blended(self.left_out)[self.photographs], self.scores[self.photographs])
-        return shipped("nr", self.standard, self.kernel, errors, usual) | {
+        """Return what ships, by the names that `model_from` reads."""
+        kernel = self._kernel(np.ones(len(self.views), bool))
+        rows = self.table.source == "photographs" if self.kind == "nr" else np.ones(len(self.views), bool)
+        errors = errors_of(self.quality[rows], self.table.scores[rows])
+        reach = np.quantile(np.square(self.points).sum(axis=1), 0.99) * np.array([1.0, 2.0])
+        arrays = {
+            **self.standard._asdict(), "views": self.lines.astype(np.float16),
             # The kernel regression's standard reads views without their constant.
-            "nr_views": self.lines.astype(np.float16), "nr_view_centre": self.view_standard.centre - self.view_offset,
+            **{f"view_{name}": value for name, value in self.view_standard._asdict().items()},
+            "view_centre": self.view_standard.centre - self.view_offset,
+            "points": kernel.points.astype(np.float16), "weights": kernel.weights, "slopes": kernel.slopes,
+            "offset": kernel.offset, "errors": errors if self.kind == "nr" else np.hypot(errors, OTHER_PEOPLE),
+            "reach": reach,
         }  # fmt: skip
+        return {
+            f"{self.kind}_{name}": value if value.dtype == np.float16 else value.astype(np.float32)
+            for name, value in arrays.items()
+        }
 
 
-class Paired:
-    """What judges images with a reference, fitted on the N that have one."""
+def shares_of(network: int, formulas: int, share: float) -> Matrix:
+    """Return how much each of the network's and the formulas' numbers counts, the latter `share` of all; mean 1."""
+    count = network + formulas
+    if not formulas:
+        return np.ones(count)
+    return np.asarray(count * np.r_[np.full(network, (1 - share) / network), np.full(formulas, share / formulas)])
 
-    def __init__(self, table: Table) -> None:
-        """Fit, and predict each photograph's images from the others'."""
-        table = table.only(table.source != "photographs")
-        self.standard = standard_of(table.differences)
-        views, unit = self.standard.apply(table.differences), Standard(np.zeros(1), np.ones(1), np.ones(1))
-        damaged = {"paired": table.scores[:, None], "damage": table.severities}
 
-        def kernel(rows: NDArray[np.bool_]) -> Kernel:
-            targets = {role: target[rows] for role, target in damaged.items()}
-            return kernel_fit(views[rows], targets, table.source[rows], unit, "fr")
+def alone(table: Table) -> Fitted:
+    """Return what judges images without a reference, fitted on all of a table."""
+    score, kind = table.scores[:, None], kinds_of(table.source)[:, None]
+    damage = np.hstack([table.severities, causes_of(table)])
+    read = {"photograph": score, "distorted": score, "kind": kind, "damage": np.hstack([damage, single_kinds(table)])}
+    given = {"distorted": score, "kind": kind, "damage": damage}
+    return Fitted("nr", table, (table.spreads, table.features), read, given)
 
-        fold = folds(table.group)
-        self.left_out = np.zeros((len(views), len(OUTPUTS["fr"])))
-        for k in range(FOLDS):
-            self.left_out[fold == k] = kernel(fold != k).values(views[fold == k])
-        self.kernel, self.views, self.table = kernel(np.ones(len(views), bool)), views, table
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what ships, by name."""
-        errors = np.hypot(errors_of(self.left_out[:, 0], self.table.scores), OTHER_PEOPLE)
-        return shipped("fr", self.standard, self.kernel, errors, np.square(self.views).sum(axis=1))
+def paired(table: Table) -> Fitted:
+    """Return what judges images with a reference, fitted on those of a table that have one."""
+    table = table.only(table.source != "photographs")
+    read = {"damage": np.hstack([table.severities, causes_of(table), single_kinds(table)])}
+    given = {"paired": table.scores[:, None], "damage": table.severities}
+    return Fitted("fr", table, (table.moved, table.differences), read, given)
 
 
 def errors_of(predicted: Matrix, scores: Matrix) -> Matrix:
@@ -222,21 +234,6 @@ def errors_of(predicted: Matrix, scores: Matrix) -> Matrix:
     near_by = np.exp(-0.5 * ((ERRORS_AT[:, None] - predicted) / 0.4) ** 2)
     square = (predicted - scores) ** 2
     return np.asarray(np.sqrt((near_by @ square + 20 * square.mean()) / (near_by.sum(axis=1) + 20)))
-
-
-def shipped(kind: str, standard: Standard, kernel: Kernel, errors: Matrix, usual: Matrix) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a model by the names that `model_from` reads."""
-    reach = np.quantile(usual, 0.99) * np.array([1.0, 2.0])
-    arrays = {
-        "centre": standard.centre, "spread": standard.spread, "share": standard.share,
-        **{f"view_{name}": value for name, value in kernel.standard._asdict().items()},
-        "points": kernel.points.astype(np.float16), "weights": kernel.weights, "slopes": kernel.slopes,
-        "offset": kernel.offset, "errors": errors, "reach": reach,
-    }  # fmt: skip
-    return {
-        f"{kind}_{name}": value if value.dtype == np.float16 else value.astype(np.float32)
-        for name, value in arrays.items()
-    }
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

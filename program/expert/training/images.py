@@ -16,7 +16,7 @@ from data.distortions import distort, distortions_for, generator_for
 from data.kadid import CATEGORIES, IDENTITIES, level_mean
 from data.manifest import read_manifest
 from program.expert.measure.features import measure
-from program.expert.measure.reference import DIFFERENCE_NAMES, compare
+from program.expert.measure.reference import DIFFERENCE_NAMES, compare, resampled
 from program.expert.store import Matrix
 from program.expert.training.capture import FAULTS
 from program.images.store import IMAGES
@@ -34,6 +34,8 @@ _LEAST_SHARE, _SCALES = 0.7, (0.5, 1.5)
 views are at native size. A photograph scaled down is sharper without being sharpened."""
 KINDS = {"kadid": 14, "capture": 6, "pair": 4}
 """How many distorted versions of each kind a photograph is shown in."""
+PAIRS = {"kadid": 0, "capture": 0, "pair": 10}
+"""The same of a second view, which teaches to tell two distortions at once where there is a reference."""
 Pixels = NDArray[np.uint8]
 
 
@@ -62,8 +64,9 @@ class Table(NamedTuple):
 
     spreads: Matrix
     features: Matrix
+    moved: Matrix
+    """How far the spreads lie from the reference's; zeros without one, as `differences`."""
     differences: Matrix
-    """Zeros without a reference."""
     scores: Matrix
     severities: Matrix
     """N x 8."""
@@ -74,16 +77,11 @@ class Table(NamedTuple):
     score_sd: Matrix
 
     @classmethod
-    def of(cls, examples: "Sequence[Example]", rows: Sequence[tuple[Any, Matrix, Matrix | None]]) -> "Table":
-        """Return examples with what `measured` says of each; the network's spreads in half precision, as caches do."""
-        spread, features, differences = zip(*rows, strict=True)
-        own = ("severities", "source", "group", "split", "distortion", "score_sd")
-        return cls(
-            np.array(spread, np.float16), np.array(features),
-            np.array([np.zeros(len(DIFFERENCE_NAMES)) if d is None else d for d in differences]),
-            np.array([example.score for example in examples]),
-            *(np.array([getattr(example, name) for example in examples]) for name in own),
-        )  # fmt: skip
+    def of(cls, examples: "Sequence[Example]", rows: "Sequence[Measured]") -> "Table":
+        """Return examples with what `measured` says of each."""
+        own = ("score", "severities", "source", "group", "split", "distortion", "score_sd")
+        given = (np.array([getattr(example, name) for example in examples]) for name in own)
+        return cls._make([*(np.array(column) for column in zip(*rows, strict=True)), *given])
 
     def only(self, rows: NDArray[np.bool_]) -> "Table":
         """Return the rows of a mask."""
@@ -95,10 +93,20 @@ def joined(tables: Sequence[Table]) -> Table:
     return Table(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
 
 
-def measured(example: Example) -> tuple[NDArray[np.float32], Matrix, Matrix | None]:
-    """Return what the expert reads of one image: spreads, features and differences from the reference."""
-    difference = None if example.reference is None else compare(example.pixels, example.reference).vector
-    return network.read(network.spreads, example.pixels), measure(example.pixels).vector, difference
+Measured = tuple[NDArray[np.float16], Matrix, NDArray[np.float16], Matrix]
+
+
+def measured(example: Example) -> Measured:
+    """Return what the expert reads of one image, as in `Table`; the network's in half precision, as caches do."""
+    spreads, vector = _spreads(example.pixels), measure(example.pixels).vector
+    if example.reference is None:
+        return spreads, vector, np.zeros_like(spreads), np.zeros(len(DIFFERENCE_NAMES))
+    differences = compare(example.pixels, example.reference).vector
+    return spreads, vector, spreads - _spreads(resampled(example.reference, example.pixels)), differences
+
+
+def _spreads(pixels: Pixels) -> NDArray[np.float16]:
+    return network.read(network.spreads, pixels).astype(np.float16)
 
 
 def scored(manifest: Path) -> Iterator[Example]:
@@ -114,7 +122,9 @@ def scored(manifest: Path) -> Iterator[Example]:
         )  # fmt: skip
 
 
-def distorted(manifest: Path, split: str, photographs: int, kinds: Mapping[str, int] = KINDS) -> Iterator[Example]:
+def distorted(
+    manifest: Path, split: str, photographs: int, kinds: Mapping[str, int] = KINDS, view: int = 0
+) -> Iterator[Example]:
     """Yield the photographs of a split that people liked best, each in one view: as it is, then distorted."""
     found: Mapping[str, tuple[float, Path]] = {
         str(sample.group): (sample.quality, Path(sample.image))
@@ -124,7 +134,7 @@ def distorted(manifest: Path, split: str, photographs: int, kinds: Mapping[str, 
     liked = sorted(found, key=lambda group: -found[group][0])[:photographs]
     for number, group in enumerate(liked):
         name = f"{manifest.parent.name}/{group}"
-        rng = generator_for(name, "view", 0)
+        rng = generator_for(name, "view", view)
         shown = _seen(_pixels(found[group][1]), rng, grey=number % GREY_EVERY == GREY_EVERY // 2)
 
         def example(pixels: Pixels, parts: Mapping[Any, float], distortion: str, score_sd: float = 0.0) -> Example:

@@ -63,11 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     sources = {
         "clive": images.scored(clive), "live": images.scored(live),
         **{split: images.distorted(clive, split, count) for split, count in PHOTOGRAPHS.items()},
+        "pairs": images.distorted(clive, "train", PHOTOGRAPHS["train"], images.PAIRS, view=1),
     }  # fmt: skip
     options.measured.mkdir(parents=True, exist_ok=True)
-    every = images.joined([_measured(options.measured, name, examples) for name, examples in sources.items()])
+    tables = {name: _measured(options.measured, name, examples) for name, examples in sources.items()}
+    pairs = tables.pop("pairs")
+    every = images.joined(list(tables.values()))
     learned, held = (every.only(every.split == split) for split in ("train", "validation"))
-    alone, paired = fitting.Alone(learned), fitting.Paired(learned)
+    alone, paired = fitting.alone(learned), fitting.paired(images.joined([learned, pairs]))
     arrays = alone.arrays() | paired.arrays()
     models = {kind: model_from(kind, arrays) for kind in ("nr", "fr")}
     expert = options.out / "program" / "expert"
@@ -76,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         learned, options.out / "program/tools/lite-r2.npz", options.out / "configs/calibration.json", clive, live
     )
     card = {
-        "model": MODEL_FILE, "date": options.date, "notice": NOTICE, "data": figures.data_card(learned),
+        "model": MODEL_FILE, "date": options.date, "notice": NOTICE, "data": figures.data_card(learned, paired.table),
         "figures": figures.figures(learned, held, alone, paired, models) | figures.of_tool(learned, predicted),
     }  # fmt: skip
     for name, value in ((PROVENANCE_FILE, card), (POPULATION_FILE, figures.population(learned, alone))):
@@ -100,7 +103,8 @@ def _measured(folder: Path, name: str, examples: "Iterator[Example]") -> "Table"
                 with whole_file(file) as partial, partial.open("wb") as stream:
                     np.savez(stream, **Table.of(part, rows)._asdict())
             with np.load(file, allow_pickle=False) as kept:
-                parts.append(Table(**{**kept, "spreads": kept["spreads"].astype(np.float32)}))
+                single = {name: kept[name].astype(np.float32) for name in ("spreads", "moved")}
+                parts.append(Table(**{**kept, **single}))
             advance(len(part))
     raise AssertionError
 
