@@ -46,12 +46,18 @@ def test_spreads_are_the_deviations_of_each_filter():
         block._depthwise_conv.register_forward_hook(lambda *call: seen.append(call[2].clamp(0, 6)[0].flatten(1)))
         for block in network._network("cpu")._blocks
     ]
-    spreads = network.spreads(_tensor(PIXELS))
-    for handle in handles:
-        handle.remove()
+    shown = _tensor(PIXELS[::-1].copy())
+    spreads = network.spreads(shown)
     expected = np.concatenate([values.double().std(1, correction=0).numpy() for values in seen])
     assert spreads.shape == (network.SPREADS,)
     assert np.abs(spreads - expected).max() < 1e-3
+    turned, seen[:] = _tensor(PIXELS[:, ::-1].copy()), []
+    network.distances(turned, shown)
+    passes = len(seen)
+    assert not np.array_equal(network.spreads(turned), network.spreads(shown))
+    assert len(seen) == passes, "who compares two images has their spreads from the same pass"
+    for handle in handles:
+        handle.remove()
 
 
 def test_the_same_for_any_number_of_threads():

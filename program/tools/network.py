@@ -63,18 +63,17 @@ def _key(*images: "torch.Tensor") -> tuple[int | bytes, ...]:
     return torch.get_num_threads(), *(hashlib.blake2b(image.cpu().numpy().tobytes()).digest() for image in images)
 
 
-@cached(LRUCache(16), key=_key, lock=threading.Lock())  # the embedded model and the tool read the same image
+_SPREADS: LRUCache[tuple[int | bytes, ...], NDArray[np.float32]] = LRUCache(16)
+_LOCK = threading.Lock()
+
+
+@cached(_SPREADS, key=_key, lock=_LOCK)  # the embedded model and the tool read the same image
 def spreads(pixels: "torch.Tensor") -> NDArray[np.float32]:
     """Return `SPREADS` standard deviations over 1 x 3 x H x W RGB values in 0..1, one for each filter; read-only.
 
     The same to 1e-4 for any number of threads. Raises ToolError when the network is absent or damaged.
     """
-    import torch
-
-    with torch.inference_mode():
-        found = np.concatenate([_deviations(filters).cpu().numpy() for filters, _, _ in _blocks(pixels)])
-    found.setflags(write=False)
-    return found
+    return _walked(pixels)[0]
 
 
 def stages(pixels: "torch.Tensor") -> "list[torch.Tensor]":
@@ -82,10 +81,24 @@ def stages(pixels: "torch.Tensor") -> "list[torch.Tensor]":
 
     Raises ToolError when the network is absent or damaged.
     """
+    found, ends = _walked(pixels)
+    with _LOCK:  # who compares two images reads their spreads next
+        _SPREADS[_key(pixels)] = found
+    return ends
+
+
+def _walked(pixels: "torch.Tensor") -> "tuple[NDArray[np.float32], list[torch.Tensor]]":
     import torch
 
+    found, ended = [], []
     with torch.inference_mode():
-        return [out[0].contiguous() for _, out, ends in _blocks(pixels) if ends]
+        for filters, out, ends in _blocks(pixels):
+            found.append(_deviations(filters).cpu().numpy())
+            if ends:
+                ended.append(out[0].contiguous())
+    joined = np.concatenate(found)
+    joined.setflags(write=False)
+    return joined, ended
 
 
 def _deviations(x: "torch.Tensor") -> "torch.Tensor":
