@@ -10,6 +10,7 @@ from PIL import Image
 from scipy import ndimage
 from skimage import data as photographs
 
+from data.distortions import distort, generator_for
 from program import AgenticIQA, assess
 from program.agent.assessment import Assessment
 from program.agent.comparing import compare
@@ -171,3 +172,17 @@ def test_a_region_is_known_however_its_name_is_typed(iqa: AgenticIQA, query: str
     result = iqa(image=pixels, query=query, regions={name: boxes["cup"]})
     assert result.state.plan.query_scope == [name]
     assert result.quality_score < iqa(image=pixels, query=query, regions={name: boxes["table"]}).quality_score - 0.5
+
+
+def test_a_difference_from_the_reference_is_never_called_invisible(iqa: AgenticIQA) -> None:
+    cup = np.ascontiguousarray(photographs.coffee()[:288, :384])
+    assert iqa(image=cup, reference=cup).summary == "No visible difference from the reference."
+    for distortion in ("quantization", "jitter", "pixelate", "color_block", "white_noise"):
+        for level in (2, 4):
+            changed = distort(cup, distortion, level, generator_for("cup", distortion, level))
+            judged = iqa(image=changed, reference=cup)
+            assert ("No visible difference" in judged.summary) == (judged.quality_score > 4.1), judged.summary
+            if distortion == "white_noise":
+                assert "noise" in judged.summary
+            elif level == 4:
+                assert "change of content" in judged.summary

@@ -13,14 +13,16 @@ from program.expert.store import Matrix
 from signatures.schemas import GLOBAL, DistortionCategory, Severity
 
 __all__ = (
-    "POOR", "PRESENT", "STEPS", "describe", "findings", "item", "named", "present", "reported", "severity_word",
-    "undetailed", "where",
+    "POOR", "PRESENT", "STEPS", "describe", "findings", "is_changed", "item", "named", "present", "reported",
+    "severity_word", "undetailed", "where",
 )  # fmt: skip
 
 PRESENT = 0.8
 """Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying (1.1)."""
 POOR = 2.5
 """Quality below which something is wrong with an image."""
+SAME = 4.15
+"""Quality beside a reference from which no difference can be seen: 4.6 less the first of `STEPS`."""
 _LIMITS = {
     False: np.array([0.9, 0.9, 0.7, 0.7, 0.9, 0.7, 0.45]),
     True: np.array([0.75, 0.8, 0.8, 0.75, 0.8, 0.8, 0.45]),
@@ -62,13 +64,19 @@ def reported(severities: Matrix, *, paired: bool) -> NDArray[np.bool_]:
 
 
 def present(view: View) -> list[DistortionCategory]:
-    """Return the categories that are there, strongest first; of a poor image at least what is most likely."""
+    """Return the categories that are there, strongest first; of a poor or changed image at least what is likeliest."""
     there = reported(np.array(list(view.severities.values())), paired=view.difference is not None)
     categories = [category for category, is_there in zip(view.severities, there, strict=True) if is_there]
-    if not categories and view.prior.mean < POOR:
+    unexplained = view.prior.mean < POOR if view.difference is None else is_changed(view) and view.displaced < PRESENT
+    if not categories and unexplained:
         likeliest = max(view.severities, key=lambda category: view.severities[category])
         return [likeliest] if severity_word(view.severities[likeliest]) != "none" else []
     return sorted(categories, key=lambda category: -view.severities[category])
+
+
+def is_changed(view: View) -> bool:
+    """Say whether an image can be told from its reference."""
+    return view.prior.mean < SAME
 
 
 def findings(view: View, region: str, categories: Sequence[DistortionCategory], say: Phrases) -> list[dict[str, str]]:

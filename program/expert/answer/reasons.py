@@ -7,7 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from program.expert.answer.amounts import FAULTS, Look, amount, support, verdict
-from program.expert.answer.findings import POOR, describe, item, present, severity_word, undetailed, where
+from program.expert.answer.findings import (
+    POOR,
+    PRESENT,
+    describe,
+    is_changed,
+    item,
+    present,
+    severity_word,
+    undetailed,
+    where,
+)
 from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
 from program.expert.answer.questions import GRIDS, Choice, predicate, question_of
 from program.expert.answer.relevance import is_read
@@ -169,7 +179,13 @@ def summary(view: View, quality: float, say: Phrases, evidence: Collection[str] 
     there = sorted({*present(view), *sought}, key=lambda category: -view.severities[category])
     items = [item(view, category, say) for category in there[:_MOST]]
     if view.difference is not None:
-        return say("sentence.changed", items=say("sentence.list").join(items)) if items else say("sentence.same")
+        if view.displaced >= PRESENT:
+            place = sum(view.severities[category] > view.displaced for category in there)
+            words = {"severity": say(f"severity.{severity_word(view.displaced)}"), "name": say("change.spatial")}
+            items.insert(place, say("item.plain", **words))
+        if not items:
+            return say("sentence.differs" if is_changed(view) else "sentence.same")
+        return say("sentence.changed", items=say("sentence.list").join(items[:_MOST]))
     if view.unjudged:
         return undetailed(view, say)
     strong, weak = _traits(view, quality)

@@ -14,7 +14,7 @@ from cachetools import LRUCache, cached
 
 from program.common.cache import PlainCache
 from program.common.errors import ImageError
-from program.expert.judge.model import OUTPUTS, Model, load_model
+from program.expert.judge.model import OUTPUTS, SEVERITIES, Model, load_model
 from program.expert.judge.quality import Belief, believe
 from program.expert.measure.features import FEATURE_NAMES, FEATURE_PLACES, measure
 from program.expert.measure.measurement import Measurement
@@ -74,6 +74,11 @@ class View:
         if self.unjudged is not None:
             return dict.fromkeys(DISTORTION_CATEGORIES, 0.0)
         return dict(zip(DISTORTION_CATEGORIES, self.seen.severities[0].tolist(), strict=False))
+
+    @property
+    def displaced(self) -> float:
+        """How strong distortions of place are, likewise: parts moved, merged or covered; only with a reference."""
+        return float(self.seen.severities[0, SEVERITIES.index("spatial")])
 
     def cause(self, name: str) -> float:
         """Return how strong one of `CAUSES` is, likewise; only without a reference."""
