@@ -65,6 +65,8 @@ DRAW = """async ([script, result]) => {
   document.querySelectorAll("details").forEach((part) => { part.open = true; });
   return [document.querySelector(".hero")?.innerText ?? "", document.body.innerText];
 }"""
+LEAST_SAME = 4.0
+"""Quality beside a reference below which some difference shows."""
 Views = dict[str, Any]
 Checks = Iterator[tuple[bool, str, object]]
 """Whether something holds, what is wrong where it does not, and what shows it."""
@@ -207,6 +209,8 @@ def _prose(result: Assessment, views: Views) -> Checks:
     if found and not result.state.options and not result.state.regions:
         worst = max(found.values(), key=SEVERITIES.index)
         yield any(severity == worst for _, severity in said), "prose leaves out the strongest", (found, words)
+    unseen = (CHINESE if is_chinese(result.state.query) else ENGLISH)("sentence.same")
+    yield unseen not in words or (result.quality_score or 5) >= LEAST_SAME, "a difference that costs is unseen", words
     if kind := ASKED.get(result.state.query):
         severity, first = severities.get(kind, "none"), str(result.final_answer)
         if options := result.state.options:  # of what is slight, both are right
