@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from program.common.errors import DataError, one_line
-from program.common.places import Place, exists, opened, placed, system_of
-from program.common.questions import check_text
+from program.common.places import Place, check_text, exists, opened, placed, system_of
 
 __all__ = ("HUB", "SUFFIXES", "is_manifest", "scan_rows", "unreadable")
 

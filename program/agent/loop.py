@@ -19,7 +19,7 @@ from program.agent.resources import Resources
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.agent.summarizer import Summarizer
 from program.common.errors import InputError
-from program.common.questions import check_text
+from program.common.places import check_text
 from program.common.settings import Settings, load_settings
 from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource
 from program.images.thumbnails import show_the_same

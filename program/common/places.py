@@ -14,8 +14,8 @@ from program.common.errors import InputError, one_line
 from program.common.files import whole_file
 
 __all__ = (
-    "Place", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened", "placed", "plain_file",
-    "readable", "remove", "system_of", "writing",
+    "Place", "check_text", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened", "placed",
+    "plain_file", "readable", "remove", "system_of", "writing",
 )  # fmt: skip
 
 Place = Path | str
@@ -44,6 +44,15 @@ def placed(name: Place) -> Place:
 def name_of(place: Place) -> str:
     """Return a file's own name, without its folder."""
     return PurePosixPath(place).name
+
+
+def check_text(text: str, name: str = "") -> None:
+    """Raise InputError, beginning with `name`, for text that cannot be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        fault = "holds half of a surrogate pair (\\ud800 to \\udfff), which is no character; write it whole"
+        raise InputError(f"{name} {fault}".lstrip()) from error
 
 
 def readable(name: str) -> str:

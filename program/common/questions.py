@@ -4,11 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from program.common.errors import InputError
-
 __all__ = (
-    "asks_for_score", "check_text", "is_chinese", "letter_options", "listed_options", "normalise_choice",
-    "options_shown", "options_told", "parse_options",
+    "asks_for_score", "is_chinese", "letter_options", "listed_options", "normalise_choice", "options_shown",
+    "options_told", "parse_options",
 )  # fmt: skip
 
 _MARKER = re.compile(
@@ -55,15 +53,6 @@ _NO_REQUEST = tuple(
     )
 )
 """Asks why, how one would rate, or yes or no: it may speak of a score without asking for one."""
-
-
-def check_text(text: str, name: str = "") -> None:
-    """Raise InputError, beginning with `name`, for text that cannot be written as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        fault = "holds half of a surrogate pair (\\ud800 to \\udfff), which is no character; write it whole"
-        raise InputError(f"{name} {fault}".lstrip()) from error
 
 
 def is_chinese(text: str) -> bool:

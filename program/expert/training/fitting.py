@@ -147,8 +147,8 @@ class Fitted:
         """
         self.kind, self.table, self.whole = kind, table, 0 if kind == "nr" else parts[1].shape[1]
         vectors, shares = np.hstack(parts), shares_of(parts[0].shape[1], parts[1].shape[1], FORMULAS[kind])
-        usual = table.source == "photographs" if kind == "nr" else np.ones(len(vectors), bool)
-        self.standard = standard_of(vectors[usual], shares)
+        self.usual = table.source == "photographs" if kind == "nr" else np.ones(len(vectors), bool)
+        self.standard = standard_of(vectors[self.usual], shares)
         self.points = self.standard.apply(vectors)
         self.fold, self.given = folds(table.group), given
         seen = self.points[:, : vectors.shape[1] - self.whole]
@@ -186,8 +186,7 @@ class Fitted:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what ships, by the names that `model_from` reads."""
         kernel = self._kernel(np.ones(len(self.views), bool))
-        rows = self.table.source == "photographs" if self.kind == "nr" else np.ones(len(self.views), bool)
-        errors = errors_of(self.quality[rows], self.table.scores[rows])
+        errors = errors_of(self.quality[self.usual], self.table.scores[self.usual])
         reach = np.quantile(np.square(self.points).sum(axis=1), 0.99) * np.array([1.0, 2.0])
         arrays = {
             **self.standard._asdict(), "views": self.lines.astype(np.float16),
