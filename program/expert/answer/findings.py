@@ -21,8 +21,6 @@ PRESENT = 0.8
 """Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying (1.1)."""
 POOR = 2.5
 """Quality below which something is wrong with an image."""
-SAME = 4.15
-"""Quality beside a reference from which no difference can be seen: 4.6 less the first of `STEPS`."""
 _LIMITS = {
     False: np.array([0.9, 0.9, 0.7, 0.7, 0.9, 0.7, 0.45]),
     True: np.array([0.75, 0.8, 0.8, 0.75, 0.8, 0.8, 0.45]),
@@ -31,6 +29,8 @@ _LIMITS = {
 CLIVE train photographs out of fold. What became of the contrast is hard to tell from the image alone."""
 STEPS: tuple[tuple[float, Severity], ...] = ((0.45, "none"), (1.0, "slight"), (1.9, "moderate"), (2.8, "severe"))
 """Severities below which each word stands; from the last on it is extreme."""
+SAME = 4.6 - STEPS[0][0]
+"""Quality beside a reference from which no difference can be seen: severities are drops from 4.6."""
 _EVEN, _PLACED = 0.08, 0.35
 """Deviation over the cells, relative to their mean, up to which they are alike, and from which one stands out."""
 _DARK, _BRIGHT = 0.3, 0.7

@@ -17,7 +17,7 @@ from program.expert.answer.findings import (
     severity_word,
     undetailed,
     where,
-)
+)  # fmt: skip
 from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
 from program.expert.answer.questions import GRIDS, Choice, predicate, question_of
 from program.expert.answer.relevance import is_read

@@ -98,10 +98,12 @@ Measured = tuple[NDArray[np.float16], Matrix, NDArray[np.float16], Matrix]
 
 def measured(example: Example) -> Measured:
     """Return what the expert reads of one image, as in `Table`; the network's in half precision, as caches do."""
-    spreads, vector = _spreads(example.pixels), measure(example.pixels).vector
+    vector = measure(example.pixels).vector
     if example.reference is None:
+        spreads = _spreads(example.pixels)
         return spreads, vector, np.zeros_like(spreads), np.zeros(len(DIFFERENCE_NAMES))
-    differences = compare(example.pixels, example.reference).vector
+    differences = compare(example.pixels, example.reference).vector  # its pass of the network reads both spreads
+    spreads = _spreads(example.pixels)
     return spreads, vector, spreads - _spreads(resampled(example.reference, example.pixels)), differences
 
 
@@ -125,7 +127,10 @@ def scored(manifest: Path) -> Iterator[Example]:
 def distorted(
     manifest: Path, split: str, photographs: int, kinds: Mapping[str, int] = KINDS, view: int = 0
 ) -> Iterator[Example]:
-    """Yield the photographs of a split that people liked best, each in one view: as it is, then distorted."""
+    """Yield the photographs of a split that people liked best, each in one view: as it is, then distorted.
+
+    `view` is the number of the crop that is drawn.
+    """
     found: Mapping[str, tuple[float, Path]] = {
         str(sample.group): (sample.quality, Path(sample.image))
         for sample in read_manifest(manifest)
