@@ -184,12 +184,11 @@ def compiled(folder: Path, job: Any, ledger: "Ledger", arguments: argparse.Names
     """Compile one manifest within what is left, and write its result."""
     from rich.console import Console
 
-    from optimizers.command import compile_tracked, seed_compiles
+    from optimizers.command import compile_tracked
 
     console = Console(stderr=True, soft_wrap=True)
     with ledger.spending(arguments) as budget:
-        with seed_compiles(job, 1, console=console) as compiles:
-            done = compile_tracked(job, compiles, console=Console(soft_wrap=True), budget=budget)
+        done = compile_tracked(job, progress=console, console=Console(soft_wrap=True), budget=budget)
     done.show(Console(soft_wrap=True))
     result = {**done.summary(), "name": folder.name, "asked": asked(job)}
     (folder / "result.json").write_text(json.dumps(result, indent=1), "utf-8")

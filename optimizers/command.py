@@ -2,8 +2,8 @@
 
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import dspy
 from rich.console import Console
 
-from optimizers.candidate_runs import CandidateRuns
 from optimizers.compiling import Compile, folder_lock
 from optimizers.job import Job
 from optimizers.report import Compiled, log_compile, show, spread
@@ -27,10 +26,7 @@ from program.lms.limits import Budget
 from program.tracking import RunHandle, Tracker, experiment_name
 from program.tracking.models import Version, check_name, find_champion, promote, register
 
-__all__ = (
-    "check_folders", "check_request", "compile_tracked", "register_compiled", "seed_compiles",
-    "verdict",
-)  # fmt: skip
+__all__ = ("check_folders", "check_request", "compile_tracked", "register_compiled", "verdict")
 
 logger = logging.getLogger(__name__)
 
@@ -97,47 +93,44 @@ def check_folders(out: Path, seed: int, repeat: int) -> None:
             )
 
 
-@contextmanager
-def seed_compiles(job: Job, count: int, *, console: Console | None = None) -> Iterator[list[Compile]]:
-    """Yield the compiles of `count` seeds, which go up from the job's; no other compile writes their folders meanwhile.
-
-    Nothing is asked or written yet. InputError where another compile has one of the folders, or one cannot be resumed.
-    """
-    with ExitStack() as stack:
-        if count > 1:
-            stack.callback(folder_lock(job.out).remove)
-        compiles = []
-        for number, folder in enumerate(_seed_folders(job.out, job.settings.seed, count)):
-            # Of several seeds that were interrupted, the later ones were not begun.
-            resume = job.resume and (number == 0 or (folder / "run.json").is_file())
-            settings = job.settings.model_copy(update={"seed": job.settings.seed + number})
-            seeded = replace(job, settings=settings, out=folder, resume=resume)
-            compiles.append(Compile(seeded, console))
-            stack.enter_context(closing(compiles[-1].log))
-        yield compiles
-
-
 def compile_tracked(
-    job: Job, compiles: Sequence[Compile], *, register: str | None = None, console: Console | None = None,
-    budget: AbstractContextManager[object] | None = None,
+    job: Job, repeat: int = 1, *, register: str | None = None, progress: Console | None = None,
+    console: Console | None = None, budget: AbstractContextManager[object] | None = None,
 ) -> Tracked:  # fmt: skip
-    """Run the compiles of a job's seeds inside a run of MLflow, and register the program where a name is given."""
-    tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
+    """Compile with `repeat` seeds, which go up from the job's, inside a run of MLflow; register the program if named.
+
+    No other compile writes their folders meanwhile. Progress goes to one console, the result to the other. InputError,
+    before anything is asked or written, where another compile has one of the folders, or one cannot be resumed.
+    """
     name, place = f"compile {job.optimizer} seed {job.settings.seed}", f"the result is in {str(job.out)!r}"
-    with tracker.run(name, {"command": "compile"}, result=place) as run:
+    with ExitStack() as held:
+        compiles = _begun(job, repeat, progress, held)
+        tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
+        run = held.enter_context(tracker.run(name, {"command": "compile"}, result=place))
         limits = (budget if isinstance(budget, Budget) else Budget()).limits
-        request = {"repeat": len(compiles), "register": register, **limits}
-        run.log_params({**job.params(), **request})
-        with budget or nullcontext():
-            for each in compiles:
-                each.tracked = CandidateRuns(run)
-            results = [each.result() for each in compiles]
-            result = _best(results, job.out)
-            if console is not None:
-                show(console, result, results, job.out, job.notes)
-            log_compile(run, result, results)
-            registered = _registered(register, job, result.compiled, tracker, run) if register else None
+        run.log_params({**job.params(), "repeat": repeat, "register": register, **limits})
+        held.enter_context(budget or nullcontext())
+        results = [each.result(run) for each in compiles]
+        result = _best(results, job.out)
+        if console is not None:
+            show(console, result, results, job.out, job.notes)
+        log_compile(run, result, results)
+        registered = _registered(register, job, result.compiled, tracker, run) if register else None
     return Tracked(job, result, results, registered, run)
+
+
+def _begun(job: Job, count: int, console: Console | None, held: ExitStack) -> list[Compile]:
+    """Return a compile for each seed, whose folders are theirs alone until the stack ends."""
+    if count > 1:
+        held.callback(folder_lock(job.out).remove)
+    compiles = []
+    for number, folder in enumerate(_seed_folders(job.out, job.settings.seed, count)):
+        # Of several seeds that were interrupted, the later ones were not begun.
+        resume = job.resume and (number == 0 or (folder / "run.json").is_file())
+        settings = job.settings.model_copy(update={"seed": job.settings.seed + number})
+        compiles.append(Compile(replace(job, settings=settings, out=folder, resume=resume), console))
+        held.enter_context(closing(compiles[-1].log))
+    return compiles
 
 
 def _best(results: Sequence[Compiled], out: Path) -> Compiled:

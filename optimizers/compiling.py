@@ -22,7 +22,7 @@ from rich.console import Console
 from optimizers.advice import advice
 from optimizers.candidate_runs import CandidateRuns
 from optimizers.demos import showable_demos
-from optimizers.examples import ExampleSet, gather
+from optimizers.examples import Evidence, ExampleSet, gather
 from optimizers.job import Job
 from optimizers.objectives import Objective
 from optimizers.on_ray import evidence_on_ray
@@ -35,7 +35,6 @@ from optimizers.store import Store
 from optimizers.student import Replayed, SearchStopped, taught_predictors
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256, save
-from program.cluster.engine import ray_held
 from program.common.errors import InputError
 from program.common.linelog import LineLog
 from program.common.progress import progress, timed
@@ -45,6 +44,7 @@ from program.evaluation.publishing import render
 from program.evaluation.record import EvaluationRecord
 from program.evaluation.runner import OtherAnswers, run_samples
 from program.lms.limits import BudgetSpent
+from program.tracking import RunHandle
 
 __all__ = ("Compile", "CompileLog", "Compiled", "compile_program", "folder_lock")
 
@@ -71,12 +71,13 @@ class Compile:
         self.train, self.validation = job.samples("train"), job.samples("validation")
         self.context = job.context(self.program)
         key = job.key(self.program, [*self.train, *self.validation])
-        self.tracked, self.plan = CandidateRuns(), call_plan(job)
+        self.plan = call_plan(job)
         self.forecast = Forecast(self.plan)
         self.log = CompileLog(job.out, key, resume=job.resume)
 
-    def result(self) -> Compiled:
-        """Teach, choose, save and compare, as `compile_program` does."""
+    def result(self, run: RunHandle | None = None) -> Compiled:
+        """Teach, choose, save and compare, as `compile_program` does, and log candidates to a run."""
+        self.tracked = CandidateRuns(run)
         best = f"the best candidate so far is in {str(self.job.out)!r}"
         self.log.begin(self.program)
         # The history of prompts and the trace would grow by every demo of every call.
@@ -101,12 +102,15 @@ class Compile:
     def gathered(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
         workers, total = self.job.settings.compile.workers, len(self.train) + len(self.validation)
-        cluster, make = self.job.cluster, partial(AgenticIQA, self.job.settings)
-        elsewhere = evidence_on_ray(make, cluster) if cluster is not None else None
-        ray = ray_held(cluster) if cluster is not None else nullcontext()
-        with self.phase("evidence"), ray, self.progress("evidence", total) as advance:
+        made: dict[str, Evidence | str] = {}
+        with self.phase("evidence"), self.progress("evidence", total) as advance:
+            if self.job.cluster is not None:
+                missing = [each for each in (*self.train, *self.validation) if self.store.evidence(each) is None]
+                for name, found in evidence_on_ray(partial(AgenticIQA, self.job.settings), missing, self.job.cluster):
+                    made[name] = found
+                    advance()
             train, validation = (
-                gather(self.program, samples, workers=workers, advance=advance, store=self.store, elsewhere=elsewhere)
+                gather(self.program, samples, workers=workers, advance=advance, store=self.store, made=made)
                 for samples in (self.train, self.validation)
             )
         train.gathered.update(validation.gathered)

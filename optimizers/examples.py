@@ -3,7 +3,7 @@
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -21,7 +21,7 @@ from program.common.pool import in_order
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 
-__all__ = ("Elsewhere", "Evidence", "ExampleSet", "asked", "choose_samples", "gather", "to_example")
+__all__ = ("Evidence", "ExampleSet", "asked", "choose_samples", "gather", "to_example")
 
 logger = logging.getLogger(__name__)
 
@@ -65,26 +65,6 @@ def choose_samples(samples: Iterable[Sample], *, scoring: int, mcq: int, seed: i
 
 Evidence: TypeAlias = tuple[AssessmentState, Questions]
 """What a run of the program ended with, and what it asked."""
-Elsewhere: TypeAlias = Callable[[Sequence[Sample]], Iterable[tuple[Sample, Evidence | str]]]
-"""Runs samples and yields what each ended with, or why it failed; one that is absent is run here."""
-
-
-def _made(
-    elsewhere: Elsewhere | None, samples: Sequence[Sample], store: Store, advance: Callable[[], None]
-) -> dict[str, Evidence | str]:
-    made: dict[str, Evidence | str] = {}
-    if elsewhere is None:
-        return made
-    for sample, found in elsewhere([sample for sample in samples if store.evidence(sample) is None]):
-        made[sample.id] = found
-        advance()
-    return made
-
-
-def _usable(found: Evidence | str) -> Evidence:
-    if isinstance(found, str):
-        raise InputError(found)
-    return found
 
 
 def to_example(sample: Sample) -> dspy.Example:
@@ -120,23 +100,22 @@ def asked(program: AgenticIQA, example: dspy.Example) -> Evidence:
 
 def gather(
     program: AgenticIQA, samples: Sequence[Sample], *, workers: int, advance: Callable[[], None] = lambda: None,
-    store: Store | None = None, elsewhere: Elsewhere | None = None,
+    store: Store | None = None, made: Mapping[str, Evidence | str] | None = None,
 ) -> ExampleSet:  # fmt: skip
     """Run the program once over the samples and return what it was asked, with the right answers.
 
-    What is in the store is not run again, the rest here or `elsewhere`. A sample that cannot be assessed is left out
-    with a warning. Raises InputError when none is left.
+    What is in the store is not run again, nor what was `made` elsewhere (by sample's id: the evidence, or why there is
+    none), which `advance` is not called for. A sample that cannot be assessed is left out with a warning. Raises
+    InputError when none is left.
     """
-    store = store or Store()
-    example_set, made = ExampleSet(), _made(elsewhere, samples, store, advance)
+    store, made = store or Store(), made or {}
+    example_set = ExampleSet()
 
     def run(sample: Sample) -> tuple[dspy.Example, AssessmentState, Questions, bool] | None:
         try:
             example = to_example(sample)
             stored = store.evidence(sample)
-            if stored is not None:
-                return example, *stored, False
-            state, questions = _usable(made.get(sample.id) or asked(program, example))
+            state, questions = stored or _usable(made.get(sample.id) or asked(program, example))
         except BudgetSpent:
             raise
         except InputError as error:
@@ -145,8 +124,9 @@ def gather(
         finally:
             if sample.id not in made:
                 advance()
-        store.put_evidence(sample, state, questions)
-        return example, state, questions, True
+        if stored is None:
+            store.put_evidence(sample, state, questions)
+        return example, state, questions, stored is None
 
     for sample, of_sample in zip(samples, in_order(run, samples, workers=workers), strict=True):
         if of_sample is None:
@@ -163,6 +143,12 @@ def gather(
         raise InputError("training samples: none could be assessed; run python -m data.check on the manifest")
     example_set.demos = _each_once(example_set.demos)
     return example_set
+
+
+def _usable(found: Evidence | str) -> Evidence:
+    if isinstance(found, str):
+        raise InputError(found)
+    return found
 
 
 def _each_once(demos: dict[str, list[LabelledDemo]]) -> dict[str, list[LabelledDemo]]:

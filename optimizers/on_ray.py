@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from data.manifest import Sample
-from optimizers.examples import Elsewhere, Evidence, asked, to_example
+from optimizers.examples import Evidence, asked, to_example
 from optimizers.store import evidence_json, evidence_of
 from program.agent.loop import AgenticIQA
 from program.cluster.engine import Cluster, completed_on_ray
@@ -15,17 +15,18 @@ from program.evaluation.on_ray import sample_of, sample_text
 __all__ = ("evidence_on_ray",)
 
 
-def evidence_on_ray(make: Callable[[], AgenticIQA], cluster: Cluster) -> Elsewhere:
-    """Return what runs samples in the workers of a cluster; each makes its program with `make`."""
+def evidence_on_ray(
+    make: Callable[[], AgenticIQA], samples: Sequence[Sample], cluster: Cluster
+) -> Iterator[tuple[str, Evidence | str]]:
+    """Run samples in the workers of a cluster; yield the id of each with what it ended with, or why it failed.
 
-    def elsewhere(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Evidence | str]]:
-        items = ((place, sample_text(sample)) for place, sample in enumerate(samples))
-        for place, _, result in completed_on_ray(partial(_Evidence, make), items, cluster):
-            found = json.loads(result)
-            if found is not None:
-                yield samples[place], found if isinstance(found, str) else evidence_of(found)
-
-    return elsewhere
+    Each worker makes its program with `make`. A sample whose evidence JSON cannot hold is left out.
+    """
+    items = ((place, sample_text(sample)) for place, sample in enumerate(samples))
+    for place, _, result in completed_on_ray(partial(_Evidence, make), items, cluster):
+        found = json.loads(result)
+        if found is not None:
+            yield samples[place].id, found if isinstance(found, str) else evidence_of(found)
 
 
 class _Evidence:

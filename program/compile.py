@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
 def _compile(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from optimizers.command import check_folders, check_request, compile_tracked, seed_compiles
+    from optimizers.command import check_folders, check_request, compile_tracked
     from optimizers.job import prepared
     from optimizers.plan import call_plan
     from program.cluster.engine import Cluster
@@ -83,9 +83,10 @@ def _compile(arguments: argparse.Namespace) -> int:
         _write(plan.to_json() if arguments.json else list(plan.lines()))
         return 0
     table = None if arguments.json else Console(soft_wrap=True)
-    with seed_compiles(job, repeat, console=console) as compiles:
-        console.print("\n".join(plan.lines()), highlight=False)
-        done = compile_tracked(job, compiles, register=arguments.register, console=table, budget=budget_from(arguments))
+    console.print("\n".join(plan.lines()), highlight=False)
+    done = compile_tracked(
+        job, repeat, register=arguments.register, progress=console, console=table, budget=budget_from(arguments)
+    )
     if table is None:
         _write({**done.summary(), "plan": plan.to_json()})
     else:

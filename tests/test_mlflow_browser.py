@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from optimizers import selection
-from optimizers.command import compile_tracked, seed_compiles
+from optimizers.command import compile_tracked
 from optimizers.job import prepared
 from optimizers.recipes import fusion
 from optimizers.search import Candidate
@@ -33,8 +33,7 @@ def store(blurred_manifest, tmp_path, monkeypatch):
     monkeypatch.setattr(fusion, "RECIPE", replace(fusion.RECIPE, run=proposed))
     monkeypatch.setattr(selection, "clear_gain", lambda new, old: True)
     settings = load_settings(overrides={"compile": {"baselines": False}})
-    with seed_compiles(prepared(settings, str(blurred_manifest), "fusion", tmp_path / "out"), 1) as compiles:
-        compiled = compile_tracked(compiles[0].job, compiles)
+    compiled = compile_tracked(prepared(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
     assert evaluate_command([str(blurred_manifest)]) == 0
     tracker = Tracker(settings.mlruns_dir, experiment_name(str(blurred_manifest)))
     (judged,) = tracker.client.search_runs([tracker.experiment_id], "tags.command = 'evaluate'")

@@ -8,7 +8,7 @@ import pytest
 
 from optimizers import selection
 from optimizers.candidate_runs import CandidateRuns
-from optimizers.command import compile_tracked, seed_compiles
+from optimizers.command import compile_tracked
 from optimizers.job import prepared
 from optimizers.plan import Forecast, call_plan
 from optimizers.recipes import fusion
@@ -24,11 +24,6 @@ SMALL = {
     "compile": {"rerank": 2, "baselines": False},
     "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},
 }
-
-
-def tracked(job):
-    with seed_compiles(job, 1) as compiles:
-        return compile_tracked(job, compiles)
 
 
 def experiments(client):
@@ -47,7 +42,7 @@ def test_mlflow_holds_each_candidate_with_what_it_was_taught_as_it_ends(blurred_
         seen.append(len(client.search_runs(experiments(client), "tags.step = 'candidate'")))
 
     monkeypatch.setattr(CandidateRuns, "scored", counted)
-    done = tracked(job)
+    done = compile_tracked(job)
     result = done.result
     assert seen == [2, 3, 4, 5]  # the uncompiled program, then one by one
     client, _ = open_client(settings.mlruns_dir)
@@ -80,7 +75,7 @@ def test_a_fitted_map_is_the_same_in_parameter_artifact_and_program(blurred_mani
     monkeypatch.setattr(fusion, "RECIPE", replace(fusion.RECIPE, run=proposed))
     monkeypatch.setattr(selection, "clear_gain", lambda new, old: True)
     settings = load_settings(overrides={"compile": {"baselines": False}})
-    done = tracked(prepared(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
+    done = compile_tracked(prepared(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
     assert done.result.chosen == "fusion/fitted"
     client, _ = open_client(settings.mlruns_dir)
     run = client.get_run(done.run.run_id)

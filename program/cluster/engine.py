@@ -15,7 +15,7 @@ from program.common.errors import InputError, one_line
 from program.common.pool import completed
 from program.lms.limits import BudgetSpent, current_budget
 
-__all__ = ("Cluster", "Work", "completed_on_ray", "ray_held", "refuse_held")
+__all__ = ("Cluster", "Work", "completed_on_ray", "refuse_held")
 
 _AT_ONCE = 2000
 """Items of one object in Ray's store."""
@@ -63,7 +63,7 @@ def completed_on_ray(make: Callable[[], Work], items: Iterable[tuple[int, str]],
     in force and the gates of model hosts are shared by all workers. Raises BudgetSpent or dspy.LMError as `Work` does,
     after what was finished until then; InputError where Ray is not installed.
     """
-    with ray_held(cluster) as ray:
+    with _ray_held(cluster) as ray:
         tables = list(_tables(ray, items))
         if not tables:
             return
@@ -157,7 +157,7 @@ def _tables(ray: Any, items: Iterable[tuple[int, str]]) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def ray_held(cluster: Cluster) -> Iterator[Any]:
+def _ray_held(cluster: Cluster) -> Iterator[Any]:
     """Use one start of Ray for all work inside the block. Raises InputError where it cannot be started."""
     # Ray reports use to its makers unless told otherwise.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
