@@ -3,10 +3,10 @@
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import dspy
 
@@ -53,10 +53,9 @@ def refuse_held(what: str, image: object) -> None:
         raise InputError(f"{what}: is held in memory, as a streamed dataset's are; --engine ray takes paths and URIs")
 
 
-Triple: TypeAlias = tuple[int, str, str]
-
-
-def completed_on_ray(make: Callable[[], Work], items: Iterable[tuple[int, str]], cluster: Cluster) -> Iterator[Triple]:
+def completed_on_ray(
+    make: Callable[[], Work], items: Iterable[tuple[int, str]], cluster: Cluster
+) -> Iterator[tuple[int, str, str]]:
     """Yield (place, item, result) of (place, item) as results come, each once; items are read to their end at first.
 
     `make` is called in each worker. The cluster is that of RAY_ADDRESS, else Ray is started on this machine. The budget
@@ -103,39 +102,33 @@ class _Worker:
         """Return a block's results; those of items that were not begun when the job ended are absent."""
         import pyarrow
 
-        places, items = table["place"].to_pylist(), table["item"].to_pylist()
-        results: list[Triple] = []
-        tries, stopped = self._shared.ask("begin", f"block {places[0]}") if places else (1, "")
-        one = self._watched if tries > 1 else self._one
+        rows, results = table.to_pylist(), []
+        block = f"block {rows[0]['place']}" if rows else ""
+        tries, stopped = self._shared.ask("begin", block)
+        work = self._watched if tries > 1 else self._result
         try:
-            with self._shared.in_force(), contextlib.closing(self._begun(one, zip(places, items, strict=True))) as done:
-                results.extend(() if stopped else done)
+            with self._shared.in_force():
+                for row, result in completed(work, () if stopped else rows, workers=self._threads):
+                    results.append({**row, "result": result})
         except (BudgetSpent, dspy.LMError) as error:
             stopped = f"{'budget' if isinstance(error, BudgetSpent) else 'model'} {one_line(error)}"
             self._shared.ask("stop", stopped)
-        self._shared.tell("end", f"block {places[0]}" if places else "")
+        self._shared.tell("end", block)
         if stopped:
-            results.append((_STOP, self._shared.worker, stopped))
-        columns = zip(*results, strict=True) if results else ((), (), ())
-        return pyarrow.table(dict(zip(("place", "item", "result"), map(list, columns), strict=True)), _schema())
+            results.append({"place": _STOP, "item": self._shared.worker, "result": stopped})
+        return pyarrow.Table.from_pylist(results, _schema())
 
-    def _begun(
-        self, one: Callable[[tuple[int, str]], str], rows: Iterable[tuple[int, str]]
-    ) -> Generator[Triple, None, None]:
-        for (place, item), result in completed(one, rows, workers=self._threads):
-            yield place, item, result
+    def _result(self, row: dict[str, Any]) -> str:
+        return self._work(row["item"])
 
-    def _one(self, row: tuple[int, str]) -> str:
-        return self._work(row[1])
-
-    def _watched(self, row: tuple[int, str]) -> str:
+    def _watched(self, row: dict[str, Any]) -> str:
         """Work on an item of a block whose worker was killed; give up one that kills worker after worker."""
-        name = f"row {row[0]}"
+        name, item = f"row {row['place']}", row["item"]
         tries, _ = self._shared.ask("begin", name)
         if tries > _TRIES:
-            result = self._work.failed(row[1], f"took the worker with it {_TRIES} times (out of memory, or a crash)")
+            result = self._work.failed(item, f"took the worker with it {_TRIES} times (out of memory, or a crash)")
         else:
-            result = self._work(row[1])
+            result = self._work(item)
         self._shared.tell("end", name)
         return result
 

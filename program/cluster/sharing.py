@@ -1,8 +1,9 @@
 """One budget and one gate for each host, shared by all processes of a job: an actor holds them, its clients ask it."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -12,6 +13,7 @@ from program.lms.limits import Budget, BudgetSpent, Gate, gates_made_by
 __all__ = ("Limits", "Shared", "start_limits")
 
 _WAITING, _TELLING = "waiting", "telling"
+_CALL = "a call in flight"
 
 
 class Limits:
@@ -23,8 +25,8 @@ class Limits:
     def __init__(self, **limits: float | None) -> None:
         self._budget = Budget(**limits) if limits else None  # type: ignore[arg-type] # those of `Budget.limits`
         self._gates: dict[str, Gate] = {}
-        self._unsettled: defaultdict[str, int] = defaultdict(int)
-        self._places: defaultdict[str, list[tuple[str, AbstractContextManager[None]]]] = defaultdict(list)
+        self._held: defaultdict[str, list[tuple[str, Callable[[], object]]]] = defaultdict(list)
+        """By worker: each call in flight and each place at a host, with what frees it."""
         self._begun: dict[str, int] = {}
         self._lock = Lock()
         self._stopped = ""
@@ -32,11 +34,9 @@ class Limits:
     def enter(self, worker: str) -> bool:
         """Take in a worker that starts, for the first time or anew; tell whether there is a budget."""
         with self._lock:
-            calls, places = self._unsettled.pop(worker, 0), self._places.pop(worker, [])
-        for _ in range(calls):  # they were counted as calls; what they cost nobody knows
-            self.settle("", 0.0, 0, "")
-        for _, place in places:
-            place.__exit__(None, None, None)
+            held = self._held.pop(worker, [])
+        for _, free in held:
+            free()
         return self._budget is not None
 
     def begin(self, work: str) -> tuple[int, str]:
@@ -62,20 +62,18 @@ class Limits:
             self._budget.charge(free=free)
         except BudgetSpent as error:
             return str(error)
-        with self._lock:
-            self._unsettled[worker] += not free
+        if not free:  # it was counted as a call; what it cost nobody knows should the worker be killed
+            self._hold(worker, _CALL, partial(self._budget.settle, 0.0, 0, ""))
         return ""
 
     def refund(self, worker: str) -> None:
         """Take back one charge."""
-        if self._budget is not None:
-            self._settled(worker)
+        if self._budget is not None and self._let_go(worker, _CALL):
             self._budget.refund()
 
     def settle(self, worker: str, cost_usd: float | None, tokens: int | None, model: str) -> None:
         """Add what a charged call cost."""
-        if self._budget is not None:
-            self._settled(worker)
+        if self._budget is not None and self._let_go(worker, _CALL):
             self._budget.settle(cost_usd, tokens, model)
 
     def admit(self, worker: str, host: str, limits: WireSettings) -> None:
@@ -85,18 +83,12 @@ class Limits:
             gate.limits = limits
         place = gate.admitted()
         place.__enter__()
-        with self._lock:
-            self._places[worker].append((host, place))
+        self._hold(worker, host, partial(place.__exit__, None, None, None))
 
     def leave(self, worker: str, host: str) -> None:
         """Give one such place back."""
-        with self._lock:
-            held = self._places[worker]
-            place = next((pair for pair in held if pair[0] == host), None)
-            if place is None:
-                return
-            held.remove(place)
-        place[1].__exit__(None, None, None)
+        if free := self._let_go(worker, host):
+            free()
 
     def tell(self, host: str, tokens: int = 0, pause_s: float = 0.0) -> None:
         """Count the tokens of an answer, or start no call for some seconds."""
@@ -107,9 +99,16 @@ class Limits:
         if gate is not None and pause_s:
             gate.pause(pause_s)
 
-    def _settled(self, worker: str) -> None:
+    def _hold(self, worker: str, what: str, free: Callable[[], object]) -> None:
         with self._lock:
-            self._unsettled[worker] -= worker in self._unsettled
+            self._held[worker].append((what, free))
+
+    def _let_go(self, worker: str, what: str) -> Callable[[], object] | None:
+        """Forget one thing of a kind that a worker holds, and return what frees it; None where it holds none."""
+        with self._lock:
+            held = self._held[worker]
+            places = [place for place, (kind, _) in enumerate(held) if kind == what]
+            return held.pop(places[0])[1] if places else None
 
 
 def start_limits(budget: Budget | None) -> Any:
@@ -125,15 +124,11 @@ class Shared:
     """A worker's side of the limits."""
 
     def __init__(self, actor: Any, worker: str) -> None:
-        self._actor, self._worker = actor, worker
-        limited = self.ask("enter", worker)
-        self._budget = _SharedBudget(self) if limited else None
-        gates_made_by(lambda host, limits: _SharedGate(self, host, limits))
-
-    @property
-    def worker(self) -> str:
+        self._actor = actor
+        self.worker = worker
         """The worker's name; it keeps it when it starts anew."""
-        return self._worker
+        self._budget = _SharedBudget(self) if self.ask("enter", worker) else None
+        gates_made_by(lambda host, limits: _SharedGate(self, host, limits))
 
     def in_force(self) -> AbstractContextManager[object]:
         """Return the context in which this process's calls are charged to the shared budget."""
