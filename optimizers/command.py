@@ -4,7 +4,7 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Registered:
+class Registered(Version):
     """A new version of a registered program, and whether it leads now; `why` is one line."""
 
-    version: Version
     champion: bool
     why: str
-
-    def summary(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
-        return {"name": self.version.name, "version": self.version.version, "champion": self.champion, "why": self.why}
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,7 @@ class Tracked:
         """Return what `--json` prints."""
         return {
             **self.result.summary(), "program": str(self.job.out), "repeats": spread(self.results),
-            "registered": self.registered.summary() if self.registered else None, "mlflow_run": self.run.run_id,
+            "registered": asdict(self.registered) if self.registered else None, "mlflow_run": self.run.run_id,
         }  # fmt: skip
 
     def show(self, console: Console) -> None:
@@ -72,7 +67,7 @@ class Tracked:
             console.print(f"MLflow run        {self.run.where}", highlight=False)
         if new := self.registered:
             leads = "champion" if new.champion else "not the champion"
-            console.print(f"registered        {new.version.uri}  ({leads}: {new.why})", highlight=False)
+            console.print(f"registered        {new.uri}  ({leads}: {new.why})", highlight=False)
 
 
 def check_request(*, register: str | None, resume: bool, named: bool) -> None:
@@ -176,25 +171,28 @@ def register_compiled(name: str, job: Job, record: EvaluationRecord, tracker: Tr
     tags = {"data": data.name, "manifest_sha256": data.manifest_sha256 or "", "split": data.split or "all"}
     tags |= {f"test_{n}": f"{figure.value:.4f}" for n, figure in record.figures.items() if figure.value is not None}
     version = register(tracker, run, job.out, name, interface(), tags)
-    if before is None:
+    leads, why = _beats(before, job, record) if before is not None else (True, "the first version of its name")
+    if leads:
         promote(tracker, version)
-        return Registered(version, True, "the first version of its name")
+    return Registered(version.name, version.version, leads, why)
+
+
+def _beats(champion: Version, job: Job, record: EvaluationRecord) -> tuple[bool, str]:
+    """Return whether a test record is better than a champion's, and why."""
     try:
         with dspy.context(disable_history=True, trace=None):
             rival = run_samples(
-                load(before.uri, job.settings), job.splits["test"], workers=job.settings.compile.workers,
-                progress=False, seed=job.settings.seed, dataset=data, label="champion",
+                load(champion.uri, job.settings), job.splits["test"], workers=job.settings.compile.workers,
+                progress=False, seed=job.settings.seed, dataset=record.dataset, label="champion",
             )  # fmt: skip
     except InputError as error:
-        return Registered(version, False, f"the champion, version {before.version}, could not be judged: {error}")
+        return False, f"the champion, version {champion.version}, could not be judged: {error}"
     if record.failed > rival.failed:
         # Only samples that both answered can be paired: a program must not lead by failing on the hard ones.
-        why = f"fails on {record.failed} of {len(record.rows)} test samples, version {before.version} on {rival.failed}"
-        return Registered(version, False, why)
+        failures = f"fails on {record.failed} of {len(record.rows)} test samples"
+        return False, f"{failures}, version {champion.version} on {rival.failed}"
     better, why = verdict(compare(rival.rows, record.rows, seed=job.settings.seed))
-    if better:
-        promote(tracker, version)
-    return Registered(version, better, f"{why} against version {before.version}")
+    return better, f"{why} against version {champion.version}"
 
 
 def verdict(differences: Mapping[str, Figure]) -> tuple[bool, str]:

@@ -315,9 +315,14 @@ class CompileLog:
         name = repr(str(self.folder))
         try:
             begun = dict(json.loads((self.folder / "run.json").read_text("utf-8"))["key"])
+            with closing(LineLog(self.folder / "candidates.jsonl", mend=_MEND)) as log:
+                entries = [json.loads(line) for line in log.lines()]
+            self.scores = {each["digest"]: float(each["score"]) for each in entries if each["event"] == "candidate"}
         except FileNotFoundError:
             raise InputError(f"folder {name}: no compile was begun there; start it without --resume") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except InputError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"folder {name}: its log cannot be read ({error}); start without --resume") from error
         changed = [part for part in {**begun, **self._key} if begun.get(part) != self._key.get(part)]
         if changed:
@@ -325,14 +330,6 @@ class CompileLog:
                 f"folder {name}: that compile had another {', '.join(changed)}; "
                 "start without --resume, or undo the change"
             )
-        try:
-            with closing(self._lines()) as log:
-                entries = [json.loads(line) for line in log.lines()]
-            self.scores = {each["digest"]: float(each["score"]) for each in entries if each["event"] == "candidate"}
-        except InputError:
-            raise
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f"folder {name}: its log is damaged ({error}); start without --resume") from error
         with suppress(OSError, ValueError, KeyError):  # it is written anew
             record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
             self._saved_score = float("inf") if record["finished"] else float(record.get("search_score", "-inf"))

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dspy
@@ -180,7 +181,7 @@ def _plan(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label 
     return f"{plan.query_type} {plan.distortion_source} {len(plan.query_scope)}", {"plan": plan}
 
 
-def _known_findings(example: dspy.Example, inputs: Inputs, output: str) -> Label | None:
+def _known_findings(example: dspy.Example, inputs: Inputs, resources: Resources, *, output: str) -> Label | None:
     truth = example.get("distortion_truth")
     if truth is None or list(inputs.get("regions") or ["Global"]) != ["Global"]:
         return None
@@ -197,15 +198,11 @@ def _known_findings(example: dspy.Example, inputs: Inputs, output: str) -> Label
 
 
 def _diagnosed(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
-    return None if inputs.get("distortion_set") else _known_findings(example, inputs, "findings")
-
-
-def _analysed(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
-    return _known_findings(example, inputs, "distortion_analysis")
+    return None if inputs.get("distortion_set") else _known_findings(example, inputs, resources, output="findings")
 
 
 def _detected(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
-    label = _known_findings(example, inputs, "findings")
+    label = _known_findings(example, inputs, resources, output="findings")
     if label is None:
         return None
     value, outputs = label
@@ -228,20 +225,14 @@ def _selected(example: dspy.Example, inputs: Inputs, resources: Resources) -> La
     return " ".join(sorted({c.distortion for c in choices})), {"selected_tools": choices}
 
 
-def _rated(example: dspy.Example, output: str, answer: Callable[[float], Any]) -> Label | None:
+def _rated(
+    example: dspy.Example, inputs: Inputs, resources: Resources, *, output: str, answer: Callable[[float], Any]
+) -> Label | None:
     if example.get("quality") is None:
         return None
     quality = float(example.quality)
     reasoning = f"People rated images like this {quality:.2f} of 5."
     return quality, {output: answer(quality), "quality_reasoning": reasoning}
-
-
-def _scored(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
-    return _rated(example, "quality_probs", label_probabilities)
-
-
-def _classified(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
-    return _rated(example, "quality_level", ScoreFusion().map_to_level)
 
 
 def _answered(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
@@ -256,11 +247,11 @@ def _answered(example: dspy.Example, inputs: Inputs, resources: Resources) -> La
 _LABELS: dict[str, Callable[[dspy.Example, Inputs, Resources], Label | None]] = {
     "planner.plan": _plan,
     "executor.detect": _detected,
-    "executor.analyse": _analysed,
+    "executor.analyse": partial(_known_findings, output="distortion_analysis"),
     "executor.diagnose": _diagnosed,
     "executor.select_tools": _selected,
-    "summarizer.score": _scored,
-    "summarizer.classify": _classified,
+    "summarizer.score": partial(_rated, output="quality_probs", answer=label_probabilities),
+    "summarizer.classify": partial(_rated, output="quality_level", answer=ScoreFusion().map_to_level),
     "summarizer.answer": _answered,
 }
 """The right answer to a question that a predictor was asked, or None where nobody knows it."""

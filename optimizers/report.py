@@ -4,10 +4,11 @@ import difflib
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from optimizers.selection import Verdict, label, leading
@@ -23,6 +24,7 @@ from program.tracking import RunHandle
 __all__ = ("Compiled", "difference_markdown", "log_compile", "show", "spread")
 
 _SHOWN_CHARS = 300
+_plain = partial(TypeAdapter(Any).dump_python, mode="json", exclude_defaults=True)
 
 
 @dataclass(frozen=True)
@@ -183,14 +185,6 @@ def _demo(number: int, demo: Mapping[str, Any]) -> str:
     for name, value in dict(demo).items():
         if name not in {"augmented", "tools", "tool_names"}:
             url = getattr(value, "url", None)
-            text = parse_url(url)[0][:12] if isinstance(url, str) else _text(value)
+            text = parse_url(url)[0][:12] if isinstance(url, str) else " ".join(str(_plain(value)).split())
             fields.append(f"{name}: {text[:_SHOWN_CHARS]}")
     return f"{number}. " + "; ".join(fields)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json", exclude_defaults=True)
-    if isinstance(value, list):
-        value = [v.model_dump(mode="json", exclude_defaults=True) if isinstance(v, BaseModel) else v for v in value]
-    return " ".join(str(value).split())

@@ -168,7 +168,6 @@ class Search:
         stored = self.store.get(*key)
         if stored is not None:
             return float(stored)
-        self._enter(student, digest)
         by_task = {task: student.digest(task) for task in ("scoring", "mcq")}
 
         def run(example: dspy.Example) -> Outcome:

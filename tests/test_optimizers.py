@@ -254,7 +254,7 @@ def test_a_resumed_search_scores_no_candidate_again_and_ends_the_same(blurred_ma
     assert ("Nothing changed" in first.difference) == (first.chosen == "uncompiled")
     for damage in ("no line of a log\n", '{"event": "candidate"}\n', "[" * 100_000 + "\n"):
         (tmp_path / "out" / "candidates.jsonl").write_text(damage, "utf-8")
-        with pytest.raises(InputError, match=r"its log is damaged .* start without --resume"):
+        with pytest.raises(InputError, match=r"its log cannot be read .* start without --resume"):
             compile_program(prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out", resume=True))
 
 

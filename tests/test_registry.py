@@ -79,13 +79,13 @@ def test_a_champion_is_dethroned_only_by_a_paired_interval_above_zero(base, sett
     truth = np.linspace(1, 5, 60)
     good, poor = truth + rng.normal(0, 0.3, 60), truth + rng.normal(0, 2.0, 60)
     first, tracker = _registered(base, settings, "rivals", _record(poor))
-    assert (first.champion, first.version.version) == (True, 1)
+    assert (first.champion, first.version) == (True, 1)
     same, _ = _registered(base, settings, "rivals", _record(poor + 0.01), rival=_record(poor))
     assert not same.champion
     assert "against version 1" in same.why
     better, _ = _registered(base, settings, "rivals", _record(good), rival=_record(poor))
     assert better.champion
-    assert find_champion(tracker, "rivals").version == better.version.version == 3
+    assert find_champion(tracker, "rivals").version == better.version == 3
     worse, _ = _registered(base, settings, "rivals", _record(poor), rival=_record(good))
     assert not worse.champion
     assert find_champion(tracker, "rivals").version == 3
@@ -195,7 +195,7 @@ def test_the_same_program_from_two_folders_is_registered_twice(base, settings):
         tracker = Tracker(settings.mlruns_dir, "registry")
         with tracker.run("compile") as run:
             run.link_model("program", program_sha256(program), {}, made=True)
-            versions.append(register_compiled("twins", job, _record([1.0, 2.0, 3.0]), tracker, run).version)
+            versions.append(register_compiled("twins", job, _record([1.0, 2.0, 3.0]), tracker, run))
     assert [program_sha256(load(version.uri, settings)) for version in versions] == [program_sha256(program)] * 2
 
 

@@ -37,8 +37,7 @@ class _DemoSearch:
             # Only a recipe with such a budget loads DSPy's optimizer.
             from optimizers.recipes.bootstrap import bootstrapped
 
-            program = bootstrapped(search).program
-            self._try("given/0", {}, Student(program, search.student.names, search.student.gathered))
+            self._try("given/0", {}, bootstrapped(search))
         for number in range(budget.starts):
             strategy = STRATEGIES[number % len(STRATEGIES)]
             counts = self._counts

@@ -110,9 +110,6 @@ def gather(
     field. Raises InputError for a source that is not there, and when nothing is left to judge.
     """
     items = Items(sources, recursive, globs, reference, columns or {})
-    for source in sources:
-        if not is_manifest(source) and not exists(placed(source)):
-            raise InputError(f"image {source[:200]!r}: no such file or folder; check the path")
     if next(iter(items), None) is None:
         hint = "" if recursive else "; --recursive looks into its folders too"
         raise InputError(f"{sources[0]!r}: holds no image to judge ({', '.join(globs or IMAGE_SUFFIXES)}){hint}")

@@ -53,10 +53,7 @@ def write_parts(out: Place, first: int, rows: Iterable[BatchRow]) -> None:
         if number and row is None:
             break
         write_part(out, number, () if row is None else chain([row], islice(left, PART_ROWS - 1)))
-    found: Iterable[str] = [each.name for each in out.iterdir()] if isinstance(out, Path) else (
-        name for name, _ in listed(out, recursive=False)
-    )  # fmt: skip
-    for name in sorted(found):
+    for name, _ in listed(out, recursive=False):
         if name.startswith("part-") and name >= _name(number):
             remove(joined(out, name))
 

@@ -1,6 +1,5 @@
 """Compiled programs in MLflow's model registry: logged from code, without pickles, language models or keys."""
 
-import contextlib
 import importlib.metadata
 import logging
 import re
@@ -82,9 +81,7 @@ def register(
     run.enter_experiment()
     # It tells every step of checking the example.
     logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
-    # Inside a run MLflow would link the two once more, which its store refuses.
-    linked = mlflow.start_run(run_id=run.run_id) if run.model_id is None else contextlib.nullcontext()
-    with linked, tempfile.TemporaryDirectory() as copy:
+    with tempfile.TemporaryDirectory() as copy:
         # One name, whatever the folder's: the same program from another folder goes into the same model.
         program = shutil.copytree(folder, Path(copy) / "program")
         logged = mlflow.pyfunc.log_model(
