@@ -13,6 +13,7 @@ from rich.console import Console
 
 from optimizers.compiling import Compile, folder_lock
 from optimizers.job import Job
+from optimizers.plan import CallPlan
 from optimizers.report import Compiled, log_compile, show, spread
 from optimizers.selection import label, leading
 from program.agent.saving import load
@@ -89,17 +90,20 @@ def check_folders(out: Path, seed: int, repeat: int) -> None:
 
 
 def compile_tracked(
-    job: Job, repeat: int = 1, *, register: str | None = None, progress: Console | None = None,
-    console: Console | None = None, budget: AbstractContextManager[object] | None = None,
+    job: Job, repeat: int = 1, *, register: str | None = None, plan: CallPlan | None = None,
+    progress: Console | None = None, console: Console | None = None, budget: AbstractContextManager[object] | None = None,
 ) -> Tracked:  # fmt: skip
     """Compile with `repeat` seeds, which go up from the job's, inside a run of MLflow; register the program if named.
 
-    No other compile writes their folders meanwhile. Progress goes to one console, the result to the other. InputError,
-    before anything is asked or written, where another compile has one of the folders, or one cannot be resumed.
+    No other compile writes their folders meanwhile. Plan and progress go to one console, the result to the other.
+    InputError, before anything is said, asked or written, where another compile has one of the folders, or one cannot be
+    resumed.
     """
     name, place = f"compile {job.optimizer} seed {job.settings.seed}", f"the result is in {str(job.out)!r}"
     with ExitStack() as held:
         compiles = _begun(job, repeat, progress, held)
+        if progress is not None and plan is not None:
+            progress.print("\n".join(plan.lines()), highlight=False)
         tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
         run = held.enter_context(tracker.run(name, {"command": "compile"}, result=place))
         limits = (budget if isinstance(budget, Budget) else Budget()).limits

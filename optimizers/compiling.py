@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -222,11 +222,10 @@ def _reported(run: Compile, ranking: Ranking) -> Compiled:
     with timed(run.seconds, "test"):
         others = BaselineAnswers(run.program) if job.settings.compile.baselines else None
         same = program_sha256(chosen.program) == program_sha256(run.program)
-        recorded = run.tracked.traced(job.settings.tracking.trace_sampling, len(job.splits["test"]))
-        with recorded if same else nullcontext():
-            before = run.judged("uncompiled", run.program, "test", others)
-        with recorded if not same else nullcontext():
-            after = before if same else run.judged(chosen.name, chosen.program, "test")
+        uncompiled = None if same else run.judged("uncompiled", run.program, "test", others)
+        with run.tracked.traced(job.settings.tracking.trace_sampling, len(job.splits["test"])):
+            after = run.judged(chosen.name, chosen.program, "test", others if same else None)
+        before = uncompiled or after
     differences = compare(before.rows, after.rows, seed=job.settings.seed)
     if others is not None:
         # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.

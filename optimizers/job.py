@@ -150,7 +150,7 @@ class Job:
 def prepared(
     settings: Settings, data: str, optimizer: str | None = None, out: Path | None = None, *,
     roles: str | Sequence[str] | None = None, teacher_lm: str | None = None, demos: int | None = None,
-    resume: bool = False, lm: dspy.BaseLM | None = None, console: Console | None = None,
+    resume: bool = False, lm: dspy.BaseLM | None = None, cluster: Cluster | None = None, console: Console | None = None,
 ) -> Job:  # fmt: skip
     """Return the job with data and folder checked; `optimizer` names recipes in turn, separated by commas.
 
@@ -164,7 +164,7 @@ def prepared(
     out = out or settings.programs_dir / Path(data).stem
     job = Job(
         settings, data, tuple(recipe.name for recipe in recipes), taught, out, Dataset(name=data), {},
-        teacher_lm=teacher_lm, demos=demos, resume=resume, lm=lm,
+        teacher_lm=teacher_lm, demos=demos, resume=resume, lm=lm, cluster=cluster,
     )  # fmt: skip
     if teacher_lm is not None:
         lm_of(settings.with_model(teacher_lm).models.summarizer, cache_dir=None)

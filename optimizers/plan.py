@@ -3,7 +3,7 @@
 import contextlib
 import statistics
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from PIL import Image
@@ -74,29 +74,31 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     gathered, tested = sizes.train + sizes.validation, len(job.splits["test"])
     full, full_most = _calls_of_a_run(job)
     one, one_most = (1, attempts) if job.roles == ("summarizer",) else (full, full_most)
-    phases = [Phase("evidence", gathered, full * gathered, full_most * gathered)]
+    # A tool reads an image once, whatever the seeds: they can only draw other ones.
+    drawn = min(seeds * gathered, len(job.splits["train"]) + len(job.splits["validation"]))
+    image_s = _seconds_of_image(job) / chosen.workers
+    answer_s = _SECONDS_EMBEDDED if job.embedded else _SECONDS_PER_CALL / chosen.workers
+
+    def phase(name: str, runs: int, expected: int, most: int, *, images: int = 0, times: int = seeds) -> Phase:
+        return Phase(name, times * runs, times * expected, times * most, images * image_s, times * expected * answer_s)
+
+    phases = [phase("evidence", gathered, full * gathered, full_most * gathered, images=drawn)]
     ranked = sizes.validation
     for recipe in map(recipe_named, job.optimizers):
         bound = recipe.bound(job.budget(recipe.name), sizes)
         calls, most = (full, full_most) if recipe.runs_whole_program else (one, one_most)
-        phases.append(Phase(recipe.name, bound.runs, calls * bound.runs + bound.reflections // 2,
+        phases.append(phase(recipe.name, bound.runs, calls * bound.runs + bound.reflections // 2,
                             most * bound.runs + bound.reflections))  # fmt: skip
         ranked += min(chosen.rerank, bound.candidates) * sizes.validation
     # The uncompiled program's answers are those of the evidence, from the cache.
-    phases.append(Phase(_CHOICE, ranked, one * (ranked - sizes.validation), one_most * ranked))
+    phases.append(phase(_CHOICE, ranked, one * (ranked - sizes.validation), one_most * ranked))
     beside, beside_most = (tested, attempts * tested) if chosen.baselines else (0, 0)
-    phases.append(Phase("test", 2 * tested, 2 * full * tested + beside, 2 * full_most * tested + beside_most))
-    phases = [replace(p, runs=seeds * p.runs, expected=seeds * p.expected, most=seeds * p.most) for p in phases]
+    test_calls, test_most = 2 * full * tested + beside, 2 * full_most * tested + beside_most
+    phases.append(phase("test", 2 * tested, test_calls, test_most, images=tested))
     if champion:
-        phases.append(Phase("champion on test", tested, full * tested, full_most * tested))
-    # A tool reads an image once, whatever the seeds: they can only draw other ones.
-    drawn = min(seeds * gathered, len(job.splits["train"]) + len(job.splits["validation"]))
-    image_s, answer_s = _seconds_of_image(job) / chosen.workers, _SECONDS_PER_CALL / chosen.workers
-    answer_s = _SECONDS_EMBEDDED if job.embedded else answer_s
-    measured = {"evidence": drawn * image_s, "test": tested * image_s}
-    phases = [replace(p, image_s=measured.get(p.name, 0.0), answer_s=p.expected * answer_s) for p in phases]
-    expected, most = (sum(getattr(phase, name) for phase in phases) for name in ("expected", "most"))
-    seconds = _SECONDS_AROUND + sum(phase.image_s + phase.answer_s for phase in phases)
+        phases.append(phase("champion on test", tested, full * tested, full_most * tested, times=1))
+    expected, most = sum(p.expected for p in phases), sum(p.most for p in phases)
+    seconds = _SECONDS_AROUND + sum(p.image_s + p.answer_s for p in phases)
     return CallPlan(tuple(phases), expected, most, not job.embedded, seconds, _cost(job, expected))
 
 

@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     from optimizers.command import check_folders, check_request, compile_tracked
     from optimizers.job import prepared
     from optimizers.plan import call_plan
-    from program.cluster.engine import Cluster
+    from program.cluster.engine import cluster_from
     from program.lms.limits import budget_from
 
     named, repeat = arguments.out is not None, arguments.repeat
@@ -72,21 +71,20 @@ def _compile(arguments: argparse.Namespace) -> int:
         check_folders(arguments.out, settings.seed, repeat)
     data = arguments.data or settings.compile.data
     job = prepared(
-        settings, data, arguments.optimizer, console=console, roles=arguments.roles, demos=arguments.demos,
+        settings, data, arguments.optimizer, console=console, cluster=cluster_from(arguments, settings.compile.workers),
+        roles=arguments.roles, demos=arguments.demos,
         out=arguments.out or settings.programs_dir / f"{Path(data).stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         teacher_lm=arguments.teacher_lm, resume=arguments.resume,
     )  # fmt: skip
-    if arguments.engine == "ray":
-        job = replace(job, cluster=Cluster(settings.compile.workers, arguments.threads, arguments.gpus))
     plan = call_plan(job, seeds=repeat, champion=arguments.register is not None)
     if arguments.dry_run:
         _write(plan.to_json() if arguments.json else list(plan.lines()))
         return 0
     table = None if arguments.json else Console(soft_wrap=True)
-    console.print("\n".join(plan.lines()), highlight=False)
     done = compile_tracked(
-        job, repeat, register=arguments.register, progress=console, console=table, budget=budget_from(arguments)
-    )
+        job, repeat, register=arguments.register, plan=plan, progress=console, console=table,
+        budget=budget_from(arguments),
+    )  # fmt: skip
     if table is None:
         _write({**done.summary(), "plan": plan.to_json()})
     else:

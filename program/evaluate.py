@@ -4,7 +4,6 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from program.common.cli import (
     EXIT_PROBLEMS,
@@ -18,10 +17,6 @@ from program.common.cli import (
     settings_from,
     whole_number,
 )
-
-if TYPE_CHECKING:
-    from program.common.settings import Settings
-    from program.evaluation.runner import Engine
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -56,7 +51,9 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     import json
 
     from program.agent.saving import program_from
+    from program.cluster.engine import cluster_from
     from program.evaluation.evaluating import evaluate, samples_of
+    from program.evaluation.on_ray import ray_engine
     from program.evaluation.publishing import check_report_folder, log_evaluation, show, write_report
     from program.lms.limits import budget_from
     from program.tracking import Tracker, experiment_name, traced
@@ -67,12 +64,15 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     samples = samples_of(arguments.data, settings, split, columns=arguments.columns)
     if arguments.report:
         check_report_folder(arguments.report)
+    cluster = cluster_from(arguments, arguments.workers or settings.compile.workers)
+    make = partial(program_from, arguments, settings)
     tracker = Tracker(settings.mlruns_dir, experiment_name(samples.name))
     with tracker.run(f"evaluate {arguments.split} seed {settings.seed}", {"command": "evaluate"}) as run:
         with budget_from(arguments), traced(run, settings.tracking.trace_sampling, len(samples)):
             record = evaluate(
                 program, samples, baselines=arguments.baselines, workers=arguments.workers,
-                checkpoint=arguments.checkpoint, resume=arguments.resume, engine=_engine(arguments, settings),
+                checkpoint=arguments.checkpoint, resume=arguments.resume,
+                engine=ray_engine(make, cluster, baselines=arguments.baselines) if cluster is not None else None,
             )  # fmt: skip
         page = None
         try:
@@ -86,17 +86,6 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     else:
         run.show()
     return EXIT_PROBLEMS if record.failed else 0
-
-
-def _engine(arguments: argparse.Namespace, settings: "Settings") -> "Engine | None":
-    if arguments.engine != "ray":
-        return None
-    from program.agent.saving import program_from
-    from program.cluster.engine import Cluster
-    from program.evaluation.on_ray import ray_engine
-
-    cluster = Cluster(arguments.workers or settings.compile.workers, arguments.threads, arguments.gpus)
-    return ray_engine(partial(program_from, arguments, settings), cluster, baselines=arguments.baselines)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ from program.agent.loop import DEFAULT_QUERY
 from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import program_from
 from program.batch.inputs import Items, gather
+from program.batch.on_ray import ray_engine
 from program.batch.rows import row_of
 from program.batch.running import Question, is_begun, judge, judge_into
 from program.batch.showing import comparison_text, show, show_summary
 from program.batch.tables import format_of
 from program.batch.tally import Tally
+from program.batch.tracked import tracked
+from program.cluster.engine import cluster_from
 from program.common.cli import EXIT_PROBLEMS
 from program.common.errors import InputError
 from program.common.places import Place, exists, is_folder, placed
@@ -125,12 +129,7 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         reference=placed(arguments.reference) if arguments.reference else None,
     )  # fmt: skip
     tally, minimum = Tally(arguments.min_score, arguments.sure), arguments.min_score
-    if arguments.engine == "ray":
-        from program.batch.tracked import tracked
-
-        with tracked(arguments, settings, tally):
-            _judge(arguments, settings, items, tally)
-    else:
+    with tracked(arguments, settings, tally) if arguments.engine == "ray" else nullcontext():
         _judge(arguments, settings, items, tally)
     if arguments.json:
         sys.stdout.write(json.dumps(tally.summary(), ensure_ascii=False, indent=2) + "\n")
@@ -145,11 +144,7 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
 def _judge(arguments: argparse.Namespace, settings: Settings, items: Items, tally: Tally) -> None:
     program, question = program_from(arguments, settings), Question(arguments.query, arguments.option)
     options: dict[str, Any] = {"workers": arguments.workers, "progress": not arguments.json}
-    if arguments.engine == "ray":
-        from program.batch.on_ray import ray_engine
-        from program.cluster.engine import Cluster
-
-        cluster = Cluster(arguments.workers, arguments.threads, arguments.gpus)
+    if (cluster := cluster_from(arguments, arguments.workers)) is not None:
         options["engine"] = ray_engine(partial(program_from, arguments, settings), question, cluster)
     if arguments.out is None:
         for row in judge(program, items, question, **options):

@@ -62,12 +62,11 @@ class Journal(ResumeLog):
         """Write down a row that another run of the same work left elsewhere, before `resume`."""
         self.append(json.dumps({"stamp": None, "row": row.model_dump()}, ensure_ascii=False))
 
-    def rows(self, first: int = 0, last: int | None = None) -> Iterator[BatchRow]:
-        """Yield the rows from one place to before another, in order."""
-        end = last if last is not None else 2**62
+    def rows(self, first: int = 0, most: int = -1) -> Iterator[BatchRow]:
+        """Yield at most so many rows (-1: all) from one place on, in order."""
         cursor = self._index.cursor()
-        wanted = "SELECT start FROM by_place WHERE place >= ? AND place < ? ORDER BY place"
-        for (start,) in cursor.execute(wanted, (first, end)):
+        wanted = "SELECT start FROM by_place WHERE place >= ? ORDER BY place LIMIT ?"
+        for (start,) in cursor.execute(wanted, (first, most)):
             yield BatchRow.model_validate(self._at(start)["row"])
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from program.agent.loop import DEFAULT_QUERY, AgenticIQA
 from program.batch.inputs import Item, Items
 from program.batch.journal import Journal
 from program.batch.rows import BatchRow, row_of
-from program.batch.tables import PART_ROWS, format_of, read_parts, write_part, write_parts, write_rows
+from program.batch.tables import PART_ROWS, format_of, read_parts, write_part, write_rows
 from program.common.errors import ImageError, InputError
 from program.common.places import Place, exists, joined, opened, placed, remove, writing
 from program.common.pool import completed
@@ -132,16 +132,12 @@ class _Parts:
     def write(self) -> None:
         """Write the parts that are whole by now."""
         while self._in_parts and self._journal.first_open >= (self._number + 1) * PART_ROWS:
-            start = self._number * PART_ROWS
-            write_part(self._out, self._number, self._journal.rows(start, start + PART_ROWS))
+            write_part(self._out, self._number, self._journal.rows(self._number * PART_ROWS, PART_ROWS))
             self._number += 1
 
     def finish(self) -> None:
         """Write what is left: all rows of a file, the last part of a folder."""
-        if self._in_parts:
-            write_parts(self._out, self._number, self._journal.rows(self._number * PART_ROWS))
-        else:
-            write_rows(self._out, self._journal.rows())
+        write_rows(self._out, self._journal.rows(self._number * PART_ROWS), first=self._number)
         if self._header is not None:
             remove(self._header)
 

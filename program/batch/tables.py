@@ -12,7 +12,7 @@ from program.batch.rows import BatchRow, safe_cell
 from program.common.errors import InputError, one_line
 from program.common.places import Place, exists, joined, listed, opened, placed, remove, writing
 
-__all__ = ("FORMATS", "PART_ROWS", "format_of", "read_parts", "write_part", "write_parts", "write_rows")
+__all__ = ("FORMATS", "PART_ROWS", "format_of", "read_parts", "write_part", "write_rows")
 
 FORMATS = (".csv", ".jsonl", ".parquet")
 PART_ROWS = 10_000
@@ -30,14 +30,14 @@ def format_of(out: Place) -> str:
     raise InputError(f"file {str(out)!r}: unknown kind; end its name in {', '.join(FORMATS)}")
 
 
-def write_rows(out: Place | str, rows: Iterable[BatchRow]) -> None:
-    """Write the table: a file whole or not at all, a folder of Parquet files (.parquet) part by part.
+def write_rows(out: Place | str, rows: Iterable[BatchRow], *, first: int = 0) -> None:
+    """Write the table: a file whole or not at all, a folder of Parquet files (.parquet) part by part from one on.
 
     Raises InputError for an unknown suffix or where it cannot be written.
     """
     out, suffix = placed(out), format_of(out)
     if suffix == ".parquet":
-        return write_parts(out, 0, rows)
+        return _write_parts(out, first, rows)
     try:
         with writing(out) as file:
             _write(file, suffix, rows)
@@ -45,7 +45,7 @@ def write_rows(out: Place | str, rows: Iterable[BatchRow]) -> None:
         raise _unwritable(out, error) from error
 
 
-def write_parts(out: Place, first: int, rows: Iterable[BatchRow]) -> None:
+def _write_parts(out: Place, first: int, rows: Iterable[BatchRow]) -> None:
     """Write the rows of a folder from one part on, and remove the parts that a longer table left behind them."""
     left = iter(rows)
     for number in count(first):

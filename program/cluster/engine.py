@@ -1,5 +1,6 @@
 """Work over a stream of items in Ray Data's actors; what a killed worker had in hand is done again, once."""
 
+import argparse
 import contextlib
 import logging
 import os
@@ -15,7 +16,7 @@ from program.common.errors import InputError, one_line
 from program.common.pool import completed
 from program.lms.limits import BudgetSpent, current_budget
 
-__all__ = ("Cluster", "Work", "completed_on_ray", "refuse_held")
+__all__ = ("Cluster", "Work", "cluster_from", "completed_on_ray", "refuse_held")
 
 _AT_ONCE = 2000
 """Items of one object in Ray's store."""
@@ -45,6 +46,11 @@ class Cluster:
     """Of a GPU, for each worker."""
     block: int = 8
     """Items that a worker takes at a time, at least one for each thread: so many are done again when it is killed."""
+
+
+def cluster_from(arguments: argparse.Namespace, workers: int) -> Cluster | None:
+    """Return the processes that a command's flags ask for (`program.common.cli.add_engine_flags`); None for threads."""
+    return Cluster(workers, arguments.threads, arguments.gpus) if arguments.engine == "ray" else None
 
 
 def refuse_held(what: str, image: object) -> None:
