@@ -91,13 +91,14 @@ def check_folders(out: Path, seed: int, repeat: int) -> None:
 
 def compile_tracked(
     job: Job, repeat: int = 1, *, register: str | None = None, plan: CallPlan | None = None,
-    progress: Console | None = None, console: Console | None = None, budget: AbstractContextManager[object] | None = None,
+    progress: Console | None = None, console: Console | None = None,
+    budget: AbstractContextManager[object] | None = None,
 ) -> Tracked:  # fmt: skip
     """Compile with `repeat` seeds, which go up from the job's, inside a run of MLflow; register the program if named.
 
     No other compile writes their folders meanwhile. Plan and progress go to one console, the result to the other.
-    InputError, before anything is said, asked or written, where another compile has one of the folders, or one cannot be
-    resumed.
+    InputError, before anything is said, asked or written, where another compile has one of the folders, or one cannot
+    be resumed.
     """
     name, place = f"compile {job.optimizer} seed {job.settings.seed}", f"the result is in {str(job.out)!r}"
     with ExitStack() as held:

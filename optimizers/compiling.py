@@ -314,7 +314,13 @@ class CompileLog:
         name = repr(str(self.folder))
         try:
             begun = dict(json.loads((self.folder / "run.json").read_text("utf-8"))["key"])
-            with closing(LineLog(self.folder / "candidates.jsonl", mend=_MEND)) as log:
+            changed = [part for part in {**begun, **self._key} if begun.get(part) != self._key.get(part)]
+            if changed:
+                raise InputError(
+                    f"folder {name}: that compile had another {', '.join(changed)}; "
+                    "start without --resume, or undo the change"
+                )
+            with closing(self._lines()) as log:
                 entries = [json.loads(line) for line in log.lines()]
             self.scores = {each["digest"]: float(each["score"]) for each in entries if each["event"] == "candidate"}
         except FileNotFoundError:
@@ -323,12 +329,6 @@ class CompileLog:
             raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"folder {name}: its log cannot be read ({error}); start without --resume") from error
-        changed = [part for part in {**begun, **self._key} if begun.get(part) != self._key.get(part)]
-        if changed:
-            raise InputError(
-                f"folder {name}: that compile had another {', '.join(changed)}; "
-                "start without --resume, or undo the change"
-            )
         with suppress(OSError, ValueError, KeyError):  # it is written anew
             record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
             self._saved_score = float("inf") if record["finished"] else float(record.get("search_score", "-inf"))

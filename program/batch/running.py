@@ -137,7 +137,7 @@ class _Parts:
 
     def finish(self) -> None:
         """Write what is left: all rows of a file, the last part of a folder."""
-        write_rows(self._out, self._journal.rows(self._number * PART_ROWS), first=self._number)
+        write_rows(self._out, self._journal.rows(self._number * PART_ROWS), self._number)
         if self._header is not None:
             remove(self._header)
 

@@ -30,7 +30,7 @@ def format_of(out: Place) -> str:
     raise InputError(f"file {str(out)!r}: unknown kind; end its name in {', '.join(FORMATS)}")
 
 
-def write_rows(out: Place | str, rows: Iterable[BatchRow], *, first: int = 0) -> None:
+def write_rows(out: Place | str, rows: Iterable[BatchRow], first: int = 0) -> None:
     """Write the table: a file whole or not at all, a folder of Parquet files (.parquet) part by part from one on.
 
     Raises InputError for an unknown suffix or where it cannot be written.
