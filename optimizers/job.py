@@ -1,10 +1,8 @@
 """What to compile, checked before anything is asked of a model."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from optimizers.examples import choose_samples
 from optimizers.recipes import recipe_named
 from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
+from program.agent.program_file import digest
 from program.agent.resources import ROLES, lm_of
 from program.agent.saving import check_folder
 from program.cluster.engine import Cluster
@@ -134,8 +133,7 @@ class Job:
                           self.teacher_lm],
             "seed": self.settings.seed,
         }  # fmt: skip
-        return {name: sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
-                for name, value in parts.items()}  # fmt: skip
+        return {name: digest(value)[:16] for name, value in parts.items()}
 
     def context(self, program: AgenticIQA) -> dict[str, Any]:
         """Return whose results these are, for records."""

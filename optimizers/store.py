@@ -19,6 +19,7 @@ import dspy
 
 from data.manifest import Sample
 from program.agent.loop import AgenticIQA
+from program.agent.program_file import digest
 from program.agent.resources import ROLES
 from program.agent.state import AssessmentState
 from program.common.cache import PlainCache
@@ -46,7 +47,7 @@ class Store:
     def __init__(self, folder: Path | None = None, base: Any = None) -> None:
         """Store results in `folder`; `base` is whatever all of them depend on."""
         self._cache = PlainCache(folder) if folder is not None else None
-        self._base = _digest([code_sha256(), base]) if folder is not None else ""
+        self._base = digest([code_sha256(), base]) if folder is not None else ""
         self._samples: dict[str, dict[str, Any]] = {}
 
     @classmethod
@@ -95,7 +96,7 @@ class Store:
         self.put("rows", what, samples, value={"rows": [row.line() for row in rows], "seconds": seconds})
 
     def _key(self, parts: Sequence[Any]) -> str:
-        return _digest([self._base, *(self._as_json(part) for part in parts)])
+        return digest([self._base, *(self._as_json(part) for part in parts)])
 
     def _as_json(self, part: Any) -> Any:
         if isinstance(part, Sample):
@@ -124,7 +125,7 @@ def code_sha256() -> str:
             inside[:] = sorted(name for name in inside if name not in {"__pycache__", "raw"})
             counting = (Path(folder, name) for name in sorted(names) if Path(name).suffix in _COUNTING)
             parts += [[package, path.name, _sha256(path)] for path in counting]
-    return _digest(parts)
+    return digest(parts)
 
 
 def _sha256(path: Place) -> str | None:
@@ -157,7 +158,3 @@ def _plain(value: Any) -> Any:
 
 def _restored(value: Any) -> Any:
     return dspy.Image(value[_IMAGE]) if isinstance(value, Mapping) and _IMAGE in value else value
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -8,6 +8,7 @@ import platform
 import shlex
 import signal
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -200,18 +201,14 @@ def _import_quietly() -> None:
 @contextlib.contextmanager
 def _sigterm_as_exit() -> Iterator[None]:
     """Turn SIGTERM into SystemExit inside the block, unless somebody handles it already."""
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-    def leave(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if ours:
-        signal.signal(signal.SIGTERM, leave)
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def short_hash(text: str) -> str:
