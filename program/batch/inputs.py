@@ -69,8 +69,6 @@ class Items:
         place = placed(source)
         paired = self.reference is not None and is_folder(self.reference)
         if not is_folder(place):
-            if not exists(place):
-                raise InputError(f"image {source[:200]!r}: no such file or folder; check the path")
             yield _item(_name(place), place, self.reference, paired=paired, below=False)
             return
         for below, path in _of_folder(place, self.recursive):
@@ -110,6 +108,9 @@ def gather(
     field. Raises InputError for a source that is not there, and when nothing is left to judge.
     """
     items = Items(sources, recursive, globs, reference, columns or {})
+    for source in sources:
+        if not is_manifest(source) and not exists(placed(source)):
+            raise InputError(f"image {source[:200]!r}: no such file or folder; check the path")
     if next(iter(items), None) is None:
         hint = "" if recursive else "; --recursive looks into its folders too"
         raise InputError(f"{sources[0]!r}: holds no image to judge ({', '.join(globs or IMAGE_SUFFIXES)}){hint}")
