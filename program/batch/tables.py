@@ -4,13 +4,13 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator
-from itertools import chain, count, islice
+from itertools import chain, count, islice, takewhile
 from pathlib import Path
 from typing import IO
 
 from program.batch.rows import BatchRow, safe_cell
 from program.common.errors import InputError, one_line
-from program.common.places import Place, exists, joined, listed, opened, placed, remove, writing
+from program.common.places import Place, exists, joined, opened, placed, remove, writing
 
 __all__ = ("FORMATS", "PART_ROWS", "format_of", "read_parts", "write_part", "write_rows")
 
@@ -53,9 +53,9 @@ def _write_parts(out: Place, first: int, rows: Iterable[BatchRow]) -> None:
         if number and row is None:
             break
         write_part(out, number, () if row is None else chain([row], islice(left, PART_ROWS - 1)))
-    for name, _ in listed(out, recursive=False):
-        if name.startswith("part-") and name >= _name(number):
-            remove(joined(out, name))
+    longer = list(takewhile(exists, (joined(out, _name(left_over)) for left_over in count(number))))
+    for part in reversed(longer):  # a kill leaves no gap, behind which others would stay
+        remove(part)
 
 
 def write_part(out: Place, number: int, rows: Iterable[BatchRow]) -> None:
