@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from data.catalogue import entry_of
-from data.manifest import Sample, manifest_sha256, scan_manifest
+from data.manifest import Sample, Split, manifest_sha256, scan_manifest
 from data.preparing import read_record
 from data.splits import SplitsByKey, group_of
 from program.common.errors import DataError, ImageError
@@ -25,6 +25,7 @@ KINDS = ("line", "missing", "unreadable", "region", "repeated", "duplicate", "le
 """What can be wrong; docs/data.md says what each means."""
 
 SHOWN_PER_KIND = 20
+_ONE_SPLIT = "keep it in one split"
 _LOOKED_AT = 2**16
 """Pixels that an image is averaged down to once it is decoded."""
 
@@ -93,13 +94,16 @@ def check_manifest(
 
     read = partial(_read, decode=decode, on_file=on_file)
     files = in_order(read, names, workers=workers or os.cpu_count() or 1)
-    checker = _Checker(report, dict(zip(names, files, strict=True)))
+    checker = _Checker(dict(zip(names, files, strict=True)))
     for number, sample in scan_manifest(path):
         report.lines += 1
         if isinstance(sample, DataError):
             report.add("line", number, str(sample).partition(f"line {number}: ")[2])
-        else:
-            checker.check(number, sample)
+            continue
+        report.splits[sample.split or "no split"] += 1
+        report.tasks[sample.task] += 1
+        for kind, message in checker.faults(number, sample):
+            report.add(kind, number, message)
     report.images, report.groups = len(names), len(checker.groups)
     _check_release(path, report)
     return report
@@ -134,61 +138,48 @@ class _File:
 class _Checker:
     """Holds each line against all lines before it."""
 
-    def __init__(self, report: CheckReport, files: dict[str, _File]) -> None:
-        self.report = report
+    def __init__(self, files: dict[str, _File]) -> None:
         self.groups: dict[str, int] = {}
         """The first line of each group."""
         self._files = files
         self._questions: dict[bytes, int] = {}
-        self._images: dict[bytes, tuple[int, str]] = {}
+        self._images: dict[bytes | None, tuple[int, str]] = {}
         """The first line and the group of each image, by its content."""
         self._splits = SplitsByKey()
 
-    def check(self, line: int, sample: Sample) -> None:
-        """Check one line."""
-        self.report.splits[sample.split or "no split"] += 1
-        self.report.tasks[sample.task] += 1
-        group = group_of(sample)
+    def faults(self, line: int, sample: Sample) -> Iterator[tuple[str, str]]:
+        """Yield the kind of each problem of a line and what is wrong."""
+        group, image = group_of(sample), self._files[str(sample.image)]
         first = self.groups.setdefault(group, line)
         if splits := self._splits.enter(group, sample.split):
-            message = f"group {group!r} is in {' and '.join(splits)} (first in line {first}); keep it in one split"
-            self.report.add("leak", line, message)
-        self._check_file(line, sample.image, "image", sample)
-        if sample.reference is not None:
-            self._check_file(line, sample.reference, "reference", sample)
-        self._check_regions(line, sample)
-        self._check_question(line, sample)
-        self._check_duplicate(line, sample, group)
-
-    def _check_file(self, line: int, path: Place, role: str, sample: Sample) -> None:
-        file = self._files[str(path)]
-        if file.kind:
-            self.report.add(file.kind, line, f"{role} {str(path)!r} {file.fault}")
-        if file.digest is not None and (splits := self._splits.enter(file.digest, sample.split)):
-            message = f"{role} {name_of(path)!r} is in {' and '.join(splits)} (by content); keep it in one split"
-            self.report.add("leak", line, message)
-
-    def _check_regions(self, line: int, sample: Sample) -> None:
-        width, height = self._files[str(sample.image)].size
-        for name, (left, top, right, bottom) in (sample.regions or {}).items() if width else ():
-            if left < 0 or top < 0 or right > width or bottom > height:
-                box = f"({left:g}, {top:g}, {right:g}, {bottom:g})"
-                self.report.add("region", line, f"box {box} of {name!r} passes the edge of {name_of(sample.image)!r}, "
-                                f"{width}x{height}; correct it")  # fmt: skip
-
-    def _check_question(self, line: int, sample: Sample) -> None:
-        files = (str(sample.image), str(sample.reference))
-        question = (*files, sample.query, sample.options, sample.mos is None, sample.distortion)
+            yield "leak", f"group {group!r} is in {' and '.join(splits)} (first in line {first}); {_ONE_SPLIT}"
+        for role, path in (("image", sample.image), ("reference", sample.reference)):
+            if path is not None:
+                yield from self._file_faults(role, path, sample.split)
+        yield from _region_faults(sample, *image.size)
+        question = (str(sample.image), str(sample.reference), sample.query, sample.options, sample.mos is None,
+                    sample.distortion)  # fmt: skip
         digest = hashlib.sha256(repr(question).encode("utf-8", "surrogatepass")).digest()
         if (first := self._questions.setdefault(digest, line)) != line:
-            self.report.add("repeated", line, f"asks the same of {name_of(sample.image)!r} as line {first}; remove one")
+            yield "repeated", f"asks the same of {name_of(sample.image)!r} as line {first}; remove one"
+        first, its_group = self._images.setdefault(image.digest, (line, group))
+        if image.digest is not None and its_group != group:
+            name = name_of(sample.image)
+            yield "duplicate", f"image {name!r} is that of line {first}, in another group; give both one group"
 
-    def _check_duplicate(self, line: int, sample: Sample, group: str) -> None:
-        digest = self._files[str(sample.image)].digest
-        first, its_group = self._images.setdefault(digest, (line, group)) if digest is not None else (line, group)
-        if its_group != group:
-            message = f"image {name_of(sample.image)!r} is that of line {first}, in another group; give both one group"
-            self.report.add("duplicate", line, message)
+    def _file_faults(self, role: str, path: Place, split: Split | None) -> Iterator[tuple[str, str]]:
+        file = self._files[str(path)]
+        if file.kind:
+            yield file.kind, f"{role} {str(path)!r} {file.fault}"
+        if file.digest is not None and (splits := self._splits.enter(file.digest, split)):
+            yield "leak", f"{role} {name_of(path)!r} is in {' and '.join(splits)} (by content); {_ONE_SPLIT}"
+
+
+def _region_faults(sample: Sample, width: int, height: int) -> Iterator[tuple[str, str]]:
+    for name, (left, top, right, bottom) in (sample.regions or {}).items() if width else ():
+        if left < 0 or top < 0 or right > width or bottom > height:
+            box, image = f"({left:g}, {top:g}, {right:g}, {bottom:g})", name_of(sample.image)
+            yield "region", f"box {box} of {name!r} passes the edge of {image!r}, {width}x{height}; correct it"
 
 
 def _read(path: str, *, decode: bool, on_file: Callable[[], None]) -> _File:
