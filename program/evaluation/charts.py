@@ -8,7 +8,6 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Plot
 from numpy.typing import NDArray
 
@@ -70,7 +69,6 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
     at most ten, else by photograph, else alike. Dashed: perfect agreement; solid: a straight-line fit.
     """
     plot = Plot(figsize=(4.6 * len(records) + 1.4, 5.3), layout="constrained")
-    FigureCanvasAgg(plot)
     axes = plot.subplots(1, len(records), squeeze=False, sharex=True, sharey=True)[0]
     scored = {title: [r for r in record.rows if r.task == "scoring" and r.counts] for title, record in records.items()}
     colours, by = _colours([row for rows in scored.values() for row in rows])
@@ -197,7 +195,6 @@ def _confusion(counts: Mapping[str, Mapping[str, int]]) -> Plot:
 
 def _canvas(width: float, height: float) -> tuple[Plot, Axes]:
     plot = Plot(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(plot)
     axis = plot.subplots()
     _style(axis)
     return plot, axis
