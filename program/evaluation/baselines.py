@@ -1,9 +1,8 @@
 """Simpler ways to answer the same samples: each tool alone, means, the model alone, and the two fusion formulas."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from data.manifest import Sample
 from program.agent.loop import AgenticIQA
@@ -20,7 +19,6 @@ __all__ = ("BaselineAnswers", "with_baselines")
 MODEL_ONLY = "model only"
 ALL_TOOLS = "all tools"
 ALL_RELIABLE = "all tools by reliability"
-_MEANS = {ALL_TOOLS, ALL_RELIABLE, MODEL_ONLY}
 
 
 class BaselineAnswers:
@@ -81,58 +79,51 @@ class BaselineAnswers:
         return None if answer.status == "failed" else text if isinstance(text, str) else round(text, 6)
 
 
-@dataclass(frozen=True)
-class _Way:
-    """One row of the table: its key, what it is called, and the row's field with its answer."""
-
-    key: str
-    label: str
-    kind: Literal["tool", "tools", "model", "mean", "fusion"]
-    field: str = ""
-    """Empty for those that `BaselineAnswers` gave."""
-
-    def answer(self, row: Row) -> float | str | None:
-        """Return what this way answered, or None."""
-        if self.key == "mean of tools and model":
-            pair = (row.tool_mean, row.expected_level)
-            return None if None in pair else math.fsum(v for v in pair if v is not None) / 2
-        answers: Mapping[str, float | str | None] = row.__dict__ if self.field else row.baselines or {}
-        return answers.get(self.field or self.key)
-
-    def row(self, row: Row) -> Row:
-        """Return the row as if the program had answered this; failed where either did not answer."""
-        answer = self.answer(row) if row.counts else None
-        if answer is None or isinstance(answer, str) != (row.task == "mcq"):
-            return row.model_copy(update={"status": "failed"})
-        return row.model_copy(update={"predicted": answer})
-
-
-_FIXED = (
-    _Way("tools used", "mean of the tools the agent used", "tools", "tool_mean"),
-    _Way("tools used by reliability", "the agent's tools, weighted by reliability", "tools", "tool_mean_reliable"),
-    _Way(ALL_TOOLS, "mean of all ready tools", "tools"),
-    _Way(ALL_RELIABLE, "all ready tools, weighted by reliability", "tools"),
-    _Way(MODEL_ONLY, "model only, no evidence", "model"),
-    _Way("model with evidence", "model's level with evidence", "model", "expected_level"),
-    _Way("mean of tools and model", "plain mean, tools and model", "mean"),
-    _Way("printed fusion", "fusion as printed", "fusion", "fusion_printed"),
-    _Way("normalised fusion", "fusion normalised", "fusion", "fusion_normalised"),
-    _Way("fusion by reliability", "fusion normalised, tools by reliability", "fusion", "fusion_reliable"),
-)
+_WAYS: Mapping[str, tuple[str, str]] = {
+    "tools used": ("mean of the tools the agent used", "tools"),
+    "tools used by reliability": ("the agent's tools, weighted by reliability", "tools"),
+    ALL_TOOLS: ("mean of all ready tools", "tools"),
+    ALL_RELIABLE: ("all ready tools, weighted by reliability", "tools"),
+    MODEL_ONLY: ("model only, no evidence", "model"),
+    "model with evidence": ("model's level with evidence", "model"),
+    "mean of tools and model": ("plain mean, tools and model", "mean"),
+    "printed fusion": ("fusion as printed", "fusion"),
+    "normalised fusion": ("fusion normalised", "fusion"),
+    "fusion by reliability": ("fusion normalised, tools by reliability", "fusion"),
+}
+"""What each way to answer is called, and its kind; single tools go before them."""
 
 
 def with_baselines(record: EvaluationRecord) -> EvaluationRecord:
     """Return the record with a table entry for every baseline its rows hold, in the table's order."""
-    answered = [row for row in record.rows if row.task != "open"]
-    tools = dict.fromkeys(key for row in answered for key in row.baselines or {} if key not in _MEANS)
-    ways = (*(_Way(name, f"{name} alone", "tool") for name in tools), *_FIXED)
-    baselines = {way.key: entry for way in ways if (entry := _entry(way, answered, record.seed)) is not None}
+    rows = [row for row in record.rows if row.task != "open"]
+    answers = [_answers(row) for row in rows]
+    tools = {name: (f"{name} alone", "tool") for each in answers for name in each if name not in _WAYS}
+    baselines: dict[str, Baseline] = {}
+    for name, (label, kind) in {**tools, **_WAYS}.items():
+        others = [_answered(row, each.get(name)) for row, each in zip(rows, answers, strict=True)]
+        gain = compare(others, rows, seed=record.seed)
+        figures: dict[str, Any] = {metric: figure_of(metric, others, seed=record.seed) for metric in gain}
+        gain = {metric: difference.of(figures[metric].asked) for metric, difference in gain.items()}
+        if gain:
+            baselines[name] = Baseline.model_validate({"label": label, "kind": kind, "gain": gain, **figures})
     return record.model_copy(update={"baselines": baselines})
 
 
-def _entry(way: _Way, rows: Sequence[Row], seed: int) -> Baseline | None:
-    answers = [way.row(row) for row in rows]
-    gain = compare(answers, rows, seed=seed)
-    figures: dict[str, Any] = {name: figure_of(name, answers, seed=seed) for name in gain}
-    gain = {name: difference.of(figures[name].asked) for name, difference in gain.items()}
-    return Baseline(label=way.label, kind=way.kind, gain=gain, **figures) if gain else None
+def _answers(row: Row) -> dict[str, float | str | None]:
+    """Return what each way answered a sample, by its name."""
+    tools, model = row.tool_mean, row.expected_level
+    return {
+        **(row.baselines or {}), "tools used": tools, "tools used by reliability": row.tool_mean_reliable,
+        "model with evidence": model,
+        "mean of tools and model": None if tools is None or model is None else math.fsum((tools, model)) / 2,
+        "printed fusion": row.fusion_printed, "normalised fusion": row.fusion_normalised,
+        "fusion by reliability": row.fusion_reliable,
+    }  # fmt: skip
+
+
+def _answered(row: Row, answer: float | str | None) -> Row:
+    """Return the row as if the program had answered this; failed where either did not answer."""
+    if not row.counts or answer is None or isinstance(answer, str) != (row.task == "mcq"):
+        return row.model_copy(update={"status": "failed"})
+    return row.model_copy(update={"predicted": answer})
