@@ -206,8 +206,7 @@ def _parts(part: str, rows: Sequence[Row], seed: int) -> dict[str, Part]:
         key = _PARTS[part](row)
         if row.truth is not None and key is not None and any(METRICS[name].task == row.task for name in names):
             members[key].append(row)
-    sizes = {key: sum(row.counts for row in inside) for key, inside in sorted(members.items())}
-    sizes = {key: size for key, size in sizes.items() if size}
+    sizes = {key: size for key, inside in sorted(members.items()) if (size := sum(row.counts for row in inside))}
     if len(sizes) > _MAX_PARTS:
         return {}
     return {
@@ -221,17 +220,17 @@ def _tally(rows: Sequence[Row]) -> dict[str, Any]:
     rungs = Counter(row.rung for row in rows if row.rung)
     spenders = [row.spent for row in rows if row.spent is not None]
     spent = _sums(spenders)
-    beside = _costs(row.baseline_cost for row in rows if row.baseline_cost is not None)
+    beside = _sums(_cost(row.baseline_cost) for row in rows if row.baseline_cost is not None)
     return {
         "scoring": _counts(rows, "scoring"), "mcq": _counts(rows, "mcq"), "other": _counts(rows, "open"),
         "groups": len({row.group for row in rows}),
         "rungs": dict(sorted(rungs.items())),
         "rung_shares": {rung: round(n / len(rows), 6) for rung, n in sorted(rungs.items())},
-        "pace": _pace(rows, len(spenders), spent),
+        "pace": _pace(rows, spenders, spent),
         "baseline_cost": Cost(**beside) if beside else None,
         "spent_by_stage": _stages(spent),
         "spent_per_sample": {name: round(total / len(spenders), 6) for name, total in spent.items()},
-        **_costs(rows),
+        **_sums(map(_cost, rows)),
     }  # fmt: skip
 
 
@@ -244,12 +243,12 @@ def _counts(rows: Iterable[Row], task: Task) -> Counts:
     return Counts(asked=statuses.total(), **statuses)
 
 
-def _costs(spenders: Iterable[Row | Cost]) -> dict[str, Any]:
-    """Return the sums over those that say; what nobody says is left out."""
-    return _sums({name: getattr(spender, name) for name in Cost.model_fields} for spender in spenders)
+def _cost(spender: Row | Cost) -> dict[str, Any]:
+    return {name: getattr(spender, name) for name in Cost.model_fields}
 
 
 def _sums(amounts: Iterable[Mapping[str, float | None]]) -> dict[str, Any]:
+    """Return the sums over those that say; what nobody says is left out."""
     sums: dict[str, Any] = {}
     for each in amounts:
         for name, amount in each.items():
@@ -259,22 +258,20 @@ def _sums(amounts: Iterable[Mapping[str, float | None]]) -> dict[str, Any]:
 
 
 def _stages(spent: dict[str, float]) -> dict[str, Cost]:
-    sums: dict[str, dict[str, Any]] = {}
-    for name, total in spent.items():
-        kind, _, stage = name.rpartition("_")
-        if kind in Cost.model_fields and stage in _STAGES:
-            sums.setdefault(stage, {})[kind] = round(total, 6) if kind == "cost_usd" else int(total)
-    return {stage: Cost(**sums[stage]) for stage in sorted(sums)}
+    stages: dict[str, dict[str, Any]] = {
+        stage: {kind: round(spent[name], 6) for kind in Cost.model_fields if (name := f"{kind}_{stage}") in spent}
+        for stage in _STAGES
+    }
+    return {stage: Cost(**costs) for stage, costs in stages.items() if costs}
 
 
-def _pace(rows: Sequence[Row], spenders: int, spent: dict[str, float]) -> dict[str, float]:
+def _pace(rows: Sequence[Row], spenders: Sequence[Mapping[str, float]], spent: dict[str, float]) -> dict[str, float]:
     pace: dict[str, float] = {}
     if rows:
         middle, slow = np.percentile([row.seconds for row in rows], (50, 95))
         pace = {"seconds_p50": round(float(middle), 6), "seconds_p95": round(float(slow), 6)}
     if spenders:
-        replanned = sum(row.spent is not None and row.spent.get("replans", 0) > 0 for row in rows)
-        pace["replan_rate"] = round(replanned / spenders, 6)
+        pace["replan_rate"] = round(sum(each.get("replans", 0) > 0 for each in spenders) / len(spenders), 6)
     if readings := spent.get("tool_readings"):
         pace["tool_failure_rate"] = round(spent.get("tool_failures", 0.0) / readings, 6)
     return pace
