@@ -159,22 +159,18 @@ def after_logistic(
 class LogisticFit:
     """A fitted curve: call it with predicted scores to get human ones."""
 
-    curve: Callable[..., _Array]
-    """Takes standardised predictions and its parameters: see `fit_logistic`."""
-    beta: Sequence[float]
+    curve: Callable[[_Array], _Array]
+    """From standardised predictions to standardised human scores."""
     centre: tuple[float, float]
     """Means of the predicted and the human scores; likewise `scale` their deviations."""
     scale: tuple[float, float]
-
-    @property
-    def converged(self) -> bool:
-        """False: the least-squares line stands in for the logistic."""
-        return self.curve is not _line
+    converged: bool = True
+    """False: the least-squares line stands in for the logistic."""
 
     def __call__(self, predicted: _Array) -> _Array:
         """Return the curve at `predicted`, in the units of the human scores."""
         x = (np.asarray(predicted, dtype=np.float64) - self.centre[0]) / self.scale[0]
-        return np.asarray(self.centre[1] + self.scale[1] * self.curve(x, *self.beta), dtype=np.float64)
+        return np.asarray(self.centre[1] + self.scale[1] * self.curve(x), dtype=np.float64)
 
 
 def fit_logistic(truth: _Array, predicted: _Array, parameters: Parameters = 4) -> LogisticFit:
@@ -193,7 +189,7 @@ def fit_logistic(truth: _Array, predicted: _Array, parameters: Parameters = 4) -
     scale = (float(x.std()) or 1.0, float(y.std()) or 1.0) if x.size else (1.0, 1.0)
     x, y = (x - centre[0]) / scale[0], (y - centre[1]) / scale[1]
     slope = float(np.mean(x * y)) if x.size else 0.0
-    line = LogisticFit(_line, (slope,), centre, scale)
+    line = LogisticFit(lambda z: slope * z, centre, scale, converged=False)
     if x.size <= parameters or np.ptp(x) == 0 or np.ptp(y) == 0:
         return line
     top, bottom = (y.max(), y.min()) if slope >= 0 else (y.min(), y.max())
@@ -208,7 +204,7 @@ def fit_logistic(truth: _Array, predicted: _Array, parameters: Parameters = 4) -
         left = float(np.sum((curve(x, *beta) - y) ** 2))
     # A 4-parameter curve can lose to the line by a hair, never by much: then the search went astray.
     good = code in {1, 2, 3, 4} and left <= 1.02 * float(np.sum((slope * x - y) ** 2))
-    return LogisticFit(curve, beta, centre, scale) if good else line
+    return LogisticFit(lambda z: curve(z, *beta), centre, scale) if good else line
 
 
 def _key(truth: _Array, predicted: _Array, parameters: Parameters) -> tuple[bytes, int]:
@@ -271,10 +267,6 @@ def _unit(values: _Array) -> _Array:
 def _tied_pairs(values: _Array) -> float:
     counts = np.unique(values, return_counts=True)[1].astype(np.float64)
     return float(np.sum(counts * (counts - 1) / 2))
-
-
-def _line(x: _Array, slope: float) -> _Array:
-    return slope * x
 
 
 def _four(x: _Array, b1: float, b2: float, b3: float, b4: float) -> _Array:
