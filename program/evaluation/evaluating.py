@@ -3,7 +3,7 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, get_args
@@ -32,8 +32,6 @@ from program.tools.readiness import file_sha256, library_label, parameter_path
 __all__ = ("checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
 
 logger = logging.getLogger(__name__)
-
-_READ = {"tool_cache_hits": "cached", "tool_failures": "failed"}
 
 
 @dataclass(frozen=True)
@@ -134,14 +132,13 @@ def evaluate(
     return with_baselines(record) if baselines else record
 
 
-def _counts_of(rows: Iterable[Row]) -> Counter[str]:
+def _counts_of(rows: Sequence[Row]) -> Counter[str]:
     """Return how many readings the rows say that their tools made, wherever they ran; not those of baselines."""
-    spent: Counter[str] = Counter()
-    for row in rows:
-        spent.update({name: int((row.spent or {}).get(name, 0)) for name in ("tool_readings", *_READ)})
-    counts = Counter({to: spent[name] for name, to in _READ.items()})
-    counts["fresh"] = spent["tool_readings"] - counts["cached"] - counts["failed"]
-    return counts
+    readings, cached, failed = (
+        sum(int((row.spent or {}).get(name, 0)) for row in rows)
+        for name in ("tool_readings", "tool_cache_hits", "tool_failures")
+    )
+    return Counter(fresh=readings - cached - failed, cached=cached, failed=failed)
 
 
 def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, JsonValue]:
