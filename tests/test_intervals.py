@@ -49,19 +49,22 @@ def test_the_interval_of_a_calibration_error_holds_it(seed):
 
 def test_an_interval_says_that_the_logistic_did_not_converge(monkeypatch):
     x, y = _scores(0, 30)
-    assert interval("plcc_logistic5", x, y, resamples=20).method == "bootstrap over images"
+    monkeypatch.setattr(intervals, "_SLOW_RESAMPLES", 20)
+    assert interval("plcc_logistic5", x, y).method == "bootstrap over images"
     monkeypatch.setattr("program.evaluation.metrics._MAX_CALLS", 2)
     note = "; a line instead of the logistic, which did not converge"
-    assert interval("plcc_logistic5", x, y, resamples=20).method.endswith(note)
-    assert interval("plcc", x, y, resamples=20).method == "bootstrap over images"
+    assert interval("plcc_logistic5", x, y).method.endswith(note)
+    assert interval("plcc", x, y).method == "bootstrap over images"
 
 
-def test_pairwise_and_fitted_intervals_cover_the_truth():
+def test_pairwise_and_fitted_intervals_cover_the_truth(monkeypatch):
+    monkeypatch.setattr(intervals, "_RESAMPLES", 100)
+    monkeypatch.setattr(intervals, "_SLOW_RESAMPLES", 100)
     hits = {"pairwise": [], "plcc_logistic4": []}
     truth = {"pairwise": 0.5 + np.arcsin(0.7) / np.pi, "plcc_logistic4": 0.7}
     for x, y, seed in _normal_draws(100, 0.7, 150):
         for metric, value in list(truth.items())[: 2 if seed < 80 else 1]:  # 100 fits a draw take a while
-            figure = interval(metric, x, y, seed=seed, resamples=100)
+            figure = interval(metric, x, y, seed=seed)
             hits[metric].append(figure.low <= value <= figure.high)
     assert 0.90 <= np.mean(hits["pairwise"]) <= 0.99
     # A fit to the judged labels flatters: a little under the nominal rate, as the docs say.
@@ -93,15 +96,16 @@ def _normal_draws(n, rho, draws):
         yield x, rho * x + np.sqrt(1 - rho**2) * rng.standard_normal(n), seed
 
 
-def _coverage(metric, draws=1000, n=100, rho=0.7):
+def _coverage(monkeypatch, metric, draws=1000, n=100, rho=0.7):
+    monkeypatch.setattr(intervals, "_RESAMPLES", 500)
     truth = {"srcc": 6 / np.pi * np.arcsin(rho / 2), "plcc": rho}[metric]
-    figures = (interval(metric, x, y, seed=seed, resamples=500) for x, y, seed in _normal_draws(n, rho, draws))
+    figures = (interval(metric, x, y, seed=seed) for x, y, seed in _normal_draws(n, rho, draws))
     return np.mean([figure.low <= truth <= figure.high for figure in figures])
 
 
 @pytest.mark.parametrize("metric", ["srcc", "plcc"])
-def test_bootstrap_covers_the_truth_at_its_nominal_rate(metric):
-    assert 0.93 <= _coverage(metric) <= 0.97
+def test_bootstrap_covers_the_truth_at_its_nominal_rate(monkeypatch, metric):
+    assert 0.93 <= _coverage(monkeypatch, metric) <= 0.97
 
 
 @pytest.mark.parametrize("wrong", ["standard error divided by sqrt(B) again", "80 % quantiles"])
@@ -114,7 +118,7 @@ def test_a_wrong_interval_fails_the_coverage_check(monkeypatch, wrong):
         return np.quantile(values, 0.1), np.quantile(values, 0.9)
 
     monkeypatch.setattr(intervals, "_percentiles", too_narrow if "sqrt" in wrong else other_level)
-    assert not 0.93 <= _coverage("plcc", draws=300) <= 0.97
+    assert not 0.93 <= _coverage(monkeypatch, "plcc", draws=300) <= 0.97
 
 
 def _grouped(rng, groups, each):
@@ -124,7 +128,8 @@ def _grouped(rng, groups, each):
     return codes, x, x + 0.5 * rng.standard_normal(groups)[codes] + 0.6 * rng.standard_normal(codes.size)
 
 
-def test_jackknife_over_groups_covers_where_the_image_bootstrap_does_not():
+def test_jackknife_over_groups_covers_where_the_image_bootstrap_does_not(monkeypatch):
+    monkeypatch.setattr(intervals, "_RESAMPLES", 200)
     _, x, y = _grouped(np.random.default_rng(9), 200_000, 5)
     truth = METRICS["srcc"](x, y)
     rng, grouped, naive = np.random.default_rng(1), [], []
@@ -133,7 +138,7 @@ def test_jackknife_over_groups_covers_where_the_image_bootstrap_does_not():
         figure = interval("srcc", x, y, codes)
         assert figure.method == "jackknife over photographs on Fisher's z"
         grouped.append(figure.low <= truth <= figure.high)
-        figure = interval("srcc", x, y, resamples=200)
+        figure = interval("srcc", x, y)
         naive.append(figure.low <= truth <= figure.high)
     assert 0.92 <= np.mean(grouped) <= 0.98
     assert np.mean(naive) < 0.9
@@ -152,7 +157,8 @@ def test_jackknife_equals_its_formula_written_out():
     assert plain.high - plain.value == pytest.approx(stats.t.ppf(0.975, 11) * error, rel=1e-9)
 
 
-def test_paired_difference_covers_and_is_narrower_than_an_unpaired_one():
+def test_paired_difference_covers_and_is_narrower_than_an_unpaired_one(monkeypatch):
+    monkeypatch.setattr(intervals, "_RESAMPLES", 400)
     rng = np.random.default_rng(5)
     x = rng.standard_normal(400_000)
     shared = x + 0.6 * rng.standard_normal(x.size)
@@ -163,9 +169,9 @@ def test_paired_difference_covers_and_is_narrower_than_an_unpaired_one():
         x = rng.standard_normal(100)
         old = x + 0.6 * rng.standard_normal(100)
         new = old + 0.5 * rng.standard_normal(100)
-        figure = paired_difference("srcc", x, old, new, seed=seed, resamples=400)
+        figure = paired_difference("srcc", x, old, new, seed=seed)
         hits.append(figure.low <= truth <= figure.high)
-        one = interval("srcc", x, new, seed=seed, resamples=100)
+        one = interval("srcc", x, new, seed=seed)
         narrower.append(figure.high - figure.low < np.sqrt(2) * (one.high - one.low))
     assert 0.92 <= np.mean(hits) <= 0.98
     assert np.mean(narrower) > 0.9

@@ -34,8 +34,8 @@ _MAX_BLOCKS = 200
 
 _NONE = "no interval: too few samples, or constant ones"
 
-_SLOW_RESAMPLES = 500
-"""Of metrics computed resample by resample: so many place an end within a tenth of the interval's width."""
+_RESAMPLES, _SLOW_RESAMPLES = 2000, 500
+"""The second of metrics computed resample by resample: so many place an end within a tenth of the interval's width."""
 
 _Array = NDArray[np.float64]
 
@@ -101,7 +101,6 @@ def interval(
     groups: Sequence[Hashable] | None = None,
     *,
     seed: int = 0,
-    resamples: int = 2000,
 ) -> Figure:
     """Return `metric` with its 95 % interval by the rule of this module's table.
 
@@ -121,7 +120,7 @@ def interval(
         method = f"Wilson score interval over {plan.unit if plan.resample else 'photographs'}{plan.note}"
     else:
         fisher = entry.scale == "fisher" and not plan.resample
-        (varied,) = _varied(entry, truth, (predicted,), plan, seed, resamples)
+        (varied,) = _varied(entry, truth, (predicted,), plan, seed)
         if plan.resample and entry.inflated:
             varied = varied - (np.nanmean(varied) - value)
         low, high = _percentiles(varied) if plan.resample else _jackknife(value, varied, fisher=fisher)
@@ -139,7 +138,6 @@ def paired_difference(
     groups: Sequence[Hashable] | None = None,
     *,
     seed: int = 0,
-    resamples: int = 2000,
 ) -> Figure:
     """Return `metric(after) - metric(before)` on the same samples with its paired 95 % interval.
 
@@ -150,7 +148,7 @@ def paired_difference(
     plan = _plan(entry, groups, len(truth), seed)
     if plan.size < 2 or np.isnan(value):
         return plan.figure(value, np.nan, np.nan, _NONE)
-    with_before, with_after = _varied(entry, truth, (before, after), plan, seed, resamples)
+    with_before, with_after = _varied(entry, truth, (before, after), plan, seed)
     change = with_after - with_before
     low, high = _percentiles(change) if plan.resample else _jackknife(value, change)
     return plan.figure(value, low, high, f"paired {plan.method}{plan.note}")
@@ -209,12 +207,10 @@ def _plan(metric: Metric, groups: Sequence[Hashable] | None, size: int, seed: in
     return _Plan(size, count, resample, note, unit, codes)
 
 
-def _varied(
-    metric: Metric, truth: Values, predictions: Sequence[Values], plan: _Plan, seed: int, resamples: int
-) -> _Array:
+def _varied(metric: Metric, truth: Values, predictions: Sequence[Values], plan: _Plan, seed: int) -> _Array:
     """Return the metric of each prediction, a row each, over the same resamples or without each block in turn."""
     if plan.resample:
-        draws = resamples if metric.closed_form is not None else min(resamples, _SLOW_RESAMPLES)
+        draws = _RESAMPLES if metric.closed_form is not None else _SLOW_RESAMPLES
         return bootstrap([metric.resampler(truth, predicted) for predicted in predictions], plan.size, seed, draws)
     x, kept = np.asarray(truth), [plan.blocks != block for block in range(int(plan.blocks.max()) + 1)]
     return np.array([[metric(x[keep], y[keep]) for keep in kept] for y in map(np.asarray, predictions)])
