@@ -5,8 +5,9 @@ over their texts and over the letters, so a constant answer earns what chance do
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from string import ascii_uppercase
 from typing import Literal, TypeAlias, TypeVar, get_args
 
@@ -58,8 +59,8 @@ class Question:
     answer: str
 
 
-_Draft: TypeAlias = tuple[QuestionKind, str, Version, str, str, Sequence[str]]
-"""A question before its options have letters: kind, photograph, version, query, right answer, wrong answers."""
+_Draft: TypeAlias = tuple[Version, str, str, Sequence[str]]
+"""A question before its options have letters: version, query, right answer, wrong answers."""
 
 _PLAIN = "No visible distortion"
 _LABELS: Mapping[str, tuple[str, str]] = {
@@ -109,13 +110,21 @@ def make_questions(versions: Mapping[str, Sequence[Version]]) -> list[Question]:
     "Which" and "severity" ask twice per photograph and right answer, "yes_no" once per subject and
     answer, where the versions allow it. Versions include the photograph itself where it may be asked about.
     """
-    makers = (_which, _severity, _yes_no)
-    drafts = (draft for photograph, every in versions.items() for make in makers for draft in make(photograph, every))
-    return _lettered(drafts)
+    questions: list[Question] = []
+    places: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for (photograph, every), (kind, make) in product(versions.items(), _MAKERS.items()):
+        for version, query, right, wrong in make(every, generator_for("questions", photograph, kind)):
+            # Per kind and right answer, the right one goes round the letters.
+            place = places[kind].setdefault(right, len(places[kind])) % (len(wrong) + 1)
+            places[kind][right] += 1
+            texts = _pick(generator_for("questions", photograph, kind, len(questions)), wrong, len(wrong))
+            texts.insert(place, right)
+            options = dict(zip(ascii_uppercase, texts, strict=False))
+            questions.append(Question(kind, photograph, version, query, options, ascii_uppercase[place]))
+    return questions
 
 
-def _which(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
-    rng = generator_for("questions", photograph, "which")
+def _which(versions: Sequence[Version], rng: np.random.Generator) -> Iterator[_Draft]:
     names = {category: label for category, (label, _) in _LABELS.items()}
     labels = [label for category, label in names.items() if any(v.category == category for v in versions)]
     for category, label in (*names.items(), (None, _PLAIN)):
@@ -127,43 +136,32 @@ def _which(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
                 x for x in (*labels, _PLAIN) if x != label and x not in _ALSO_TRUE.get(version.distortion or "", ())
             ]
             if len(others) >= 3:
-                yield "which", photograph, version, query, label, _pick(rng, others, 3)
+                yield version, query, label, _pick(rng, others, 3)
 
 
-def _severity(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
-    rng = generator_for("questions", photograph, "severity")
+def _severity(versions: Sequence[Version], rng: np.random.Generator) -> Iterator[_Draft]:
     words = [word.capitalize() for word in get_args(Severity)]
     for severity in get_args(Severity):
         right = severity.capitalize()
         wrong = [word for word in words if word != right]
         for version in _pick(rng, [v for v in versions if v.category and v.severity == severity], PER_LABEL):
             query = f"How severe {_LABELS[version.category or ''][1]} in this image?"
-            yield "severity", photograph, version, query, right, wrong
+            yield version, query, right, wrong
 
 
-def _yes_no(photograph: str, versions: Sequence[Version]) -> Iterable[_Draft]:
-    rng = generator_for("questions", photograph, "yes_no")
+def _yes_no(versions: Sequence[Version], rng: np.random.Generator) -> Iterator[_Draft]:
     for query, for_yes, for_no in _YES_NO:
         yes = _pick(rng, [v for v in versions if v.distortion in for_yes and v.is_clear], 1)
         no = _pick(rng, [v for v in versions if v.distortion is None or v.distortion in for_no], 1)
         # One without the other would make one answer the better guess.
         if yes and no:
-            yield "yes_no", photograph, yes[0], query, "Yes", ["No"]
-            yield "yes_no", photograph, no[0], query, "No", ["Yes"]
+            yield yes[0], query, "Yes", ["No"]
+            yield no[0], query, "No", ["Yes"]
 
 
-def _lettered(drafts: Iterable[_Draft]) -> list[Question]:
-    """Give options their letters: per kind and right answer, the right one goes round the letters."""
-    places: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    questions = []
-    for number, (kind, photograph, version, query, right, wrong) in enumerate(drafts):
-        place = places[kind].setdefault(right, len(places[kind])) % (len(wrong) + 1)
-        places[kind][right] += 1
-        texts = _pick(generator_for("questions", photograph, kind, number), wrong, len(wrong))
-        texts.insert(place, right)
-        options = dict(zip(ascii_uppercase, texts, strict=False))
-        questions.append(Question(kind, photograph, version, query, options, ascii_uppercase[place]))
-    return questions
+_MAKERS: Mapping[QuestionKind, Callable[[Sequence[Version], np.random.Generator], Iterator[_Draft]]] = {
+    "which": _which, "severity": _severity, "yes_no": _yes_no,
+}  # fmt: skip
 
 
 def _pick(rng: np.random.Generator, items: Sequence[T], count: int) -> list[T]:

@@ -104,14 +104,14 @@ def _build(folder: Path, plan: QuickstartPlan, *, progress: bool) -> None:
         shutil.rmtree(left, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        (temporary / "images").mkdir(parents=True)
-        images = _make_images(temporary / "images", plan, progress=progress)
-        scoring = _scoring_lines(images, temporary / "images")
-        questions = _question_lines(images, temporary / "images")
-        write_manifest(temporary / "manifest.jsonl", _in_hash_order([*scoring, *questions]))
-        with_reference = _scoring_lines(images, temporary / "images", with_reference=True)
-        write_manifest(temporary / "manifest-fr.jsonl", _in_hash_order(with_reference))
-        record = {"images": len(os.listdir(temporary / "images")), "revision": plan.revision()}
+        place = temporary / "images"
+        place.mkdir()
+        images = _make_images(place, plan, progress=progress)
+        scoring = list(_scoring_lines(images, place))
+        write_manifest(temporary / "manifest-fr.jsonl", _in_hash_order(scoring))
+        plain = (line.model_copy(update={"reference": None}) for line in scoring)
+        write_manifest(temporary / "manifest.jsonl", _in_hash_order([*plain, *_question_lines(images, place)]))
+        record = {"images": len(os.listdir(place)), "revision": plan.revision()}
         (temporary / _RECORD).write_text(json.dumps(record) + "\n", encoding="utf-8")
         if folder.exists():
             logger.warning("quickstart folder %s was damaged; it is made anew", folder.name)
@@ -167,14 +167,13 @@ def _store(folder: Path, pixels: NDArray[np.uint8]) -> str:
     return path.name
 
 
-def _scoring_lines(images: Images, folder: Path, *, with_reference: bool = False) -> Iterator[Sample]:
+def _scoring_lines(images: Images, folder: Path) -> Iterator[Sample]:
     for name, versions in images.items():
-        reference = folder / versions[Version()] if with_reference else None
         for number, (version, file) in enumerate((v, f) for v, f in versions.items() if v.distortion):
             yield Sample(
                 id=f"{name}/{version.distortion}/{version.level}",
                 image=folder / file,
-                reference=reference,
+                reference=folder / versions[Version()],
                 query=SCORING_QUERIES[number % len(SCORING_QUERIES)],
                 mos=level_mean(version.distortion or "", version.level).mos,
                 **_facts(name, version),
