@@ -8,6 +8,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -105,19 +106,15 @@ def check_leaks(samples: Iterable[Sample]) -> None:
 
 def check_contents(samples: Iterable[Sample]) -> None:
     """Raise DataError naming an image or reference whose bytes are in two splits; files that are not there pass."""
-    sizes = {
-        (path, sample.split): path.stat().st_size
-        for sample in samples
-        for path in (sample.image, sample.reference)
-        if sample.split is not None and isinstance(path, Path) and path.is_file()
-    }
-    splits_of_size: defaultdict[int, set[Split]] = defaultdict(set)
-    for (_, split), size in sizes.items():
-        splits_of_size[size].add(split)
+    # Only files of one size may hold the same bytes.
+    by_size: defaultdict[int, dict[tuple[Path, Split], None]] = defaultdict(dict)
+    for sample in samples:
+        for path in (sample.image, sample.reference):
+            if sample.split is not None and isinstance(path, Path) and path.is_file():
+                by_size[path.stat().st_size][path, sample.split] = None
     by_content = SplitsByKey()
-    for (path, split), size in sizes.items():
-        if len(splits_of_size[size]) == 1:
-            continue
+    suspects = (files for files in by_size.values() if len({split for _, split in files}) > 1)
+    for path, split in chain.from_iterable(suspects):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").digest()
         if splits := by_content.enter(digest, split):
