@@ -57,7 +57,7 @@ def load(
     mos_range: tuple[float, float] | None = None,
     higher_is_better: bool | None = None,
     images: Path = Path("images"),
-    on_missing: Callable[[Sample, Path], None] | None = None,
+    on_missing: Callable[[Path], None] | None = None,
 ) -> Iterator[Sample]:
     """Yield the samples of a dataset's release at `root`.
 
@@ -80,8 +80,7 @@ def load(
         raise DataError(f"dataset {name!r}: there is no {str(release.root)!r}; get it from {entry.source}")
     readers = READERS if name in READERS else offered("datasets", lambda _, offer: offer["read"])
     for sample in readers[name](release):
-        missing = sample.missing_file
-        if missing is None:
+        if (missing := sample.missing_file) is None:
             yield sample
         elif on_missing is None:
             raise DataError(
@@ -89,4 +88,4 @@ def load(
                 "release, or leave such lines out with --allow-missing"
             )
         else:
-            on_missing(sample, Path(missing))
+            on_missing(Path(missing))

@@ -56,7 +56,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
         for sample in load(
             arguments.name, arguments.root, columns=arguments.columns, mos_range=arguments.mos_range,
             higher_is_better=False if arguments.lower_is_better else None, images=arguments.out.parent / "images",
-            on_missing=(lambda _, path: left_out.append(path)) if arguments.allow_missing else None,
+            on_missing=left_out.append if arguments.allow_missing else None,
         ):  # fmt: skip
             advance()
             yield sample

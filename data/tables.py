@@ -10,9 +10,8 @@ from typing import Any
 from program.common.errors import DataError, one_line
 from program.common.places import Place, check_text, exists, opened, placed, system_of
 
-__all__ = ("HUB", "SUFFIXES", "is_manifest", "scan_rows", "unreadable")
+__all__ = ("HUB", "is_manifest", "scan_rows", "unreadable")
 
-SUFFIXES = (".jsonl", ".csv", ".parquet")
 HUB = "hf:"
 """hf:NAME or hf:NAME:SPLIT is a dataset of Hugging Face's, streamed."""
 
@@ -22,7 +21,7 @@ _ROWS_AT_ONCE = 1024
 
 def is_manifest(source: str) -> bool:
     """Tell whether a source's name is that of a manifest."""
-    return source.casefold().endswith(SUFFIXES) or source.startswith(HUB)
+    return source.casefold().endswith(tuple(_READERS)) or source.startswith(HUB)
 
 
 def scan_rows(source: Place, columns: Mapping[str, str]) -> Iterator[tuple[int, Any]]:

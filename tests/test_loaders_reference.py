@@ -149,7 +149,7 @@ def test_kadid10k(tmp_path: Path) -> None:
 def test_live_leaves_originals_out_and_turns_dmos_round(tmp_path: Path) -> None:
     live(tmp_path)
     missing: list[Path] = []
-    samples = list(load("live", tmp_path, on_missing=lambda _, path: missing.append(path)))
+    samples = list(load("live", tmp_path, on_missing=missing.append))
     total = sum(count for _, count in LIVE_FOLDERS)
     originals = len(range(0, total, 5))
     assert len(samples) + len(missing) == total - originals
@@ -204,7 +204,7 @@ def test_a_missing_image_is_named_or_left_out(tmp_path: Path, name: str) -> None
     with pytest.raises(DataError, match="which is not there; unpack the whole release, or leave such lines out"):
         list(load(name, tmp_path))
     missing: list[Path] = []
-    assert list(load(name, tmp_path, on_missing=lambda _, path: missing.append(path))) == whole[:-1]
+    assert list(load(name, tmp_path, on_missing=missing.append)) == whole[:-1]
     assert [path.name.casefold() for path in missing] == [whole[-1].image.name.casefold()]
 
 
