@@ -6,7 +6,6 @@ Reading streams and opens no image; ids are kept on disk, to find duplicates (`b
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from difflib import get_close_matches
@@ -42,7 +41,6 @@ Choice: TypeAlias = Annotated[StrictStr, Field(pattern=r"\S")]
 Box: TypeAlias = tuple[Number, Number, Number, Number]
 """A region in pixels: left, top, right, bottom; right and bottom are outside the region."""
 
-_WEB = re.compile("https?://", re.IGNORECASE)
 _FAR_OUTSIDE = 0.25
 """Part of its scale's width that a score may pass it by: realigned DMOS of LIVE pass 0..100 by 12."""
 
@@ -114,8 +112,6 @@ class Sample(BaseModel):
         text = str(value)
         if not text.strip() or "\0" in text:
             raise ValueError("is empty; give the path of an image file")
-        if _WEB.match(text):
-            raise ValueError("is a URL; download it and give its path")
         return placed(text)
 
     @model_validator(mode="after")
