@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from data.manifest import Sample, Split, write_manifest
 from data.photographs import LONGEST_SIDE_PX, PHOTOGRAPHS, load_photograph, photograph_bytes
 from data.questions import Version, make_questions
 from program.common.errors import DataError
-from program.common.files import locked
+from program.common.files import locked, write_whole
 from program.common.pool import in_order
 from program.common.progress import progress as progress_bar
 
@@ -100,25 +99,23 @@ def build_quickstart(cache_dir: Path, *, progress: bool = True, plan: Quickstart
 
 
 def _build(folder: Path, plan: QuickstartPlan, *, progress: bool) -> None:
-    for left in folder.parent.glob(f".{folder.name}.*"):  # by a killed run; the lock keeps out others
-        shutil.rmtree(left, ignore_errors=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    if folder.exists():  # damaged, or left by a killed run; the lock keeps out others
+        logger.warning("quickstart folder %s was not whole; it is made anew", folder.name)
+        shutil.rmtree(folder)
     try:
-        place = temporary / "images"
-        place.mkdir()
+        place = folder / "images"
+        place.mkdir(parents=True)
         images = _make_images(place, plan, progress=progress)
         scoring = list(_scoring_lines(images, place))
-        write_manifest(temporary / "manifest-fr.jsonl", _in_hash_order(scoring))
+        write_manifest(folder / "manifest-fr.jsonl", _in_hash_order(scoring))
         plain = (line.model_copy(update={"reference": None}) for line in scoring)
-        write_manifest(temporary / "manifest.jsonl", _in_hash_order([*plain, *_question_lines(images, place)]))
+        write_manifest(folder / "manifest.jsonl", _in_hash_order([*plain, *_question_lines(images, place)]))
         record = {"images": len(os.listdir(place)), "revision": plan.revision()}
-        (temporary / _RECORD).write_text(json.dumps(record) + "\n", encoding="utf-8")
-        if folder.exists():
-            logger.warning("quickstart folder %s was damaged; it is made anew", folder.name)
-            shutil.rmtree(folder)
-        temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        # Last: without it the folder is not whole.
+        write_whole(folder / _RECORD, json.dumps(record) + "\n")
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _is_whole(folder: Path) -> bool:
