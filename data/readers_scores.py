@@ -13,7 +13,7 @@ from typing import Any
 
 from data.kadid import DISTORTIONS, LIVE_NAMES
 from data.manifest import Sample, Split
-from data.release import ImageFolder, Release, Row, read_csv, read_lines, read_mat, read_xlsx
+from data.release import ImageFolder, Release, Row, read_csv, read_lines, read_mat, read_xlsx, side_by_side
 from program.common.errors import DataError
 
 __all__ = (
@@ -60,15 +60,10 @@ SPAQ_ATTRIBUTES = ("Brightness", "Colorfulness", "Contrast", "Noisiness", "Sharp
 
 def tid2013(release: Release) -> Iterator[Sample]:
     """Read TID2013: 25 references x 24 distortions x 5 levels; MOS 0..9, higher is better."""
-    scores = list(read_lines(release.file("mos_with_names.txt"), ("score", "name")))
-    deviations = list(read_lines(release.file("mos_std.txt"), ("std",)))
+    scores = read_lines(release.file("mos_with_names.txt"), ("score", "name"))
+    deviations = read_lines(release.file("mos_std.txt"), ("std",))
     images, references = release.image_files("distorted_images"), release.image_files("reference_images")
-    if len(scores) != len(deviations):
-        raise DataError(
-            f"table {str(release.root / 'mos_std.txt')!r}: has {len(deviations)} lines for {len(scores)} scores; fetch "
-            "both again"
-        )
-    for row, deviation in zip(scores, deviations, strict=True):
+    for row in side_by_side(scores, deviations):
         match = re.fullmatch(r"i(\d\d)_(\d\d)_(\d)\.bmp", row["name"].casefold())
         kind = int(match[2]) if match else 0
         if match is None or not 1 <= kind <= len(TID2013_DISTORTIONS):
@@ -78,7 +73,7 @@ def tid2013(release: Release) -> Iterator[Sample]:
             images.find(row["name"]),
             reference=references.find(f"I{match[1]}.BMP"),
             mos=row.number("score"),
-            mos_std=deviation.number("std"),
+            mos_std=row.number("std"),
             distortion=TID2013_DISTORTIONS[kind - 1],
             group=f"I{match[1]}",
             metadata={"level": int(match[3]), "type": kind},
@@ -108,21 +103,17 @@ def kadid10k(release: Release) -> Iterator[Sample]:
 def live(release: Release) -> Iterator[Sample]:
     """Read LIVE release 2: 29 references, five distortions; realigned DMOS about 0..100, lower is better."""
     table = release.file("dmos_realigned.mat")
-    labels = read_mat(table, "dmos_new", "orgs", "dmos_std")
-    scores, originals = labels["dmos_new"], labels.pop("orgs")
-    names = read_mat(release.file("refnames_all.mat"), "refnames_all")["refnames_all"]
+    labels = (read_mat(table, name) for name in ("dmos_new", "orgs", "dmos_std"))
+    rows = side_by_side(*labels, read_mat(release.file("refnames_all.mat"), "refnames_all"))
     places = [(folder, n) for folder, count in LIVE_FOLDERS for n in range(1, count + 1)]
-    if not len(places) == len(names) == len(originals) == len(scores):
-        raise DataError(
-            f"table {str(table)!r}: has {len(originals)} labels for {len(places)} images; fetch the release again"
-        )
+    if len(rows) != len(places):
+        raise DataError(f"table {str(table)!r}: has {len(rows)} labels for {len(places)} images; fetch it again")
     folders = {folder: release.image_files(folder) for folder, _ in LIVE_FOLDERS}
     references = release.image_files("refimgs")
-    for index, (folder, n) in enumerate(places):
-        if originals[index]:
+    for row, (folder, n) in zip(rows, places, strict=True):
+        if row["orgs"]:
             continue
-        row = Row(table, f"entry {index + 1}", {label: values[index] for label, values in labels.items()})
-        reference = str(names[index].item())
+        reference = str(row["refnames_all"].item())
         yield release.sample(
             f"{folder}/img{n}",
             folders[folder].find(f"img{n}.bmp"),
@@ -185,18 +176,12 @@ def pipal(release: Release) -> Iterator[Sample]:
 
 def clive(release: Release) -> Iterator[Sample]:
     """Read LIVE In the Wild: 1,162 photographs; MOS 0..100, higher is better."""
-    labels: dict[str, Any] = {}
-    for name in ("AllImages_release", "AllMOS_release", "AllStdDev_release"):
-        labels |= read_mat(release.file(f"Data/{name}.mat"), name)
-    names, scores, stds = labels.values()
-    table = release.root / "Data"
-    if not len(names) == len(scores) == len(stds):
-        raise DataError(f"table {str(table)!r}: has {len(scores)} scores for {len(names)} names; fetch again")
+    names, score, std = "AllImages_release", "AllMOS_release", "AllStdDev_release"
+    tables = (read_mat(release.file(f"Data/{name}.mat"), name) for name in (names, score, std))
     images = release.image_files("Images")
-    for index in range(CLIVE_TRAINING_PICTURES, len(names)):
-        name = str(names[index].item())
-        row = Row(table, f"entry {index + 1}", {"MOS": scores[index], "SD": stds[index]})
-        yield _photograph(release, images, name, row, identity=name, mos_std=row.number("SD"))
+    for row in side_by_side(*tables)[CLIVE_TRAINING_PICTURES:]:
+        name = str(row[names].item())
+        yield _photograph(release, images, name, row, score, identity=name, mos_std=row.number(std))
 
 
 def bid(release: Release) -> Iterator[Sample]:

@@ -4,7 +4,7 @@ import csv
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from data.catalogue import DatasetEntry
 from data.manifest import Sample
 from program.common.errors import DataError
 
-__all__ = ("ImageFolder", "Release", "Row", "read_csv", "read_lines", "read_mat", "read_xlsx")
+__all__ = ("ImageFolder", "Release", "Row", "read_csv", "read_lines", "read_mat", "read_xlsx", "side_by_side")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,19 +150,32 @@ def read_xlsx(path: Path, columns: Sequence[str], sheet: str | None = None) -> I
         raise DataError(f"table {str(path)!r}: is no whole .xlsx workbook ({error}); fetch it again") from error
 
 
-def read_mat(path: Path, *names: str) -> dict[str, Any]:
-    """Return variables of a MATLAB file (v5 to v7), arrays flattened; DataError when one is not there."""
+def read_mat(path: Path, name: str) -> Iterator[Row]:
+    """Yield the entries of a variable of a MATLAB file (v5 to v7); DataError when it is not there."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
     try:
-        variables = loadmat(path, variable_names=names)
+        variables = loadmat(path, variable_names=name)
     except (ValueError, TypeError, IndexError, NotImplementedError, MatReadError, OSError) as error:
         raise DataError(f"table {str(path)!r}: is no MATLAB file of version 5 to 7; fetch it again") from error
-    missing = [name for name in names if name not in variables]
-    if missing:
-        raise DataError(f"table {str(path)!r}: has no variable {missing[0]!r}; fetch the release again")
-    return {name: variables[name].ravel() for name in names}
+    if name not in variables:
+        raise DataError(f"table {str(path)!r}: has no variable {name!r}; fetch the release again")
+    for number, value in enumerate(variables[name].ravel(), start=1):
+        yield Row(path, f"entry {number}", {name: value})
+
+
+def side_by_side(*tables: Iterable[Row]) -> list[Row]:
+    """Return the rows of several tables, each with the cells of all; DataError where one is longer than another."""
+    first, *others = map(list, tables)
+    for rows in others:
+        if len(rows) != len(first):
+            table = str((rows or first)[0].table)
+            raise DataError(f"table {table!r}: has {len(rows)} rows for {len(first)} beside it; fetch both again")
+    return [
+        replace(row, cells={name: cell for each in (*more, row) for name, cell in each.cells.items()})
+        for row, *more in zip(first, *others, strict=True)
+    ]
 
 
 def _stripped(row: Iterable[Any]) -> list[str]:
