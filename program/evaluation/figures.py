@@ -163,32 +163,29 @@ _INPUTS: Mapping[str, Callable[[Sequence[Row]], _Inputs]] = {
 
 
 def _calibration_bins(used: Sequence[Row], seed: int) -> tuple[Bin, ...]:
-    rows, right, confidence = _levels([row for row in used if row.task == "scoring"])
-    right, confidence = np.asarray(right), np.asarray(confidence)
-    bins = equal_mass_bins(confidence) if rows else np.array([], dtype=np.intp)
-    result = []
-    for number in np.unique(bins):
-        inside = np.flatnonzero(bins == number)
-        groups = [rows[i].group for i in inside.tolist()]
-        share = interval("accuracy", [1.0] * inside.size, right[inside].tolist(), groups, seed=seed)
-        result.append(Bin(n=inside.size, confidence=float(confidence[inside].mean()), right=share))
-    return tuple(result)
+    rows, right, confidence = map(np.asarray, _levels([row for row in used if row.task == "scoring"]))
+    bins = equal_mass_bins(confidence) if rows.size else np.array([], dtype=np.intp)
+    return tuple(
+        Bin(n=int(inside.sum()), confidence=float(confidence[inside].mean()), right=_share(rows, inside, right, seed))
+        for inside in (bins == number for number in np.unique(bins))
+    )
 
 
 def _gate(used: Sequence[Row], seed: int) -> tuple[GatePoint, ...]:
     """Return what each threshold does as a gate, where both people and program put images below it."""
-    rows, truth, predicted = _predictions([row for row in used if row.task == "scoring"])
-    groups = np.array([row.group for row in rows])
+    rows, truth, predicted = map(np.asarray, _predictions([row for row in used if row.task == "scoring"]))
+    return tuple(
+        GatePoint(
+            threshold=threshold, precision=_share(rows, stopped, below, seed), recall=_share(rows, below, stopped, seed)
+        )
+        for threshold in _THRESHOLDS
+        if (below := truth < threshold).any() and (stopped := predicted < threshold).any()
+    )
 
-    def share(of: NDArray[np.bool_], right: NDArray[np.bool_]) -> Figure:
-        return interval("accuracy", [True] * int(of.sum()), right[of].tolist(), groups[of].tolist(), seed=seed)
 
-    points = []
-    for threshold in _THRESHOLDS:
-        below, stopped = np.asarray(truth) < threshold, np.asarray(predicted) < threshold
-        if below.any() and stopped.any():
-            points.append(GatePoint(threshold=threshold, precision=share(stopped, below), recall=share(below, stopped)))
-    return tuple(points)
+def _share(rows: NDArray[Any], of: NDArray[np.bool_], right: NDArray[Any], seed: int) -> Figure:
+    """Return which share of some of the rows is right."""
+    return interval("accuracy", [True] * int(of.sum()), right[of].tolist(), [row.group for row in rows[of]], seed=seed)
 
 
 _PARTS: Mapping[str, Callable[[Row], str | None]] = {
