@@ -108,22 +108,18 @@ def _fields(release: Release, row: Row, folder: Path) -> dict[str, Any]:
     word = str(cells.pop("split", "")).strip().casefold()
     if word and word not in SPLIT_WORDS:
         raise row.error(f"split {word!r} is none of {', '.join(SPLIT_WORDS)}; correct it")
-    image = folder / str(cells.pop("image"))
+    paths: dict[str, Path] = {name: folder / str(cells.pop(name)) for name in ("image", "reference") if name in cells}
+    content = paths.get("reference", paths["image"])
     fields: dict[str, Any] = {
-        "id": f"{release.entry.name}/{cells.pop('id')}", "image": image, "options": options,
+        **paths, "id": f"{release.entry.name}/{cells.pop('id')}", "options": options,
         "answer": _letter(cells.pop("answer", ""), options, row), "split": SPLIT_WORDS.get(word),
-        "regions": cells.pop("regions", None),
+        "group": str(content.relative_to(folder)) if content.is_relative_to(folder) else None,
     }  # fmt: skip
-    if reference := cells.pop("reference", None):
-        fields["reference"] = folder / str(reference)
     fields |= {name: row.number(name) for name in ("mos", "mos_std") if cells.pop(name, None) is not None}
-    if (scale := release.mos_range or cells.pop("mos_range", None)) is not None:
-        fields["mos_range"] = scale
-    higher = cells.pop("higher_is_better", True)
-    fields["higher_is_better"] = higher if release.higher_is_better is None else release.higher_is_better
-    content = fields.get("reference", image)
-    fields["group"] = str(content.relative_to(folder)) if content.is_relative_to(folder) else None
     fields |= {name: str(cells.pop(name)) for name in ("query", "distortion", "group") if name in cells}
+    fields |= {name: cells.pop(name) for name in ("regions", "mos_range", "higher_is_better") if name in cells}
+    scale = {"mos_range": release.mos_range, "higher_is_better": release.higher_is_better}
+    fields |= {name: value for name, value in scale.items() if value is not None}
     fields["metadata"] = {name: value for name, value in cells.items() if _is_plain(value)}
     return fields
 

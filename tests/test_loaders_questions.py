@@ -135,6 +135,8 @@ def test_a_json_table_keeps_its_scale_and_regions(root: Path) -> None:
     (root / "mine.json").write_text(json.dumps([row]), "utf-8")
     (sample,) = load("table", root / "mine.json")
     assert (sample.mos_range, sample.higher_is_better, sample.regions) == ((0, 9), False, {"car": (0, 0, 2, 2)})
+    (sample,) = load("table", root / "mine.json", mos_range=(0, 10), higher_is_better=True)
+    assert (sample.mos_range, sample.higher_is_better, sample.metadata) == ((0, 10), True, {})
 
 
 @pytest.mark.parametrize(
