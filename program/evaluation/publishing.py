@@ -218,8 +218,7 @@ def log_figures(run: RunHandle, figures: Mapping[str, Figure]) -> None:
 
 def record_costs(record: EvaluationRecord) -> dict[str, float | None]:
     """Return what a record cost and how it ran, by the metric's name in MLflow."""
-    counts = {"failed": record.failed, "wall_seconds": record.wall_seconds, "lm_calls": record.lm_calls,
-              "tokens": record.tokens, "cost_usd": record.cost_usd}  # fmt: skip
+    names = ("failed", "wall_seconds", "lm_calls", "tokens", "cost_usd")
     rungs = {f"rung/{name.replace(' ', '_')}": share for name, share in record.rung_shares.items()}
     stages = {
         f"stage/{kind}_{stage}": value
@@ -228,7 +227,7 @@ def record_costs(record: EvaluationRecord) -> dict[str, float | None]:
         if value is not None
     }
     spent = {f"per_sample/{name}": value for name, value in (record.spent_per_sample | record.pace).items()}
-    return {**{f"whole_run/{name}": value for name, value in counts.items()}, **rungs, **stages, **spent}
+    return {**{f"whole_run/{name}": getattr(record, name) for name in names}, **rungs, **stages, **spent}
 
 
 def show(record: EvaluationRecord, page: Path | None) -> None:
