@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from data.manifest import Sample
 from data.release import Release, Row
 from data.tables import scan_rows
@@ -69,8 +71,6 @@ def score_within_splits(samples: Iterable[Sample]) -> Iterator[Sample]:
     The score is `1 + 4 / (1 + exp(-0.6 s))` of the Bradley-Terry strength s: 3 for the mean of images that votes
     connect, 0.6 points a logit there. Holds all samples in memory. Raises DataError where no vote is inside a split.
     """
-    import numpy as np
-
     by_split: defaultdict[str | None, dict[str, Sample]] = defaultdict(dict)
     for sample in samples:
         by_split[sample.split][sample.id] = sample
@@ -90,7 +90,6 @@ def parts_apart(samples: Iterable[Sample]) -> dict[str, int]:
 
     Each part's strengths have a mean of 0 of their own, so that scores of two parts do not compare.
     """
-    import numpy as np
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -112,7 +111,6 @@ def fit_strengths(won: Mapping[str, Mapping[str, float]], *, prior_sd: float = f
     >>> {name: round(s, 2) for name, s in fit_strengths({"a": {"b": 3}, "b": {"a": 1}}).items()}  # ln 3 apart
     {'a': 0.55, 'b': -0.55}
     """
-    import numpy as np
     from scipy import sparse
     from sklearn.linear_model import LogisticRegression
 
