@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -58,7 +57,7 @@ def catalogue() -> Mapping[str, DatasetEntry]:
     text = (CONFIGS / "datasets.yaml").read_text(encoding="utf-8")
     ours = {name: DatasetEntry(name=name, **entry) for name, entry in yaml.safe_load(text).items()}
     outside = offered("datasets", lambda name, offer: DatasetEntry(name=name, **offer["entry"]))
-    return MappingProxyType({**outside, **ours})
+    return {**outside, **ours}
 
 
 def entry_of(name: str) -> DatasetEntry:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from types import MappingProxyType
 from typing import get_args
 
 from signatures.schemas import DistortionCategory, Severity, category_of
@@ -37,9 +36,7 @@ _GROUPS: tuple[tuple[DistortionCategory | None, tuple[str, ...]], ...] = (
     ("Contrast", ("contrast_change",)),
 )  # fmt: skip
 
-CATEGORIES: Mapping[str, DistortionCategory | None] = MappingProxyType(
-    {name: category for category, names in _GROUPS for name in names}
-)
+CATEGORIES: Mapping[str, DistortionCategory | None] = {name: category for category, names in _GROUPS for name in names}
 """The agent's category of each distortion that is generated, in KADID-10k's order; it has no word for the spatial ones
 (jitter to color block), hence None. KADID-10k's denoise is left out: it is a trained network's (DnCNN), whose weights
 are not at hand; another denoiser leaves other traces, for which the human scores would not hold."""
@@ -51,9 +48,9 @@ IDENTITIES: frozenset[tuple[str, int]] = frozenset({
 })  # fmt: skip
 """Distortion and level that leave every pixel as it was; their mean scores (4.58 to 4.61) say so too."""
 
-LIVE_NAMES: Mapping[str, str] = MappingProxyType({
+LIVE_NAMES: Mapping[str, str] = {
     "jp2k": "jpeg2000", "wn": "white_noise", "gblur": "gaussian_blur", "fastfading": "jpeg2000_transmission_errors",
-})  # fmt: skip
+}  # fmt: skip
 """LIVE's abbreviations as other datasets write them; its fast fading is TID2013's JPEG 2000 transmission errors."""
 
 
@@ -72,13 +69,13 @@ class LevelMean:
 def level_means() -> Mapping[tuple[str, int], LevelMean]:
     """Return the table, keyed by distortion and level (1..5)."""
     rows = csv.DictReader(_table().decode("utf-8").splitlines())
-    return MappingProxyType({
+    return {
         (row["distortion"], int(row["level"])): LevelMean(
             float(row["parameter"]), float(row["mos_mean"]), float(row["mos_std_over_images"])
         )
         for row in rows
         if row["distortion"] in CATEGORIES
-    })  # fmt: skip
+    }
 
 
 def level_mean(distortion: str, level: int) -> LevelMean:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
-from types import MappingProxyType
 from typing import TypeAlias
 
 from data import readers_hub as hub
@@ -22,7 +21,7 @@ __all__ = ("READERS", "Reader", "load")
 
 Reader: TypeAlias = Callable[[Release], Iterator[Sample]]
 
-READERS: Mapping[str, Reader] = MappingProxyType({
+READERS: Mapping[str, Reader] = {
     "tid2013": scores.tid2013,
     "kadid10k": scores.kadid10k,
     "live": scores.live,
@@ -40,7 +39,7 @@ READERS: Mapping[str, Reader] = MappingProxyType({
     "table": questions.table,
     "huggingface": hub.huggingface,
     "pairs": pairs,
-})  # fmt: skip
+}
 
 FIELDS = (*(name for name in Sample.model_fields if name != "metadata"), "question_type", *ascii_uppercase,
           "other", "better", "votes")  # fmt: skip

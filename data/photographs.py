@@ -7,7 +7,6 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +36,7 @@ class Photograph:
 
 _NO_NOTE = "not stated in the package; "
 
-PHOTOGRAPHS: Mapping[str, Photograph] = MappingProxyType({
+PHOTOGRAPHS: Mapping[str, Photograph] = {
     photograph.name: photograph
     for photograph in (
         Photograph("astronaut", "skimage", "scikit-image", "data/astronaut.png", "train", "public domain",
@@ -58,7 +57,7 @@ PHOTOGRAPHS: Mapping[str, Photograph] = MappingProxyType({
         Photograph("china", "sklearn", "scikit-learn", "datasets/images/china.jpg", "test", "CC BY 2.0",
                    "danielbuechele (flickr.com/photos/danielbuechele/6061409035)"),
     )
-})  # fmt: skip
+}  # fmt: skip
 """By name. The split is fixed by hand: a random one may leave validation or test two of a kind. Both have a picture
 of near things before a soft background and another, in colour, so that every distortion is in both."""
 
