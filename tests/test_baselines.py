@@ -15,7 +15,6 @@ from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import summarize
 from program.evaluation.intervals import interval, paired_difference
 from program.evaluation.record import Row
-from program.evaluation.runner import expected_level
 from program.evaluation.tables import baseline_tables, figures_table
 from program.fusion import ScoreFusion
 from program.fusion.fitted import FittedFusion
@@ -194,11 +193,6 @@ def test_choices_have_a_table_of_their_own():
     tables = baseline_tables(record)
     assert len(tables) == 1
     assert record.baselines["model only"].srcc is None
-
-
-def test_expected_level_is_the_mean_of_the_belief():
-    assert expected_level({1: 0.5, 5: 0.5}) == 3.0
-    assert expected_level(None) is None
 
 
 def test_a_row_is_small_and_its_line_holds_no_defaults():

@@ -33,7 +33,7 @@ from program.lms.limits import BudgetSpent
 from program.lms.usage import Usage
 from program.tracking import untraced
 
-__all__ = ("Engine", "Misses", "OtherAnswers", "Todo", "expected_level", "failed_row", "run_sample", "run_samples")
+__all__ = ("Engine", "Misses", "OtherAnswers", "Todo", "failed_row", "run_sample", "run_samples")
 
 logger = logging.getLogger(__name__)
 
@@ -203,15 +203,6 @@ def _answer_fields(program: Callable[..., Any], task: str, assessment: Any) -> d
     }
 
 
-def expected_level(probabilities: Mapping[int, float] | None) -> float | None:
-    """Return the mean of a belief over the levels, or None without one.
-
-    >>> expected_level({3: 0.5, 4: 0.5})
-    3.5
-    """
-    return math.fsum(c * p for c, p in probabilities.items()) if probabilities else None
-
-
 def _one_line(text: str) -> str:
     """Return a message on one line, short, without base64 and keys."""
     shortened = re.sub(r"[A-Za-z0-9+/=_-]{120,}", "...", " ".join(redact(str(text)).split()))
@@ -228,8 +219,9 @@ def _beliefs(program: Any, evidence: Any, probabilities: Mapping[int, float] | N
     if not scores and not probabilities:
         return {}
     mean = math.fsum(scores) / len(scores) if scores else None
+    level = math.fsum(c * p for c, p in probabilities.items()) if probabilities else None
     eta = float(getattr(getattr(getattr(program, "resources", None), "fusion", None), "eta", 1.0))
-    beliefs = {"tool_mean": _rounded(mean), "expected_level": _rounded(expected_level(probabilities))}
+    beliefs = {"tool_mean": _rounded(mean), "expected_level": _rounded(level)}
     if mean is not None and probabilities:
         fusion = ScoreFusion(eta)
         beliefs["fusion_normalised"] = _rounded(fusion.fuse_scores([mean], probabilities))
