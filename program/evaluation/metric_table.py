@@ -89,16 +89,14 @@ def headline(task: str, *, cards: bool = False) -> list[str]:
     return [n for n, m in METRICS.items() if m.headline and m.task == task and (m.card or not cards)]
 
 
-def _line_note(truth: Values, predicted: Values, *, parameters: Parameters) -> str:
-    converged = fit_logistic(*paired_arrays("logistic", truth, predicted), parameters).converged
-    return "" if converged else "; a line instead of the logistic, which did not converge"
-
-
 def _after_logistic(title: str, metric: Callable[..., float], parameters: Parameters, **fields: Any) -> Metric:
+    def line_note(truth: Values, predicted: Values) -> str:
+        fit = fit_logistic(*paired_arrays("logistic", truth, predicted), parameters)
+        return "" if fit.converged else "; a line instead of the logistic, which did not converge"
+
     function = partial(metrics.after_logistic, metric=metric, parameters=parameters)
-    note = partial(_line_note, parameters=parameters)
     name = f"{title} after {parameters}-parameter logistic"
-    return Metric(name, function, bootstrap_limit=2000, note=note, **fields)
+    return Metric(name, function, bootstrap_limit=2000, note=line_note, **fields)
 
 
 def spearman(truth: Values, predicted: Values) -> Resampler:
