@@ -27,7 +27,8 @@ from program.fusion.fitted import FittedFusion
 from program.fusion.levels import level_masses, tokens_of
 from program.fusion.scores import fusion_note, level_note
 from program.images.store import IMAGES, ImageRef
-from program.lms.ask import RUNGS, Answer, ask, sharing_calls
+from program.lms.ask import RUNGS, Answer, ask
+from program.lms.call import CallAllowance
 from program.lms.metering import stage
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
 
@@ -144,8 +145,7 @@ class Summarizer(dspy.Module):
         fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
         scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
         mean = fusion.tool_mean(scores, precisions) if scores else None
-        with sharing_calls():
-            answer = self._level_belief({**inputs, "tool_mean": mean})
+        answer = self._level_belief({**inputs, "tool_mean": mean}, CallAllowance())
         rung, status = answer.rung, "ok"
         probabilities, reasoning, source = answer.value or (None, "", None)
         if probabilities is None and (level := level_in_text(answer.raw)) is not None:
@@ -191,28 +191,28 @@ class Summarizer(dspy.Module):
         verdict = level_note(rated["quality_score"], chinese=chinese)
         return {**fields, "final_answer": f"{fields['final_answer']}{'' if chinese else ' '}{verdict}"}
 
-    def _level_belief(self, inputs: Mapping[str, Any]) -> Answer[_Belief]:
+    def _level_belief(self, inputs: Mapping[str, Any], calls: CallAllowance) -> Answer[_Belief]:
         way = self._scoring_way()
         if way == "probabilities":
-            return self._verbalized(inputs)
+            return self._verbalized(inputs, calls)
         if way == "classification":
-            return self._classified(inputs, from_tokens=False)
+            return self._classified(inputs, calls, from_tokens=False)
         model = self._model_of(self.classify)
         try:
-            answer = self._classified(inputs, from_tokens=True)
+            answer = self._classified(inputs, calls, from_tokens=True)
         except LMInvalidRequestError as error:
             if "logprob" not in str(error).casefold().replace("_", ""):
                 raise
             logger.warning("%s refuses log-probabilities (%s); it is asked without from now on", model, error)
             self.resources.without_logprobs.add(model)
-            return self._level_belief(inputs)
+            return self._level_belief(inputs, calls)
         # Later rungs may have been asked without, for answers that could not be read: they say nothing of the model.
         first = answer.prediction if answer.rung == RUNGS[0] else None
         if first is not None and not tokens_of(first.get("logprobs")):
             logger.warning("%s gave no log-probabilities; it is asked without from now on", model)
             self.resources.without_logprobs.add(model)
             if self.resources.settings.assessment.scoring == "auto":
-                verbalized = self._verbalized(inputs)
+                verbalized = self._verbalized(inputs, calls)
                 return answer if verbalized.value is None else verbalized
         return answer
 
@@ -234,14 +234,14 @@ class Summarizer(dspy.Module):
     def _model_of(self, predictor: dspy.Predict) -> str:
         return str((predictor.lm or self.resources.lm("summarizer")).model)
 
-    def _verbalized(self, inputs: Mapping[str, Any]) -> Answer[_Belief]:
+    def _verbalized(self, inputs: Mapping[str, Any], calls: CallAllowance) -> Answer[_Belief]:
         def read(p: dspy.Prediction) -> _Belief:
             masses = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
             return _Belief(masses, _reasoning(p), "probabilities")
 
-        return ask(self.score, inputs, lm=self.resources.lm("summarizer"), example=_SCORED, check=read)
+        return ask(self.score, inputs, lm=self.resources.lm("summarizer"), example=_SCORED, check=read, calls=calls)
 
-    def _classified(self, inputs: Mapping[str, Any], *, from_tokens: bool) -> Answer[_Belief]:
+    def _classified(self, inputs: Mapping[str, Any], calls: CallAllowance, *, from_tokens: bool) -> Answer[_Belief]:
         """Ask for a letter; its level probabilities are its tokens' where the backend gave them, else smoothed."""
 
         def read(p: dspy.Prediction) -> _Belief:
@@ -255,7 +255,7 @@ class Summarizer(dspy.Module):
 
         config = {"logprobs": True, "top_logprobs": TOP_LOGPROBS} if from_tokens else None
         lm = self.resources.lm("summarizer")
-        return ask(self.classify, inputs, lm=lm, example=_CLASSIFIED, check=read, config=config)
+        return ask(self.classify, inputs, lm=lm, example=_CLASSIFIED, check=read, config=config, calls=calls)
 
     def _choose(self, inputs: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
         def letter_in(text: str) -> str:

@@ -9,9 +9,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -41,12 +39,11 @@ from program.lms.dspy_private import (
     resolves_references,
     traced_prediction,
 )
-from program.lms.limits import wire_settings
 from program.lms.metering import book_kept_answer
 from program.lms.wire_images import inline, inline_demo, limits_for
 from program.tracking.traces import stripped
 
-__all__ = ("RUNGS", "Answer", "ask", "sharing_calls")
+__all__ = ("RUNGS", "Answer", "ask")
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +54,6 @@ RUNGS = ("first call", "second call", "third call")
 """The ladder: as is; asking for JSON only; with an example. Three calls in all, never nested in another retry."""
 
 _LOGGED_CHARS = 2000
-_SHARED: ContextVar[CallAllowance | None] = ContextVar("agentic_iqa_calls", default=None)
 
 
 @dataclass(frozen=True)
@@ -79,12 +75,14 @@ def ask(
     check: Callable[[dspy.Prediction], T],
     example: Mapping[str, Any],
     config: Mapping[str, Any] | None = None,
+    calls: CallAllowance | None = None,
 ) -> Answer[T]:
     """Ask a model up to three times until `check` accepts its answer.
 
     `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question. The second call
     adds "Return ONLY valid JSON", the third an example of a valid answer. `check` turns a prediction into a value and
-    raises ValueError for one that will not do. `lm` None means DSPy's own setting.
+    raises ValueError for one that will not do. `lm` None means DSPy's own setting. `calls` is shared by questions that
+    are one, put in several ways.
 
     A transport fault (429, 5xx, a lost connection) repeats the call; ladder and repeats share `wire.attempts` calls.
     Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
@@ -96,8 +94,7 @@ def ask(
     present = {name: clean(value) for name, value in inputs.items() if value is not None}
     signature = _without(predictor.signature, tuple(name for name in inputs if name not in present))
     demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
-    allowance = _SHARED.get() or CallAllowance(wire_settings().attempts)
-    question = Question(predictor, demos, present, model, dict(config or {}), None, allowance)
+    question = Question(predictor, demos, present, model, dict(config or {}), None, calls or CallAllowance())
     if not resolves_references(model):
         limits = limits_for(str(model.model))
         question.traced_inputs = present
@@ -116,16 +113,6 @@ def ask(
                 fields = {name: answer.prediction[name] for name in signature.output_fields}
                 put_in_cache(key, fields, question.lm)
         return answer
-
-
-@contextmanager
-def sharing_calls() -> Iterator[None]:
-    """Let what is asked inside cost together what one question may: it is one, put in several ways."""
-    token = _SHARED.set(CallAllowance(wire_settings().attempts))
-    try:
-        yield
-    finally:
-        _SHARED.reset(token)
 
 
 def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:

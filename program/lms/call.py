@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
@@ -33,9 +33,9 @@ MAX_TEXT = 8_000
 
 @dataclass
 class CallAllowance:
-    """How many calls of a model a question may still cost."""
+    """How many calls of a model a question may still cost: at first `wire.attempts`."""
 
-    left: int
+    left: int = field(default_factory=lambda: wire_settings().attempts)
 
     def take(self) -> bool:
         """Take one call; False where none is left."""
