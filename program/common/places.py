@@ -88,8 +88,7 @@ def opened(place: Place) -> Iterator[IO[bytes]]:
         with open(place, "rb", opener=plain_file) as file:
             yield file
         return
-    system, path = system_of(place)
-    with _faults(place):
+    with _store_of(place) as (system, path):
         file = system.open(path, "rb")
     with file:
         yield file
@@ -102,11 +101,11 @@ def writing(place: Place) -> Iterator[IO[bytes]]:
         with whole_file(place) as partial, partial.open("wb") as file:
             yield file
         return
-    system, path = system_of(place)
+    system_of(place)  # an unknown kind is refused before anything is written
     with tempfile.NamedTemporaryFile() as copy:  # an upload that is left in the middle would be taken for a whole file
         yield copy
         copy.flush()
-        with _faults(place):
+        with _store_of(place) as (system, path):
             system.put_file(copy.name, path)
 
 
@@ -114,8 +113,7 @@ def exists(place: Place) -> bool:
     """Tell whether a file or a folder is there."""
     if isinstance(place, Path):
         return os.path.exists(place)
-    system, path = system_of(place)
-    with _faults(place):
+    with _store_of(place) as (system, path):
         return bool(system.exists(path))
 
 
@@ -123,15 +121,13 @@ def is_folder(place: Place) -> bool:
     """Tell whether a folder is there."""
     if isinstance(place, Path):
         return os.path.isdir(place)
-    system, path = system_of(place)
-    with _faults(place):
+    with _store_of(place) as (system, path):
         return bool(system.isdir(path))
 
 
 def listed(folder: Place, *, recursive: bool) -> Iterator[tuple[str, Place]]:
     """Yield the files of a folder elsewhere in order, by their names below it."""
-    system, path = system_of(folder)
-    with _faults(folder):
+    with _store_of(folder) as (system, path):
         found = sorted(system.find(path, maxdepth=None if recursive else 1))
     for each in found:
         below = each.removeprefix(path.rstrip("/")).lstrip("/")
@@ -143,8 +139,7 @@ def remove(place: Place) -> None:
     if isinstance(place, Path):
         place.unlink(missing_ok=True)
     elif exists(place):
-        system, path = system_of(place)
-        with _faults(place):
+        with _store_of(place) as (system, path):
             system.rm_file(path)
 
 
@@ -161,10 +156,10 @@ def system_of(place: Place) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def _faults(place: Place) -> Iterator[None]:
-    """Let what a store's own client raises be an OSError: each has kinds of its own."""
+def _store_of(place: Place) -> Iterator[tuple[Any, str]]:
+    """Yield what `system_of` returns; what a store's own client raises inside is an OSError: each has its own kinds."""
     try:
-        yield
+        yield system_of(place)
     except (OSError, InputError):
         raise
     except Exception as error:  # border: botocore, gcsfs, ...
