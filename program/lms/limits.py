@@ -156,7 +156,7 @@ class Gate:
         self._changed = threading.Condition()
         self._in_flight = 0
         self._paused_until = 0.0
-        self._starts: deque[float] = deque()
+        self._starts: deque[tuple[float, int]] = deque()
         self._spent: deque[tuple[float, int]] = deque()
         self._calls, self._tokens = 0, 0
 
@@ -167,7 +167,7 @@ class Gate:
             while (wait := self._wait_s(time.monotonic())) is not None:
                 self._changed.wait(wait or None)
             self._in_flight += 1
-            self._starts.append(time.monotonic())
+            self._starts.append((time.monotonic(), 1))
         try:
             yield
         finally:
@@ -189,32 +189,30 @@ class Gate:
 
     def _wait_s(self, now: float) -> float | None:
         """Return None when a call may start, the seconds to wait, or 0 to wait for another call's end."""
-        while self._starts and self._starts[0] <= now - self._window_s:
-            self._starts.popleft()
-        while self._spent and self._spent[0][0] <= now - self._window_s:
-            self._spent.popleft()
+        for window in (self._starts, self._spent):
+            while window and window[0][0] <= now - self._window_s:
+                window.popleft()
         if now < self._paused_until:
             return self._paused_until - now
         if self._in_flight >= self.limits.concurrency:
             return 0.0
-        requests, tokens = self.limits.requests_per_minute, self.limits.tokens_per_minute
-        if requests is not None and len(self._starts) >= requests:
-            return max(self._starts[0] + self._window_s - now, 0.001)
-        if tokens is None:
-            return None
         # What the calls in flight will use is not known yet: each is expected to use the mean so far.
-        expected = self._tokens / self._calls * (self._in_flight + 1) if self._calls else 0.0
-        if sum(count for _, count in self._spent) + expected <= tokens:
-            return None
-        if self._spent:
-            return max(self._spent[0][0] + self._window_s - now, 0.001)
-        return 0.0 if self._in_flight else None
+        tokens = self._tokens / self._calls * (self._in_flight + 1) if self._calls else 0.0
+        rates = (
+            (self._starts, 1, self.limits.requests_per_minute),
+            (self._spent, tokens, self.limits.tokens_per_minute),
+        )
+        for window, more, most in rates:
+            if most is not None and sum(count for _, count in window) + more > most:
+                if window:
+                    return max(window[0][0] + self._window_s - now, 0.001)
+                return 0.0 if self._in_flight else None
+        return None
 
 
 _GATES: dict[str, Gate] = {}
 _NEW: list[Callable[[str, WireSettings], Gate]] = [lambda _, limits: Gate(limits)]
 """What makes a host's gate: the last of them."""
-_LOCK = threading.Lock()
 _WIRE: ContextVar[WireSettings | None] = ContextVar("agentic_iqa_wire", default=None)
 
 
@@ -235,14 +233,9 @@ def wire_settings() -> WireSettings:
 
 def gate_for(host: str) -> Gate:
     """Return the process's one gate for a host, under the limits in force."""
-    limits = _WIRE.get()
-    with _LOCK:
-        gate = _GATES.get(host)
-        if gate is None:
-            gate = _GATES[host] = _NEW[-1](host, limits or WireSettings())
-        if limits is not None:
-            gate.limits = limits
-        return gate
+    gate = _GATES.get(host) or _GATES.setdefault(host, _NEW[-1](host, wire_settings()))
+    gate.limits = _WIRE.get() or gate.limits
+    return gate
 
 
 def gates_made_by(make: Callable[[str, WireSettings], Gate]) -> None:
