@@ -7,7 +7,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from signatures.schemas import LEVEL_WORDS, level_of
+from pydantic import ValidationError
+
+from program.common.errors import first_fault
+from signatures.schemas import LEVEL_WORDS, LevelProbabilities, level_of
 
 __all__ = ("LETTERS", "Mode", "level_in_text", "level_masses", "level_probabilities", "softmax", "tokens_of")
 
@@ -67,9 +70,7 @@ def level_probabilities(output: Any, mode: Mode, levels: Sequence[int]) -> dict[
     """Return level probabilities (sum 1) as `ScoreFusion.extract_vlm_probabilities` says; ValueError likewise."""
     if isinstance(output, str):
         output = _json_in(output)
-    if hasattr(output, "by_level"):
-        output = output.by_level()
-    masses = _masses(output, levels) if mode != "classification" else None
+    masses = _masses(output) if mode != "classification" else None
     if masses is not None:
         return _normalised(masses, levels)
     if mode == "probabilities":
@@ -129,19 +130,17 @@ def _json_in(text: str) -> Any:
         return text
 
 
-def _masses(output: Any, levels: Sequence[int]) -> dict[int, float] | None:
+def _masses(output: Any) -> dict[int, float] | None:
     if isinstance(output, Mapping):
-        for key in ("quality_probs", "probabilities"):
-            if key in output:
-                return _masses(output[key].by_level() if hasattr(output[key], "by_level") else output[key], levels)
-        return {
-            level: _number(mass) for key, mass in output.items() if (level := level_of(str(key))) is not None
-        } or None
-    if isinstance(output, list | tuple):
-        if len(output) != len(levels):
-            raise ValueError(f"{len(output)} level probabilities; {len(levels)} are needed")
-        return {level: _number(mass) for level, mass in zip(levels, output, strict=True)}
-    return None
+        output = next((output[key] for key in ("quality_probs", "probabilities") if key in output), output)
+    if not (hasattr(output, "by_level") or isinstance(output, Mapping | list | tuple)):
+        return None
+    if isinstance(output, list | tuple) and len(output) != len(LEVEL_WORDS):
+        raise ValueError(f"{len(output)} level probabilities; {len(LEVEL_WORDS)} are needed")
+    try:
+        return LevelProbabilities.model_validate(output).by_level() or None
+    except ValidationError as error:
+        raise ValueError(f"level probabilities {_short(output)}: {first_fault(error, 'all')}") from error
 
 
 def _normalised(masses: Mapping[int, float], levels: Sequence[int]) -> dict[int, float]:
@@ -156,15 +155,6 @@ def _normalised(masses: Mapping[int, float], levels: Sequence[int]) -> dict[int,
     if min(abs(total - 1), abs(total / 100 - 1)) > 0.01:
         logger.warning("level probabilities sum to %.3g; renormalised", total)
     return {level: masses.get(level, 0.0) / total for level in levels}
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or value is None:
-        raise ValueError(f"level probability {value!r}: not a number")
-    try:
-        return float(value.strip().rstrip("%") if isinstance(value, str) else value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"level probability {_short(value)}: not a number") from error
 
 
 def _short(value: Any) -> str:
