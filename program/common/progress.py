@@ -1,31 +1,25 @@
 """Progress on stderr: a bar on a terminal, a line now and then elsewhere."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ("Advance", "progress", "timed")
+__all__ = ("progress", "timed")
 
 _LINE_EVERY_S = 15.0
-
-
-class Advance(Protocol):
-    """Moves the progress on."""
-
-    def __call__(self, steps: int = 1, facts: str = "") -> None:
-        """Count `steps` more as done; `facts` are a few words that stand behind the count."""
 
 
 @contextmanager
 def progress(
     label: str, total: int | None, *, shown: bool = True, console: "Console | None" = None, done: int = 0
-) -> Iterator[Advance]:
+) -> Iterator[Callable[..., None]]:
     """Yield what moves the progress on; `total` None is unknown, `done` were finished before.
 
+    It takes `steps` that are done (1 by default) and `facts`, a few words that stand behind the count (none).
     Without a terminal a line is written every 15 s, and a last one where there were any or there are facts.
     """
     if not shown or total == 0:

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ("UNSHOWABLE", "ShowableLines", "key_variables", "keys_among", "redact", "scrub", "showable")
+__all__ = ("UNSHOWABLE", "ShowableLines", "keys_among", "redact", "scrub", "showable")
 
 _KEY_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD)(?:$|_)", re.IGNORECASE)
 UNSHOWABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -16,13 +16,8 @@ _SHORTEST_KEY = 8
 """Shorter values of such variables are words and numbers that turn up in any text."""
 
 
-def key_variables() -> dict[str, str]:
-    """Return the environment's variables that hold keys, by name."""
-    return _long_enough({name: value for name, value in os.environ.items() if _KEY_NAME.search(name)})
-
-
 def keys_among(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the keys among a language model's options, by name: its own, and whatever its headers hold.
+    """Return the keys among a language model's options or the environment, by name, and whatever headers hold.
 
     >>> keys_among({"api_key": "abcdefgh", "seed": 1, "extra_headers": {"Authorization": "Bearer ijklmnop"}})
     {'api_key': 'abcdefgh', 'Authorization': 'ijklmnop'}
@@ -32,7 +27,7 @@ def keys_among(options: Mapping[str, Any]) -> dict[str, str]:
         if name.endswith("headers") and isinstance(headers, Mapping):
             # A scheme ("Bearer") goes before the key.
             keys |= {str(header): words[-1] for header, value in headers.items() if (words := str(value).split())}
-    return _long_enough(keys)
+    return {name: value for name, value in keys.items() if len(value) >= _SHORTEST_KEY}
 
 
 def showable(text: str) -> str:
@@ -61,7 +56,7 @@ def redact(text: str, secrets: Mapping[str, str] | None = None) -> str:
     ('no such key: <LAB>', 'http://<password>@host/v1')
     """
     # Of two names for one key the environment's comes first: it tells the user where to look.
-    for name, value in sorted({**key_variables(), **(secrets or {})}.items(), key=lambda item: -len(item[1])):
+    for name, value in sorted({**keys_among(os.environ), **(secrets or {})}.items(), key=lambda item: -len(item[1])):
         text = text.replace(value, f"<{name}>")
     return re.sub(r"(?<=://)[^/@\s]+@", "<password>@", text)
 
@@ -74,7 +69,3 @@ def scrub(error: BaseException, secrets: Mapping[str, str] | None = None) -> Non
     text = "".join(traceback.format_exception(error))
     if redact(text, secrets) != text:
         error.__cause__ = error.__context__ = None
-
-
-def _long_enough(values: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in values.items() if len(value) >= _SHORTEST_KEY}
