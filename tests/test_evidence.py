@@ -77,7 +77,6 @@ def test_used_evidence_names_readings_and_findings():
         "readings": [{"region": "Global", "distortion": "Blurs", "tool": "TOPIQ_FR", "score": 2.6}],
         "findings": [{"region": "Global", "type": "Blurs", "severity": "moderate"}],
     }
-    assert used_evidence(None) is None
     assert used_evidence(ExecutorOutput()) is None
 
 
@@ -99,4 +98,3 @@ def test_a_contradiction_is_told_with_its_region_distortion_and_score():
     assert contradiction(output) == "Contradictory evidence: severe Noise in car but a tool score of 4.40"
     elsewhere = ExecutorOutput(distortion_analysis=severe, quality_scores={"Global": {"Noise": ("VIF", 4.4)}})
     assert contradiction(elsewhere) is None
-    assert contradiction(None) is None

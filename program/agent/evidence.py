@@ -66,9 +66,9 @@ def _distinct(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> l
     return sorted({(region, tool, score) for region, by in (scores or {}).items() for tool, score in by.values()})
 
 
-def used_evidence(output: ExecutorOutput | None) -> dict[str, Any] | None:
+def used_evidence(output: ExecutorOutput) -> dict[str, Any] | None:
     """Name the readings and findings an answer rests on, or None when it rests on the image alone."""
-    if output is None or output.is_empty:
+    if output.is_empty:
         return None
     readings = [
         {"region": region, "distortion": distortion, "tool": tool, "score": round(score, 4)}
@@ -127,10 +127,8 @@ def _phrase(finding: Finding, region: str, *, chinese: bool) -> str:
     return f"{finding.severity} {finding.type}" + ("" if region == GLOBAL else f" in {region}")
 
 
-def contradiction(output: ExecutorOutput | None) -> str | None:
+def contradiction(output: ExecutorOutput) -> str | None:
     """Say where findings and tool scores disagree (severe with a score > 4.0, none with a score < 2.0)."""
-    if output is None:
-        return None
     for region, findings in (output.distortion_analysis or {}).items():
         scores = [s for _, s in ((output.quality_scores or {}).get(region) or {}).values()]
         if not scores:
