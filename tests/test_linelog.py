@@ -75,7 +75,7 @@ def test_a_write_that_takes_only_a_part_is_gone_on_with(tmp_path):
 
 def _resumed(path, **header):
     with ResumeLog(path, {"journal": "test", **header}, mend="give another file") as log:
-        lines = log.read(json.loads)
+        lines = list(log.scan(json.loads))
         log.append(json.dumps(len(lines)))
     return lines
 

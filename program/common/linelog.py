@@ -108,15 +108,10 @@ class ResumeLog(LineLog):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def read(self, parse: Callable[[bytes], T]) -> list[T]:
-        """Return what earlier runs of this work wrote, or begin the log where there was none; call it once, first.
-
-        Raises InputError as `scan` does.
-        """
-        return list(self.scan(parse))
-
     def scan(self, parse: Callable[[bytes], T]) -> Iterator[T]:
-        """Yield what `read` returns; to be read to its end before anything is appended.
+        """Yield what earlier runs of this work wrote, or begin the log where there was none.
+
+        To be called once, first, and read to its end before anything is appended.
 
         Raises InputError for a log of other work, naming the first difference, for another file, and for a line that
         `parse` refuses with ValueError, KeyError, TypeError or RecursionError.

@@ -290,7 +290,7 @@ def _checkpoint(
         if not (resume or log.empty):
             shutil.copyfile(path, path.with_name(f"{path.name}.previous"))
             os.truncate(path, 0)
-        yield {row.id: row for row in log.read(Row.model_validate_json)}, lambda row: log.append(row.line())
+        yield {row.id: row for row in log.scan(Row.model_validate_json)}, lambda row: log.append(row.line())
 
 
 def _unfinished(
