@@ -54,7 +54,7 @@ class Student:
         self.seed, self.obeys = seed, obeys
         rng = random.Random(f"student {seed}")
         self.overlooks = frozenset(rng.sample(DISTORTION_CATEGORIES, 3))
-        self._viewer = Viewer.under(cache_dir)
+        self._viewer = Viewer(cache_dir)
 
     @property
     def rules(self) -> list[tuple[Any, Any]]:

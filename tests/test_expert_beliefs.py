@@ -10,7 +10,7 @@ from scipy import stats
 from scipy.spatial.distance import cdist
 from skimage import data as photographs
 
-from program.expert.engine import answer
+from program.expert.answer.answers import answer
 from program.expert.judge import quality, taught
 from program.expert.judge.model import Seen, load_model
 from program.expert.judge.quality import believe, level_probabilities, weigh
@@ -41,7 +41,7 @@ def _mean(found: dict) -> float:
 
 
 def _score(pixels: Pixels, demos=()) -> float:
-    return _mean(answer(ScoreQuality, demos, {"image": _image(pixels), "query": QUERY}))
+    return _mean(answer(ScoreQuality.output_fields, demos, {"image": _image(pixels), "query": QUERY}))
 
 
 def _demo(pixels: Pixels, level: int) -> dspy.Example:

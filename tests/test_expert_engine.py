@@ -23,12 +23,12 @@ from skimage import data as photographs
 from data.distortions import distort, generator_for
 from program.agent.loop import AgenticIQA
 from program.common.errors import ModelError
+from program.expert.answer.answers import answer
 from program.expert.engine import (
     MODEL,
     AsyncPerceptualEngine,
     CallAdapter,
     PerceptualEngine,
-    answer,
     make_perceptual_lm,
 )
 from program.expert.judge.views import VIEWS, Viewer
@@ -65,7 +65,7 @@ def _score(pixels: Pixels, demos=(), reference: Pixels | None = None) -> float:
     inputs = {"image": _image(pixels), "query": QUERY}
     if reference is not None:
         inputs["reference"] = _image(reference)
-    return _mean(answer(ScoreQuality, demos, inputs))
+    return _mean(answer(ScoreQuality.output_fields, demos, inputs))
 
 
 def _demo(pixels: Pixels, level: int) -> dspy.Example:
@@ -133,7 +133,7 @@ def test_foreign_signatures_and_plain_text_are_refused_in_one_line() -> None:
     with dspy.context(adapter=dspy.JSONAdapter()), pytest.raises(LMUnexpectedError, match="CallAdapter"):
         dspy.Predict(ScoreQuality)(image=_image(PHOTOGRAPH), query=QUERY)
     with pytest.raises(ModelError, match="no image"):
-        answer(ScoreQuality, [], {"query": QUERY})
+        answer(ScoreQuality.output_fields, [], {"query": QUERY})
 
 
 @pytest.mark.usefixtures("expert")
@@ -146,13 +146,19 @@ def test_asynchronous_calls_answer_the_same() -> None:
 def test_threads_and_caches_give_one_answer(tmp_path: Path) -> None:
     images = [_image(_noisy(s)) for s in (3, 9, 27)] * 8
     with ThreadPoolExecutor(8) as pool:
-        threaded = list(pool.map(lambda i: answer(ScoreQuality, [], {"image": i, "query": QUERY}), images))
-    assert threaded == [answer(ScoreQuality, [], {"image": i, "query": QUERY}) for i in images]
-    viewer = Viewer(tmp_path / "features")
+        threaded = list(
+            pool.map(lambda i: answer(ScoreQuality.output_fields, [], {"image": i, "query": QUERY}), images)
+        )
+    assert threaded == [answer(ScoreQuality.output_fields, [], {"image": i, "query": QUERY}) for i in images]
+    viewer = Viewer(tmp_path)
     VIEWS.clear()
-    cold = answer(ScoreQuality, [], {"image": images[0], "query": QUERY}, viewer=viewer)
+    cold = answer(ScoreQuality.output_fields, [], {"image": images[0], "query": QUERY}, viewer=viewer)
     VIEWS.clear()
-    assert answer(ScoreQuality, [], {"image": images[0], "query": QUERY}, viewer=viewer) == cold == threaded[0]
+    assert (
+        answer(ScoreQuality.output_fields, [], {"image": images[0], "query": QUERY}, viewer=viewer)
+        == cold
+        == threaded[0]
+    )
 
 
 def test_two_images_are_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +184,7 @@ def test_answers_follow_the_pixels_and_not_the_name_of_the_file(tmp_path: Path) 
     for name in ("excellent_mos5.png", "bad_blur_level5.png"):
         Image.fromarray(_blurred(2.5)).save(tmp_path / name)
         ref = IMAGES.add(tmp_path / name)
-        found.append(answer(ScoreQuality, [], {"image": ref.url, "query": QUERY}))
+        found.append(answer(ScoreQuality.output_fields, [], {"image": ref.url, "query": QUERY}))
     assert found[0] == found[1]
 
 
@@ -190,7 +196,7 @@ def test_images_as_url_text_custom_type_text_or_data_uri() -> None:
     block = json.dumps([{"type": "image_url", "image_url": {"url": ref.url}}])
     wrapped = f"<<CUSTOM-TYPE-START-IDENTIFIER>>{block}<<CUSTOM-TYPE-END-IDENTIFIER>>"
     given = (ref, ref.url, dspy.Image(ref.url), wrapped, data_uri, dspy.Image(data_uri), {"url": ref.url})
-    found = [answer(ScoreQuality, [], {"image": value, "query": QUERY}) for value in given]
+    found = [answer(ScoreQuality.output_fields, [], {"image": value, "query": QUERY}) for value in given]
     assert all(one == found[0] for one in found)
 
 
@@ -259,17 +265,19 @@ def test_questions_are_answered_by_measurement(pixels: str, query: str, options:
         "noise": _noisy(35),
         "dark": (PHOTOGRAPH * 0.25).astype(np.uint8),
     }
-    found = answer(AnswerQuestion, [], {"image": _image(versions[pixels]), "query": query, "options": options})
+    found = answer(
+        AnswerQuestion.output_fields, [], {"image": _image(versions[pixels]), "query": query, "options": options}
+    )
     assert found["final_answer"] == expected
 
 
 def test_what_cannot_be_seen_is_said_to_be_a_guess() -> None:
     inputs = {"image": _image(PHOTOGRAPH), "query": "What is she holding?", "options": "A. A helmet\nB. A book"}
-    assert "guess" in answer(AnswerQuestion, [], inputs)["quality_reasoning"]
+    assert "guess" in answer(AnswerQuestion.output_fields, [], inputs)["quality_reasoning"]
     seen = dspy.Example(
         image=_image(_noisy(2)), query="What is she holding?", options="A. A book\nB. A helmet", final_answer="B"
     )
-    assert answer(AnswerQuestion, [seen], inputs)["final_answer"] == "A"
+    assert answer(AnswerQuestion.output_fields, [seen], inputs)["final_answer"] == "A"
 
 
 @pytest.mark.parametrize("query", [QUERY, "Describe this image."])
@@ -277,8 +285,8 @@ def test_reasons_do_not_contradict_themselves(query: str) -> None:
     cat = photographs.chelsea()[:288, 40:424].mean(axis=2, keepdims=True).astype(np.uint8)
     for pixels in (np.repeat(cat, 3, axis=2), _blurred(3), _noisy(12)):
         inputs = {"image": _image(np.ascontiguousarray(pixels)), "query": query, "regions": ["Global"]}
-        findings = answer(DiagnoseDistortions, [], inputs)["findings"]
-        told = answer(ExplainQuality, [], inputs)["final_answer"]
+        findings = answer(DiagnoseDistortions.output_fields, [], inputs)["findings"]
+        told = answer(ExplainQuality.output_fields, [], inputs)["final_answer"]
         assert ("No distortion stands out" in told) is (not findings)
         assert all(finding["severity"] in told.lower() for finding in findings[:3])
         assert len(told.split()) <= 60
@@ -295,19 +303,29 @@ def test_reasons_do_not_contradict_themselves(query: str) -> None:
 def test_sharpness_is_not_judged_where_nothing_shows_it(pixels: Pixels, reason: str) -> None:
     image = _image(np.ascontiguousarray(pixels))
     for query in ("Is the image blurry?", "How sharp is it?", "Where is it out of focus?", "Describe this image."):
-        told = answer(ExplainQuality, [], {"image": image, "query": query})["final_answer"]
+        told = answer(ExplainQuality.output_fields, [], {"image": image, "query": query})["final_answer"]
         assert told.count(reason) == 1
         assert not re.search(r"[Bb]lur is|Sharpness is|No distortion|Yes|No\.", told)
-    chosen = answer(AnswerQuestion, [], {"image": image, "query": "Is it sharp?", "options": "A. Yes\nB. No"})
+    chosen = answer(
+        AnswerQuestion.output_fields, [], {"image": image, "query": "Is it sharp?", "options": "A. Yes\nB. No"}
+    )
     assert chosen["quality_reasoning"].startswith(f"{reason} This is a guess")
-    assert answer(DiagnoseDistortions, [], {"image": image, "query": QUERY, "regions": ["Global"]})["findings"] == []
-    assert "sharpness" not in answer(ExplainQuality, [], {"image": _image(PHOTOGRAPH), "query": QUERY})["final_answer"]
+    assert (
+        answer(DiagnoseDistortions.output_fields, [], {"image": image, "query": QUERY, "regions": ["Global"]})[
+            "findings"
+        ]
+        == []
+    )
+    assert (
+        "sharpness"
+        not in answer(ExplainQuality.output_fields, [], {"image": _image(PHOTOGRAPH), "query": QUERY})["final_answer"]
+    )
 
 
 def test_a_grey_image_has_no_saturation_anywhere() -> None:
     grey = np.repeat(PHOTOGRAPH.mean(axis=2, keepdims=True).astype(np.uint8), 3, axis=2)
     for query, said in (("How is the color?", "is very low"), ("颜色怎么样？", "很低"), (QUERY, "")):
-        told = answer(ExplainQuality, [], {"image": _image(grey), "query": query})["final_answer"]
+        told = answer(ExplainQuality.output_fields, [], {"image": _image(grey), "query": query})["final_answer"]
         assert said in told
         assert "muted colours" not in told
         assert "色彩平淡" not in told
@@ -318,7 +336,8 @@ def test_burnt_highlights_are_no_good_light() -> None:
     burnt = cat.copy()
     burnt[:60] = 255
     told = [
-        answer(ExplainQuality, [], {"image": _image(pixels), "query": QUERY})["final_answer"] for pixels in (cat, burnt)
+        answer(ExplainQuality.output_fields, [], {"image": _image(pixels), "query": QUERY})["final_answer"]
+        for pixels in (cat, burnt)
     ]
     assert ["Good light" in words for words in told] == [True, False]
 
@@ -326,14 +345,14 @@ def test_burnt_highlights_are_no_good_light() -> None:
 def test_a_slight_fault_is_not_all_that_makes_an_image_poor() -> None:
     cat = np.ascontiguousarray(np.asarray(photographs.chelsea())[:288, :384])
     pixels = distort(cat, "color_block", 3, generator_for("cat", "color_block", 3))
-    told = answer(ExplainQuality, [], {"image": _image(pixels), "query": QUERY})["final_answer"]
+    told = answer(ExplainQuality.output_fields, [], {"image": _image(pixels), "query": QUERY})["final_answer"]
     assert re.match(r"Slight [^.]*\. No single distortion explains how it looks\.", told)
 
 
 def test_chinese_queries_get_chinese_sentences() -> None:
     inputs = {"image": _image(_blurred(4)), "query": "这张图片的质量如何？", "regions": ["Global"]}
-    assert "模糊" in answer(DiagnoseDistortions, [], inputs)["findings"][0]["explanation"]
-    assert "模糊" in answer(ExplainQuality, [], inputs)["final_answer"]
+    assert "模糊" in answer(DiagnoseDistortions.output_fields, [], inputs)["findings"][0]["explanation"]
+    assert "模糊" in answer(ExplainQuality.output_fields, [], inputs)["final_answer"]
 
 
 def test_engine_state_holds_no_path_and_survives_a_copy(tmp_path: Path) -> None:

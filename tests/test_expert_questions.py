@@ -17,9 +17,9 @@ from skimage import data as photographs
 from program.agent.loop import AgenticIQA
 from program.common.errors import ModelError
 from program.common.settings import load_settings
+from program.expert.answer.answers import answer
 from program.expert.answer.questions import answer_choice, predicate
 from program.expert.answer.wording import cells_in, degree_in, terms_in, topic_in
-from program.expert.engine import answer
 from program.expert.judge.attributes import COMPOSITES, PROPERTIES, population, position
 from program.expert.judge.views import View, Viewer
 from program.images.store import IMAGES
@@ -178,7 +178,7 @@ def test_an_option_may_hold_what_looks_like_another(iqa: AgenticIQA) -> None:
 def test_options_that_cannot_be_read_are_refused_in_one_line() -> None:
     image = dspy.Image(IMAGES.add(_made("blurred")).url)
     with pytest.raises(ModelError, match="each on a line of its own"):
-        answer(AnswerQuestion, [], {"image": image, "query": "Is it blurry?", "options": "yes or no"})
+        answer(AnswerQuestion.output_fields, [], {"image": image, "query": "Is it blurry?", "options": "yes or no"})
 
 
 DEGREES = [
@@ -327,7 +327,9 @@ def test_words_negations_and_modifiers() -> None:
 )
 def test_reasons_name_the_option_the_reading_and_how_sure(query: str, options: str, words: tuple[str, ...]) -> None:
     image = dspy.Image(IMAGES.add(_made("blurred")).url)
-    told = answer(AnswerQuestion, [], {"image": image, "query": query, "options": options})["quality_reasoning"]
+    told = answer(AnswerQuestion.output_fields, [], {"image": image, "query": query, "options": options})[
+        "quality_reasoning"
+    ]
     assert all(word in told for word in words), told
 
 
@@ -346,7 +348,7 @@ def test_reasons_name_the_option_the_reading_and_how_sure(query: str, options: s
 )
 def test_open_questions_are_answered_first(query: str, start: str) -> None:
     image = dspy.Image(IMAGES.add(_made("blurred")).url)
-    assert answer(ExplainQuality, [], {"image": image, "query": query})["final_answer"].startswith(start)
+    assert answer(ExplainQuality.output_fields, [], {"image": image, "query": query})["final_answer"].startswith(start)
 
 
 def test_positions_follow_the_population_file() -> None:

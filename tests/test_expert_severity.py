@@ -11,9 +11,9 @@ from PIL import Image
 from scipy import ndimage, stats
 from skimage import data as photographs
 
+from program.expert.answer.answers import answer
 from program.expert.answer.findings import findings, present, reported, severity_word
 from program.expert.answer.phrases import ENGLISH
-from program.expert.engine import answer
 from program.expert.judge.views import Viewer
 from program.expert.measure.features import measure
 from program.expert.measure.nss import halve
@@ -148,7 +148,7 @@ def test_a_region_is_measured_as_an_image_of_its_own_and_told_apart() -> None:
     def told(query: str) -> str:
         named = [crop for name, crop in crops.items() if name in query]
         inputs = {"image": named[0] if named else dspy.Image(whole.url), "query": query, "region_crops": crops}
-        return str(answer(ExplainQuality, [], inputs)["final_answer"])
+        return str(answer(ExplainQuality.output_fields, [], inputs)["final_answer"])
 
     assert 'Region "cup": extreme defocus blur.' in told("What is wrong with the picture?")
     assert 'Region "table": no distortion' in told("What is wrong with the picture?")

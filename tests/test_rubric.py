@@ -12,7 +12,7 @@ from data.distortions import distort, generator_for
 from data.photographs import load_photograph
 from program import AgenticIQA, load
 from program.compile import main
-from program.expert.engine import answer
+from program.expert.answer.answers import answer
 from program.expert.judge.taught import traits_of
 from program.expert.judge.views import Viewer
 from program.images.store import IMAGES
@@ -45,8 +45,8 @@ def shown() -> list[tuple[str, dspy.Image]]:
 
 
 def _score(image: dspy.Image, text: str = "") -> float:
-    signature = ScoreQuality.with_instructions(f"{ScoreQuality.instructions}\n{text}")
-    masses = answer(signature, (), {"image": image, "query": QUERY})["quality_probs"]
+    instructions = f"{ScoreQuality.instructions}\n{text}"
+    masses = answer(ScoreQuality.output_fields, (), {"image": image, "query": QUERY}, instructions)["quality_probs"]
     return sum(level * masses[word] for level, word in enumerate(LEVEL_WORDS, 1))
 
 
@@ -109,7 +109,10 @@ def test_demos_correct_what_a_rubric_leaves(shown) -> None:
     demo = {"image": other, "query": QUERY, "quality_probs": probabilities}
 
     def moved(signature: type[dspy.Signature]) -> float:
-        taught, plain = (answer(signature, ds, {"image": one, "query": QUERY})["quality_probs"] for ds in ([demo], []))
+        taught, plain = (
+            answer(signature.output_fields, ds, {"image": one, "query": QUERY}, signature.instructions)["quality_probs"]
+            for ds in ([demo], [])
+        )
         return sum(level * (taught[word] - plain[word]) for level, word in enumerate(LEVEL_WORDS, 1))
 
     assert abs(moved(strict)) < 0.25 * abs(moved(ScoreQuality))

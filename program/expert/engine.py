@@ -6,7 +6,7 @@ The engine never sees labels, file names or manifests: images arrive as content 
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,7 +17,7 @@ from dspy import lm15
 from pydantic import BaseModel
 
 from program.common.errors import ModelError
-from program.expert.answer.answers import Lesson, answer_fields
+from program.expert.answer.answers import answer
 from program.expert.judge.views import Viewer
 from program.expert.store import REVISION
 from program.lms.dspy_private import KeptAdapter, events_of
@@ -28,7 +28,6 @@ __all__ = (
     "AsyncPerceptualEngine",
     "CallAdapter",
     "PerceptualEngine",
-    "answer",
     "make_perceptual_lm",
 )
 
@@ -77,7 +76,7 @@ class PerceptualEngine:
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         """Keep measurements under `cache_dir` (a folder of its own inside), or in memory only."""
-        self._viewer = Viewer.under(cache_dir)
+        self._viewer = Viewer(cache_dir)
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer the structured call that a request holds; ModelError when it did not come through `CallAdapter`."""
@@ -90,10 +89,9 @@ class PerceptualEngine:
             ) from error
         system = request.system or ""
         text = system if isinstance(system, str) else "\n".join(getattr(part, "text", "") for part in system)
-        lesson = Lesson(demos, text)
-        text = json.dumps(_fields(outputs, lesson, inputs, self._viewer), ensure_ascii=False)
+        fields = json.dumps(answer(outputs, demos, inputs, text, self._viewer), ensure_ascii=False)
         return lm15.Response(
-            id=None, model=request.model, message=lm15.Message.assistant(text), finish_reason="stop",
+            id=None, model=request.model, message=lm15.Message.assistant(fields), finish_reason="stop",
             usage=lm15.Usage(input_tokens=0, output_tokens=0),
         )  # fmt: skip
 
@@ -132,29 +130,6 @@ class AsyncPerceptualEngine(PerceptualEngine):
         """Answer one request as events without blocking the event loop."""
         for event in events_of(await self.complete(request)):
             yield event
-
-
-_MEMORY = Viewer()
-
-
-def answer(
-    signature: type[dspy.Signature], demos: Iterable[Any], inputs: Mapping[str, Any], *, viewer: Viewer | None = None
-) -> dict[str, Any]:
-    """Return the output fields for one structured call, as JSON values.
-
-    Dispatches on the names of the signature's output fields, since its instructions may have been rewritten.
-    """
-    lesson = Lesson([dict(demo) for demo in demos], signature.instructions)
-    return _fields(signature.output_fields, lesson, inputs, viewer or _MEMORY)
-
-
-def _fields(names: Iterable[str], lesson: Lesson, inputs: Mapping[str, Any], viewer: Viewer) -> dict[str, Any]:
-    outputs = frozenset(names)
-    present = {name: value for name, value in inputs.items() if value is not None}
-    fields = answer_fields(viewer, outputs - {"reasoning"}, lesson, present)
-    if "reasoning" in outputs:
-        fields["reasoning"] = str(fields.get("quality_reasoning", "Read from the measurements."))
-    return fields
 
 
 def make_perceptual_lm(cache_dir: Path | None = None, **options: Any) -> dspy.LM:

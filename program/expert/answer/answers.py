@@ -1,6 +1,6 @@
 """The expert's answer to each of the program's signatures, chosen by the names of the output fields."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,27 +38,38 @@ from program.fusion import LETTERS
 from signatures.rubric import PLAIN, rubric_in
 from signatures.schemas import GLOBAL
 
-__all__ = ("ANSWERS", "Lesson", "answer_fields")
+__all__ = ("answer",)
 
 
 class Lesson(NamedTuple):
     """What a question's predictor was taught."""
 
-    demos: Sequence[Inputs] = ()
-    instructions: str = ""
+    demos: Sequence[Inputs]
+    instructions: str
     """Only a rubric in them is read, see `signatures.rubric`."""
 
 
-def answer_fields(viewer: Viewer, outputs: frozenset[str], lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
-    """Answer one structured call; ModelError when no signature of the program has these output fields."""
-    answer = ANSWERS.get(outputs)
-    if answer is None:
+def answer(
+    names: Iterable[str], demos: Sequence[Inputs], inputs: Inputs, instructions: str = "", viewer: Viewer | None = None
+) -> dict[str, Any]:
+    """Return the output fields asked for of one structured call, as JSON values.
+
+    Dispatches on their names, since instructions may have been rewritten; measurements are kept where `viewer` keeps
+    them. ModelError when no signature of the program has these output fields.
+    """
+    outputs = frozenset(names)
+    answered = _ANSWERS.get(outputs - {"reasoning"})
+    if answered is None:
         raise ModelError(
             "perceptual/expert answers only this program's own signatures, not one with the "
-            f"outputs {sorted(outputs)}; "
+            f"outputs {sorted(outputs - {'reasoning'})}; "
             "give a language model for this step (--reflection-lm PROVIDER/MODEL)"
         )
-    return answer(viewer, lesson, inputs)
+    present = {name: value for name, value in inputs.items() if value is not None}
+    fields = answered(viewer or Viewer(), Lesson(demos, instructions), present)
+    if "reasoning" in outputs:
+        fields["reasoning"] = str(fields.get("quality_reasoning", "Read from the measurements."))
+    return fields
 
 
 def _detect(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
@@ -189,7 +200,7 @@ def _view(viewer: Viewer, inputs: Inputs) -> View:
     return viewer.view(inputs["image"], inputs.get("reference"))
 
 
-ANSWERS: Mapping[frozenset[str], Callable[[Viewer, Lesson, Inputs], dict[str, Any]]] = {
+_ANSWERS: Mapping[frozenset[str], Callable[[Viewer, Lesson, Inputs], dict[str, Any]]] = {
     frozenset({"plan"}): lambda viewer, lesson, inputs: {"plan": plan_assessment(inputs)},
     frozenset({"distortion_set"}): _detect,
     frozenset({"distortion_analysis"}): lambda viewer, lesson, inputs: {

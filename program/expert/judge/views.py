@@ -97,14 +97,9 @@ VIEWS: LRUCache[tuple[str, str], View] = LRUCache(REMEMBERED)
 class Viewer:
     """Measures each image once per process, and once per machine when a folder is given. Thread-safe."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        """Keep measurements in `folder`, or in memory only."""
-        self._disk = PlainCache(folder) if folder is not None else None
-
-    @classmethod
-    def under(cls, cache_dir: Path | None) -> "Viewer":
-        """Return the viewer that keeps its measurements in their folder of a cache."""
-        return cls(cache_dir / f"features-{MEASURED}" if cache_dir is not None else None)
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        """Keep measurements under `cache_dir` (in a folder of their own), or in memory only."""
+        self._disk = PlainCache(cache_dir / f"features-{MEASURED}") if cache_dir is not None else None
 
     def view(self, image: Any, reference: Any = None) -> View:
         """Return the view of an input's image: a dspy.Image, reference URL, data URI, or an ImageRef."""
