@@ -41,7 +41,7 @@ def stored_arrays() -> Mapping[str, Matrix]:
 
 @functools.cache
 def stored_table(name: str) -> dict[str, Any]:
-    """Return what a YAML file of the expert holds."""
+    """Return what a YAML or JSON file of the expert holds."""
     text = files("program.expert").joinpath(name).read_text(encoding="utf-8")
     # The C loader is ten times as fast; not every build of PyYAML has it.
     table: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe

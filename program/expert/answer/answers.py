@@ -20,7 +20,7 @@ from program.expert.answer.inputs import (
 )
 from program.expert.answer.phrases import Phrases, phrases_for
 from program.expert.answer.planning import plan_assessment
-from program.expert.answer.questions import Choice, answer_choice, look_at, question_of
+from program.expert.answer.questions import Choice, answer_choice, look_at
 from program.expert.answer.reasons import (
     choice_reason,
     details,
@@ -31,7 +31,7 @@ from program.expert.answer.reasons import (
 )
 from program.expert.answer.relevance import is_about_quality
 from program.expert.answer.tool_choice import choose_tools
-from program.expert.judge.quality import Belief, level_probabilities
+from program.expert.judge.quality import Belief
 from program.expert.judge.taught import belief
 from program.expert.judge.views import View, Viewer
 from program.fusion import LETTERS
@@ -97,8 +97,7 @@ def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     evidence, readings = severities_of(inputs, query), [score for _, score in scores]
     choice = answer_choice(view, query, options, evidence, readings)
     letter = _outvoted(viewer, view, lesson.demos, query, options, choice)
-    look = look_at(view, evidence, readings, question_of(query, options).text)
-    reason = choice_reason(look, letter, choice, options, query, say)
+    reason = choice_reason(letter, choice, options, query, say)
     if choice.topic in {"content", "distortion", "quality"} or letter != choice.letter:
         reason = say.join(
             reason, summary(view, _belief(viewer, view, Lesson((), lesson.instructions)).mean, say, evidence)
@@ -118,10 +117,8 @@ def _outvoted(
             continue
         answer = str(demo.get("final_answer", "")).strip()
         text = options_of(demo).get(answer[:1].upper(), answer).casefold().strip(" .")
-        if text not in by_text or demo.get("image") is None:
-            continue
-        other = _view(viewer, demo)
-        if (other.difference is None) != (view.difference is None):
+        other = _alike(viewer, view, demo) if text in by_text else None
+        if other is None:
             continue
         distance = float(np.square(other.seen.severities - view.seen.severities).sum())
         votes[by_text[text]] = votes.get(by_text[text], 0.0) + 0.9 * float(np.exp(-distance / (2 * 0.5**2)))
@@ -151,8 +148,8 @@ def _score(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
 
 def _classify(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     judged, reasoning = _judgement(viewer, lesson, inputs)
-    masses = level_probabilities(judged.mean, judged.deviation)
-    return {"quality_level": LETTERS[int(np.argmax(masses))], "quality_reasoning": reasoning}
+    likeliest = int(np.argmax(list(judged.by_word().values())))
+    return {"quality_level": LETTERS[likeliest], "quality_reasoning": reasoning}
 
 
 def _judgement(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> tuple[Belief, str]:
@@ -182,16 +179,16 @@ def _regions(viewer: Viewer, inputs: Inputs, say: Phrases) -> list[str]:
 
 def _belief(viewer: Viewer, view: View, lesson: Lesson) -> Belief:
     """Return the quality believed in after the demos that carry a level and an image of the same kind."""
-    labelled: list[tuple[View, float]] = []
-    for demo in lesson.demos:
-        label = level_of(demo)
-        if label is None or demo.get("image") is None:
-            continue
-        other = _view(viewer, demo)
-        if (other.difference is None) == (view.difference is None):
-            labelled.append((other, label))
+    labels = [(demo, label) for demo in lesson.demos if (label := level_of(demo)) is not None]
+    labelled = [(other, label) for demo, label in labels if (other := _alike(viewer, view, demo)) is not None]
     untaught = not labelled and rubric_in(lesson.instructions) is PLAIN
     return view.prior if untaught else belief(view, labelled, lesson.instructions)
+
+
+def _alike(viewer: Viewer, view: View, demo: Inputs) -> View | None:
+    """Return a demo's image where it is of the same kind (with a reference or without), or None."""
+    other = _view(viewer, demo) if demo.get("image") is not None else None
+    return other if other is not None and (other.difference is None) == (view.difference is None) else None
 
 
 def _view(viewer: Viewer, inputs: Inputs) -> View:

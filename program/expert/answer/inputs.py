@@ -2,14 +2,13 @@
 
 import functools
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from program.common.questions import is_chinese, options_shown
-from program.fusion import LETTERS
+from program.fusion.levels import LETTERS, softmax
 from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, LevelProbabilities, category_of
 
 __all__ = (
@@ -113,9 +112,8 @@ def level_of(demo: Inputs) -> float | None:
         probabilities = stated if isinstance(stated, LevelProbabilities) else LevelProbabilities.model_validate(stated)
     except ValueError:
         return None
-    masses = {level: mass for level, mass in probabilities.by_level().items() if np.isfinite(mass)}
+    masses = {level: mass for level, mass in probabilities.by_level().items() if math.isfinite(mass)}
     if masses and min(masses.values()) < 0:
-        top = max(masses.values())
-        masses = {level: float(np.exp(mass - top)) for level, mass in masses.items()}
+        masses = softmax(masses)
     total = sum(masses.values())
     return sum(level * mass for level, mass in masses.items()) / total if total > 0 else None

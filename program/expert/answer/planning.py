@@ -14,25 +14,20 @@ from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionCategory
 __all__ = ("named_distortions", "named_regions", "plan_assessment")
 
 
-@functools.cache
-def _objects() -> re.Pattern[str]:
-    """Find an object after a preposition or a verb: "of the red car", "is the sky"."""
-    return re.compile(
-        r"\b(?:of|in|on|at|for|does|do|did|is|are|was|were|about|around|inside|behind|has|have)\s+"
-        rf"(?:the|this|that|these|those|his|her|their|its)\s+({_name()})",
-        re.IGNORECASE,
-    )
+_OBJECT = (
+    r"\b(?:of|in|on|at|for|does|do|did|is|are|was|were|about|around|inside|behind|has|have)\s+"
+    r"(?:the|this|that|these|those|his|her|their|its)"
+)
+"""What an object follows: "of the red car", "is the sky"."""
+_REQUEST = r"^(?:please\s+)?(?:rate|score|assess|evaluate|judge|describe|check|compare|analy[sz]e)\s+the"
+"""Likewise: "rate the sky"."""
 
 
 @functools.cache
-def _leading() -> re.Pattern[str]:
-    """Find the object of a request: "rate the sky"."""
-    verbs = "rate|score|assess|evaluate|judge|describe|check|compare|analy[sz]e"
-    return re.compile(rf"^(?:please\s+)?(?:{verbs})\s+the\s+({_name()})", re.IGNORECASE)
-
-
-def _name() -> str:
-    return rf"(?:(?!(?:{'|'.join(sorted(word_set('stop')))})\b)[\w-]+\s*){{1,4}}"
+def _after(words: str) -> re.Pattern[str]:
+    """Find the name of an object, which ends before a stop word."""
+    stop = "|".join(sorted(word_set("stop")))
+    return re.compile(rf"{words}\s+((?:(?!(?:{stop})\b)[\w-]+\s*){{1,4}})", re.IGNORECASE)
 
 
 _POSSESSIVE = re.compile(r"\b(?:the|this|that)\s+([\w-]+(?:\s[\w-]+)?)['’]s\b", re.IGNORECASE)
@@ -44,6 +39,10 @@ _CHINESE_NOISE = re.compile(r"^(?:这|那|该|本|此)?(?:张|幅|个|副|里|�
 _CHINESE_NOT = re.compile(
     r"图|照片|画面|整体|质量|画质|失真|噪|模糊|清晰|亮|暗|色|曝光|对比|压缩|什么|哪|主要|最|为什么|如何|怎|评|描述|分析|判断|存在|是否|它|感知|视觉|技术|^请|参考"
 )
+_NO_DISTORTION = re.compile(
+    r"clearly|broadcast|forecast|castle|delight\w*|highlight\w*|slight\w*|light(?:ly|er)?-?weight|flight\w*|knowledge"
+)
+"""Words matched by a category's letters."""
 _MULTIPLE = re.compile(r"\s+(?:and|&)\s+(?:the\s+)?|\s*,\s*(?:the\s+)?", re.IGNORECASE)
 
 
@@ -56,7 +55,8 @@ def plan_assessment(inputs: Mapping[str, Any]) -> dict[str, Any]:
     is_iqa = not (pattern("beauty").search(question) and not pattern("technical").search(question))
     scope = named_regions(question, listed)
     named = named_distortions(question) if is_iqa else []
-    unboxed = [r for r in scope if r != GLOBAL and r.casefold() not in {k.casefold() for k in listed}]
+    boxed = {name.casefold() for name in listed}
+    is_measurable = any(region == GLOBAL or region.casefold() in boxed for region in scope)
     plan = {
         "query_type": "IQA" if is_iqa else "Other",
         "query_scope": scope,
@@ -65,11 +65,10 @@ def plan_assessment(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "reference_mode": "Full-Reference" if inputs.get("has_reference") else "No-Reference",
         "required_tools": tools,
         **steps(
-            is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools),
-            is_measurable=len(unboxed) < len(scope),
+            is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools), is_measurable=is_measurable
         ),
     }  # fmt: skip
-    return _after_feedback(plan, str(inputs.get("feedback") or ""), is_measurable=len(unboxed) < len(scope))
+    return _after_feedback(plan, str(inputs.get("feedback") or ""), is_measurable=is_measurable)
 
 
 def _after_feedback(plan: dict[str, Any], feedback: str, *, is_measurable: bool) -> dict[str, Any]:
@@ -100,23 +99,13 @@ def named_distortions(question: str) -> list[DistortionCategory]:
     >>> named_distortions("Is the vehicle blurry or too dark?")
     ['Blurs', 'Brightness change']
     """
-    words = re.findall(r"[\w-]+(?:\s+of\s+focus)?|[一-鿿]+", question.casefold())
-    categories = {category for word in words if not _is_generic(word) and (category := category_of(word)) is not None}
-    if re.search(r"out of focus|in focus", question, re.IGNORECASE):
-        categories.add("Blurs")
-    for part in re.findall(r"[一-鿿]+", question):
-        pieces = (part[i : i + 2] for i in range(max(1, len(part) - 1)))
-        categories |= {category for piece in pieces if (category := category_of(piece)) is not None}
-    return [c for c in DISTORTION_CATEGORIES if c in categories]
-
-
-def _is_generic(word: str) -> bool:
-    # Matched by a category's letters, but naming no distortion.
-    other = (
-        r"clearly|broadcast|forecast|castle|delight\w*|highlight\w*|slight\w*|light(?:ly|er)?-?weight|"
-        r"flight\w*|knowledge"
+    words = [word for word in re.findall(r"[\w-]+", question.casefold()) if not is_chinese(word)]
+    chinese = re.findall(r"[一-鿿]+", question)
+    pieces = [part[i : i + 2] for part in chinese for i in range(max(1, len(part) - 1))]
+    categories = {category_of(word) for word in words if not _NO_DISTORTION.fullmatch(word)} | set(
+        map(category_of, pieces)
     )
-    return re.fullmatch(other, word) is not None or is_chinese(word)
+    return [c for c in DISTORTION_CATEGORIES if c in categories]
 
 
 def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
@@ -131,10 +120,10 @@ def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
     folded = question.casefold()
     question = re.sub(r"[,\s]+please\b", "", question, flags=re.IGNORECASE)
     candidates: list[str] = []
-    for form in (_objects(), _POSSESSIVE, _leading(), _PART):
+    for form in (_after(_OBJECT), _POSSESSIVE, _after(_REQUEST), _PART):
         for match in form.finditer(question):
             candidates += _MULTIPLE.split(match[1])
-    if _objects().search(question) or _leading().search(question):  # the second of "the X and the Y"
+    if _after(_OBJECT).search(question) or _after(_REQUEST).search(question):  # the second of "the X and the Y"
         candidates += re.findall(r"\band\s+the\s+([\w-]+)", question, re.IGNORECASE)
     if is_chinese(question):
         candidates += [_CHINESE_NOISE.sub("", m) for m in _CHINESE_OBJECT.findall(question)]

@@ -7,8 +7,8 @@ chosen depends on the options' texts and never on their order or letters.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
@@ -20,25 +20,18 @@ from program.expert.answer.wording import Claim, cells_in, degree_in, terms_in, 
 from program.expert.judge.views import View
 from signatures.schemas import category_of
 
-__all__ = ("GRIDS", "Choice", "Question", "answer_choice", "look_at", "predicate", "question_of")
+__all__ = ("Choice", "answer_choice", "look_at", "predicate", "shown_by")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An option's letter, what it was decided on, whether that was measured, and each option's probability."""
+    """An option's letter, what it was decided on, whether that was measured, each option's probability, and of what."""
 
     letter: str
     topic: str
     measured: bool
-    probabilities: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question's text in lower case without its options, and its options' texts by letter."""
-
-    text: str
-    options: Mapping[str, str]
+    probabilities: Mapping[str, float]
+    look: Look
 
 
 _YES = re.compile(r"^(?:yes|yeah|yep|true|correct|right)\b|^(?:是|有|存在|对)(?!不|没)")
@@ -61,10 +54,10 @@ _ANSWERED_YES = 0.55
 _LEAST_ODDS = 0.5
 """Log-odds of "yes" or "no" where the findings decide a question."""
 _COLOURS: Mapping[str, tuple[float, float, float]] = {
-    "red|红": (0.6, 0.3, 0.4), "orange|橙": (0.4, 0.6, 0.5), "yellow|黄": (0.1, 0.6, 0.65),
-    "green|绿": (-0.35, 0.2, 0.4),
-    "blue|蓝": (-0.15, -0.4, 0.4), "purple|紫": (0.3, -0.35, 0.4), "brown|棕|褐": (0.2, 0.25, 0.3),
-    "gr[ae]y|灰": (0.0, 0.0, 0.45), "white|白": (0.0, 0.0, 0.85), "black|黑": (0.0, 0.0, 0.1),
+    r"\bred|红": (0.6, 0.3, 0.4), r"\borange|橙": (0.4, 0.6, 0.5), r"\byellow|黄": (0.1, 0.6, 0.65),
+    r"\bgreen|绿": (-0.35, 0.2, 0.4), r"\bblue|蓝": (-0.15, -0.4, 0.4), r"\bpurple|紫": (0.3, -0.35, 0.4),
+    r"\bbrown|棕|褐": (0.2, 0.25, 0.3), r"\bgr[ae]y|灰": (0.0, 0.0, 0.45), r"\bwhite|白": (0.0, 0.0, 0.85),
+    r"\bblack|黑": (0.0, 0.0, 0.1),
 }  # fmt: skip
 """Mean red minus green and yellow minus blue (2.5 for full), and brightness, that a word of tone stands for."""
 
@@ -79,15 +72,14 @@ def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], te
     return Look(view, own, scores, cells_in(text))
 
 
-def question_of(query: str, options: Mapping[str, str]) -> Question:
-    """Return the question in the form the rules read."""
-    texts = {letter: " ".join(text.casefold().strip(" .。!！").split()) for letter, text in options.items()}
+def _without_options(query: str, texts: Iterable[str]) -> str:
+    """Return a question in lower case without its options, whose `texts` are in lower case."""
     head = query.casefold()
-    for text in sorted(texts.values(), key=len, reverse=True):
+    for text in sorted(texts, key=len, reverse=True):
         # A question that repeats its options in its text names none of them.
         if len(text) > 1 and re.search(rf"(?<![a-z])[a-z][).:、．]\s*{re.escape(text)}", head):
             head = re.sub(rf"[(（]?(?<![a-z])[a-z][).:、．]\s*{re.escape(text)}", " ", head)
-    return Question(" ".join(head.split()), texts)
+    return " ".join(head.split())
 
 
 def predicate(text: str) -> list[Claim]:
@@ -123,45 +115,45 @@ def answer_choice(
     view: View, query: str, options: Mapping[str, str], evidence: Mapping[str, str], scores: Sequence[float]
 ) -> Choice:
     """Choose an option letter from measurements; `evidence` (category -> severity word) and tool scores count too."""
-    question = question_of(query, options)
-    look = look_at(view, evidence, scores, question.text)
-    ordered = dict(sorted(question.options.items(), key=lambda pair: pair[1]))
-    for judge in (_yes_or_no, lambda look, asked: degrees(look, asked.text, asked.options), _claims, _places, _tones):
-        verdict = judge(look, Question(question.text, ordered))
-        if verdict is not None:
-            topic, measured, masses = verdict
+    texts = {letter: " ".join(text.casefold().strip(" .。!！").split()) for letter, text in options.items()}
+    text, ordered = _without_options(query, texts.values()), dict(sorted(texts.items(), key=lambda pair: pair[1]))
+    look = look_at(view, evidence, scores, text)
+    for judge in (_yes_or_no, degrees, _claims, _places, _tones):
+        found = judge(look, text, ordered)
+        if found is not None:
+            topic, measured, masses = found
             total = sum(masses.values())
-            shares = {letter: masses[letter] / total for letter in question.options}
-            return Choice(max(ordered, key=lambda letter: shares[letter]), topic, measured, shares)
-    return Choice(next(iter(ordered)), "content", False, {letter: 1 / len(ordered) for letter in question.options})
+            shares = {letter: masses[letter] / total for letter in texts}
+            return Choice(max(ordered, key=lambda letter: shares[letter]), topic, measured, shares, look)
+    return Choice(next(iter(ordered)), "content", False, {letter: 1 / len(ordered) for letter in texts}, look)
 
 
 _Verdict = tuple[str, bool, dict[str, float]] | None
 
 
-def _yes_or_no(look: Look, question: Question) -> _Verdict:
-    yes = [letter for letter, text in question.options.items() if _YES.match(text)]
-    no = [letter for letter, text in question.options.items() if _NO.match(text) or text in {"no", "not"}]
+def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> _Verdict:
+    yes = [letter for letter, text in options.items() if _YES.match(text)]
+    no = [letter for letter, text in options.items() if _NO.match(text) or text in {"no", "not"}]
     if len(yes) != 1 or len(no) != 1:
         return None
-    claims = predicate(question.text)
+    claims = predicate(question)
     odds = min((support(look, claim) for claim in claims), default=float(special.logit(_ANSWERED_YES)))
     if look.cells is None:
         said = verdict(look, claims)
         odds = max(odds, _LEAST_ODDS) if said == "agree" else min(odds, -_LEAST_ODDS) if said == "disagree" else odds
     share = float(np.clip(special.expit(0.7 * odds), 0.03, 0.97))
-    rest = {letter: 0.04 for letter in question.options if letter not in (*yes, *no)}
+    rest = {letter: 0.04 for letter in options if letter not in (*yes, *no)}
     measured = bool(claims) and claims[-1].axis != "taste"
     return claims[-1].axis if measured else "content", measured, {yes[0]: share, no[0]: 1 - share, **rest}
 
 
-def _claims(look: Look, question: Question) -> _Verdict:
+def _claims(look: Look, question: str, options: Mapping[str, str]) -> _Verdict:
     """Choose the claim with the most support; "no distortion" holds when none of the others does."""
-    claims = {letter: _claim(text) for letter, text in question.options.items()}
-    nothing = {letter for letter, text in question.options.items() if _NOTHING.match(text)}
+    claims = {letter: _claim(text) for letter, text in options.items()}
+    nothing = {letter for letter, text in options.items() if _NOTHING.match(text)}
     if sum(claim is not None for letter, claim in claims.items() if letter not in nothing) + bool(nothing) < 2:
         return None
-    sign = -1.0 if _REVERSED.search(question.text) else 1.0
+    sign = -1.0 if _REVERSED.search(question) else 1.0
     odds = {}
     for letter, claim in claims.items():
         if letter in nothing:
@@ -197,7 +189,7 @@ def _claim(text: str) -> Claim | None:
     return Claim(axis, 0.85) if axis else None
 
 
-GRIDS: Mapping[str, tuple[str, bool]] = {
+_GRIDS: Mapping[str, tuple[str, bool]] = {
     "sharpness": ("detail", True), "brightness": ("brightness", True), "lighting": ("brightness", True),
     "overexposure": ("brightness", True), "underexposure": ("brightness", False), "noise": ("noise", True),
     "colour": ("saturation", True), "saturation": ("saturation", True), "contrast": ("contrast", True),
@@ -206,16 +198,20 @@ GRIDS: Mapping[str, tuple[str, bool]] = {
 """Map that shows an axis, and whether its high values do."""
 
 
-def _places(look: Look, question: Question) -> _Verdict:
+def shown_by(claim: Claim) -> tuple[str, bool] | None:
+    """Return the map that shows a claim, and whether its high values do; None where no map does."""
+    key, high = _GRIDS.get(claim.axis, ("", False))
+    return (key, high if claim.axis in FAULTS else high == claim.more) if key else None
+
+
+def _places(look: Look, question: str, options: Mapping[str, str]) -> _Verdict:
     """Choose the place where the property asked about is strongest; objects count as the centre of the picture."""
-    cells = {letter: cells_in(text) for letter, text in question.options.items()}
-    if all(place is None for place in cells.values()):
+    cells = {letter: cells_in(text) for letter, text in options.items()}
+    topic = property_in(question)
+    shown = shown_by(topic) if topic is not None else None
+    if topic is None or shown is None or all(place is None for place in cells.values()):
         return None
-    topic = property_in(question.text)
-    if topic is None or topic.axis not in GRIDS:
-        return None
-    key, high = GRIDS[topic.axis]
-    rising = high == topic.more if topic.axis not in FAULTS else high
+    key, rising = shown
     grid = look.view.measured.maps[key]
     spread = float(np.std(grid)) + 1e-6
     values = {}
@@ -226,18 +222,15 @@ def _places(look: Look, question: Question) -> _Verdict:
     return topic.axis, True, {letter: float(np.exp(value - top)) for letter, value in values.items()}
 
 
-def _tones(look: Look, question: Question) -> _Verdict:
+def _tones(look: Look, question: str, options: Mapping[str, str]) -> _Verdict:
     """Choose the colour word nearest to the picture's mean colour."""
     stands = {
-        letter: rgb
-        for letter, text in question.options.items()
-        for word, rgb in _COLOURS.items()
-        if re.search(rf"\b(?:{word.split('|')[0]})\w*|{'|'.join(word.split('|')[1:])}", text)
+        letter: rgb for letter, text in options.items() for word, rgb in _COLOURS.items() if re.search(word, text)
     }
     if len(stands) < 2:
         return None
     n = look.view.measured
     own = np.array([2.5 * n["cast_red_green"], 2.5 * n["cast_yellow_blue"], n["brightness"]])
     far = {letter: float(np.linalg.norm(own - np.array(rgb))) for letter, rgb in stands.items()}
-    masses = {letter: float(np.exp(-4 * far[letter])) if letter in far else 0.02 for letter in question.options}
+    masses = {letter: float(np.exp(-4 * far[letter])) if letter in far else 0.02 for letter in options}
     return "colour tone", True, masses

@@ -19,7 +19,7 @@ from program.expert.answer.findings import (
     where,
 )  # fmt: skip
 from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
-from program.expert.answer.questions import GRIDS, Choice, predicate, question_of
+from program.expert.answer.questions import Choice, predicate, shown_by
 from program.expert.answer.relevance import is_read
 from program.expert.answer.scales import property_in
 from program.expert.answer.wording import Claim, place_name, terms_in, topic_in
@@ -92,9 +92,9 @@ def _fault(look: Look, axis: str, say: Phrases) -> str:
     return say("sentence.spoiled", items=capitalised(say("opening.none", name=say(f"axis.{axis}"))))
 
 
-def choice_reason(look: Look, letter: str, choice: Choice, options: Mapping[str, str], query: str, say: Phrases) -> str:
+def choice_reason(letter: str, choice: Choice, options: Mapping[str, str], query: str, say: Phrases) -> str:
     """Say which option was chosen, how sure that is, and the reading that decided it."""
-    text = options.get(letter, "")
+    text, look = options.get(letter, ""), choice.look
     if letter != choice.letter:
         return say("choice.voted", letter=letter, text=text)
     axis = choice.topic if choice.topic != "distortion" else _claim_axis(text)
@@ -129,7 +129,7 @@ def _sureness(choice: Choice, letter: str, options: Mapping[str, str], say: Phra
 
 def direct_answer(look: Look, query: str, say: Phrases) -> str:
     """Answer an open question about a property in its own terms, or return "" when it asks for none."""
-    text = question_of(query, {}).text
+    text = " ".join(query.casefold().split())
     if text.lstrip("\"' ").split(" ")[0] in _ASKING or any(word in text for word in ("吗", "是否", "有没有")):
         claims = predicate(text)
         if not claims or claims[-1].axis == "taste":
@@ -152,11 +152,11 @@ def direct_answer(look: Look, query: str, say: Phrases) -> str:
 
 
 def _location(look: Look, topic: Claim, say: Phrases) -> str:
-    if topic.axis not in GRIDS:
+    shown = shown_by(topic)
+    if shown is None:
         return fact(look, topic.axis, say)
-    key, high = GRIDS[topic.axis]
-    lowest = not high if topic.axis in FAULTS else high != topic.more
-    return say("sentence.at_place", place=where(look.view.measured.maps[key], say, lowest=lowest))
+    key, is_high = shown
+    return say("sentence.at_place", place=where(look.view.measured.maps[key], say, lowest=not is_high))
 
 
 def _degree(look: Look, topic: Claim, say: Phrases) -> str:
@@ -224,12 +224,14 @@ def _traits(view: View, quality: float) -> tuple[list[str], list[str]]:
 
 
 def details(view: View, belief: Belief, scores: Sequence[tuple[str, float]], say: Phrases) -> str:
-    """Quote the measurements, the tools' scores and the score believed in with its width."""
+    """Quote the measurements, the tools' scores, the score believed in with its width, and how familiar that is."""
     listed = ", ".join(f"{tool} {score:.2f}" for tool, score in scores)
+    basis = say("grounds.paired" if view.difference is not None else "grounds.alone")
+    familiarity = "grounds.unlike" if belief.novelty > 0.5 else "grounds.usual"
     return say.join(
         *(describe(view, category, say) for category in present(view)),
         say("sentence.scores", listed=listed) if scores else "",
-        _grounds(view, belief, say),
+        say(familiarity, basis=basis, mean=belief.mean, deviation=belief.deviation),
     )
 
 
@@ -238,10 +240,3 @@ def region_summary(region: str, view: View, say: Phrases) -> str:
     strongest = present(view)[:1]
     sentence = say("sentence.spoiled", items=item(view, strongest[0], say)) if strongest else say("sentence.clean")
     return say("sentence.region", region=region, sentence=uncapitalised(sentence))
-
-
-def _grounds(view: View, belief: Belief, say: Phrases) -> str:
-    """State the believed score with its width, and how familiar such images are."""
-    basis = say("grounds.paired" if view.difference is not None else "grounds.alone")
-    familiarity = "grounds.unlike" if belief.novelty > 0.5 else "grounds.usual"
-    return say(familiarity, basis=basis, mean=belief.mean, deviation=belief.deviation)

@@ -15,7 +15,7 @@ __all__ = ("degrees", "on_one_axis", "property_in")
 _WIDTH, _FAULT_WIDTH = 0.22, 0.08
 """How far people's place for an image scatters around the measured one, on an axis of 0..1; for the degree of a fault,
 so little that the finding decides."""
-_EXPOSED: Mapping[str, float] = {"underexposure": 0.0, "exposure": 0.5, "overexposure": 1.0}
+_EXPOSED: Mapping[str, tuple[str, float]] = {"underexposure": ("exposure", 0.0), "overexposure": ("exposure", 1.0)}
 _PARTING: Mapping[str, float] = {
     "brightness": 0.36, "lighting": 0.36, "sharpness": 0.45, "colour": 0.42, "saturation": 0.42,
     "quality": 0.45,
@@ -27,7 +27,7 @@ _MERGED: Mapping[str, tuple[str, float]] = {
     "lighting": ("brightness", 0.65), "defocus": ("sharpness", 0.1), "motion": ("sharpness", 0.1),
     "oversaturation": ("colour", 1.0), "contrast fault": ("contrast", 0.1),
 }  # fmt: skip
-"""Claims that lie on another axis when all options are words of one scale."""
+"""Claims that lie on another axis when all options are words of one scale: of exposure alone, or of several."""
 
 
 def degrees(look: Look, text: str, options: Mapping[str, str]) -> tuple[str, bool, dict[str, float]] | None:
@@ -97,13 +97,17 @@ def on_one_axis(topic: Claim | None, options: Mapping[str, str]) -> tuple[str | 
 def _shared(own: Mapping[str, Claim]) -> dict[str, Claim]:
     """Bring claims of related axes onto one, where there are several."""
     axes = {claim.axis for claim in own.values()}
-    if axes and axes <= _EXPOSED.keys():
-        return {letter: Claim("exposure", _exposed(claim), claim.at) for letter, claim in own.items()}
-    return dict(own) if len(axes) <= 1 else {letter: _merged(claim) for letter, claim in own.items()}
+    is_exposure = axes <= {"exposure", *_EXPOSED}
+    if len(axes) <= 1 and not is_exposure:
+        return dict(own)
+    return {letter: _moved(claim, _EXPOSED if is_exposure else _MERGED) for letter, claim in own.items()}
 
 
-def _exposed(claim: Claim) -> float:
-    return claim.place if claim.axis == "exposure" else 0.5 + (_EXPOSED[claim.axis] - 0.5) * (claim.place - 0.5) / 0.35
+def _moved(claim: Claim, onto: Mapping[str, tuple[str, float]]) -> Claim:
+    if claim.axis not in onto:
+        return claim
+    axis, place = onto[claim.axis]
+    return Claim(axis, 0.5 + (place - 0.5) * (claim.place - 0.5) / 0.35, claim.at)
 
 
 def _degree_place(text: str, axis: str, topic: Claim | None, *, beside: bool) -> float | None:
@@ -121,10 +125,3 @@ def _degree_place(text: str, axis: str, topic: Claim | None, *, beside: bool) ->
     else:
         turned = topic is not None and topic.axis == axis and not topic.more
     return 1 - degree.place if turned else degree.place
-
-
-def _merged(claim: Claim) -> Claim:
-    if claim.axis not in _MERGED:
-        return claim
-    axis, place = _MERGED[claim.axis]
-    return Claim(axis, 0.5 + (place - 0.5) * (claim.place - 0.5) / 0.35, claim.at)

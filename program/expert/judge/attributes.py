@@ -5,16 +5,13 @@ property is a small named function of what was measured, read against its quanti
 photographs of LIVE In the Wild, without their scores (`python -m program.expert.training.train` writes it).
 """
 
-import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 
 import numpy as np
 from scipy import special
 
 from program.expert.judge.views import View
-from program.expert.store import POPULATION_FILE
+from program.expert.store import POPULATION_FILE, stored_table
 
 __all__ = ("COMPOSITES", "PROPERTIES", "composite", "population", "position", "probit")
 
@@ -86,11 +83,9 @@ def probit(share: float) -> float:
     return float(special.ndtri(min(max(share, _EDGE), 1 - _EDGE)))
 
 
-@functools.cache
 def population() -> Mapping[str, Sequence[float]]:
     """Return each property's values at 0, 5 .. 100 per cent of natural photographs, from the shipped file."""
-    text = files("program.expert").joinpath(POPULATION_FILE).read_text(encoding="utf-8")
-    return dict(json.loads(text)["quantiles"])
+    return dict(stored_table(POPULATION_FILE)["quantiles"])
 
 
 def placed(value: float, quantiles: Sequence[float]) -> float:
