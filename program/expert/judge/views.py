@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from threading import Condition
@@ -16,9 +16,9 @@ from program.common.cache import PlainCache
 from program.common.errors import ImageError
 from program.expert.judge.model import OUTPUTS, SEVERITIES, Model, load_model
 from program.expert.judge.quality import Belief, believe
-from program.expert.measure.features import FEATURE_NAMES, FEATURE_PLACES, measure
+from program.expert.measure.features import FEATURE_NAMES, measure
 from program.expert.measure.measurement import Measurement
-from program.expert.measure.reference import DIFFERENCE_NAMES, DIFFERENCE_PLACES, compare, resampled
+from program.expert.measure.reference import DIFFERENCE_NAMES, compare, resampled
 from program.expert.store import MEASURED, Matrix
 from program.images.decoding import READING_RULES
 from program.images.refs import SMALLEST
@@ -113,11 +113,9 @@ class Viewer:
         def pixels(ref: ImageRef) -> Any:
             return IMAGES.pixels(ref, at_most=LARGEST)
 
-        def measurement(work: Callable[[], Measurement], places: Mapping[str, int], *names: str) -> Measurement:
-            value = self._kept(
-                "/".join(names), lambda: {"vector": (found := work()).vector.tolist(), "maps": found.maps}
-            )
-            return Measurement(np.array(value["vector"], dtype=np.float64), value["maps"], places)
+        def measurement(work: Callable[[], Measurement], names: tuple[str, ...], key: str) -> Measurement:
+            value = self._kept(key, lambda: {"vector": (found := work()).vector.tolist(), "maps": found.maps})
+            return Measurement(np.array(value["vector"], dtype=np.float64), value["maps"], names)
 
         def spreads(ref: ImageRef) -> Matrix:
             fits = (ref.width, ref.height) == size
@@ -132,11 +130,11 @@ class Viewer:
             return np.frombuffer(packed, "<f2").astype(float)
 
         size = (image.width, image.height)
-        measured = measurement(lambda: measure(pixels(image)), FEATURE_PLACES, image.sha256)
+        measured = measurement(lambda: measure(pixels(image)), FEATURE_NAMES, image.sha256)
         key = (image.sha256, reference.sha256 if reference else "")
         if reference is None:
             return View(key, measured, size, np.concatenate([spreads(image), measured.vector]))
-        difference = measurement(lambda: compare(pixels(image), pixels(reference)), DIFFERENCE_PLACES, *key)
+        difference = measurement(lambda: compare(pixels(image), pixels(reference)), DIFFERENCE_NAMES, "/".join(key))
         moved = spreads(image) - spreads(reference)
         return View(key, measured, size, np.concatenate([moved, difference.vector]), difference)
 

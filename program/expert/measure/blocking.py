@@ -37,9 +37,9 @@ def _phase_means(luma: Plane, axis: int) -> NDArray[np.float64]:
 def _flat_share_within(luma: Plane) -> float:
     """Share of aligned 8 x 8 blocks whose inside is all but constant, as coarse quantisation leaves them."""
     blocks = blocks_of(luma, 8)
-    mean = blocks.mean(axis=1)
+    mean = blocks.mean(axis=2)
     usable = (mean > 4) & (mean < 251)
-    return float((blocks.std(axis=1)[usable] < 0.6).mean()) if usable.any() else 0.0
+    return float((blocks.std(axis=2)[usable] < 0.6).mean()) if usable.any() else 0.0
 
 
 def blocking_map(luma: Plane) -> Plane:

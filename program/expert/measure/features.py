@@ -13,10 +13,10 @@ from PIL import Image
 
 from program.expert.measure import measures
 from program.expert.measure.blocking import blocking, blocking_map
-from program.expert.measure.measurement import Maps, Measurement
-from program.expert.measure.nss import AGGD_NAMES, Plane, aggd_of_products, ggd_shape, halve, normalise
+from program.expert.measure.measurement import Measurement
+from program.expert.measure.nss import Plane, aggd_of_products, ggd_shape, halve, normalise
 
-__all__ = ("FEATURE_NAMES", "FEATURE_PLACES", "MAXIMUM_SIDE", "measure")
+__all__ = ("FEATURE_NAMES", "MAXIMUM_SIDE", "measure")
 
 MAXIMUM_SIDE = 1024
 """Longer sides are scaled down to this many pixels: the quality models saw images of about 500."""
@@ -24,11 +24,6 @@ MAXIMUM_SIDE = 1024
 
 def measure(pixels: NDArray[np.uint8]) -> Measurement:
     """Measure H x W x 3 uint8 sRGB pixels; deterministic, touches nothing else."""
-    named, maps = _measure(pixels)
-    return Measurement.of(list(named.values()), maps, FEATURE_PLACES)
-
-
-def _measure(pixels: NDArray[np.uint8]) -> tuple[dict[str, float], Maps]:
     native = _luma(pixels.astype(np.float32))
     named = blocking(native)
     viewed = _viewing_size(pixels)
@@ -52,7 +47,7 @@ def _measure(pixels: NDArray[np.uint8]) -> tuple[dict[str, float], Maps]:
     named |= measures.spectrum(luma)
     maps["blocking"] = measures.grid_of(blocking_map(native))
     maps["contrast"] = measures.grid_of(deviations[1])
-    return named, maps
+    return Measurement.of(named, maps)
 
 
 def _luma(rgb: Plane) -> Plane:
@@ -72,8 +67,7 @@ def _scene_statistics(plane: Plane, name: str, *, pairs: bool) -> tuple[dict[str
     values, deviation, fine = normalise(plane)
     named = {f"{name}_{key}": value for key, value in _moments(values).items()}
     if pairs:
-        fitted = aggd_of_products(values)
-        named |= {f"{name}_{key}": value for key, value in zip(AGGD_NAMES, fitted, strict=True)}
+        named |= {f"{name}_{key}": value for key, value in aggd_of_products(values).items()}
     mean = float(deviation.mean())
     named[f"{name}_deviation_log"] = float(np.log1p(mean))
     named[f"{name}_deviation_cv"] = float(deviation.std()) / (mean + 1.0)
@@ -119,6 +113,5 @@ def _colour_statistics(rgb: Plane) -> dict[str, float]:
     return named
 
 
-FEATURE_NAMES: tuple[str, ...] = tuple(_measure(np.zeros((16, 16, 3), np.uint8))[0])
+FEATURE_NAMES = measure(np.zeros((16, 16, 3), np.uint8)).names
 """The order of every feature vector."""
-FEATURE_PLACES = {name: place for place, name in enumerate(FEATURE_NAMES)}

@@ -18,13 +18,14 @@ class Measurement:
 
     vector: NDArray[np.float64]
     maps: Maps
-    places: Mapping[str, int]
-    """Where in the vector each name stands; shared, since names would take ten times the memory of the values."""
+    names: tuple[str, ...]
+    """Of the values in the vector; shared where many are kept, since names take ten times the memory of the values."""
 
     @classmethod
-    def of(cls, values: list[float], maps: Maps, places: Mapping[str, int]) -> "Measurement":
+    def of(cls, named: Mapping[str, float], maps: Maps) -> "Measurement":
         """Return a measurement of finite values."""
-        return cls(np.nan_to_num(np.array(values), nan=0.0, posinf=1e6, neginf=-1e6), maps, places)
+        values = np.nan_to_num(np.array(list(named.values())), nan=0.0, posinf=1e6, neginf=-1e6)
+        return cls(values, maps, tuple(named))
 
     def __getitem__(self, name: str) -> float:
-        return float(self.vector[self.places[name]])
+        return float(self.vector[self.names.index(name)])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from program.expert.measure.measurement import Maps
-from program.expert.measure.nss import Plane, tiles
+from program.expert.measure.nss import Plane
 
 __all__ = ("blocks_of", "colour", "exposure", "gradient", "grid_of", "noise", "sharpness", "spectrum")
 
@@ -27,9 +27,13 @@ def grid_of(plane: Plane, summary: Callable[[Plane], Any] = np.mean) -> list[lis
 
 
 def blocks_of(plane: Plane, side: int) -> NDArray[np.float32]:
-    """Cut into whole side x side blocks, one a row; one block if the plane is smaller."""
-    cut = tiles(plane, side).swapaxes(1, 2)
-    return np.asarray(cut.reshape(cut.shape[0] * cut.shape[1], -1))
+    """Cut into whole side x side blocks: rows x columns x values of a block; one block if the plane is smaller."""
+    height, width = plane.shape
+    if height < side or width < side:
+        return plane.reshape(1, 1, -1)
+    rows, columns = height // side, width // side
+    tiles = plane[: rows * side, : columns * side].reshape(rows, side, columns, side)
+    return np.asarray(tiles.swapaxes(1, 2).reshape(rows, columns, -1))
 
 
 def gradient(plane: Plane) -> Plane:
@@ -89,15 +93,14 @@ def _reblur(luma: Plane) -> Named:
 
 def _block_sharpness(luma: Plane, fine: Plane) -> tuple[Named, Maps]:
     """Share of fine detail in each block: energy lost by a sigma-1 blur over all energy, in blocks that have any."""
-    fine_power = (blocks_of(fine, _BLOCK) ** 2).mean(axis=1)
-    power = blocks_of(luma, _BLOCK).var(axis=1)
+    fine_power = (blocks_of(fine, _BLOCK) ** 2).mean(axis=2)
+    power = blocks_of(luma, _BLOCK).var(axis=2)
     share = np.sqrt(fine_power / (power + 2.0))
     weight = power / (power + 25.0)
     textured = share[power > 9.0]
     if textured.size < 4:
         textured = share
     low, median, high, top = (float(q) for q in np.percentile(textured, (10, 50, 90, 98)))
-    rows, _, columns, _ = tiles(luma, _BLOCK).shape
     named = {
         "detail_p10": low, "detail_median": median, "detail_p90": high, "detail_p98": top,
         "detail_mean": float((share * weight).sum() / (weight.sum() + 1e-3)),
@@ -105,10 +108,10 @@ def _block_sharpness(luma: Plane, fine: Plane) -> tuple[Named, Maps]:
         "detail_power_p50": float(np.log1p(np.percentile(fine_power, 50))),
         "textured_share": float((power > 9.0).mean()),
     }  # fmt: skip
-    detail = share.reshape(rows, columns).astype(np.float32)
-    inner = detail[rows // 4 : rows - rows // 4, columns // 4 : columns - columns // 4]
-    named["detail_centre"] = float(inner.mean() - detail.mean())
-    return named, {"detail": grid_of(detail)}
+    rows, columns = share.shape
+    inner = share[rows // 4 : rows - rows // 4, columns // 4 : columns - columns // 4]
+    named["detail_centre"] = float(inner.mean() - share.mean())
+    return named, {"detail": grid_of(share)}
 
 
 def noise(luma: Plane, rgb: Plane) -> tuple[Named, Maps]:
@@ -118,9 +121,8 @@ def noise(luma: Plane, rgb: Plane) -> tuple[Named, Maps]:
     """
     residual = _second_difference(luma)
     blocks = blocks_of(residual, 8)
-    spread = np.sqrt((blocks * blocks).mean(axis=1))
+    spread = np.sqrt((blocks * blocks).mean(axis=2))
     p05, p20, p50 = (float(q) for q in np.percentile(spread, (5, 20, 50)))
-    rows, _, columns, _ = tiles(residual, 8).shape
     absolute = np.abs(residual)
     square = residual * residual
     kurtosis = float((square * square).mean()) / (float(square.mean()) ** 2 + 1e-6)
@@ -133,9 +135,9 @@ def noise(luma: Plane, rgb: Plane) -> tuple[Named, Maps]:
     }  # fmt: skip
     for name, plane in (("red_green", rgb[:, :, 0] - rgb[:, :, 1]), ("blue", rgb[:, :, 2] - luma)):
         part = blocks_of(_second_difference(np.ascontiguousarray(plane)), 8)
-        named[f"noise_{name}"] = float(np.log1p(np.percentile(np.sqrt((part * part).mean(axis=1)), 20)))
+        named[f"noise_{name}"] = float(np.log1p(np.percentile(np.sqrt((part * part).mean(axis=2)), 20)))
     # Noise shows where the picture itself is quiet.
-    return named, {"noise": grid_of(spread.reshape(rows, columns), lambda part: np.percentile(part, 25))}
+    return named, {"noise": grid_of(spread, lambda part: np.percentile(part, 25))}
 
 
 def _second_difference(plane: Plane) -> Plane:

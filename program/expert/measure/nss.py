@@ -1,12 +1,10 @@
 """Natural-scene statistics: locally normalised images and the shape of their value distributions. Pure numpy/scipy."""
 
-import functools
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage, special
 
-__all__ = ("AGGD_NAMES", "Plane", "aggd_of_products", "gaussian", "ggd_shape", "halve", "normalise", "tiles")
+__all__ = ("Plane", "aggd_of_products", "gaussian", "ggd_shape", "halve", "normalise")
 
 Plane = NDArray[np.float32]
 """One image channel, H x W."""
@@ -14,9 +12,9 @@ Plane = NDArray[np.float32]
 _TAPS = np.exp(-0.5 * (np.arange(-3, 4) / (7 / 6)) ** 2)
 _TAPS = (_TAPS / _TAPS.sum()).astype(np.float32)
 """The 7-tap Gaussian (sigma 7/6) of Mittal et al. 2012."""
-
-AGGD_NAMES = tuple(f"{way}_{part}" for way in ("h", "v", "d1", "d2") for part in ("eta", "shape", "left", "right"))
-"""Names of what `aggd_of_products` returns, in order."""
+_SHAPES = np.geomspace(0.2, 10.0, 600)
+_RATIOS = np.exp(2 * special.gammaln(2 / _SHAPES) - special.gammaln(1 / _SHAPES) - special.gammaln(3 / _SHAPES))
+"""(E|x|)^2 / E[x^2] of generalised Gaussians of these shapes."""
 
 
 def gaussian(plane: Plane) -> Plane:
@@ -35,15 +33,6 @@ def halve(plane: Plane) -> Plane:
     return np.asarray(plane, dtype=np.float32)
 
 
-def tiles(plane: Plane, side: int) -> Plane:
-    """Cut into whole side x side blocks, rows x side x columns x side; one block if the plane is smaller."""
-    height, width = plane.shape
-    if height < side or width < side:
-        return plane.reshape(1, height, 1, width)
-    cut = plane[: height - height % side, : width - width % side]
-    return cut.reshape(height // side, side, width // side, side)
-
-
 def normalise(plane: Plane) -> tuple[Plane, Plane, Plane]:
     """Return mean-subtracted, contrast-normalised values, the local deviation and the difference to the local mean.
 
@@ -57,35 +46,28 @@ def normalise(plane: Plane) -> tuple[Plane, Plane, Plane]:
     return np.asarray(centred / (deviation + 1.0), dtype=np.float32), np.asarray(deviation, dtype=np.float32), centred
 
 
-@functools.cache
-def _shape_table() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    shape = np.geomspace(0.2, 10.0, 600)
-    log_ratio = 2 * special.gammaln(2 / shape) - special.gammaln(1 / shape) - special.gammaln(3 / shape)
-    return np.exp(log_ratio), shape
-
-
 def ggd_shape(ratio: float) -> float:
     """Return the shape (0.2..10; 2 is Gaussian, 1 Laplacian) whose (E|x|)^2 / E[x^2] is `ratio`."""
-    ratios, shapes = _shape_table()
-    return float(np.interp(ratio, ratios, shapes))
+    return float(np.interp(ratio, _RATIOS, _SHAPES))
 
 
-def aggd_of_products(values: Plane) -> list[float]:
+def aggd_of_products(values: Plane) -> dict[str, float]:
     """Fit asymmetric generalised Gaussians to products of neighbours along four directions.
 
-    Sixteen values, named by `AGGD_NAMES`: mean, shape, left and right deviation. Source: Mittal et al. 2012,
-    eq. 7-11 (Lasmar et al. 2009). A plane of zeros gives zeros and shape 10.
+    Of each the mean ("eta"), shape, left and right deviation. Source: Mittal et al. 2012, eq. 7-11 (Lasmar et al.
+    2009). A plane of zeros gives zeros and shape 10.
     """
-    pairs = (
-        (values[:, :-1], values[:, 1:]),
-        (values[:-1], values[1:]),
-        (values[:-1, :-1], values[1:, 1:]),
-        (values[:-1, 1:], values[1:, :-1]),
-    )
-    found: list[float] = []
-    for one, other in pairs:
-        found += _aggd((one * other).ravel())
-    return found
+    pairs = {
+        "h": (values[:, :-1], values[:, 1:]),
+        "v": (values[:-1], values[1:]),
+        "d1": (values[:-1, :-1], values[1:, 1:]),
+        "d2": (values[:-1, 1:], values[1:, :-1]),
+    }
+    return {
+        f"{way}_{part}": value
+        for way, (one, other) in pairs.items()
+        for part, value in zip(("eta", "shape", "left", "right"), _aggd((one * other).ravel()), strict=True)
+    }
 
 
 def _aggd(product: Plane) -> list[float]:

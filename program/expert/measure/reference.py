@@ -14,10 +14,10 @@ from program.expert.measure.blocking import blocking
 from program.expert.measure.measurement import Maps, Measurement
 from program.expert.measure.measures import grid_of
 from program.expert.measure.nss import Plane, gaussian, halve
-from program.expert.measure.traces import Local, local_of, residual, slopes, texture, transfer
+from program.expert.measure.traces import local_variances, residual, slopes, texture, transfer
 from program.tools import network
 
-__all__ = ("DIFFERENCE_NAMES", "DIFFERENCE_PLACES", "compare", "resampled")
+__all__ = ("DIFFERENCE_NAMES", "compare", "resampled")
 
 
 def compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> Measurement:
@@ -25,7 +25,7 @@ def compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> Measurem
     reference = resampled(reference, pixels)
     named, maps = _compare(pixels, reference)
     apart = network.read(network.distances, pixels, reference)
-    return Measurement.of([*named.values(), *apart], maps, DIFFERENCE_PLACES)
+    return Measurement.of(named | dict(zip(network.DISTANCES, apart, strict=True)), maps)
 
 
 def resampled(reference: NDArray[np.uint8], pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -46,14 +46,14 @@ def _compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> tuple[d
     native_blocking = blocking(two[0])["blocking"] - blocking(one[0])["blocking"]
     one, two = [halve(c) for c in one], [halve(c) for c in two]
     for scale in (1, 2, 3):
-        around = local_of(one[0], two[0])
-        found, loss, edges = _structure(one, two, around)
-        named |= {f"{name}{scale}": value for name, value in found.items()}
+        variances = local_variances(one[0], two[0])
+        found, loss, edges = _structure(one, two)
+        named |= {f"{name}{scale}": value for name, value in (found | _local_losses(*variances)).items()}
         left |= transfer(one, two, scale)
         if scale == 1:
             maps["difference"] = grid_of(loss)
             named |= _nature(one, two, maps)
-            left |= residual(one[0], two[0], edges) | texture(around) | tones(one[0], two[0])
+            left |= residual(one[0], two[0], edges) | texture(*variances[:2]) | tones(one[0], two[0])
         one, two = [halve(c) for c in one], [halve(c) for c in two]
     named["blocking_rise"] = native_blocking
     return named | left, maps
@@ -67,8 +67,8 @@ def _channels(pixels: NDArray[np.uint8]) -> list[Plane]:
     return [np.ascontiguousarray(planes[:, :, i]) for i in range(3)]
 
 
-def _structure(one: list[Plane], two: list[Plane], around: Local) -> tuple[dict[str, float], Plane, Plane]:
-    """Compare gradients, chroma, local structure and information at one scale.
+def _structure(one: list[Plane], two: list[Plane]) -> tuple[dict[str, float], Plane, Plane]:
+    """Compare gradients and chroma at one scale.
 
     Also return the map of loss and the slopes of `one`.
     """
@@ -90,22 +90,21 @@ def _structure(one: list[Plane], two: list[Plane], around: Local) -> tuple[dict[
         "joint_deviation": float(np.abs(both**0.25 - (both**0.25).mean()).mean() ** 0.25)
         if both.min() > 0 and both.max() - both.min() > 1e-6 else 0.0,
     }  # fmt: skip
-    structure, information = _local_statistics(around)
-    named["structure_loss"] = float(1 - structure.mean())
-    named["structure_loss_p95"] = float(1 - np.percentile(structure.ravel()[::3], 5))
-    named["information_loss"] = information
     return named, np.asarray(1 - both), np.asarray(slope1)
 
 
-def _local_statistics(around: Local) -> tuple[Plane, float]:
-    var1, var2, joint = around.variance_one, around.variance_two, around.joint
+def _local_losses(var1: Plane, var2: Plane, joint: Plane) -> dict[str, float]:
+    """Compare local structure and information at one scale, from what `local_variances` returns."""
     structure = (2 * joint + 58.5) / (var1 + var2 + 58.5)
     gain = np.maximum(joint, 0) / (var1 + 1e-3)
     rest = np.maximum(var2 - gain * joint, 0)
     kept = np.log2(1 + gain**2 * var1 / (rest + 2.0)).sum()
     there = np.log2(1 + var1 / 2.0).sum()
-    ratio = float((kept + 1.0) / (there + 1.0))
-    return np.asarray(structure), 1.0 - min(ratio, 1.5)
+    return {
+        "structure_loss": float(1 - structure.mean()),
+        "structure_loss_p95": float(1 - np.percentile(structure.ravel()[::3], 5)),
+        "information_loss": 1.0 - min(float((kept + 1.0) / (there + 1.0)), 1.5),
+    }
 
 
 def tones(one: Plane, two: Plane) -> dict[str, float]:
@@ -152,4 +151,3 @@ DIFFERENCE_NAMES: tuple[str, ...] = (
     *_compare(*(np.zeros((16, 16, 3), np.uint8),) * 2)[0], *network.DISTANCES
 )  # fmt: skip
 """The order of every difference vector."""
-DIFFERENCE_PLACES = {name: place for place, name in enumerate(DIFFERENCE_NAMES)}

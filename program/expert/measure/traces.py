@@ -7,33 +7,22 @@ whole); signal gain and noise as in Sheikh & Bovik 2006; residual moments and ne
 2012, applied to the residual; change of local texture energy after Ding et al. 2020 (variance terms, on luma).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from program.expert.measure.nss import Plane, gaussian, halve
 
-__all__ = ("Local", "local_of", "residual", "slopes", "texture", "transfer")
+__all__ = ("local_variances", "residual", "slopes", "texture", "transfer")
 
 _EACH = 3
 """Percentiles read every third pixel both ways."""
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
-    """Gaussian-weighted variances and covariance of two luma planes around every pixel."""
-
-    variance_one: Plane
-    variance_two: Plane
-    joint: Plane
-
-
-def local_of(one: Plane, two: Plane) -> Local:
-    """Return the local statistics of two H x W planes."""
+def local_variances(one: Plane, two: Plane) -> tuple[Plane, Plane, Plane]:
+    """Return the Gaussian-weighted variances of two H x W planes around every pixel, and their covariance."""
     centred_one, centred_two = one - gaussian(one), two - gaussian(two)
-    return Local(gaussian(centred_one**2), gaussian(centred_two**2), gaussian(centred_one * centred_two))
+    return gaussian(centred_one**2), gaussian(centred_two**2), gaussian(centred_one * centred_two)
 
 
 def slopes(plane: Plane) -> tuple[Plane, Plane]:
@@ -107,9 +96,9 @@ def residual(one: Plane, two: Plane, edges: Plane) -> dict[str, float]:
     }
 
 
-def texture(around: Local) -> dict[str, float]:
-    """Compare local texture energy: how far it moved, which way, and where it fell and rose most."""
-    change = np.log((around.variance_two + 5) / (around.variance_one + 5))
+def texture(one: Plane, two: Plane) -> dict[str, float]:
+    """Compare local texture energy (variances): how far it moved, which way, and where it fell and rose most."""
+    change = np.log((two + 5) / (one + 5))
     low, high = np.percentile(change[::_EACH, ::_EACH], [10, 90])
     return {
         "texture_change": float(np.abs(change).mean()), "texture_gain": float(change.mean()),
