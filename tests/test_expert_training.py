@@ -171,8 +171,10 @@ def test_fitted_models_know_photographs_they_have_not_seen(monkeypatch) -> None:
     motion = seen.values[:, OUTPUTS["nr"].index("motion")]
     assert motion[held.distortion == "motion"].mean() > motion[held.distortion == "white_noise"].mean() + 1
     assert figures.detection(seen.severities[made], held.severities[made], paired=False)["macro_f1"] > 0.2
-    stated = figures.figures(learned, held, alone, paired, {"nr": single, "fr": pair})
+    stated = figures.figures(learned, held, alone, paired, {"nr": single, "fr": pair}, learned.scores)
     assert stated["photographs, no reference, ten folds"]["n"] == 24
+    assert "photographs validation, with reference" not in stated
+    assert stated["the tool alone, photographs, ten folds"]["srcc"][0] == 1
     assert 0.7 < stated["interval"]["covered"] <= 1
     assert len(figures.population(learned, alone)["quantiles"]["brightness"]) == 21
 

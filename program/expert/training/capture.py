@@ -29,6 +29,8 @@ class Fault(NamedTuple):
     scores: Mapping[DistortionCategory, float]
 
 
+Maker = Callable[[Pixels, np.random.Generator], Fault]
+
 _MOTION: Curve = (1, 2, 4, 6, 10, 20, 40, 60), (4.6, 4.1, 2.85, 2.18, 1.67, 1.3, 1.12, 1.05)
 _DEFOCUS: Curve = (0.3, 1, 2, 4, 6, 8, 12, 16), (4.6, 3.86, 2.65, 1.76, 1.44, 1.3, 1.15, 1.05)
 _NOISE: Curve = (2, 8, 11.4, 14, 18, 25.5, 40), (4.5, 3.89, 3.39, 3.05, 2.7, 2.3, 1.8)
@@ -87,26 +89,23 @@ def _rounded(values: NDArray[np.float64]) -> Pixels:
     return np.rint(np.clip(values, 0, 255)).astype(np.uint8)
 
 
-def _log_uniform(rng: np.random.Generator, least: float, most: float) -> float:
-    return float(np.exp(rng.uniform(np.log(least), np.log(most))))
+def _drawn(
+    damage: Callable[[Pixels, float, np.random.Generator], Pixels], category: DistortionCategory, curve: Curve,
+    least: float, most: float,
+) -> Maker:  # fmt: skip
+    """Return what makes faults of one kind, small and large ones alike (log-uniform)."""
+
+    def made(pixels: Pixels, rng: np.random.Generator) -> Fault:
+        amount = float(np.exp(rng.uniform(np.log(least), np.log(most))))
+        return Fault(damage(pixels, amount, rng), {category: float(np.interp(amount, *curve))})
+
+    return made
 
 
-def _moved(pixels: Pixels, rng: np.random.Generator) -> Fault:
-    length = _log_uniform(rng, 3, 60)
-    return Fault(motion(pixels, length, rng.uniform(0, np.pi)), {"Blurs": float(np.interp(length, *_MOTION))})
+_noisy = _drawn(camera_noise, "Noise", _NOISE, 4, 40)
 
 
-def _unfocused(pixels: Pixels, rng: np.random.Generator) -> Fault:
-    radius = _log_uniform(rng, 1, 15)
-    return Fault(defocus(pixels, radius), {"Blurs": float(np.interp(radius, *_DEFOCUS))})
-
-
-def _noisy(pixels: Pixels, rng: np.random.Generator) -> Fault:
-    deviation = _log_uniform(rng, 4, 40)
-    return Fault(camera_noise(pixels, deviation, rng), {"Noise": float(np.interp(deviation, *_NOISE))})
-
-
-def _exposed(least: float, most: float) -> Callable[[Pixels, np.random.Generator], Fault]:
+def _exposed(least: float, most: float) -> Maker:
     def made(pixels: Pixels, rng: np.random.Generator) -> Fault:
         changed = expose(pixels, rng.uniform(least, most))
         shift = float((changed @ _LUMA).mean() - (pixels @ _LUMA).mean()) / 255
@@ -123,8 +122,10 @@ def _dim(pixels: Pixels, rng: np.random.Generator) -> Fault:
     return Fault(noisy.pixels, {**dark.scores, **noisy.scores})
 
 
-FAULTS: Mapping[str, Callable[[Pixels, np.random.Generator], Fault]] = {
-    "motion": _moved, "defocus": _unfocused, "camera noise": _noisy, "overexposure": _exposed(0.5, 2.5),
-    "underexposure": _exposed(-4.0, -0.7), "low light": _dim,
+FAULTS: Mapping[str, Maker] = {
+    "motion": _drawn(lambda shown, length, rng: motion(shown, length, rng.uniform(0, np.pi)), "Blurs", _MOTION, 3, 60),
+    "defocus": _drawn(lambda shown, radius, _: defocus(shown, radius), "Blurs", _DEFOCUS, 1, 15),
+    "camera noise": _noisy, "overexposure": _exposed(0.5, 2.5), "underexposure": _exposed(-4.0, -0.7),
+    "low light": _dim,
 }  # fmt: skip
 """What makes a fault of random strength."""

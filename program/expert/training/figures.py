@@ -16,7 +16,7 @@ from program.expert.training.fitting import Fitted
 from program.expert.training.images import Table
 from signatures.schemas import DISTORTION_CATEGORIES
 
-__all__ = ("data_card", "detection", "figures", "of_tool", "population")
+__all__ = ("data_card", "detection", "figures", "population")
 
 QUANTILES = tuple(range(0, 101, 5))
 """Percentages at which a property's distribution is kept."""
@@ -38,36 +38,32 @@ def data_card(learned: Table, paired: Table) -> dict[str, str]:
     }
 
 
-def figures(learned: Table, held: Table, alone: Fitted, paired: Fitted, models: Mapping[str, Model]) -> dict[str, Any]:
-    """Return agreement with people out of fold and on validation images."""
-    found = {
-        f"{source}, no reference, ten folds": _agreement(learned, learned.source == source, alone.quality)
-        for source in ("photographs", "live", "distorted")
+def figures(
+    learned: Table, held: Table, alone: Fitted, paired: Fitted, models: Mapping[str, Model], by_tool: Matrix
+) -> dict[str, Any]:
+    """Return agreement with people out of fold and on validation images; `by_tool` are the tool's predictions."""
+    beside = held.only(held.source != "photographs")
+    seen = models["nr"].look(np.hstack([held.spreads, held.features]))
+    against = models["fr"].look(np.hstack([beside.moved, beside.differences]))
+    judged = {
+        "{}, no reference, ten folds": (learned, alone.quality),
+        "{}, with reference, ten folds": (paired.table, paired.quality),
+        "{} validation, no reference": (held, seen.quality),
+        "{} validation, with reference": (beside, against.quality),
+        "the tool alone, {}, ten folds": (learned, by_tool),
     }
-    for source in ("live", "distorted"):
-        rows = paired.table.source == source
-        found[f"{source}, with reference, ten folds"] = _agreement(paired.table, rows, paired.quality)
-    vectors = {"nr": np.hstack([held.spreads, held.features]), "fr": np.hstack([held.moved, held.differences])}
-    seen = {kind: model.look(vectors[kind]) for kind, model in models.items()}
-    for source in ("photographs", "live", "distorted"):
-        rows = held.source == source
-        found[f"{source} validation, no reference"] = _agreement(held, rows, seen["nr"].quality)
-        if source != "photographs":
-            found[f"{source} validation, with reference"] = _agreement(held, rows, seen["fr"].quality)
-    rows = np.isin(held.source, ("distorted", "undistorted"))
-    for kind, name in (("nr", "no reference"), ("fr", "with reference")):
-        found[f"detection, validation, {name}"] = detection(
-            seen[kind].severities[rows], held.severities[rows], paired=kind == "fr"
+    found = {
+        name.format(source): _agreement(table, table.source == source, quality)
+        for name, (table, quality) in judged.items()
+        for source in ("photographs", "live", "distorted")
+        if source in table.source
+    }
+    for name, table, severities in (("no", held, seen.severities), ("with", beside, against.severities)):
+        rows = np.isin(table.source, ("distorted", "undistorted"))
+        found[f"detection, validation, {name} reference"] = detection(
+            severities[rows], table.severities[rows], paired=name == "with"
         )
     return found | {"interval": _coverage(models["nr"], learned, alone)}
-
-
-def of_tool(learned: Table, predicted: Matrix) -> dict[str, Any]:
-    """Return how the tool's predictions out of fold agree with people."""
-    return {
-        f"the tool alone, {source}, ten folds": _agreement(learned, learned.source == source, predicted)
-        for source in ("photographs", "live", "distorted")
-    }
 
 
 def _agreement(table: Table, rows: Any, predicted: Matrix) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """From tables of measurements to the arrays that ship: ridge regressions, and a kernel regression on their views."""
 
-import io
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -235,12 +233,7 @@ def errors_of(predicted: Matrix, scores: Matrix) -> Matrix:
     return np.asarray(np.sqrt((near_by @ square + 20 * square.mean()) / (near_by.sum(axis=1) + 20)))
 
 
-def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write a compressed npz whose bytes depend on the arrays alone (no time stamps)."""
-    with whole_file(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in sorted(arrays):
-            buffer = io.BytesIO()
-            np.lib.format.write_array(buffer, np.ascontiguousarray(arrays[name]), allow_pickle=False)
-            archive.writestr(
-                zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0)), buffer.getvalue(), zipfile.ZIP_DEFLATED
-            )
+def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write a compressed npz, whole or not at all; its bytes depend on the arrays alone."""
+    with whole_file(path) as partial, partial.open("wb") as stream:
+        np.savez_compressed(stream, **arrays)

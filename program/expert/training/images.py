@@ -4,6 +4,7 @@ Distorted versions show what lowers a score: KADID-10k's distortions at its leve
 distortions at once. Their scores are KADID-10k's mean scores.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from PIL import Image
 from data.distortions import distort, distortions_for, generator_for
 from data.kadid import CATEGORIES, IDENTITIES, level_mean
 from data.manifest import read_manifest
+from program.common.pool import in_order
 from program.expert.measure.features import measure
 from program.expert.measure.reference import DIFFERENCE_NAMES, compare, resampled
 from program.expert.store import Matrix
@@ -76,13 +78,6 @@ class Table(NamedTuple):
     distortion: NDArray[np.str_]
     score_sd: Matrix
 
-    @classmethod
-    def of(cls, examples: "Sequence[Example]", rows: "Sequence[Measured]") -> "Table":
-        """Return examples with what `measured` says of each."""
-        own = ("score", "severities", "source", "group", "split", "distortion", "score_sd")
-        given = (np.array([getattr(example, name) for example in examples]) for name in own)
-        return cls._make([*(np.array(column) for column in zip(*rows, strict=True)), *given])
-
     def only(self, rows: NDArray[np.bool_]) -> "Table":
         """Return the rows of a mask."""
         return Table(**{name: column[rows] for name, column in self._asdict().items()})
@@ -93,11 +88,15 @@ def joined(tables: Sequence[Table]) -> Table:
     return Table(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
 
 
-Measured = tuple[NDArray[np.float16], Matrix, NDArray[np.float16], Matrix]
+def measured(examples: Sequence[Example]) -> Table:
+    """Return examples with what the expert reads of each; the network's in half precision, as caches do."""
+    rows = in_order(_read, examples, workers=os.cpu_count() or 1)
+    own = ("score", "severities", "source", "group", "split", "distortion", "score_sd")
+    given = (np.array([getattr(example, name) for example in examples]) for name in own)
+    return Table(*(np.array(column) for column in zip(*rows, strict=True)), *given)
 
 
-def measured(example: Example) -> Measured:
-    """Return what the expert reads of one image, as in `Table`; the network's in half precision, as caches do."""
+def _read(example: Example) -> tuple[NDArray[np.float16], Matrix, NDArray[np.float16], Matrix]:
     vector = measure(example.pixels).vector
     if example.reference is None:
         spreads = _spreads(example.pixels)

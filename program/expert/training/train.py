@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from program.common.files import whole_file, write_whole
-from program.common.pool import in_order
 from program.common.progress import progress
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     card = {
         "model": MODEL_FILE, "date": options.date, "notice": NOTICE, "data": figures.data_card(learned, paired.table),
-        "figures": figures.figures(learned, held, alone, paired, models) | figures.of_tool(learned, predicted),
+        "figures": figures.figures(learned, held, alone, paired, models, predicted),
     }  # fmt: skip
     for name, value in ((PROVENANCE_FILE, card), (POPULATION_FILE, figures.population(learned, alone))):
         write_whole(expert / name, json.dumps(value, indent=1) + "\n")
@@ -99,9 +98,9 @@ def _measured(folder: Path, name: str, examples: "Iterator[Example]") -> "Table"
             if not part:
                 return joined(parts)
             if not file.exists():
-                rows = in_order(measured, part, workers=os.cpu_count() or 1)
+                table = measured(part)
                 with whole_file(file) as partial, partial.open("wb") as stream:
-                    np.savez(stream, **Table.of(part, rows)._asdict())
+                    np.savez(stream, **table._asdict())
             with np.load(file, allow_pickle=False) as kept:
                 single = {name: kept[name].astype(np.float32) for name in ("spreads", "moved")}
                 parts.append(Table(**{**kept, **single}))
