@@ -22,7 +22,6 @@ from program import AgenticIQA
 from program.common.progress import progress
 from program.evaluation.intervals import wilson
 from program.expert.judge.maps import quality_map
-from program.expert.judge.views import Viewer
 from program.images.store import IMAGES
 
 PHOTOGRAPHS, CLEARLY = 40, 0.8
@@ -37,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     samples = [s for s in read_manifest(arguments.manifest) if s.split == arguments.split and s.quality is not None]
     samples = sorted(samples, key=lambda sample: -(sample.quality or 0.0))[:PHOTOGRAPHS]
-    program, viewer = AgenticIQA(), Viewer()
+    program = AgenticIQA()
     rows: dict[str, list[tuple[float, float]]] = defaultdict(list)
     with progress("photographs", len(samples)) as advance:
         for i, sample in enumerate(samples):
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     )
                     for name, box in boxes.items()
                 )
-                scores = quality_map(viewer, image)
+                scores = quality_map(image)
             rows[kind].append((sign * (right - left), sign * float(scores[:, 3:].mean() - scores[:, :2].mean())))
             advance()
     rows["all"] = [pair for kind in KINDS for pair in rows[kind]]

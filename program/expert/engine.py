@@ -8,11 +8,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import dspy
-from cachetools import LRUCache, cached
 from dspy import lm15
 from pydantic import BaseModel
 
@@ -35,12 +33,6 @@ MODEL = f"perceptual/expert@{REVISION}"
 """The revision is part of the name: caches are keyed by it, so no answer comes from an older expert's cache."""
 
 
-@cached(LRUCache(4096), key=lambda demo: tuple((name, id(value)) for name, value in demo.items()), lock=Lock())
-def _text(demo: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return a demo as JSON, kept as it is shown with every question; its values are held, so none takes their ids."""
-    return json.dumps(dict(demo), default=_plain, sort_keys=True), list(demo.values())
-
-
 def _plain(value: Any) -> Any:
     url = getattr(value, "url", None)  # of images
     if isinstance(url, str):
@@ -53,11 +45,9 @@ class CallAdapter(KeptAdapter):
 
     def format(self, signature: Any, demos: list[Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the instructions, of which the engine reads the rubric, and the call itself."""
-        fields = json.dumps(
-            {"outputs": list(signature.output_fields), "inputs": inputs}, default=_plain, ensure_ascii=False
-        )
-        call = f'{fields[:-1]}, "demos": [{", ".join(_text(demo)[0] for demo in demos)}]}}'
-        return [{"role": "system", "content": signature.instructions}, {"role": "user", "content": call}]
+        call = {"outputs": list(signature.output_fields), "inputs": inputs, "demos": [dict(demo) for demo in demos]}
+        text = json.dumps(call, default=_plain, ensure_ascii=False)
+        return [{"role": "system", "content": signature.instructions}, {"role": "user", "content": text}]
 
 
 del CallAdapter.parse  # wrapped anew in every subclass: callbacks (MLflow's spans) would see each call twice
@@ -87,9 +77,8 @@ class PerceptualEngine:
             raise ModelError(
                 f"{MODEL}: was asked with plain text; use dspy.context(adapter=CallAdapter()) with this model"
             ) from error
-        system = request.system or ""
-        text = system if isinstance(system, str) else "\n".join(getattr(part, "text", "") for part in system)
-        fields = json.dumps(answer(outputs, demos, inputs, text, self._viewer), ensure_ascii=False)
+        found = answer(outputs, demos, inputs, str(request.system or ""), self._viewer)
+        fields = json.dumps(found, ensure_ascii=False)
         return lm15.Response(
             id=None, model=request.model, message=lm15.Message.assistant(fields), finish_reason="stop",
             usage=lm15.Usage(input_tokens=0, output_tokens=0),
@@ -112,11 +101,8 @@ class PerceptualEngine:
             )
         return cls()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.dump_state()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._viewer = Viewer()
+    def __reduce__(self) -> tuple[type["PerceptualEngine"], tuple[()]]:
+        return type(self), ()  # a copy elsewhere keeps measurements in memory only
 
 
 class AsyncPerceptualEngine(PerceptualEngine):

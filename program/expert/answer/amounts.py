@@ -13,8 +13,7 @@ import numpy as np
 from scipy import special
 
 from program.expert.answer.findings import PRESENT, STEPS, named, severity_word
-from program.expert.answer.vocabulary import Cells
-from program.expert.answer.wording import Claim
+from program.expert.answer.vocabulary import Cells, Claim
 from program.expert.judge.attributes import placed, population, position, probit
 from program.expert.judge.model import CAUSES
 from program.expert.judge.views import View

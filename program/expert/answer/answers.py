@@ -35,7 +35,6 @@ from program.expert.judge.quality import Belief
 from program.expert.judge.taught import belief
 from program.expert.judge.views import View, Viewer
 from program.fusion import LETTERS
-from signatures.rubric import PLAIN, rubric_in
 from signatures.schemas import GLOBAL
 
 __all__ = ("answer",)
@@ -52,24 +51,21 @@ class Lesson(NamedTuple):
 def answer(
     names: Iterable[str], demos: Sequence[Inputs], inputs: Inputs, instructions: str = "", viewer: Viewer | None = None
 ) -> dict[str, Any]:
-    """Return the output fields asked for of one structured call, as JSON values.
+    """Return the output fields of one structured call, as JSON values.
 
     Dispatches on their names, since instructions may have been rewritten; measurements are kept where `viewer` keeps
     them. ModelError when no signature of the program has these output fields.
     """
-    outputs = frozenset(names)
-    answered = _ANSWERS.get(outputs - {"reasoning"})
-    if answered is None:
+    outputs = frozenset(names) - {"reasoning"}
+    if outputs not in _ANSWERS:
         raise ModelError(
             "perceptual/expert answers only this program's own signatures, not one with the "
-            f"outputs {sorted(outputs - {'reasoning'})}; "
-            "give a language model for this step (--reflection-lm PROVIDER/MODEL)"
+            f"outputs {sorted(outputs)}; give a language model for this step (--reflection-lm PROVIDER/MODEL)"
         )
-    present = {name: value for name, value in inputs.items() if value is not None}
-    fields = answered(viewer or Viewer(), Lesson(demos, instructions), present)
-    if "reasoning" in outputs:
-        fields["reasoning"] = str(fields.get("quality_reasoning", "Read from the measurements."))
-    return fields
+    given = {name: value for name, value in inputs.items() if value is not None}
+    found = _ANSWERS[outputs](viewer or Viewer(), Lesson(demos, instructions), given)
+    found["reasoning"] = found.get("quality_reasoning", "Read from the measurements.")
+    return {name: found[name] for name in names}
 
 
 def _detect(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
@@ -77,7 +73,7 @@ def _detect(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     return {"distortion_set": [{"region": region, "distortions": categories} for region in regions_of(inputs)]}
 
 
-def _findings(viewer: Viewer, inputs: Inputs) -> list[dict[str, str]]:
+def _diagnose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, say = _view(viewer, inputs), phrases_for(str(inputs.get("query", "")))
     categories = categories_by_region(inputs)
     regions = regions_of(inputs) if "regions" in inputs else list(categories) or [GLOBAL]
@@ -86,7 +82,8 @@ def _findings(viewer: Viewer, inputs: Inputs) -> list[dict[str, str]]:
     # Of several regions each is spoken of: one that nothing was said of counts as not looked at.
     strongest = [max(view.severities, key=view.severities.__getitem__)] if len(regions) > 1 else []
     listed = {region: list(dict.fromkeys([*categories.get(region, []), *found])) or strongest for region in regions}
-    return [finding for region, named in listed.items() for finding in findings(view, region, named, say)]
+    told = [finding for region, named in listed.items() for finding in findings(view, region, named, say)]
+    return {"findings": told, "distortion_analysis": told}
 
 
 def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
@@ -99,9 +96,7 @@ def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     letter = _outvoted(viewer, view, lesson.demos, query, options, choice)
     reason = choice_reason(letter, choice, options, query, say)
     if choice.topic in {"content", "distortion", "quality"} or letter != choice.letter:
-        reason = say.join(
-            reason, summary(view, _belief(viewer, view, Lesson((), lesson.instructions)).mean, say, evidence)
-        )
+        reason = say.join(reason, summary(view, belief(view, (), lesson.instructions).mean, say, evidence))
     return {"final_answer": letter, "quality_reasoning": reason}
 
 
@@ -141,25 +136,17 @@ def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def _score(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
-    judged, reasoning = _judgement(viewer, lesson, inputs)
-    return {"quality_probs": judged.by_word(), "quality_reasoning": reasoning}
-
-
-def _classify(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
-    judged, reasoning = _judgement(viewer, lesson, inputs)
-    likeliest = int(np.argmax(list(judged.by_word().values())))
-    return {"quality_level": LETTERS[likeliest], "quality_reasoning": reasoning}
-
-
-def _judgement(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> tuple[Belief, str]:
+def _rate(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     judged, say = _belief(viewer, view, lesson), phrases_for(query)
     unlike = say("sentence.unlike") if judged.novelty > 0.5 else ""
     outside = "" if is_about_quality(query) else unseen(query, say)
-    return judged, say.join(
-        outside, summary(view, judged.mean, say, severities_of(inputs, query)), *_regions(viewer, inputs, say), unlike
-    )
+    words = summary(view, judged.mean, say, severities_of(inputs, query))
+    masses = judged.by_word()
+    return {
+        "quality_probs": masses, "quality_level": LETTERS[int(np.argmax(list(masses.values())))],
+        "quality_reasoning": say.join(outside, words, *_regions(viewer, inputs, say), unlike),
+    }  # fmt: skip
 
 
 def _named_crops(inputs: Inputs) -> list[str]:
@@ -181,8 +168,7 @@ def _belief(viewer: Viewer, view: View, lesson: Lesson) -> Belief:
     """Return the quality believed in after the demos that carry a level and an image of the same kind."""
     labels = [(demo, label) for demo in lesson.demos if (label := level_of(demo)) is not None]
     labelled = [(other, label) for demo, label in labels if (other := _alike(viewer, view, demo)) is not None]
-    untaught = not labelled and rubric_in(lesson.instructions) is PLAIN
-    return view.prior if untaught else belief(view, labelled, lesson.instructions)
+    return belief(view, labelled, lesson.instructions)
 
 
 def _alike(viewer: Viewer, view: View, demo: Inputs) -> View | None:
@@ -200,17 +186,15 @@ def _view(viewer: Viewer, inputs: Inputs) -> View:
 _ANSWERS: Mapping[frozenset[str], Callable[[Viewer, Lesson, Inputs], dict[str, Any]]] = {
     frozenset({"plan"}): lambda viewer, lesson, inputs: {"plan": plan_assessment(inputs)},
     frozenset({"distortion_set"}): _detect,
-    frozenset({"distortion_analysis"}): lambda viewer, lesson, inputs: {
-        "distortion_analysis": _findings(viewer, inputs)
-    },
-    frozenset({"findings"}): lambda viewer, lesson, inputs: {"findings": _findings(viewer, inputs)},
+    frozenset({"distortion_analysis"}): _diagnose,
+    frozenset({"findings"}): _diagnose,
     frozenset({"selected_tools"}): lambda viewer, lesson, inputs: {"selected_tools": choose_tools(inputs)},
     # It measures pixels and knows no objects: no box is better than an invented one.
     frozenset({"region_boxes"}): lambda viewer, lesson, inputs: {"region_boxes": []},
     frozenset({"final_answer", "quality_reasoning"}): (
         lambda viewer, lesson, inputs: (_choose if inputs.get("options") else _explain)(viewer, lesson, inputs)
     ),
-    frozenset({"quality_probs", "quality_reasoning"}): _score,
-    frozenset({"quality_level", "quality_reasoning"}): _classify,
+    frozenset({"quality_probs", "quality_reasoning"}): _rate,
+    frozenset({"quality_level", "quality_reasoning"}): _rate,
 }
 """Output field names -> what answers them."""

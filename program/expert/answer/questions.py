@@ -16,7 +16,8 @@ from scipy import special
 from program.expert.answer.amounts import FAULTS, Look, local, support, verdict
 from program.expert.answer.findings import severity_word
 from program.expert.answer.scales import degrees, property_in
-from program.expert.answer.wording import Claim, cells_in, degree_in, terms_in, topic_in
+from program.expert.answer.vocabulary import Claim
+from program.expert.answer.wording import cells_in, degree_in, terms_in, topic_in
 from program.expert.judge.views import View
 from signatures.schemas import category_of
 
@@ -48,6 +49,11 @@ _REVERSED = re.compile(
     r"|不存在|没有|不属于|不包括|最不|最少"
 )
 _CAUSE = re.compile(r"\b(?:due to|because of|caused by|as a result of|owing to)\b|由于|因为|导致")
+_WRONG: Mapping[str, str] = {
+    "colour": "cast", "saturation": "cast", "contrast": "contrast fault", "brightness": "brightness fault",
+    "lighting": "underexposure", "sharpness": "defocus",
+}  # fmt: skip
+"""What a bare property among distortions ("contrast", "colour") names as wrong."""
 _SEVERITY_VALUES = {"none": 0.1, "slight": 0.8, "moderate": 1.5, "severe": 2.3, "extreme": 3.1}
 _ANSWERED_YES = 0.55
 """How often "yes" is right where nothing can be measured: askers name what they see."""
@@ -182,10 +188,7 @@ def _claim(text: str) -> Claim | None:
     degree = degree_in(text)
     if degree is not None:
         return Claim(topic.axis, degree.place)
-    # A bare property among distortions ("contrast", "colour") is named as what is wrong.
-    bare = {"colour": "cast", "saturation": "cast", "contrast": "contrast fault", "brightness": "brightness fault"}
-    wrong = {"lighting": "underexposure", "sharpness": "defocus"}
-    axis = bare.get(topic.axis) or wrong.get(topic.axis)
+    axis = _WRONG.get(topic.axis)
     return Claim(axis, 0.85) if axis else None
 
 

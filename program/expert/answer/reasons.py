@@ -22,7 +22,8 @@ from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
 from program.expert.answer.questions import Choice, predicate, shown_by
 from program.expert.answer.relevance import is_read
 from program.expert.answer.scales import property_in
-from program.expert.answer.wording import Claim, place_name, terms_in, topic_in
+from program.expert.answer.vocabulary import Claim
+from program.expert.answer.wording import place_name
 from program.expert.judge.attributes import position
 from program.expert.judge.quality import Belief
 from program.expert.judge.views import View
@@ -97,7 +98,9 @@ def choice_reason(letter: str, choice: Choice, options: Mapping[str, str], query
     text, look = options.get(letter, ""), choice.look
     if letter != choice.letter:
         return say("choice.voted", letter=letter, text=text)
-    axis = choice.topic if choice.topic != "distortion" else _claim_axis(text)
+    axis = choice.topic
+    if axis == "distortion" and (claim := property_in(text)) is not None:
+        axis = claim.axis
     blind = undetailed(look.view, say) if axis in _DETAIL else ""
     if blind or not choice.measured:
         return say.join(blind or unseen(query, say), say("choice.guess"))
@@ -108,12 +111,6 @@ def choice_reason(letter: str, choice: Choice, options: Mapping[str, str], query
         sentences.append(say("sentence.grid_place", place=place_name(query)))
     sureness = _sureness(choice, letter, options, say)
     return say("choice.measured", letter=letter, text=text, sureness=sureness, sentence=say.join(*sentences))
-
-
-def _claim_axis(text: str) -> str:
-    claims = terms_in(text)
-    topic = claims[0] if claims else topic_in(text)
-    return topic.axis if topic is not None else "distortion"
 
 
 def _sureness(choice: Choice, letter: str, options: Mapping[str, str], say: Phrases) -> str:

@@ -1,6 +1,7 @@
 """Options that are words on one scale: which axis they stand on, where, and which stretch of it an image falls in."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -8,7 +9,8 @@ import numpy as np
 from scipy import special
 
 from program.expert.answer.amounts import FAULTS, Look, amount, severity_place
-from program.expert.answer.wording import Claim, degree_in, terms_in, topic_in
+from program.expert.answer.vocabulary import Claim
+from program.expert.answer.wording import degree_in, terms_in, topic_in
 
 __all__ = ("degrees", "on_one_axis", "property_in")
 
@@ -49,7 +51,7 @@ def degrees(look: Look, text: str, options: Mapping[str, str]) -> tuple[str, boo
     edges = np.array([-np.inf, *bounds, np.inf])
     masses = np.diff(special.ndtr((edges - measured) / (_FAULT_WIDTH if is_finding else _WIDTH)))
     by_place = dict(zip(at, masses.tolist(), strict=True))
-    count = {place: sum(p == place for p in places.values()) for place in at}
+    count = Counter(places.values())
     return axis, axis != "taste", {letter: by_place[place] / count[place] + 1e-6 for letter, place in places.items()}
 
 

@@ -8,21 +8,26 @@ from typing import Literal
 
 from program.expert.store import stored_table
 
-__all__ = ("Cells", "Entry", "Kind", "entries", "pattern", "places", "word_set")
+__all__ = ("Cells", "Claim", "entries", "pattern", "places", "word_set")
 
-Kind = Literal["amount", "merit"]
 Cells = tuple[tuple[int, int], ...]
 """(row, column) pairs of the 3 x 3 maps, rows from the top."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """Words that make one claim: axis ("" for words of degree), place 0..1, and the pattern that finds them."""
+class Claim:
+    """One word's claim: axis ("" for words of degree), place 0..1, and where in the text it stands (`at` to `end`)."""
 
     axis: str
     place: float
-    kind: Kind
-    pattern: re.Pattern[str]
+    at: int = 0
+    kind: Literal["amount", "merit"] = "amount"
+    end: int = 0
+
+    @property
+    def more(self) -> bool:
+        """Whether the word claims more of its axis than the middle."""
+        return self.place >= 0.5
 
 
 def _compiled(english: Sequence[str], chinese: Sequence[str], flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
@@ -30,15 +35,15 @@ def _compiled(english: Sequence[str], chinese: Sequence[str], flags: re.RegexFla
 
 
 @functools.cache
-def entries(table: str) -> tuple[Entry, ...]:
-    """Return "terms", "topics" or "degrees"; their patterns read lower case."""
+def entries(table: str) -> tuple[tuple[re.Pattern[str], Claim], ...]:
+    """Return the words of "terms", "topics" or "degrees", in lower case, with what they claim."""
     return tuple(
-        Entry(
-            row.get("axis", ""), float(row["place"]), row.get("kind", "amount"),
+        (
             _compiled(row["english"], row["chinese"]),
+            Claim(row.get("axis", ""), float(row["place"]), kind=row.get("kind", "amount")),
         )
         for row in stored_table("words.yaml")[table]
-    )  # fmt: skip
+    )
 
 
 @functools.cache

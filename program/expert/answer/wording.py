@@ -6,28 +6,11 @@ what. Places in the picture are cells of the 3 x 3 maps: objects cannot be found
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 
-from program.expert.answer.vocabulary import Cells, Kind, entries, pattern, places
+from program.expert.answer.vocabulary import Cells, Claim, entries, pattern, places
 
-__all__ = ("Claim", "cells_in", "degree_in", "place_name", "terms_in", "topic_in")
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One word's claim: axis ("" for words of degree), place 0..1, and where in the text it stands (`at` to `end`)."""
-
-    axis: str
-    place: float
-    at: int = 0
-    kind: Kind = "amount"
-    end: int = 0
-
-    @property
-    def more(self) -> bool:
-        """Whether the word claims more of its axis than the middle."""
-        return self.place >= 0.5
-
+__all__ = ("cells_in", "degree_in", "place_name", "terms_in", "topic_in")
 
 _NOT = re.compile(
     r"\b(?:not|isn't|aren't|no|never|without|free (?:of|from)|lack(?:s|ing)?(?: of)?|neither|absence of|hardly|barely|"
@@ -52,13 +35,13 @@ def terms_in(text: str) -> list[Claim]:
     folded = text.casefold()
     taken: list[tuple[int, int]] = []
     claims = []
-    for entry in entries("terms"):
-        for match in entry.pattern.finditer(folded):
+    for words, claim in entries("terms"):
+        for match in words.finditer(folded):
             start, end = match.span()
             if start == end or any(start < b and a < end for a, b in taken):
                 continue
             taken.append((start, end))
-            claims.append(Claim(entry.axis, _modified(folded[:start], entry.place), start, end=end))
+            claims.append(replace(claim, place=_modified(folded[:start], claim.place), at=start, end=end))
     return sorted(claims, key=lambda claim: claim.at)
 
 
@@ -81,9 +64,9 @@ def topic_in(text: str) -> Claim | None:
     """
     folded = text.casefold()
     topics = [
-        Claim(entry.axis, _modified(folded[: match.start()], entry.place), match.start())
-        for entry in entries("topics")
-        if (match := entry.pattern.search(folded)) is not None
+        replace(claim, place=_modified(folded[: match.start()], claim.place), at=match.start())
+        for words, claim in entries("topics")
+        if (match := words.search(folded)) is not None
     ]
     # "Quality" and "problem" say nothing where a property is named as well ("the quality of the lighting").
     return min(topics, key=lambda topic: (_VAGUE.get(topic.axis, 0), topic.at), default=None)
@@ -96,11 +79,7 @@ def degree_in(text: str) -> Claim | None:
     (0.25, 0.97, None)
     """
     folded = text.casefold()
-    for entry in entries("degrees"):
-        match = entry.pattern.search(folded)
-        if match:
-            return Claim("", entry.place, match.start(), entry.kind)
-    return None
+    return next((claim for words, claim in entries("degrees") if words.search(folded)), None)
 
 
 def cells_in(text: str) -> Cells | None:

@@ -12,6 +12,7 @@ from scipy import special
 
 from program.expert.judge.views import View
 from program.expert.store import POPULATION_FILE, stored_table
+from signatures.schemas import DistortionCategory
 
 __all__ = ("COMPOSITES", "PROPERTIES", "composite", "population", "position", "probit")
 
@@ -23,8 +24,8 @@ def _named(name: str) -> Callable[[View], float]:
     return lambda view: view.measured[name]
 
 
-def _severity(category: str) -> Callable[[View], float]:
-    return lambda view: dict(view.severities)[category]  # type: ignore[index]
+def _severity(category: DistortionCategory) -> Callable[[View], float]:
+    return lambda view: view.severities[category]
 
 
 PROPERTIES: Mapping[str, Callable[[View], float]] = {

@@ -28,18 +28,17 @@ def heatmap(
     category = category_of(distortion) if distortion else None
     if distortion and category is None:
         raise InputError(f"distortion {distortion!r}: unknown; name one of {', '.join(CATEGORY_WORDS.values())}")
-    return overlay(image, quality_map(Viewer(), image, reference, category, step))
+    return overlay(image, quality_map(image, reference, category, step))
 
 
 def quality_map(
-    viewer: Viewer, image: ImageRef, reference: ImageRef | None = None, distortion: DistortionCategory | None = None,
-    step: float = STEP,
-) -> Matrix:  # fmt: skip
+    image: ImageRef, reference: ImageRef | None = None, distortion: DistortionCategory | None = None, step: float = STEP
+) -> Matrix:
     """Return the score 1..5 of each tile, row by row: 5 x 5, or 1 x 1 of an image too small for tiles.
 
     Of a `distortion` alone: 4 less what it takes from the score there. `step` is the distance of tiles.
     """
-    width, height = image.width, image.height
+    width, height, viewer = image.width, image.height, Viewer()
 
     def read(view: View) -> float:
         return view.prior.mean if distortion is None else 4 - view.severities[distortion]

@@ -14,16 +14,12 @@ def blocking(luma: Plane) -> dict[str, float]:
 
     Source: Wang, Bovik & Evans 2000; the excess over the best other phase keeps regular texture from counting.
     """
-    profiles = [_phase_means(luma, axis) for axis in (0, 1)]
-    ratios, best = [], []
-    for profile in profiles:
-        floor = float(np.median(profile)) + 0.2
-        ratios.append(float(np.log((profile[7] + 0.2) / floor)))
-        best.append(float(np.log((profile.max() + 0.2) / floor)))
-    flat = _flat_share_within(luma)
+    profiles = np.stack([_phase_means(luma, axis) for axis in (0, 1)])
+    floors = np.median(profiles, axis=1) + 0.2
+    ratios, best = np.log((profiles[:, 7] + 0.2) / floors), np.log((profiles.max(axis=1) + 0.2) / floors)
     return {
-        "blocking": 0.5 * (max(ratios[0], 0.0) + max(ratios[1], 0.0)), "blocking_least": min(ratios),
-        "blocking_any_phase": 0.5 * (best[0] + best[1]), "blocking_flat": flat,
+        "blocking": float(np.maximum(ratios, 0.0).mean()), "blocking_least": float(ratios.min()),
+        "blocking_any_phase": float(best.mean()), "blocking_flat": _flat_share_within(luma),
     }  # fmt: skip
 
 
