@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
+from program.expert.answer.phrases import Phrases, capitalised
 from program.expert.judge.model import CAUSES
 from program.expert.judge.views import View
 from program.expert.measure.measurement import Measurement
@@ -120,7 +120,7 @@ def describe(view: View, category: DistortionCategory, say: Phrases) -> str:
         return _against_reference(view, view.difference, category, severity, say)
     n = view.measured
     return say(
-        f"alone.{category}", opening=_opening(say(f"damage.{named(view, category)}"), severity, say), n=n,
+        f"alone.{category}", opening=capitalised(_opening(say(f"damage.{named(view, category)}"), severity, say)), n=n,
         place=_place(view, category, say), noise=np.expm1(n["noise_p20"]), ratio=np.exp(n["blocking"]),
         mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
     )  # fmt: skip
@@ -151,9 +151,9 @@ def named(view: View, category: DistortionCategory) -> str:
 
 
 def _opening(name: str, severity: Severity, say: Phrases) -> str:
-    """Begin a sentence on a distortion: "Noise is severe", "There is no noise to speak of"."""
+    """Begin a sentence on a distortion: "noise is severe", "there is no noise to speak of"."""
     opening = "opening.none" if severity == "none" else "opening.some"
-    return capitalised(say(opening, name=name, severity=say(f"severity.{severity}")))
+    return say(opening, name=name, severity=say(f"severity.{severity}"))
 
 
 def _cells(view: View, category: DistortionCategory) -> Matrix:
@@ -181,5 +181,5 @@ def _against_reference(
         colour=np.expm1(d["colour_shift"]), contrast=np.exp(d["contrast_change"]),
     )  # fmt: skip
     place = where(np.abs(_cells(view, category)), say)
-    opening = uncapitalised(_opening(say(f"change.{category}"), severity, say))
+    opening = _opening(say(f"change.{category}"), severity, say)
     return say("against.reference", opening=opening, change=change, place=place)

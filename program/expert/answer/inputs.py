@@ -40,6 +40,12 @@ def parsed_json(text: Any) -> Any:
         return None
 
 
+def _object(inputs: Inputs, name: str) -> Mapping[str, Any]:
+    """Return the JSON object that an input holds; an empty one for anything else."""
+    stated = parsed_json(inputs.get(name))
+    return stated if isinstance(stated, dict) else {}
+
+
 def regions_of(inputs: Inputs) -> list[str]:
     """Return the regions that are asked about; the whole image if none is."""
     names = parsed_json(inputs.get("regions"))
@@ -56,14 +62,11 @@ def region_crops(inputs: Inputs) -> dict[str, Any]:
 
 def categories_by_region(inputs: Inputs) -> dict[str, list[DistortionCategory]]:
     """Return the categories of each region in `distortion_set`; regions without any are left out."""
-    stated = parsed_json(inputs.get("distortion_set"))
-    if not isinstance(stated, dict):
-        return {}
     return {
         str(region): list(
             dict.fromkeys(c for n in (names if isinstance(names, list) else [names]) if (c := category_of(str(n))))
         )
-        for region, names in stated.items()
+        for region, names in _object(inputs, "distortion_set").items()
         if names
     }
 
@@ -78,8 +81,7 @@ def options_of(inputs: Inputs) -> dict[str, str]:
 
 def severities_of(inputs: Inputs, query: str) -> dict[str, str]:
     """Return the strongest severity word per category in the given analysis: of the regions asked about, or of all."""
-    stated = parsed_json(inputs.get("distortion_analysis"))
-    regions = stated if isinstance(stated, dict) else {}
+    regions = _object(inputs, "distortion_analysis")
     in_query = [name for name in regions if name != GLOBAL and region_pattern(name).search(query)]
     strongest: dict[str, str] = {}
     for region in [regions[name] for name in in_query or regions]:
@@ -93,9 +95,8 @@ def severities_of(inputs: Inputs, query: str) -> dict[str, str]:
 
 def scores_of(inputs: Inputs) -> list[tuple[str, float]]:
     """Return each distinct tool and its score, in the order given."""
-    stated = parsed_json(inputs.get("quality_scores"))
     scores: dict[tuple[str, float], None] = {}
-    for by in stated.values() if isinstance(stated, dict) else []:
+    for by in _object(inputs, "quality_scores").values():
         for reading in by.values() if isinstance(by, dict) else []:
             if isinstance(reading, list) and len(reading) == 2 and isinstance(reading[1], int | float):
                 scores[str(reading[0]), float(reading[1])] = None

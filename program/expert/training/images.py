@@ -6,6 +6,7 @@ distortions at once. Their scores are KADID-10k's mean scores.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,8 +157,7 @@ def distorted(
             pixels = distort(shown, distortion, level, generator_for(name, distortion, level))
             label = level_mean(distortion, level)
             yield example(pixels, {CATEGORIES[distortion]: min(label.mos, UNDISTORTED)}, distortion, label.mos_std)
-        faults = [list(FAULTS)[i % len(FAULTS)] for i in range(kinds["capture"])]
-        for fault in faults:
+        for fault in islice(cycle(FAULTS), kinds["capture"]):
             made = FAULTS[fault](shown, rng)
             yield example(made.pixels, made.scores, fault)
         for i in range(kinds["pair"]):

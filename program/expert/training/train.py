@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,10 +93,8 @@ def _measured(folder: Path, name: str, examples: "Iterator[Example]") -> "Table"
 
     parts: list[Table] = []
     with progress(f"measuring {name}", None) as advance:
-        for number in count():
-            part, file = list(islice(examples, PART)), folder / f"{name}-{number}.npz"
-            if not part:
-                return joined(parts)
+        while part := list(islice(examples, PART)):
+            file = folder / f"{name}-{len(parts)}.npz"
             if not file.exists():
                 table = measured(part)
                 with whole_file(file) as partial, partial.open("wb") as stream:
@@ -105,7 +103,7 @@ def _measured(folder: Path, name: str, examples: "Iterator[Example]") -> "Table"
                 single = {name: kept[name].astype(np.float32) for name in ("spreads", "moved")}
                 parts.append(Table(**{**kept, **single}))
             advance(len(part))
-    raise AssertionError
+    return joined(parts)
 
 
 if __name__ == "__main__":
