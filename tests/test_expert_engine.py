@@ -144,21 +144,18 @@ def test_asynchronous_calls_answer_the_same() -> None:
 
 
 def test_threads_and_caches_give_one_answer(tmp_path: Path) -> None:
+    def scored(image: dspy.Image, viewer: Viewer | None = None) -> dict[str, Any]:
+        return answer(ScoreQuality.output_fields, [], {"image": image, "query": QUERY}, viewer=viewer)
+
     images = [_image(_noisy(s)) for s in (3, 9, 27)] * 8
     with ThreadPoolExecutor(8) as pool:
-        threaded = list(
-            pool.map(lambda i: answer(ScoreQuality.output_fields, [], {"image": i, "query": QUERY}), images)
-        )
-    assert threaded == [answer(ScoreQuality.output_fields, [], {"image": i, "query": QUERY}) for i in images]
+        threaded = list(pool.map(scored, images))
+    assert threaded == [scored(image) for image in images]
     viewer = Viewer(tmp_path)
     VIEWS.clear()
-    cold = answer(ScoreQuality.output_fields, [], {"image": images[0], "query": QUERY}, viewer=viewer)
+    cold = scored(images[0], viewer)
     VIEWS.clear()
-    assert (
-        answer(ScoreQuality.output_fields, [], {"image": images[0], "query": QUERY}, viewer=viewer)
-        == cold
-        == threaded[0]
-    )
+    assert scored(images[0], viewer) == cold == threaded[0]
 
 
 def test_two_images_are_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
