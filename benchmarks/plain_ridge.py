@@ -6,11 +6,13 @@ Each image gives 4,128 numbers: mean and standard deviation over places of the m
 seven stages and of its last map. One penalty for all, by cross-validation among 13; nothing else is tuned. Printed:
 SRCC with a 95 % interval (bootstrap over images), RMSE and n, out of fold (ten folds, seed 0) on the first manifest's
 train and validation images and, fitted on these, on the other manifests' train and validation images. Beside it what
-the same ridge reaches on the spreads that the tool LiteNR reads. `--test` adds the test splits: look at those once
+the same ridge reaches on the filters' spreads over the whole image, and on those that the tool LiteNR reads: these and
+the ones over its middle. `--test` adds the test splits: look at those once
 per revision, and say so in docs/test-looks.md.
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--also", type=Path, action="append", default=[], metavar="MANIFEST")
     parser.add_argument("--test", action="store_true", help="also the test splits")
     arguments = parser.parse_args(argv)
-    vectors, spreads, scores, test = measured(arguments.manifest)
+    vectors, scores, test = measured(arguments.manifest)
     own = ~test
-    for name, read in (("ridge on feature maps", vectors), ("ridge on spreads (LiteNR's)", spreads)):
+    for name, read in vectors.items():
         predicted = np.zeros(own.sum())
         order = np.random.default_rng(SEED).permutation(own.sum())
         for fold in range(FOLDS):
@@ -55,11 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.test:
             show(f"{name}: {title(arguments.manifest)} test", model.predict(read[test]), scores[test])
         for manifest in arguments.also:
-            *both, others, held = measured(manifest)
-            its = both[0] if read is vectors else both[1]
-            show(f"{name}: {title(manifest)} train and validation", model.predict(its[~held]), others[~held])
+            its, others, held = measured(manifest)
+            show(f"{name}: {title(manifest)} train and validation", model.predict(its[name][~held]), others[~held])
             if arguments.test:
-                show(f"{name}: {title(manifest)} test", model.predict(its[held]), others[held])
+                show(f"{name}: {title(manifest)} test", model.predict(its[name][held]), others[held])
     return 0
 
 
@@ -73,21 +74,17 @@ def fitted(vectors: Matrix, scores: Matrix) -> Any:
     return make_pipeline(StandardScaler(), RidgeCV(np.logspace(1, 5, 13))).fit(vectors, scores)
 
 
-_MEASURED: dict[Path, tuple[Matrix, Matrix, Matrix, NDArray[np.bool_]]] = {}
+@functools.cache
+def measured(manifest: Path) -> tuple[dict[str, Matrix], Matrix, NDArray[np.bool_]]:
+    """Return what each ridge reads of N images, N scores on 1..5, and which images are in the test split."""
+    samples = [sample for sample in read_manifest(manifest) if sample.quality is not None]
+    rows = [*_rows(samples)]
+    read = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
+    scores = np.array([sample.quality for sample in samples], dtype=np.float64)
+    return read, scores, np.array([sample.split == "test" for sample in samples])
 
 
-def measured(manifest: Path) -> tuple[Matrix, Matrix, Matrix, NDArray[np.bool_]]:
-    """Return N x 4,128 map statistics, N x 8,960 spreads, N scores on 1..5, and which images are in the test split."""
-    if manifest not in _MEASURED:
-        samples = [sample for sample in read_manifest(manifest) if sample.quality is not None]
-        rows = [*_rows(samples)]
-        columns = [np.array(column, dtype=np.float64) for column in zip(*rows, strict=True)]
-        scores = np.array([sample.quality for sample in samples], dtype=np.float64)
-        _MEASURED[manifest] = columns[0], columns[1], scores, np.array([s.split == "test" for s in samples])
-    return _MEASURED[manifest]
-
-
-def _rows(samples: Sequence[Sample]) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+def _rows(samples: Sequence[Sample]) -> Iterator[dict[str, NDArray[np.float32]]]:
     import torch
 
     network = _network("cpu")
@@ -99,7 +96,11 @@ def _rows(samples: Sequence[Sample]) -> Iterator[tuple[NDArray[np.float32], NDAr
                 head = network._swish(network._bn1(network._conv_head(ends[-1][None])))[0]
                 maps = [stage.flatten(1) for stage in [*ends, head]]
                 statistics = [m.mean(1) for m in maps] + [m.std(1, correction=0) for m in maps]
-                yield torch.cat(statistics).numpy(), spreads(pixels)
+            both = spreads(pixels)
+            yield {
+                "ridge on feature maps": torch.cat(statistics).numpy(), "ridge on spreads, whole image": both[0],
+                "ridge on spreads (LiteNR's)": both.ravel(),
+            }  # fmt: skip
             advance()
 
 

@@ -74,7 +74,7 @@ def test_tools_count_by_their_reliability_from_the_reading_to_the_interval(scrip
     assert result.quality_score == pytest.approx(2.8022, abs=1e-4)
     assert result.score_interval == pytest.approx((2.8022 - 1.96 * 0.41037, 2.8022 + 1.96 * 0.41037), abs=1e-3)
     assert result.quality_reasoning.endswith(
-        "Score 2.80 fuses tool scores of 2.00 to 4.00 with the model's expected level of 3.00."
+        "Score 2.80 combines the tools' 2.00 to 4.00 with the model's expected level of 3.00."
     )
     assert "2.5" in iqa.engine.text(iqa.engine.asked("quality_probs")[0]).split("tool_mean ## ]]")[-1]
 

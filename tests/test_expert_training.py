@@ -12,7 +12,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, DotProduct
 
 from data.distortions import is_grey
-from program.expert.judge.model import OUTPUTS, SEVERITIES, Standard, model_from
+from program.expert.judge.model import OUTPUTS, SEVERITIES, UNDISTORTED, Standard, model_from
 from program.expert.measure.features import FEATURE_NAMES
 from program.expert.measure.reference import DIFFERENCE_NAMES
 from program.expert.training import capture, figures, fitting, images, tool
@@ -87,10 +87,10 @@ def test_distorted_images_are_of_the_photographs_people_liked_best(tmp_path: Pat
     assert {example.split for example in made} == {"train"}
     plain = [example for example in made if example.source == "undistorted"]
     assert [is_grey(example.pixels) for example in plain] == [False, True]
-    assert all(example.score == images.UNDISTORTED and not any(example.severities) for example in plain)
+    assert all(example.score == UNDISTORTED and not any(example.severities) for example in plain)
     for example in made:
         drop = np.sqrt(np.square(example.severities).sum())
-        assert example.score == pytest.approx(max(images.UNDISTORTED - drop, 1.0))
+        assert example.score == pytest.approx(max(UNDISTORTED - drop, 1.0))
         assert example.pixels.shape == example.reference.shape
         assert np.count_nonzero(example.severities) <= 3 if " + " in example.distortion else 2
     assert sum(" + " in example.distortion for example in made) >= 2
@@ -131,11 +131,11 @@ def _table(seed: int, photographs: int = 24) -> images.Table:
     for number in range(photographs):
         quality = rng.uniform(1.5, 4.5)
         rows.append((quality, 0.0, 0.0, "photographs", "authentic", number))
-        rows.append((images.UNDISTORTED, 0.0, 0.0, "undistorted", "none", number))
+        rows.append((UNDISTORTED, 0.0, 0.0, "undistorted", "none", number))
         for kind, name in enumerate(("motion", "white_noise")):
             for severity in (0.8, 2.0, 3.0):
                 blur, noise = severity * (kind == 0), severity * (kind == 1)
-                rows.append((images.UNDISTORTED - severity, blur, noise, "distorted", name, number))
+                rows.append((UNDISTORTED - severity, blur, noise, "distorted", name, number))
     score, blur, noise, source, distortion, group = (np.array(column) for column in zip(*rows, strict=True))
     told = np.stack([score, blur, noise, source != "photographs"], axis=1).astype(float)
     spreads = np.repeat(told, 10, axis=1) + rng.normal(0, 0.1, (len(told), 40))

@@ -398,10 +398,10 @@ FAIR = {3: 0.6, 4: 0.4}
         (ScoreFusion(0.0), ([1.0], FAIR),
          "Score 3.40 is the model's expected level of 3.40; 1 tool score weighed nothing."),
         (RELIABLE, ([1.0, 3.0], FAIR, [0.0, 2.0]),
-         "Score 3.20 fuses tool scores of 3.00 with the model's expected level of 3.40."),
+         "Score 3.20 combines the tools' 3.00 with the model's expected level of 3.40."),
         (FittedFusion(ScoreFusion(), curve=[(1, 1), (5, 3)]), ([3.5], FAIR),
          "Score 2.20 is 3.40 on the fitted scale of human scores; "
-         "3.40 fuses tool scores of 3.50 with the model's expected level of 3.40."),
+         "3.40 combines the tools' 3.50 with the model's expected level of 3.40."),
         (FittedFusion(ScoreFusion(), model_weight=2), ([], FAIR),
          "Score 3.31 is the model's expected level of 3.40 at weight 2; no tool score was available."),
     ],

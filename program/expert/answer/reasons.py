@@ -185,7 +185,7 @@ def summary(view: View, quality: float, say: Phrases, evidence: Collection[str] 
         return say("sentence.changed", items=say("sentence.list").join(items[:_MOST]))
     if view.unjudged:
         return undetailed(view, say)
-    strong, weak = _traits(view, quality)
+    strong, weak, usual = _traits(view, quality)
     if items:
         items += [say(f"weakness.{name}") for name in weak if quality < _GOOD][: _MOST - len(items)]
         like = say("sentence.spoiled", items=capitalised(say("sentence.list").join(items)))
@@ -193,16 +193,17 @@ def summary(view: View, quality: float, say: Phrases, evidence: Collection[str] 
         return say.join(like, say("sentence.unexplained") if slight and quality < POOR else "")
     good = say("sentence.pair").join(say(f"strength.{name}") for name in strong)
     bad = say("sentence.pair").join(say(f"weakness.{name}") for name in weak)
-    if not good or not bad:
-        like = say("sentence.spoiled", items=capitalised(good or bad)) if good or bad else ""
-    else:
+    if good and bad:
         like = say("sentence.mixed", good=capitalised(good), bad=bad)
+    else:
+        alike = say("sentence.usual", items=say("sentence.pair").join(say(f"usual.{name}") for name in usual))
+        like = say("sentence.spoiled", items=capitalised(good or bad)) if good or bad else alike if usual else ""
     return say.join(say("sentence.clean" if quality >= POOR else "sentence.unexplained"), like)
 
 
 @functools.lru_cache(maxsize=1024)  # an image is asked about several times, and this takes as long as all the rest
-def _traits(view: View, quality: float) -> tuple[list[str], list[str]]:
-    """Return up to two properties that are high among natural photographs, and up to two that are low."""
+def _traits(view: View, quality: float) -> tuple[list[str], list[str], list[str]]:
+    """Return properties that are high among natural photographs, low, and neither: up to two of each."""
     # What the findings say or deny is not said again: an image without blur is not soft, nor a blurred one sharp.
     places = {
         name: position(view, name)
@@ -217,7 +218,8 @@ def _traits(view: View, quality: float) -> tuple[list[str], list[str]]:
         places.pop("colour", None)
     high = sorted((name for name in places if places[name] > _HIGH and quality >= POOR), key=lambda n: -places[n])
     low = sorted((name for name in places if places[name] < _LOW), key=lambda n: places[n])
-    return high[:2], low[:2]
+    usual = [name for name in places if name != "sharpness" and _LOW <= places[name] <= _HIGH]
+    return high[:2], low[:2], usual[:2]
 
 
 def details(view: View, belief: Belief, scores: Sequence[tuple[str, float]], say: Phrases) -> str:

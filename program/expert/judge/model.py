@@ -16,7 +16,14 @@ from program.expert.store import Matrix, stored_arrays
 from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
-__all__ = ("OUTPUTS", "Kernel", "Model", "Seen", "Standard", "load_model", "model_from", "near", "quality_of")
+__all__ = (
+    "OUTPUTS", "UNDISTORTED", "Kernel", "Model", "Seen", "Standard", "load_model", "model_from", "near", "quality_of",
+)  # fmt: skip
+
+UNDISTORTED = 4.6
+"""KADID-10k's mean score of its identities (mean shift and contrast change at level 3, colour saturation at 1)."""
+_ALLOWANCE = 0.2
+"""How much more than its quality lacks of `UNDISTORTED` a distortion of an image may cost: both are estimates."""
 
 SEVERITIES = (*DISTORTION_CATEGORIES, "spatial")
 """The seven categories and distortions of place, which are none of them."""
@@ -90,7 +97,7 @@ class Seen(NamedTuple):
     quality: Matrix
     """N scores, 1..5."""
     severities: Matrix
-    """N x 8, at least 0."""
+    """N x 8, at least 0, and at most what the quality leaves."""
     cells: Matrix
     """N x 9 brightness of the cells of a 3 x 3 grid: what tells photographs apart, whatever was done to them."""
     novelty: Matrix
@@ -117,9 +124,11 @@ class Model(NamedTuple):
         first = OUTPUTS[self.kind].index(SEVERITIES[0])
         low, high = self.reach
         novelty = np.clip(((points * points).sum(axis=1) - low) / (high - low), 0, 1)
-        severities = np.clip(values[:, first : first + len(SEVERITIES)], 0.0, 4.0)
+        quality = quality_of(self.kind, values)
+        most = np.clip(UNDISTORTED + _ALLOWANCE - quality, 0.0, 4.0)[:, None]
+        severities = np.clip(values[:, first : first + len(SEVERITIES)], 0.0, most)
         cells = np.zeros((len(points), 9)) if cells is None else np.reshape(cells, (len(points), 9))
-        return Seen(points.astype(np.float32), values, quality_of(self.kind, values), severities, cells, novelty)
+        return Seen(points.astype(np.float32), values, quality, severities, cells, novelty)
 
     def error(self, quality: Matrix) -> Matrix:
         """Return the root mean squared error of N predictions, linear between those kept."""

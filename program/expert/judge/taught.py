@@ -15,7 +15,7 @@ from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
 __all__ = ("EVIDENCE_SETS", "belief", "traits_of")
 
 EVIDENCE_SETS = 32
-"""Sets of demos kept worked out: about 40 KB a demo, so 40 MB for sets of 32."""
+"""Sets of demos kept worked out: about 75 KB a demo, so 75 MB for sets of 32."""
 
 
 def belief(view: View, demos: Sequence[tuple[View, float]] = (), instructions: str = "") -> Belief:

@@ -18,6 +18,7 @@ from data.distortions import distort, distortions_for, generator_for
 from data.kadid import CATEGORIES, IDENTITIES, level_mean
 from data.manifest import read_manifest
 from program.common.pool import in_order
+from program.expert.judge.model import UNDISTORTED
 from program.expert.measure.features import measure
 from program.expert.measure.reference import DIFFERENCE_NAMES, compare, resampled
 from program.expert.store import Matrix
@@ -26,10 +27,8 @@ from program.images.store import IMAGES
 from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES
 
-__all__ = ("UNDISTORTED", "Example", "Table", "distorted", "joined", "measured", "scored")
+__all__ = ("Example", "Table", "distorted", "joined", "measured", "scored")
 
-UNDISTORTED = 4.6
-"""KADID-10k's mean score of its identities (mean shift and contrast change at level 3, colour saturation at 1)."""
 GREY_EVERY = 6
 """One in so many photographs is shown in greys."""
 _LEAST_SHARE, _SCALES = 0.7, (0.5, 1.5)
@@ -66,9 +65,10 @@ class Table(NamedTuple):
     """N images as measured."""
 
     spreads: Matrix
+    """The network's over the whole image, then over its middle."""
     features: Matrix
     moved: Matrix
-    """How far the spreads lie from the reference's; zeros without one, as `differences`."""
+    """How far the spreads over the whole image lie from the reference's; zeros without one, as `differences`."""
     differences: Matrix
     scores: Matrix
     severities: Matrix
@@ -101,10 +101,11 @@ def _read(example: Example) -> tuple[NDArray[np.float16], Matrix, NDArray[np.flo
     vector = measure(example.pixels).vector
     if example.reference is None:
         spreads = _spreads(example.pixels)
-        return spreads, vector, np.zeros_like(spreads), np.zeros(len(DIFFERENCE_NAMES))
+        return spreads.ravel(), vector, np.zeros_like(spreads[0]), np.zeros(len(DIFFERENCE_NAMES))
     differences = compare(example.pixels, example.reference).vector  # its pass of the network reads both spreads
     spreads = _spreads(example.pixels)
-    return spreads, vector, spreads - _spreads(resampled(example.reference, example.pixels)), differences
+    moved = spreads[0] - _spreads(resampled(example.reference, example.pixels))[0]
+    return spreads.ravel(), vector, moved, differences
 
 
 def _spreads(pixels: Pixels) -> NDArray[np.float16]:

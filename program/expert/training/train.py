@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     expert = options.out / "program" / "expert"
     fitting.save_arrays(expert / MODEL_FILE, arrays)
     predicted = tool.write(
-        learned, options.out / "program/tools/lite-r2.npz", options.out / "configs/calibration.json", clive, live
+        learned, options.out / "program/tools/lite-r3.npz", options.out / "configs/calibration.json", clive, live
     )
     card = {
         "model": MODEL_FILE, "date": options.date, "notice": NOTICE, "data": figures.data_card(learned, paired.table),
