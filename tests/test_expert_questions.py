@@ -333,6 +333,19 @@ def test_reasons_name_the_option_the_reading_and_how_sure(query: str, options: s
     assert all(word in told for word in words), told
 
 
+def test_a_reason_neither_denies_the_chosen_fault_nor_says_it_twice(iqa: AgenticIQA) -> None:
+    query, options = "What is the most severe distortion?", {"A": "Blur", "B": "Noise", "C": "Blocking"}
+    clean = iqa(image=_made("sharp"), query=query, options=options).quality_reasoning
+    assert "The likeliest of these, if any." in clean
+    assert "to speak of" not in clean
+    blurred = iqa(image=_made("blurred"), query=query, options=options).quality_reasoning
+    assert blurred.count("blur") == 1
+    options = {"A": "Noise", "B": "Blur"}
+    absent = iqa(image=_made("noisy"), query="Which distortion does not exist in this image?", options=options)
+    assert absent.final_answer == "B"
+    assert "likeliest" not in absent.quality_reasoning
+
+
 @pytest.mark.parametrize(
     ("query", "start"),
     [

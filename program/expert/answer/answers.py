@@ -95,9 +95,8 @@ def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     evidence, readings = severities_of(inputs, query), [score for _, score in scores]
     choice = answer_choice(view, query, options, evidence, readings)
     letter = _outvoted(viewer, view, lesson.demos, query, options, choice)
-    reason = choice_reason(letter, choice, options, query, say)
-    if choice.topic in {"content", "distortion", "quality"} or letter != choice.letter:
-        reason = say.join(reason, summary(view, belief(view, (), lesson.instructions).mean, say, evidence))
+    quality = belief(view, (), lesson.instructions).mean
+    reason = choice_reason(letter, choice, options, query, say, quality, evidence)
     return {"final_answer": letter, "quality_reasoning": reason}
 
 

@@ -21,7 +21,7 @@ from program.expert.answer.wording import cells_in, degree_in, terms_in, topic_i
 from program.expert.judge.views import View
 from signatures.schemas import category_of
 
-__all__ = ("Choice", "answer_choice", "look_at", "predicate", "shown_by")
+__all__ = ("REVERSED", "Choice", "answer_choice", "look_at", "predicate", "shown_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,12 @@ _NOTHING = re.compile(
     r"^(?:none\b|nothing|no\b.*(?:distort|problem|issue|art[ei]fact)|undistorted|no visible|without)"
     r"|^无|没有.*(?:失真|问题)"
 )
-_REVERSED = re.compile(
+REVERSED = re.compile(
     r"\b(?:not (?:exist|present|appear|visible|found|have|suffer|belong|affect)|does(?:n't| not)|isn't|is not|least|"
     r"without|absent|except)"
     r"|不存在|没有|不属于|不包括|最不|最少"
 )
+"""What questions hold that ask for the option that does not fit."""
 _CAUSE = re.compile(r"\b(?:due to|because of|caused by|as a result of|owing to)\b|由于|因为|导致")
 _WRONG: Mapping[str, str] = {
     "colour": "cast", "saturation": "cast", "contrast": "contrast fault", "brightness": "brightness fault",
@@ -159,7 +160,7 @@ def _claims(look: Look, question: str, options: Mapping[str, str]) -> _Verdict:
     nothing = {letter for letter, text in options.items() if _NOTHING.match(text)}
     if sum(claim is not None for letter, claim in claims.items() if letter not in nothing) + bool(nothing) < 2:
         return None
-    sign = -1.0 if _REVERSED.search(question) else 1.0
+    sign = -1.0 if REVERSED.search(question) else 1.0
     odds = {}
     for letter, claim in claims.items():
         if letter in nothing:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from program.expert.answer.amounts import FAULTS, Look, amount, support, verdict
+from program.expert.answer.amounts import FAULTS, LOW_FAULT, Look, amount, support, verdict
 from program.expert.answer.findings import (
     POOR,
     PRESENT,
@@ -19,7 +19,7 @@ from program.expert.answer.findings import (
     where,
 )  # fmt: skip
 from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
-from program.expert.answer.questions import Choice, predicate, shown_by
+from program.expert.answer.questions import REVERSED, Choice, predicate, shown_by
 from program.expert.answer.relevance import is_read
 from program.expert.answer.scales import property_in
 from program.expert.answer.vocabulary import Claim
@@ -93,24 +93,41 @@ def _fault(look: Look, axis: str, say: Phrases) -> str:
     return say("sentence.spoiled", items=capitalised(say("opening.none", name=say(f"axis.{axis}"))))
 
 
-def choice_reason(letter: str, choice: Choice, options: Mapping[str, str], query: str, say: Phrases) -> str:
-    """Say which option was chosen, how sure that is, and the reading that decided it."""
-    text, look = options.get(letter, ""), choice.look
+def choice_reason(
+    letter: str, choice: Choice, options: Mapping[str, str], query: str, say: Phrases, quality: float,
+    evidence: Collection[str] = (),
+) -> str:  # fmt: skip
+    """Say which option was chosen, how sure that is, and the reading that decided it; the rest as for `summary`."""
+    text, look, topic = options.get(letter, ""), choice.look, choice.topic
+    words = summary(look.view, quality, say, evidence)
     if letter != choice.letter:
-        return say("choice.voted", letter=letter, text=text)
-    axis = choice.topic
-    if axis == "distortion" and (claim := property_in(text)) is not None:
-        axis = claim.axis
+        return say.join(say("choice.voted", letter=letter, text=text), words)
+    claim = property_in(text) if topic == "distortion" else None
+    axis = topic if claim is None else claim.axis
     blind = undetailed(look.view, say) if axis in _DETAIL else ""
     if blind or not choice.measured:
-        return say.join(blind or unseen(query, say), say("choice.guess"))
-    sentences = [fact(look, axis, say)]
-    if axis == "sharpness" and "Blurs" in present(look.view):
+        return say.join(blind or unseen(query, say), say("choice.guess"), words if topic == "content" else "")
+    if topic == "distortion" and not REVERSED.search(query):
+        sentences = _diagnosis(look, claim, quality, evidence, say)
+    elif axis == "sharpness" and "Blurs" in present(look.view):
         sentences = [_fault(look, "defocus", say)]
+    else:
+        sentences = [fact(look, axis, say), words if topic in {"distortion", "quality"} else ""]
     if look.cells:
         sentences.append(say("sentence.grid_place", place=place_name(query)))
     sureness = _sureness(choice, letter, options, say)
     return say("choice.measured", letter=letter, text=text, sureness=sureness, sentence=say.join(*sentences))
+
+
+def _diagnosis(look: Look, claim: Claim | None, quality: float, evidence: Collection[str], say: Phrases) -> list[str]:
+    """Say why an option names what is wrong: what spoils the image, or the reading that speaks for this alone."""
+    if claim is None:
+        return [summary(look.view, quality, say, evidence)]
+    category = FAULTS[claim.axis].category if claim.axis in FAULTS else LOW_FAULT.get(claim.axis)
+    words = summary(look.view, quality, say, {*evidence, category or ""})
+    if category and severity_word(look.view.severities[category]) != "none":
+        return [words]
+    return [say("choice.likeliest"), words] if support(look, claim) < 0 else [fact(look, claim.axis, say)]
 
 
 def _sureness(choice: Choice, letter: str, options: Mapping[str, str], say: Phrases) -> str:
