@@ -1,6 +1,7 @@
 """Draws docs/images/page.png: the page with a real answer, in a headless Chromium that is already installed.
 
 python benchmarks/page_screenshot.py [--out docs/images/page.png] [--width 1240] [--dark] [--question]
+python benchmarks/page_screenshot.py --card --out docs/images/answer.png --width 1040 --height 340
 """
 
 import argparse
@@ -16,6 +17,8 @@ from PIL import Image, ImageFilter
 from playwright.sync_api import Page, sync_playwright
 from skimage import data
 
+from agentic_iqa import AgenticIQA
+
 ROOT = Path(__file__).resolve().parents[1]
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
@@ -29,6 +32,7 @@ def main() -> None:
     parser.add_argument("--height", type=int, default=820)
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--question", action="store_true", help="a multiple-choice question with regions")
+    parser.add_argument("--card", action="store_true", help="what a notebook shows of the answer, instead of the page")
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -44,8 +48,11 @@ def main() -> None:
             scheme = "dark" if arguments.dark else "light"
             size = {"width": arguments.width, "height": arguments.height}
             page = browser.new_page(viewport=size, color_scheme=scheme, device_scale_factor=1)
-            page.goto(url)
-            _ask(page, photo, question=arguments.question)
+            if arguments.card:
+                page.set_content(AgenticIQA()(image=photo)._repr_html_())
+            else:
+                page.goto(url)
+                _ask(page, photo, question=arguments.question)
             _save(page.screenshot(full_page=True), arguments.out)
             browser.close()
         finally:

@@ -25,7 +25,7 @@ class ProgramFile(_Part):
     schema_sha256: str
     program_sha256: str
     engine: str | None = Field(default=None, pattern=r"^perceptual/expert@[\w.]{1,20}$")
-    """The embedded engine that played a taught role, as perceptual/expert@r7."""
+    """The embedded engine that played a taught role, as perceptual/expert@r8."""
     record: dict[str, Any] = Field(default_factory=dict)
     """How it was made; nothing is read from it."""
     fusion: dict[str, Any] | None = None
