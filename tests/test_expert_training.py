@@ -98,6 +98,17 @@ def test_distorted_images_are_of_the_photographs_people_liked_best(tmp_path: Pat
     assert all((one.pixels == two.pixels).all() for one, two in zip(made, again, strict=True))
 
 
+def test_photographs_teach_at_half_their_size_as_well(tmp_path: Path) -> None:
+    made = list(images.scored(_manifest(tmp_path)))
+    whole = [example for example in made if example.source == "photographs"]
+    halved = [example for example in made if example.source == "halved"]
+    assert [example.group for example in halved] == [example.group for example in whole if example.split == "train"]
+    for half in halved:
+        one = next(example for example in whole if example.group == half.group)
+        assert half.pixels.shape[:2] == tuple(round(side / 2) for side in one.pixels.shape[:2])
+        assert half.score == one.score
+
+
 def test_ridge_with_its_noise_is_a_linear_gaussian_process() -> None:
     rng = np.random.default_rng(0)
     points, source = rng.normal(size=(30, 50)) / 7, np.repeat(["photographs", "undistorted", "distorted"], 10)

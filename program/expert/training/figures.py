@@ -28,8 +28,9 @@ def data_card(learned: Table, paired: Table) -> dict[str, str]:
     """Return what was learnt from, without references and with them, in words."""
     count = {source: int((learned.source == source).sum()) for source in np.unique(learned.source)}
     return {
-        "quality without reference": f"people's scores of {count['photographs']} CLIVE and {count['live']} LIVE train "
-        f"images; KADID-10k's mean scores on {count['distorted']} distorted versions of CLIVE train photographs",
+        "quality without reference": f"people's scores of {count['photographs']} CLIVE train images, each also "
+        f"at half its size, and {count['live']} of LIVE; KADID-10k's mean scores on {count['distorted']} distorted "
+        "versions of CLIVE train photographs",
         "quality with reference": "the same without photographs as they were taken, and "
         f"{int((paired.source == 'distorted').sum()) - count['distorted']} more versions with two distortions",
         "distortions": f"the distorted versions, and {count['undistorted']} of the same photographs undistorted; "

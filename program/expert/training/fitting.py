@@ -22,7 +22,7 @@ FOLDS, SEED = 10, 0
 FORMULAS = {"nr": 0.2, "fr": 0.8}
 """What the formulas count beside the network's numbers, without a reference and with one."""
 NOISE = {
-    "photograph": {"photographs": 0.2, "undistorted": 10.0},
+    "photograph": {"photographs": 0.2, "halved": 0.4, "undistorted": 10.0},
     "distorted": {"photographs": 0.5, "live": 0.2, "undistorted": 0.2, "distorted": 0.2},
     # The few images whose scores are people's own, among thousands with the means of others.
     "paired": {"live": 0.02, "undistorted": 0.2, "distorted": 0.2},
@@ -220,7 +220,7 @@ def alone(table: Table) -> Fitted:
 
 def paired(table: Table) -> Fitted:
     """Return what judges images with a reference, fitted on those of a table that have one."""
-    table = table.only(table.source != "photographs")
+    table = table.only(np.isin(table.source, list(NOISE["paired"])))
     read = {"damage": np.hstack([table.severities, causes_of(table), single_kinds(table)])}
     given = {"paired": table.scores[:, None], "damage": table.severities}
     return Fitted("fr", table, (table.moved, table.differences), read, given)

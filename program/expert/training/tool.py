@@ -51,7 +51,8 @@ def write(table: Table, arrays: Path, calibration: Path, clive: Path, live: Path
         "authentic": table.source == "photographs", "label_sd": table.score_sd,
         "source": [sets["live" if source == "live" else "clive"].source for source in table.source],
     })  # fmt: skip
-    chosen = (table.source != "distorted") | (np.arange(len(readings)) % CALIBRATION_EVERY == 0)
+    sampled = (table.source != "distorted") | (np.arange(len(readings)) % CALIBRATION_EVERY == 0)
+    chosen = sampled & (table.source != "halved")
     tool = fit_tool(ToolRegistry.load().get(TOOL), readings[chosen])
     sources = {each.source: each.provenance() for each in sets.values()}
     known = Calibration.load(calibration).updated({TOOL: tool}, sources)
