@@ -27,7 +27,7 @@ from program.images.store import IMAGES
 from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES
 
-__all__ = ("Example", "Table", "distorted", "joined", "measured", "scored")
+__all__ = ("Example", "Table", "distorted", "halved", "joined", "measured", "scored")
 
 GREY_EVERY = 6
 """One in so many photographs is shown in greys."""
@@ -113,21 +113,25 @@ def _spreads(pixels: Pixels) -> NDArray[np.float16]:
 
 
 def scored(manifest: Path) -> Iterator[Example]:
-    """Yield the images of a manifest that people scored; photographs to learn from at half their size as well.
-
-    Those of other people are as sharp at other sizes: read on BIQ2021, a fit on both orders better.
-    """
+    """Yield the images of a manifest that people scored."""
     for sample in read_manifest(manifest):
         if sample.quality is None:
             continue
         reference = _pixels(Path(sample.reference)) if sample.reference else None
-        source = "live" if reference is not None else "photographs"
-        whole = Example(
-            _pixels(Path(sample.image)), reference, sample.quality, (0.0,) * 8, source,
+        yield Example(
+            _pixels(Path(sample.image)), reference, sample.quality, (0.0,) * 8,
+            "live" if reference is not None else "photographs",
             str(sample.group), str(sample.split), str(sample.distortion),
         )  # fmt: skip
-        yield whole
-        if source == "photographs" and sample.split == "train":
+
+
+def halved(manifest: Path) -> Iterator[Example]:
+    """Yield the train photographs of a manifest that people scored at half their size, with the same scores.
+
+    A fit on both sizes orders photographs of other sets better (docs/expert.md).
+    """
+    for whole in scored(manifest):
+        if whole.split == "train" and whole.reference is None:
             height, width = whole.pixels.shape[:2]
             half = Image.fromarray(whole.pixels).resize((round(width / 2), round(height / 2)), Image.Resampling.LANCZOS)
             yield whole._replace(pixels=np.array(half), source="halved")

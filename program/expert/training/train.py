@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     clive, live = (options.data_root / name / "manifest.jsonl" for name in ("clive", "live"))
     sources = {
-        "clive": images.scored(clive), "live": images.scored(live),
+        "clive": images.scored(clive), "halved": images.halved(clive), "live": images.scored(live),
         **{split: images.distorted(clive, split, count) for split, count in PHOTOGRAPHS.items()},
         "pairs": images.distorted(clive, "train", PHOTOGRAPHS["train"], images.PAIRS, view=1),
     }  # fmt: skip
