@@ -7,8 +7,8 @@ seven stages and of its last map. One penalty for all, by cross-validation among
 SRCC with a 95 % interval (bootstrap over images), RMSE and n, out of fold (ten folds, seed 0) on the first manifest's
 train and validation images and, fitted on these, on the other manifests' train and validation images. Beside it what
 the same ridge reaches on the filters' spreads over the whole image, and on those that the tool LiteNR reads: these and
-the ones over its middle. `--test` adds the test splits: look at those once
-per revision, and say so in docs/test-looks.md.
+the ones over its middle. `--test` adds the test splits: look at those once per revision, and say so in
+docs/test-looks.md.
 """
 
 import argparse

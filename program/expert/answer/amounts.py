@@ -19,7 +19,7 @@ from program.expert.judge.model import CAUSES
 from program.expert.judge.views import View
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
-__all__ = ("FAULTS", "LOW_FAULT", "TOOLS", "Look", "amount", "local", "severity_place", "support", "verdict")
+__all__ = ("FAULTS", "TOOLS", "Look", "amount", "category_of", "local", "severity_place", "support", "verdict")
 
 _STEP = 0.12
 """Difference in position that changes the log-odds of a claim by one."""
@@ -69,7 +69,7 @@ _FROM: Mapping[tuple[str, bool], float] = {
     ("lighting", True): 0.4, ("lighting", False): 0.35, ("colour", True): 0.45, ("colour", False): 0.3,
     ("contrast", True): 0.45, ("contrast", False): 0.25, ("fidelity", False): 0.25, ("fidelity", True): 0.3,
 }  # fmt: skip
-LOW_FAULT: Mapping[str, DistortionCategory] = {"sharpness": "Blurs", "contrast": "Contrast"}
+_LOW_FAULT: Mapping[str, DistortionCategory] = {"sharpness": "Blurs", "contrast": "Contrast"}
 _MAPS: Mapping[str, tuple[str, float]] = {
     "sharpness": ("detail", 1.6), "brightness": ("brightness", 0.0), "lighting": ("brightness", 0.0),
     "colour": ("saturation", 1.0), "saturation": ("saturation", 1.0), "contrast": ("contrast", 1.0),
@@ -122,6 +122,11 @@ def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
     return float(sum(here) / len(here)), float(sum(every) / len(every))
 
 
+def category_of(axis: str) -> DistortionCategory | None:
+    """Return the category whose severity says how much of the fault in an axis there is, where one does."""
+    return FAULTS[axis].category if axis in FAULTS else _LOW_FAULT.get(axis)
+
+
 def severity_place(severity: float) -> float:
     """Place a severity on the axis of degrees: none 0, slight 0.25, moderate 0.5, severe 0.75, extreme 1.
 
@@ -165,11 +170,11 @@ def support(look: Look, claim: Claim) -> float:
     start = _FROM.get((axis, claim.more), 0.45)
     strength = abs(claim.place - 0.5) - 0.33
     there = amount(look, axis) if axis == "taste" else look.position(axis)
-    if look.paired and axis in LOW_FAULT:
-        there = 1 - severity_place(look.severities[LOW_FAULT[axis]])
+    if look.paired and axis in _LOW_FAULT:
+        there = 1 - severity_place(look.severities[_LOW_FAULT[axis]])
     odds = (there - start - 0.8 * strength) if claim.more else (start - 0.8 * strength - there)
     odds = float(odds) / _STEP
-    category = LOW_FAULT.get(axis)
+    category = _LOW_FAULT.get(axis)
     if category and not look.cells:
         detected = (look.severities[category] - PRESENT) / _SEVERITY_STEP
         odds = min(odds, -detected) if claim.more and detected > 0 else max(odds, detected) if not claim.more else odds
@@ -224,9 +229,9 @@ def verdict(look: Look, claims: Sequence[Claim]) -> str:
 
 
 def _verdict(look: Look, claim: Claim) -> str:
-    if claim.axis != "sharpness" and (claim.axis not in FAULTS or claim.axis in {"distortion", "uneven"}):
+    category = category_of(claim.axis)
+    if category is None or claim.axis in {"contrast", "distortion", "uneven"}:
         return ""
-    category = "Blurs" if claim.axis == "sharpness" else FAULTS[claim.axis].category
     severity = look.severities[category]
     if claim.axis in CAUSES and not look.paired:
         other = named(look.view, category)

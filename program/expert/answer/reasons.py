@@ -2,11 +2,11 @@
 
 import functools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from program.expert.answer.amounts import FAULTS, LOW_FAULT, Look, amount, support, verdict
+from program.expert.answer.amounts import FAULTS, Look, amount, category_of, support, verdict
 from program.expert.answer.findings import (
     POOR,
     PRESENT,
@@ -99,35 +99,36 @@ def choice_reason(
 ) -> str:  # fmt: skip
     """Say which option was chosen, how sure that is, and the reading that decided it; the rest as for `summary`."""
     text, look, topic = options.get(letter, ""), choice.look, choice.topic
-    words = summary(look.view, quality, say, evidence)
+    words = functools.partial(summary, look.view, quality, say)
     if letter != choice.letter:
-        return say.join(say("choice.voted", letter=letter, text=text), words)
+        return say.join(say("choice.voted", letter=letter, text=text), words(evidence))
     claim = property_in(text) if topic == "distortion" else None
     axis = topic if claim is None else claim.axis
     blind = undetailed(look.view, say) if axis in _DETAIL else ""
     if blind or not choice.measured:
-        return say.join(blind or unseen(query, say), say("choice.guess"), words if topic == "content" else "")
+        return say.join(blind or unseen(query, say), say("choice.guess"), words(evidence) if topic == "content" else "")
     if topic == "distortion" and not REVERSED.search(query):
-        sentences = _diagnosis(look, claim, quality, evidence, say)
+        sentences = _diagnosis(look, claim, words, evidence, say)
     elif axis == "sharpness" and "Blurs" in present(look.view):
         sentences = [_fault(look, "defocus", say)]
     else:
-        sentences = [fact(look, axis, say), words if topic in {"distortion", "quality"} else ""]
+        sentences = [fact(look, axis, say), words(evidence) if topic in {"distortion", "quality"} else ""]
     if look.cells:
         sentences.append(say("sentence.grid_place", place=place_name(query)))
     sureness = _sureness(choice, letter, options, say)
     return say("choice.measured", letter=letter, text=text, sureness=sureness, sentence=say.join(*sentences))
 
 
-def _diagnosis(look: Look, claim: Claim | None, quality: float, evidence: Collection[str], say: Phrases) -> list[str]:
+def _diagnosis(
+    look: Look, claim: Claim | None, words: Callable[[Collection[str]], str], evidence: Collection[str], say: Phrases
+) -> list[str]:
     """Say why an option names what is wrong: what spoils the image, or the reading that speaks for this alone."""
     if claim is None:
-        return [summary(look.view, quality, say, evidence)]
-    category = FAULTS[claim.axis].category if claim.axis in FAULTS else LOW_FAULT.get(claim.axis)
-    words = summary(look.view, quality, say, {*evidence, category or ""})
+        return [words(evidence)]
+    category = category_of(claim.axis)
     if category and severity_word(look.view.severities[category]) != "none":
-        return [words]
-    return [say("choice.likeliest"), words] if support(look, claim) < 0 else [fact(look, claim.axis, say)]
+        return [words({*evidence, category})]
+    return [say("choice.likeliest"), words(evidence)] if support(look, claim) < 0 else [fact(look, claim.axis, say)]
 
 
 def _sureness(choice: Choice, letter: str, options: Mapping[str, str], say: Phrases) -> str:
