@@ -6,9 +6,10 @@ import dspy
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 from scipy.spatial.distance import cdist
 from skimage import data as photographs
+from skimage.filters import gaussian
 
 from program.expert.answer.answers import answer
 from program.expert.judge import quality, taught
@@ -96,7 +97,7 @@ def test_what_a_model_sees_is_the_written_formula(kind: str) -> None:
     np.testing.assert_allclose(seen.values, values, atol=1e-8)
     expected = values[:, 0]
     if kind == "nr":
-        share = 1 / (1 + np.exp(-(values[:, 2] - 0.4) / 0.1))
+        share = special.expit((values[:, 2] - 0.4) / 0.1) * special.expit((values[:, 3] - 0.2) / 0.2)
         expected = (1 - share) * values[:, 0] + share * values[:, 1]
     np.testing.assert_allclose(seen.quality, expected, atol=1e-8)
     assert seen.severities.min() >= 0
@@ -143,6 +144,26 @@ def test_a_belief_given_demos_is_a_textbook_gaussian_process(versions: bool) -> 
     error, novelty = float(model.error(one.quality)[0]), float(one.novelty[0])
     variance = (1 - novelty) * (1 - settled) * misfit * error**2 + novelty * quality._WIDEST**2
     assert found.deviation == pytest.approx(np.sqrt(variance), abs=1e-4)
+
+
+def test_a_part_is_judged_beside_the_whole() -> None:
+    """A blurred part of a sharp image loses more than that part shown alone; a reference says enough by itself."""
+    viewer, frame = Viewer(), PHOTOGRAPH.copy()
+    blurred = gaussian(PHOTOGRAPH, 2, channel_axis=2, preserve_range=True).astype(np.uint8)
+    frame[:, :192] = blurred[:, :192]
+    asked = {"query": "Rate the quality of the left side.", "image": _image(frame[:, :192])}
+    crops = {"left side": asked["image"]}
+
+    def score(**others) -> float:
+        return _mean(answer(ScoreQuality.output_fields, [], {**asked, **others}))
+
+    alone = score(region_crops=crops)
+    assert score(region_crops={"Global": _image(frame), **crops}) < alone - 0.03
+    assert score(region_crops={"Global": asked["image"], **crops}) == alone
+    reference = _image(PHOTOGRAPH[:, :192])
+    beside = {"reference": reference, "region_crops": {"Global": _image(frame), **crops}}
+    assert score(**beside) == score(reference=reference, region_crops=crops)
+    assert viewer.view(asked["image"]).prior.mean == pytest.approx(alone, abs=0.03)  # levels end at 1 and 5
 
 
 def test_kept_evidence_does_not_mix_demo_sets_or_labels() -> None:

@@ -65,6 +65,7 @@ def _made(name: str) -> Pixels:
     versions = {
         "plain": lambda: PHOTOGRAPH,
         "sharp": lambda: street,
+        "clean": lambda: np.asarray(photographs.coffee())[:288, :384],
         "blurred": lambda: ndimage.gaussian_filter(PHOTOGRAPH, (4, 4, 0)),
         "moved": lambda: ndimage.uniform_filter1d(street, 21, axis=1),
         "defocused": lambda: ndimage.gaussian_filter(street, (5, 5, 0)),
@@ -118,7 +119,7 @@ YES_NO = [
     (("Is the contrast of this image low?", "Is the image hazy?"), ("flat",), ("sharp",)),
     (("Is there motion blur in this image?", "Is the image blurry due to camera shake?"), ("moved",), ("sharp",)),
     (("Is there any distortion in this image?", "Are there quality problems in the picture?"),
-     ("blurred", "jpeg"), ("sharp",)),
+     ("blurred", "jpeg"), ("clean",)),
     (("这张图片模糊吗？", "图像是否不清晰？"), ("blurred",), ("sharp",)),
     (("这张图片清晰吗？", "图片的细节丰富吗？"), ("sharp",), ("blurred",)),
     (("这张照片曝光不足吗？", "画面是否太暗？"), ("dark",), ("plain",)),

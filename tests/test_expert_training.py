@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from scipy import optimize
 from skimage import data as photographs
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, DotProduct
+from sklearn.linear_model import Ridge
 
 from data.distortions import is_grey
-from program.expert.judge.model import OUTPUTS, SEVERITIES, UNDISTORTED, Standard, model_from
+from program.expert.judge.model import OUTPUTS, SEVERITIES, UNDISTORTED, Standard, load_model, model_from
 from program.expert.measure.features import FEATURE_NAMES
 from program.expert.measure.reference import DIFFERENCE_NAMES
 from program.expert.training import capture, figures, fitting, images, tool
@@ -107,12 +109,114 @@ def test_photographs_teach_at_half_their_size_as_well(tmp_path: Path) -> None:
     assert {half.pixels.shape for half in halved} == {(80, 90, 3)}
 
 
+def test_one_part_of_a_frame_is_damaged(tmp_path: Path) -> None:
+    made = list(images.parts(_manifest(tmp_path), 2))
+    assert [example.group for example in made] == ["1"] * 4 + ["3"] * 4
+    for frame, damaged, before, sound in (made[:4], made[4:]):
+        assert [part.source for part in (frame, damaged, before, sound)] == list(images.PARTS)
+        axis = 0 if damaged.pixels.shape[1] == 180 else 1
+        pieces = [damaged.pixels, sound.pixels]
+        assert any((np.concatenate(order, axis) == frame.pixels).all() for order in (pieces, pieces[::-1]))
+        assert damaged.pixels.shape == before.pixels.shape
+        assert (damaged.pixels != before.pixels).any()
+        assert frame.score == damaged.score == before.score <= sound.score == UNDISTORTED
+
+
+def test_what_a_part_loses_beside_its_frame_is_a_ridge_regression() -> None:
+    rng, model = np.random.default_rng(4), load_model("nr")
+    spread, filters = model.standard.spread, 2 * 8960
+
+    def table(source: list[str], group: list[str], scores: list[float]) -> images.Table:
+        vectors = rng.normal(0, 0.9, (len(source), len(spread))) * spread + model.standard.centre
+        blank, names = np.zeros((len(source), 1)), np.array([""] * len(source))
+        return images.Table(
+            vectors[:, :filters], vectors[:, filters:], blank, blank, np.array(scores), blank, np.array(source),
+            np.array(group), names, names, blank[:, 0],
+        )  # fmt: skip
+
+    groups = [f"p{i}" for i in range(20)]
+    whole = table(["live", *["photographs"] * 20], ["p0", *groups[::-1]], [3.0] * 21)
+    mos = rng.uniform(2, 4, 20)
+    parts = table(list(images.PARTS) * 20, list(np.repeat(groups, 4)), list(np.repeat(mos, 4)))
+    frame, damaged, before, sound = (model.look(np.hstack([parts.spreads, parts.features])[i::4]) for i in range(4))
+    original = model.look(np.hstack([whole.spreads, whole.features])[:0:-1])
+    apart = np.vstack([damaged.values - frame.values, sound.values - frame.values, before.values - original.values])
+    lost = np.r_[np.maximum(before.quality - UNDISTORTED + mos, 1) - damaged.quality, np.zeros(40)]
+    expected = Ridge(alpha=fitting.PART_RIDGE, fit_intercept=False).fit(apart, lost).coef_
+    np.testing.assert_allclose(fitting.part_weights(model, whole, parts), expected, atol=1e-9)
+
+
+SMOOTH = 0.35 * RBF(1.0) + 0.35 * RBF(np.sqrt(0.3)) + 0.3 * DotProduct(0.0, "fixed")
+NO_STEPS = (np.zeros(0, int), np.zeros(0, int))
+
+
+def test_series_of_a_distortion_get_stronger(tmp_path: Path) -> None:
+    series = list(images.rising(_manifest(tmp_path), 2))
+    assert {example.source for example in series} == {"rising"}
+    table = images.Table(
+        *[np.zeros((len(series), 1))] * 4, *(
+            np.array([getattr(example, name) for example in series])
+            for name in ("score", "severities", "source", "group", "split", "distortion", "score_sd")
+        )
+    )  # fmt: skip
+    weaker, stronger = fitting.steps_of(table, np.ones(len(series), bool))
+    kinds = {(example.group, example.distortion) for example in series}
+    assert len(kinds) == 2 * images.SERIES
+    assert len(weaker) == len(series) - len(kinds)
+    assert (table.scores[stronger] <= table.scores[weaker] + 0.02).all()
+    assert (table.distortion[weaker] == table.distortion[stronger]).all()
+    assert len(fitting.steps_of(table, table.group == "1")[0]) < len(weaker)
+
+
+def test_a_line_falls_at_steps_as_a_penalty_of_its_rises_makes_it() -> None:
+    """The active steps, found in rounds, minimise ridge's loss with a squared penalty of every step that rises."""
+    rng = np.random.default_rng(3)
+    points, source = rng.normal(size=(60, 8)), np.repeat(["photographs", "rising"], 30)
+    target = (points[:, :1] + rng.normal(0, 0.3, (60, 1))).round(3)
+    steps = (np.arange(30, 59), np.arange(31, 60))
+    every = np.ones(60, bool)
+    weights, offset = fitting.ridge(points, {"photograph": target}, source, fitting.products(points), every, steps)
+    middle, moved = target[:30].mean(), points[steps[1]] - points[steps[0]]
+
+    def loss(line) -> float:
+        misfit = target[:30, 0] - middle - points[:30] @ line[:-1] - line[-1]
+        rise = np.maximum(moved @ line[:-1] + fitting.STEP, 0)
+        return misfit @ misfit / 0.2 + line @ line + rise @ rise / fitting.STEP_NOISE["photograph"]
+
+    best = optimize.minimize(loss, np.zeros(9), tol=1e-12).x
+    np.testing.assert_allclose(weights[:, 0], best[:-1], atol=2e-3)
+    assert offset[0] == pytest.approx(middle + best[-1], abs=2e-3)
+    free = fitting.ridge(points, {"photograph": target}, source, fitting.products(points), every, NO_STEPS)[0]
+    assert np.maximum(moved @ weights, 0).sum() < 0.5 * np.maximum(moved @ free, 0).sum()
+
+
+def test_the_score_of_a_distorted_image_falls_at_steps() -> None:
+    rng = np.random.default_rng(4)
+    views, source = rng.normal(size=(60, 4)), np.repeat(["distorted", "rising"], 30)
+    target, steps = views[:, :1] + 0.5 * views[:, 1:2], (np.arange(30, 59, 2), np.arange(31, 60, 2))
+    unit = Standard(np.zeros(4), np.ones(4), np.full(4, 0.5))
+    kernel = SMOOTH(unit.apply(views), unit.apply(views)[:30])
+    middle, moved = target[:30].mean(), kernel[steps[1]] - kernel[steps[0]]
+
+    def loss(dual) -> float:
+        misfit, rise = target[:30, 0] - middle - kernel[:30] @ dual, np.maximum(moved @ dual + fitting.STEP, 0)
+        penalty = rise @ rise / fitting.STEP_NOISE["distorted"]
+        return misfit @ misfit / 0.1 + dual @ kernel[:30] @ dual + penalty
+
+    best = optimize.minimize(loss, np.zeros(30), tol=1e-10, options={"maxiter": 5000}).x
+    found = fitting.kernel_fit(views, {"distorted": target}, source, unit, "nr", steps).values(views)[:, 0]
+    free = fitting.kernel_fit(views, {"distorted": target}, source, unit, "nr", NO_STEPS).values(views)[:, 0]
+    np.testing.assert_allclose(found, middle + kernel @ best, atol=0.02)
+    rises, before = (np.maximum(values[steps[1]] - values[steps[0]], 0).sum() for values in (found, free))
+    assert rises < 0.7 * before
+
+
 def test_ridge_with_its_noise_is_a_linear_gaussian_process() -> None:
     rng = np.random.default_rng(0)
     points, source = rng.normal(size=(30, 50)) / 7, np.repeat(["photographs", "undistorted", "distorted"], 10)
     target = rng.normal(3, 1, (30, 2))
     taken = np.ones(30, bool)
-    weights, offset = fitting.ridge(points, {"photograph": target}, source, fitting.products(points), taken)
+    weights, offset = fitting.ridge(points, {"photograph": target}, source, fitting.products(points), taken, NO_STEPS)
     rows = source != "distorted"
     noise = np.array([fitting.NOISE["photograph"][name] for name in source[rows]])
     middle = target[rows].mean(axis=0)
@@ -126,11 +230,10 @@ def test_a_kernel_that_keeps_every_image_is_a_gaussian_process() -> None:
     views, source = rng.normal(size=(60, 4)), np.repeat(["undistorted", "distorted"], 30)
     target = np.stack([np.sin(views[:, 0]), views[:, 1]], axis=1)
     unit = Standard(np.zeros(4), np.ones(4), np.full(4, 0.5))
-    kernel = fitting.kernel_fit(views, {"damage": target}, source, unit, "nr")
-    smooth = 0.35 * RBF(1.0) + 0.35 * RBF(np.sqrt(0.3)) + 0.3 * DotProduct(0.0, "fixed")
+    kernel = fitting.kernel_fit(views, {"damage": target}, source, unit, "nr", NO_STEPS)
     z, new = unit.apply(views), unit.apply(rng.normal(size=(9, 4)))
     middle = target.mean(axis=0)
-    process = GaussianProcessRegressor(smooth, alpha=0.1, optimizer=None).fit(z, target - middle)
+    process = GaussianProcessRegressor(SMOOTH, alpha=0.1, optimizer=None).fit(z, target - middle)
     np.testing.assert_allclose(kernel.values(new / 0.5), process.predict(new) + middle, atol=0.02)
 
 
@@ -185,6 +288,9 @@ def test_fitted_models_know_photographs_they_have_not_seen(monkeypatch) -> None:
     assert "photographs validation, with reference" not in stated
     assert stated["the tool alone, photographs, ten folds"]["srcc"][0] == 1
     assert 0.7 < stated["interval"]["covered"] <= 1
+    gate = stated["gate, train left out and validation"]
+    assert gate["photographs"] == 48
+    assert 0 <= gate["share"][1] <= gate["share"][0] <= gate["share"][2] <= 1
     assert len(figures.population(learned, alone)["quantiles"]["brightness"]) == 21
 
 
@@ -201,7 +307,7 @@ def test_the_tool_reads_spreads_alone() -> None:
     for out, fit in tool.fits(learned):
         predicted[out] = fit.predict(learned.spreads[out])
         seen.append(out)
-    assert fit.weights.shape == (40, 3)
+    assert fit.weights.shape == (40, 4)
     assert (np.sum(seen, axis=0) == 1).all()
     assert not seen[-1].any()
     rows = learned.source == "photographs"

@@ -30,6 +30,7 @@ from program.images.store import IMAGES, ImageRef
 from program.lms.ask import RUNGS, Answer, ask
 from program.lms.call import CallAllowance
 from program.lms.metering import stage
+from signatures.schemas import GLOBAL
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
 
 __all__ = ("Summarizer",)
@@ -129,7 +130,7 @@ class Summarizer(dspy.Module):
     ) -> tuple[ImageRef, ImageRef | None, dict[str, ImageRef]]:
         """Return image, reference, and regions as images: details that are lost in the whole, which models see reduced.
 
-        The embedded expert judges the one region that is asked about by itself, and is shown those given besides.
+        The embedded expert judges the one region that is asked about, beside the whole ("Global") and those given.
         """
         scope = state.plan.query_scope if state.plan else []
         boxes, is_expert = state.evidence.region_boxes or {}, self.resources.expert_judges
@@ -138,7 +139,7 @@ class Summarizer(dspy.Module):
         crops = {region: IMAGES.cropped(image, box) for region, box in boxes.items()}
         if is_expert and len(scope) == 1 and scope[0] in boxes:
             box = boxes[scope[0]]
-            return crops[scope[0]], IMAGES.cropped(reference, box) if reference else None, crops
+            return crops[scope[0]], IMAGES.cropped(reference, box) if reference else None, {GLOBAL: image, **crops}
         return image, reference, crops
 
     def _rate(self, inputs: Mapping[str, Any], evidence: ExecutorOutput) -> dict[str, Any]:

@@ -20,7 +20,7 @@ __all__ = (
     "stored_table",
 )
 
-REVISION = "r8"
+REVISION = "r8.1"
 """How the expert judges: its arrays, and how it weighs demos."""
 MEASURED = "r8"
 """How it measures images; what a cache holds of them stays good for as long."""

@@ -152,15 +152,14 @@ def _rate(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
 def _named_crops(inputs: Inputs) -> list[str]:
     """Return the regions shown that the question names: where it is one, that is the image to judge."""
     query = str(inputs.get("query", ""))
-    return [region for region in region_crops(inputs) if region_pattern(region).search(query)]
+    return [name for name in region_crops(inputs) if name != GLOBAL and region_pattern(name).search(query)]
 
 
 def _regions(viewer: Viewer, inputs: Inputs, say: Phrases) -> list[str]:
     """Return a sentence for each of the first regions shown beside the image that is judged."""
     judged = _named_crops(inputs)
-    others = [
-        (region, crop) for region, crop in region_crops(inputs).items() if len(judged) != 1 or region not in judged
-    ]
+    spoken_of = {GLOBAL, *judged} if len(judged) == 1 else {GLOBAL}
+    others = [(name, crop) for name, crop in region_crops(inputs).items() if name not in spoken_of]
     return [region_summary(region, viewer.view(crop), say) for region, crop in others[:3]]
 
 
@@ -181,7 +180,8 @@ def _alike(viewer: Viewer, view: View, demo: Inputs) -> View | None:
 def _view(viewer: Viewer, inputs: Inputs) -> View:
     if inputs.get("image") is None:
         raise ModelError("perceptual/expert: the question has no image; give one")
-    return viewer.view(inputs["image"], inputs.get("reference"))
+    view, whole = viewer.view(inputs["image"], inputs.get("reference")), region_crops(inputs).get(GLOBAL)
+    return view.within(viewer.view(whole)) if whole is not None and view.difference is None else view
 
 
 _ANSWERS: Mapping[frozenset[str], Callable[[Viewer, Lesson, Inputs], dict[str, Any]]] = {

@@ -55,7 +55,7 @@ def regions_of(inputs: Inputs) -> list[str]:
 
 
 def region_crops(inputs: Inputs) -> dict[str, Any]:
-    """Return the regions that were cut out of the image, to be measured as images are."""
+    """Return the regions that were cut out of the image, to be measured as images are; "Global" is the whole of it."""
     crops = inputs.get("region_crops")
     return {str(name): crop for name, crop in crops.items()} if isinstance(crops, Mapping) else {}
 

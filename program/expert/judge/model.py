@@ -32,16 +32,17 @@ CAUSES: Mapping[str, DistortionCategory] = {
 }  # fmt: skip
 """What a blur or a change of brightness comes from, with its category."""
 OUTPUTS: Mapping[str, tuple[str, ...]] = {
-    "nr": ("photograph", "distorted", "kind", *SEVERITIES, *CAUSES), "fr": ("distorted", *SEVERITIES)
+    "nr": ("photograph", "distorted", "kind", "altered", *SEVERITIES, *CAUSES), "fr": ("distorted", *SEVERITIES)
 }  # fmt: skip
 """What a model gives, without a reference and with one: the score of a photograph judged alone and of an image judged
-beside its original, which of the two an image resembles (-1 .. 1), and severities: how far, 0 .. about 3.5, each
-distortion brings the score down."""
+beside its original, which of the two an image resembles and whether it was distorted, at whatever size it is shown
+(-1 .. 1 both), and severities: how far, 0 .. about 3.5, each distortion brings the score down."""
 ERRORS_AT = np.linspace(1, 5, 9)
 """Qualities at which the size of errors is kept."""
-_MIDDLE, _WIDTH = 0.4, 0.1
-"""Where both scores count alike, and how fast that changes: by folds of CLIVE's train photographs and of distorted
-versions of them, LIVE's train and validation images, and the order of BIQ2021's train and validation images."""
+_MIDDLES, _WIDTHS = (0.4, 0.2), (0.1, 0.2)
+"""Where "kind" and "altered" begin to speak for the score of a distorted image, and how fast that changes: by folds of
+CLIVE's train photographs, of these at half their size and of distorted versions of them, LIVE's train and validation
+images, and the order of BIQ2021's train and validation images."""
 
 
 class Standard(NamedTuple):
@@ -116,6 +117,13 @@ class Model(NamedTuple):
     """Root mean squared error on images left out, at `ERRORS_AT`."""
     reach: Matrix
     """Mean squares of standardised measurements that are usual (novelty 0) and as unusual as can be (1)."""
+    part: Matrix
+    """O: what a part's score gains for each output by which it lies above the whole image; zeros with a reference."""
+
+    def within(self, part: Seen, whole: Seen) -> Seen:
+        """Return N parts of images as they are judged beside these: what sets them apart counts once more."""
+        gain = (part.values - whole.values) @ self.part
+        return part._replace(quality=np.clip(part.quality + gain, 1.0, 5.0))
 
     def look(self, vectors: Matrix, cells: Matrix | None = None) -> Seen:
         """Return what N x F measurements are to this model; `cells` are N x 9, zeros where nobody asks for them."""
@@ -137,7 +145,7 @@ class Model(NamedTuple):
 
 def quality_of(kind: str, values: Matrix) -> Matrix:
     """Return the N scores of a model's N x O outputs; without a reference see `network.blended`."""
-    return network.blended(*values[:, :3].T, middle=_MIDDLE, width=_WIDTH) if kind == "nr" else values[:, 0]
+    return network.blended(values[:, :4], _MIDDLES, _WIDTHS) if kind == "nr" else values[:, 0]
 
 
 @functools.cache
@@ -155,5 +163,5 @@ def model_from(kind: str, arrays: Mapping[str, Any]) -> Model:
             Standard(own["view_centre"], own["view_spread"], own["view_share"]),
             own["points"], own["weights"], own["slopes"], own["offset"],
         ),
-        own["errors"], own["reach"],
+        own["errors"], own["reach"], own.get("part", np.zeros(len(OUTPUTS[kind]))),
     )  # fmt: skip

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from threading import Condition
@@ -53,6 +54,13 @@ class View:
         # Of an image that shows nothing to judge by, as little is known as of one unlike all others.
         self.seen = seen if self.unjudged is None else seen._replace(novelty=np.ones(1))
         """How the model sees it; every answer reads this."""
+
+    def within(self, whole: "View") -> "View":
+        """Return this view of a part of an image as it is judged beside the whole."""
+        part = copy(self)
+        part.seen = self.model.within(self.seen, whole.seen)
+        part.prior = believe(part.model, part.seen)
+        return part
 
     @cached_property
     def unjudged(self) -> Literal["small", "flat"] | None:

@@ -9,13 +9,25 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from program.common.files import whole_file
-from program.expert.judge.model import CAUSES, ERRORS_AT, OUTPUTS, Kernel, Standard, near, quality_of
+from program.expert.judge.model import (
+    CAUSES,
+    ERRORS_AT,
+    OUTPUTS,
+    UNDISTORTED,
+    Kernel,
+    Model,
+    Seen,
+    Standard,
+    near,
+    quality_of,
+)
 from program.expert.store import Matrix
-from program.expert.training.images import Table
+from program.expert.training.images import PARTS, Table
 from signatures.schemas import DISTORTION_CATEGORIES
 
 __all__ = (
-    "FOLDS", "NOISE", "SEED", "Fitted", "alone", "folds", "kinds_of", "paired", "ridge", "save_arrays", "standard_of",
+    "FOLDS", "NOISE", "SEED", "Fitted", "alone", "folds", "kinds_of", "paired", "part_weights", "ridge", "save_arrays",
+    "standard_of", "steps_of",
 )  # fmt: skip
 
 FOLDS, SEED = 10, 0
@@ -28,13 +40,21 @@ NOISE = {
     "paired": {"live": 0.02, "undistorted": 0.2, "distorted": 0.2},
     "damage": {"undistorted": 0.2, "distorted": 0.2},
     "kind": {"photographs": 0.1, "live": 1.0, "undistorted": 1.0, "distorted": 1.0},
+    "altered": {"photographs": 0.1, "halved": 0.4, "undistorted": 0.4, "live": 1.0, "distorted": 1.0},
 }
 """Noise of a label by the source of its image, relative to the variance that is explained; who is not named does not
 teach."""
+INTACT = {"kind": ("photographs",), "altered": ("photographs", "halved", "undistorted")}
+"""What counts as -1 in the two outputs that tell which score to believe; all else is 1."""
+STEP, STEP_NOISE, ROUNDS = 0.05, {"photograph": 0.2, "distorted": 0.1}, 4
+"""By how much a score has to fall at least where a distortion gets stronger, the noise of that rule for the scores that
+keep to it, and how often the steps that break it are looked for."""
 OTHER_PEOPLE = 0.35
 """How far other people's scores lie from KADID-10k's, which nearly all pairs have here: by LIVE's."""
 KEPT = {"nr": 2500, "fr": 4000}
 """How many training images the kernel regressions keep."""
+PART_RIDGE = 10.0
+"""How much a weight of `part_weights` costs."""
 KERNEL = {"nr": (0.3, 0.1), "fr": (0.3, 0.02)}
 """The share of the line in the kernel, and the noise of a label."""
 
@@ -60,55 +80,101 @@ def products(points: Matrix) -> NDArray[np.float32]:
     return np.asarray(single @ single.T + 1)
 
 
+Steps = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""Places of images, and of the same photographs with the same distortion a level stronger."""
+
+
+def steps_of(table: Table, taken: NDArray[np.bool_]) -> Steps:
+    """Return the steps of the series that `images.rising` made, among the images `taken`."""
+    names = np.char.add(table.group, table.distortion)
+    step = (table.source == "rising") & taken
+    weaker = np.flatnonzero(step[:-1] & step[1:] & (names[:-1] == names[1:]))
+    return weaker, weaker + 1
+
+
 def ridge(
     points: Matrix, targets: Mapping[str, Matrix], source: NDArray[np.str_], kernel: NDArray[np.float32],
-    taken: NDArray[np.bool_],
+    taken: NDArray[np.bool_], steps: Steps,
 ) -> tuple[Matrix, Matrix]:  # fmt: skip
     """Fit lines through the N x F points `taken` for N x K targets of each role of `NOISE`.
 
     Returns F x sum K weights and the offsets. Kernel ridge regression with a linear kernel (`products`): there are more
-    measurements than images.
+    measurements than images. The score of a photograph falls at every step by at least `STEP`: the steps that would not
+    are added as differences of images.
     """
     weights, offsets = [], []
     for role, target in targets.items():
         noise = NOISE[role]
-        rows = taken & np.isin(source, list(noise))
+        rows = np.flatnonzero(taken & np.isin(source, list(noise)))
         middle = target[rows].mean(axis=0)
         own = kernel[np.ix_(rows, rows)]
         own[np.diag_indices_from(own)] += np.array([noise[name] for name in source[rows]], np.float32)
-        dual = linalg.solve(own, (target[rows] - middle).astype(np.float32), assume_a="pos", overwrite_a=True)
-        weights.append(points[rows].T @ dual)
-        offsets.append(middle + dual.sum(axis=0))
+        wanted = (target[rows] - middle).astype(np.float32)
+        share = np.zeros((len(points), wanted.shape[1]), np.float32)
+        share[rows] = linalg.solve(own, wanted, assume_a="pos")
+        if role == "photograph":
+            share[:, 0] = _falling(kernel, rows, own, wanted[:, 0], share[:, 0], steps)
+        weights.append(points.T @ share)
+        offsets.append(middle + share.sum(axis=0))
     return np.hstack(weights), np.concatenate(offsets)
 
 
+def _falling(
+    kernel: NDArray[np.float32], rows: NDArray[np.intp], own: NDArray[np.float32], wanted: NDArray[np.float32],
+    share: NDArray[np.float32], steps: Steps,
+) -> NDArray[np.float32]:  # fmt: skip
+    """Return what each of N images counts in a line that falls at the steps; `share` is that without this rule."""
+    moved = kernel[steps[1]] - kernel[steps[0]]
+    for _ in range(ROUNDS):
+        weaker, stronger = (place[moved @ share > -STEP] for place in steps)
+        broken = kernel[stronger] - kernel[weaker]
+        within = broken[:, stronger] - broken[:, weaker] + STEP_NOISE["photograph"] * np.eye(len(weaker))
+        system = np.block([[own, broken[:, rows].T], [broken[:, rows], within]])
+        dual = linalg.solve(system, np.r_[wanted, np.full(len(weaker), -STEP)], assume_a="pos", overwrite_a=True)
+        share = np.zeros_like(share)
+        share[rows] = dual[: len(rows)]
+        np.add.at(share, stronger, dual[len(rows) :])
+        np.subtract.at(share, weaker, dual[len(rows) :])
+    return share
+
+
 def kernel_fit(
-    views: Matrix, targets: Mapping[str, Matrix], source: NDArray[np.str_], standard: Standard, kind: str
+    views: Matrix, targets: Mapping[str, Matrix], source: NDArray[np.str_], standard: Standard, kind: str, steps: Steps
 ) -> Kernel:
     """Fit N x K views to N x O targets of each role: as much as `KEPT` images can say of all (subset of regressors).
 
-    Source: Quinonero-Candela & Rasmussen 2005, sec. 5.
+    The score of a distorted image falls at every step, as in `ridge`. Source: Quinonero-Candela & Rasmussen 2005,
+    sec. 5.
     """
     linear, noise = KERNEL[kind]
     z = standard.apply(views)
-    chosen = np.sort(np.random.default_rng(SEED).permutation(len(z))[: KEPT[kind]])
+    chosen = np.sort(np.random.default_rng(SEED).permutation(np.flatnonzero(source != "rising"))[: KEPT[kind]])
     points = z[chosen].astype(np.float16).astype(float)  # half precision is what ships
     cross = (1 - linear) * near(z, points) + linear * z @ points.T
     own = (1 - linear) * near(points, points) + linear * points @ points.T + 1e-6 * np.eye(len(points))
+    moved = cross[steps[1]] - cross[steps[0]]
     weights, offsets = [], []
     for role, target in targets.items():
         rows = np.isin(source, list(NOISE[role]))
         middle = target[rows].mean(axis=0)
         scaled = cross[rows].T / np.array([noise * NOISE[role][name] / 0.2 for name in source[rows]])
-        weights.append(linalg.solve(own + scaled @ cross[rows], scaled @ (target[rows] - middle), assume_a="pos"))
+        system, wanted = own + scaled @ cross[rows], scaled @ (target[rows] - middle)
+        dual = linalg.solve(system, wanted, assume_a="pos")
+        for _ in range(ROUNDS if role == "distorted" else 0):
+            broken = moved[(moved @ dual)[:, 0] > -STEP]
+            dual = linalg.solve(
+                system + broken.T @ broken / STEP_NOISE[role],
+                wanted - STEP * broken.sum(axis=0)[:, None] / STEP_NOISE[role], assume_a="pos",
+            )  # fmt: skip
+        weights.append(dual)
         offsets.append(middle)
     dual, offset = np.hstack(weights), np.concatenate(offsets)
     return Kernel(standard, points, (1 - linear) * dual, linear * points.T @ dual, offset)
 
 
-def kinds_of(source: NDArray[np.str_]) -> Matrix:
-    """Return -1 for photographs judged alone and 1 for images judged beside an original."""
-    return np.where(source == "photographs", -1.0, 1.0)
+def kinds_of(source: NDArray[np.str_], role: str) -> Matrix:
+    """Return N x 1: -1 for the sources that `INTACT` names, 1 for all others."""
+    return np.where(np.isin(source, INTACT[role]), -1.0, 1.0)[:, None]
 
 
 _CAUSED: Mapping[str, tuple[str, ...]] = {
@@ -152,9 +218,10 @@ class Fitted:
         seen = self.points[:, : vectors.shape[1] - self.whole]
         views, alike = np.zeros((len(seen), sum(target.shape[1] for target in read.values()))), products(seen)
         for rest in self._rests():
-            lines, offset = ridge(seen, read, table.source, alike, rest)
+            lines, offset = ridge(seen, read, table.source, alike, rest, steps_of(table, rest))
             views[~rest] = seen[~rest] @ lines + offset
-        lines, offset = ridge(seen, read, table.source, alike, np.ones(len(seen), bool))
+        every = np.ones(len(seen), bool)
+        lines, offset = ridge(seen, read, table.source, alike, every, steps_of(table, every))
         self.lines, self.view_offset = linalg.block_diag(lines, np.eye(self.whole)), np.r_[offset, np.zeros(self.whole)]
         self.views = np.hstack([views, self.points[:, len(lines) :]])
         self.view_standard = standard_of(self.views, shares_of(views.shape[1], self.whole, FORMULAS[kind]))
@@ -168,8 +235,12 @@ class Fitted:
         return (self.fold != k for k in range(FOLDS))
 
     def _kernel(self, rows: NDArray[np.bool_]) -> Kernel:
-        targets = {role: target[rows] for role, target in self.given.items()}
-        fitted = kernel_fit(self.views[rows], targets, self.table.source[rows], self.view_standard, self.kind)
+        targets, place = {role: target[rows] for role, target in self.given.items()}, np.cumsum(rows) - 1
+        weaker, stronger = steps_of(self.table, rows)
+        fitted = kernel_fit(
+            self.views[rows], targets, self.table.source[rows], self.view_standard, self.kind,
+            (place[weaker], place[stronger]),
+        )  # fmt: skip
         if self.kind == "fr":
             return fitted
         first = np.zeros((self.views.shape[1], 1))
@@ -211,10 +282,10 @@ def shares_of(network: int, formulas: int, share: float) -> Matrix:
 
 def alone(table: Table) -> Fitted:
     """Return what judges images without a reference, fitted on all of a table."""
-    score, kind = table.scores[:, None], kinds_of(table.source)[:, None]
-    damage = np.hstack([table.severities, causes_of(table)])
-    read = {"photograph": score, "distorted": score, "kind": kind, "damage": np.hstack([damage, single_kinds(table)])}
-    given = {"distorted": score, "kind": kind, "damage": damage}
+    score, damage = table.scores[:, None], np.hstack([table.severities, causes_of(table)])
+    kinds = {role: kinds_of(table.source, role) for role in INTACT}
+    read = {"photograph": score, "distorted": score, **kinds, "damage": np.hstack([damage, single_kinds(table)])}
+    given = {"distorted": score, **kinds, "damage": damage}
     return Fitted("nr", table, (table.spreads, table.features), read, given)
 
 
@@ -224,6 +295,27 @@ def paired(table: Table) -> Fitted:
     read = {"damage": np.hstack([table.severities, causes_of(table), single_kinds(table)])}
     given = {"paired": table.scores[:, None], "damage": table.severities}
     return Fitted("fr", table, (table.moved, table.differences), read, given)
+
+
+def part_weights(model: Model, whole: Table, parts: Table) -> Matrix:
+    """Fit what a part's score gains by each output in which it differs from its frame; see `Model.within`.
+
+    A damaged part has to lose what KADID-10k's scores say, a sound one beside it nothing, a part of the undamaged
+    photograph nothing; `whole` holds these photographs. Ridge regression.
+    """
+    every = model.look(np.hstack([parts.spreads, parts.features]))
+    seen = {source: Seen(*(column[parts.source == source] for column in every)) for source in PARTS}
+    group, mos = parts.group[parts.source == "frame"], parts.scores[parts.source == "frame"]
+    place = {name: i for i, name in enumerate(whole.group) if whole.source[i] == "photographs"}
+    photographs = whole.only(np.array([place[name] for name in group]))
+    originals = model.look(np.hstack([photographs.spreads, photographs.features]))
+    lost = np.maximum(seen["before"].quality - (UNDISTORTED - mos), 1.0) - seen["damaged"].quality
+    apart = np.vstack([
+        seen["damaged"].values - seen["frame"].values, seen["sound"].values - seen["frame"].values,
+        seen["before"].values - originals.values,
+    ])  # fmt: skip
+    products = apart.T @ apart + PART_RIDGE * np.eye(apart.shape[1])
+    return np.asarray(linalg.solve(products, apart[: len(lost)].T @ lost, assume_a="pos"))
 
 
 def errors_of(predicted: Matrix, scores: Matrix) -> Matrix:

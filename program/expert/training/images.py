@@ -27,15 +27,19 @@ from program.images.store import IMAGES
 from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES
 
-__all__ = ("Example", "Table", "distorted", "halved", "joined", "measured", "scored")
+__all__ = ("PARTS", "Example", "Table", "distorted", "halved", "joined", "measured", "parts", "rising", "scored")
 
 GREY_EVERY = 6
 """One in so many photographs is shown in greys."""
 _LEAST_SHARE, _SCALES = 0.7, (0.5, 1.5)
 """A view is a crop of at least this share of both sides, at a scale drawn from these (above 1 it is 1): half of the
 views are at native size. A photograph scaled down is sharper without being sharpened."""
+_DIVIDED = (0.35, 0.65)
+"""Where the line runs that divides a frame into two parts, as a share of its side."""
 KINDS = {"kadid": 14, "capture": 6, "pair": 4}
 """How many distorted versions of each kind a photograph is shown in."""
+SERIES = 4
+"""How many distortions of each photograph are shown at rising levels."""
 PAIRS = {"kadid": 0, "capture": 0, "pair": 10}
 """The same of a second view, which teaches to tell two distortions at once where there is a reference."""
 Pixels = NDArray[np.uint8]
@@ -52,7 +56,7 @@ class Example(NamedTuple):
     """Of the seven categories in their order, then spatial distortions: how far they bring the score below 4.6; zeros
     where nobody knows."""
     source: str
-    """photographs, halved (these at half their size), live, undistorted or distorted."""
+    """photographs, halved (these at half their size), live, undistorted, distorted, rising, or a part: see `parts`."""
     group: str
     """The photograph that it shows."""
     split: str
@@ -79,8 +83,8 @@ class Table(NamedTuple):
     distortion: NDArray[np.str_]
     score_sd: Matrix
 
-    def only(self, rows: NDArray[np.bool_]) -> "Table":
-        """Return the rows of a mask."""
+    def only(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> "Table":
+        """Return the rows of a mask, or at places."""
         return Table(**{name: column[rows] for name, column in self._asdict().items()})
 
 
@@ -144,16 +148,10 @@ def distorted(
 
     `view` is the number of the crop that is drawn.
     """
-    found: Mapping[str, tuple[float, Path]] = {
-        str(sample.group): (sample.quality, Path(sample.image))
-        for sample in read_manifest(manifest)
-        if sample.split == split and sample.quality is not None
-    }
-    liked = sorted(found, key=lambda group: -found[group][0])[:photographs]
-    for number, group in enumerate(liked):
+    for number, (group, path) in enumerate(_liked(manifest, split)[:photographs]):
         name = f"{manifest.parent.name}/{group}"
         rng = generator_for(name, "view", view)
-        shown = _seen(_pixels(found[group][1]), rng, grey=number % GREY_EVERY == GREY_EVERY // 2)
+        shown = _seen(_pixels(path), rng, grey=number % GREY_EVERY == GREY_EVERY // 2)
 
         def example(pixels: Pixels, parts: Mapping[Any, float], distortion: str, score_sd: float = 0.0) -> Example:
             drop = float(np.sqrt(sum((UNDISTORTED - score) ** 2 for score in parts.values())))
@@ -185,10 +183,68 @@ def distorted(
             yield example(pixels, parts, f"{fault} + {distortion}")
 
 
+def rising(manifest: Path, photographs: int) -> Iterator[Example]:
+    """Yield series of a distortion that gets stronger, of the train photographs people liked best.
+
+    From level 2, or the one that people mind least, to 5; images that follow each other and show the same are a step.
+    """
+    for number, (group, path) in enumerate(_liked(manifest, "train")[:photographs]):
+        name, shown = f"{manifest.parent.name}/{group}", _pixels(path)
+        kinds = distortions_for(shown)
+        for distortion in (kinds[(number + i * 6) % len(kinds)] for i in range(SERIES)):
+            scores = {level: level_mean(distortion, level).mos for level in range(2, 6)}
+            for level in range(max(scores, key=scores.__getitem__), 6):
+                pixels = distort(shown, distortion, level, generator_for(name, distortion, level))
+                score = min(scores[level], UNDISTORTED)
+                severity = severities({CATEGORIES[distortion]: score})
+                yield Example(pixels, None, score, severity, "rising", group, "train", distortion)
+
+
+PARTS = ("frame", "damaged", "before", "sound")
+"""The sources of the images that `parts` makes of a photograph."""
+
+
+def parts(manifest: Path, photographs: int) -> Iterator[Example]:
+    """Yield, of each of the train photographs people liked best, the four images of a frame with one damaged part.
+
+    The frame, which a line divides; the part on one side, distorted as KADID-10k does; that part as it was; the other.
+    The score of the first three is KADID-10k's of an image distorted like that, of the last an undistorted one's.
+    """
+    for name, path in _liked(manifest, "train")[:photographs]:
+        whole, rng = _pixels(path), generator_for(f"{manifest.parent.name}/{name}", "parts", 0)
+        conditions = [
+            (d, n) for d in distortions_for(whole) for n in range(2, 6) if CATEGORIES[d] and (d, n) not in IDENTITIES
+        ]
+        distortion, level = conditions[int(rng.integers(len(conditions)))]
+        axis, share = int(rng.integers(2)), rng.uniform(*_DIVIDED)
+        turned = whole.swapaxes(0, axis)
+        line = round(len(turned) * share)
+        one, other = (slice(line), slice(line, None))[:: 1 if rng.integers(2) else -1]
+        damaged = distort(whole, distortion, level, generator_for(name, distortion, level)).swapaxes(0, axis)
+        frame = turned.copy()
+        frame[one] = damaged[one]
+        mos = min(level_mean(distortion, level).mos, UNDISTORTED)
+        shown = (frame, frame[one], turned[one], frame[other])
+        for source, pixels in zip(PARTS, shown, strict=True):
+            score = UNDISTORTED if source == "sound" else mos
+            upright = np.ascontiguousarray(pixels.swapaxes(0, axis))
+            yield Example(upright, None, score, (0.0,) * 8, source, name, "train", distortion)
+
+
 def severities(parts: Mapping[str | None, float]) -> tuple[float, ...]:
     """Return the eight severities of an image from the score that each category would bring it to."""
     drops = {category: max(UNDISTORTED - score, 0.0) for category, score in parts.items()}
     return tuple(drops.get(category, 0.0) for category in (*DISTORTION_CATEGORIES, None))
+
+
+def _liked(manifest: Path, split: str) -> list[tuple[str, Path]]:
+    """Return group and file of the photographs of a split, those people liked best first."""
+    found = {
+        str(sample.group): (sample.quality, Path(sample.image))
+        for sample in read_manifest(manifest)
+        if sample.split == split and sample.quality is not None
+    }
+    return [(group, found[group][1]) for group in sorted(found, key=lambda group: -found[group][0])]
 
 
 def _pixels(path: Path) -> Pixels:

@@ -1,6 +1,6 @@
 """Fit the no-reference tool that reads the pretrained network's spreads, and what its calibration says of it.
 
-Three lines through the spreads: the score of a photograph, that of a distorted image, and which of the two an image is.
+Four lines through the spreads: the score of a photograph, that of a distorted image, and which of the two an image is.
 The calibration comes from predictions out of fold: of images it was fitted on the tool would say too much.
 """
 
@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 
 from data.kadid import category_named
 from program.expert.store import Matrix
-from program.expert.training.fitting import FOLDS, folds, kinds_of, products, ridge, save_arrays, standard_of
+from program.expert.training.fitting import (
+    FOLDS,
+    INTACT,
+    folds,
+    kinds_of,
+    products,
+    ridge,
+    save_arrays,
+    standard_of,
+    steps_of,
+)
 from program.expert.training.images import Table
 from program.tools.calibration import Calibration
 from program.tools.fitting import fit_tool
@@ -29,13 +39,13 @@ CALIBRATION_EVERY = 11
 
 
 def fits(table: Table) -> Iterator[tuple[NDArray[np.bool_], Fit]]:
-    """Yield fits of the three lines, and which images each has not seen: one for each fold, then one on all images."""
+    """Yield fits of the lines, and which images each has not seen: one for each fold, then one on all images."""
     standard = standard_of(table.spreads[table.source == "photographs"])
     points, score = standard.apply(table.spreads), table.scores[:, None]
-    roles = {"photograph": score, "distorted": score, "kind": kinds_of(table.source)[:, None]}
+    roles = {"photograph": score, "distorted": score, **{role: kinds_of(table.source, role) for role in INTACT}}
     fold, alike = folds(table.group), products(points)
     for k in range(FOLDS + 1):
-        weights, offset = ridge(points, roles, table.source, alike, fold != k)
+        weights, offset = ridge(points, roles, table.source, alike, fold != k, steps_of(table, fold != k))
         yield fold == k, Fit(standard.centre, standard.spread, weights * standard.share[:, None], offset)
 
 
@@ -52,7 +62,7 @@ def write(table: Table, arrays: Path, calibration: Path, clive: Path, live: Path
         "source": [sets["live" if source == "live" else "clive"].source for source in table.source],
     })  # fmt: skip
     sampled = (table.source != "distorted") | (np.arange(len(readings)) % CALIBRATION_EVERY == 0)
-    chosen = sampled & (table.source != "halved")
+    chosen = sampled & ~np.isin(table.source, ("halved", "rising"))
     tool = fit_tool(ToolRegistry.load().get(TOOL), readings[chosen])
     sources = {each.source: each.provenance() for each in sets.values()}
     known = Calibration.load(calibration).updated({TOOL: tool}, sources)
