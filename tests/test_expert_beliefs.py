@@ -13,7 +13,7 @@ from skimage.filters import gaussian
 
 from program.expert.answer.answers import answer
 from program.expert.judge import quality, taught
-from program.expert.judge.model import Seen, load_model
+from program.expert.judge.model import OUTPUTS, Seen, load_model
 from program.expert.judge.quality import believe, level_probabilities, weigh
 from program.expert.judge.taught import EVIDENCE_SETS, belief
 from program.expert.judge.views import Viewer
@@ -147,23 +147,26 @@ def test_a_belief_given_demos_is_a_textbook_gaussian_process(versions: bool) -> 
 
 
 def test_a_part_is_judged_beside_the_whole() -> None:
-    """A blurred part of a sharp image loses more than that part shown alone; a reference says enough by itself."""
+    """It differs from the whole by what it differs as a distorted image; a reference says enough by itself."""
     viewer, frame = Viewer(), PHOTOGRAPH.copy()
-    blurred = gaussian(PHOTOGRAPH, 2, channel_axis=2, preserve_range=True).astype(np.uint8)
-    frame[:, :192] = blurred[:, :192]
+    frame[:, :192] = gaussian(PHOTOGRAPH, 2, channel_axis=2, preserve_range=True).astype(np.uint8)[:, :192]
     asked = {"query": "Rate the quality of the left side.", "image": _image(frame[:, :192])}
     crops = {"left side": asked["image"]}
 
     def score(**others) -> float:
         return _mean(answer(ScoreQuality.output_fields, [], {**asked, **others}))
 
-    alone = score(region_crops=crops)
-    assert score(region_crops={"Global": _image(frame), **crops}) < alone - 0.03
-    assert score(region_crops={"Global": asked["image"], **crops}) == alone
+    part, whole = viewer.view(asked["image"]), viewer.view(_image(frame))
+    at = OUTPUTS["nr"].index("distorted")
+    beside = part.within(whole)
+    expected = whole.prior.mean + part.seen.values[0, at] - whole.seen.values[0, at]
+    assert beside.prior.mean == pytest.approx(max(expected, 1.0), abs=1e-3)
+    assert beside.severities["Blurs"] <= 4.8 - beside.prior.mean + 1e-9
+    assert score(region_crops={"Global": _image(frame), **crops}) == pytest.approx(beside.prior.mean, abs=0.03)
+    assert score(region_crops={"Global": asked["image"], **crops}) == score(region_crops=crops)
     reference = _image(PHOTOGRAPH[:, :192])
-    beside = {"reference": reference, "region_crops": {"Global": _image(frame), **crops}}
-    assert score(**beside) == score(reference=reference, region_crops=crops)
-    assert viewer.view(asked["image"]).prior.mean == pytest.approx(alone, abs=0.03)  # levels end at 1 and 5
+    against = score(reference=reference, region_crops={"Global": _image(frame), **crops})
+    assert against == score(reference=reference, region_crops=crops)
 
 
 def test_kept_evidence_does_not_mix_demo_sets_or_labels() -> None:

@@ -11,10 +11,9 @@ from scipy import optimize
 from skimage import data as photographs
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, DotProduct
-from sklearn.linear_model import Ridge
 
 from data.distortions import is_grey
-from program.expert.judge.model import OUTPUTS, SEVERITIES, UNDISTORTED, Standard, load_model, model_from
+from program.expert.judge.model import OUTPUTS, SEVERITIES, UNDISTORTED, Standard, model_from
 from program.expert.measure.features import FEATURE_NAMES
 from program.expert.measure.reference import DIFFERENCE_NAMES
 from program.expert.training import capture, figures, fitting, images, tool
@@ -107,43 +106,6 @@ def test_photographs_teach_at_half_their_size_as_well(tmp_path: Path) -> None:
     assert [(half.group, half.score) for half in halved] == [(example.group, example.score) for example in whole]
     assert {half.source for half in halved} == {"halved"}
     assert {half.pixels.shape for half in halved} == {(80, 90, 3)}
-
-
-def test_one_part_of_a_frame_is_damaged(tmp_path: Path) -> None:
-    made = list(images.parts(_manifest(tmp_path), 2))
-    assert [example.group for example in made] == ["1"] * 4 + ["3"] * 4
-    for frame, damaged, before, sound in (made[:4], made[4:]):
-        assert [part.source for part in (frame, damaged, before, sound)] == list(images.PARTS)
-        axis = 0 if damaged.pixels.shape[1] == 180 else 1
-        pieces = [damaged.pixels, sound.pixels]
-        assert any((np.concatenate(order, axis) == frame.pixels).all() for order in (pieces, pieces[::-1]))
-        assert damaged.pixels.shape == before.pixels.shape
-        assert (damaged.pixels != before.pixels).any()
-        assert frame.score == damaged.score == before.score <= sound.score == UNDISTORTED
-
-
-def test_what_a_part_loses_beside_its_frame_is_a_ridge_regression() -> None:
-    rng, model = np.random.default_rng(4), load_model("nr")
-    spread, filters = model.standard.spread, 2 * 8960
-
-    def table(source: list[str], group: list[str], scores: list[float]) -> images.Table:
-        vectors = rng.normal(0, 0.9, (len(source), len(spread))) * spread + model.standard.centre
-        blank, names = np.zeros((len(source), 1)), np.array([""] * len(source))
-        return images.Table(
-            vectors[:, :filters], vectors[:, filters:], blank, blank, np.array(scores), blank, np.array(source),
-            np.array(group), names, names, blank[:, 0],
-        )  # fmt: skip
-
-    groups = [f"p{i}" for i in range(20)]
-    whole = table(["live", *["photographs"] * 20], ["p0", *groups[::-1]], [3.0] * 21)
-    mos = rng.uniform(2, 4, 20)
-    parts = table(list(images.PARTS) * 20, list(np.repeat(groups, 4)), list(np.repeat(mos, 4)))
-    frame, damaged, before, sound = (model.look(np.hstack([parts.spreads, parts.features])[i::4]) for i in range(4))
-    original = model.look(np.hstack([whole.spreads, whole.features])[:0:-1])
-    apart = np.vstack([damaged.values - frame.values, sound.values - frame.values, before.values - original.values])
-    lost = np.r_[np.maximum(before.quality - UNDISTORTED + mos, 1) - damaged.quality, np.zeros(40)]
-    expected = Ridge(alpha=fitting.PART_RIDGE, fit_intercept=False).fit(apart, lost).coef_
-    np.testing.assert_allclose(fitting.part_weights(model, whole, parts), expected, atol=1e-9)
 
 
 SMOOTH = 0.35 * RBF(1.0) + 0.35 * RBF(np.sqrt(0.3)) + 0.3 * DotProduct(0.0, "fixed")

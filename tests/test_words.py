@@ -75,10 +75,6 @@ def test_a_region_is_rated_by_its_own_pixels(iqa: AgenticIQA) -> None:
     pixels, regions = _halves()
     scores = {n: iqa(image=pixels, query=f"Rate the {n.title()}.", regions=regions).quality_score for n in regions}
     assert scores["cup"] < scores["table"] - 0.8
-    # Beside the sharp rest it loses more than shown alone.
-    left, top, right, bottom = regions["cup"]
-    alone = iqa(image=np.ascontiguousarray(pixels[top:bottom, left:right]), query="Rate the cup.")
-    assert scores["cup"] < alone.quality_score - 0.01
     sharp = photographs.coffee()[:288, :384]
     beside = {n: iqa(image=pixels, reference=sharp, query=f"Rate the {n}.", regions=regions) for n in regions}
     assert beside["cup"].quality_score < beside["table"].quality_score - 0.8

@@ -117,26 +117,30 @@ class Model(NamedTuple):
     """Root mean squared error on images left out, at `ERRORS_AT`."""
     reach: Matrix
     """Mean squares of standardised measurements that are usual (novelty 0) and as unusual as can be (1)."""
-    part: Matrix
-    """O: what a part's score gains for each output by which it lies above the whole image; zeros with a reference."""
 
     def within(self, part: Seen, whole: Seen) -> Seen:
-        """Return N parts of images as they are judged beside these: what sets them apart counts once more."""
-        gain = (part.values - whole.values) @ self.part
-        return part._replace(quality=np.clip(part.quality + gain, 1.0, 5.0))
+        """Return N parts of images as they are judged beside these: as far as a distorted image differs from another.
+
+        What a distortion does to a part shows beside the rest, as it does beside an original.
+        """
+        apart = part.values[:, 1] - whole.values[:, 1]
+        quality = np.clip(whole.quality + apart, 1.0, 5.0)
+        return part._replace(quality=quality, severities=self._severities(part.values, quality))
+
+    def _severities(self, values: Matrix, quality: Matrix) -> Matrix:
+        first = OUTPUTS[self.kind].index(SEVERITIES[0])
+        most = np.clip(UNDISTORTED + _ALLOWANCE - quality, 0.0, 4.0)[:, None]
+        return np.clip(values[:, first : first + len(SEVERITIES)], 0.0, most)
 
     def look(self, vectors: Matrix, cells: Matrix | None = None) -> Seen:
         """Return what N x F measurements are to this model; `cells` are N x 9, zeros where nobody asks for them."""
         points = self.standard.apply(vectors)
         values = self.kernel.values(points @ self.views)
-        first = OUTPUTS[self.kind].index(SEVERITIES[0])
         low, high = self.reach
         novelty = np.clip(((points * points).sum(axis=1) - low) / (high - low), 0, 1)
         quality = quality_of(self.kind, values)
-        most = np.clip(UNDISTORTED + _ALLOWANCE - quality, 0.0, 4.0)[:, None]
-        severities = np.clip(values[:, first : first + len(SEVERITIES)], 0.0, most)
         cells = np.zeros((len(points), 9)) if cells is None else np.reshape(cells, (len(points), 9))
-        return Seen(points.astype(np.float32), values, quality, severities, cells, novelty)
+        return Seen(points.astype(np.float32), values, quality, self._severities(values, quality), cells, novelty)
 
     def error(self, quality: Matrix) -> Matrix:
         """Return the root mean squared error of N predictions, linear between those kept."""
@@ -163,5 +167,5 @@ def model_from(kind: str, arrays: Mapping[str, Any]) -> Model:
             Standard(own["view_centre"], own["view_spread"], own["view_share"]),
             own["points"], own["weights"], own["slopes"], own["offset"],
         ),
-        own["errors"], own["reach"], own.get("part", np.zeros(len(OUTPUTS[kind]))),
+        own["errors"], own["reach"],
     )  # fmt: skip

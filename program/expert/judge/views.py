@@ -58,8 +58,9 @@ class View:
     def within(self, whole: "View") -> "View":
         """Return this view of a part of an image as it is judged beside the whole."""
         part = copy(self)
+        for derived in ("severities", "prior"):
+            part.__dict__.pop(derived, None)
         part.seen = self.model.within(self.seen, whole.seen)
-        part.prior = believe(part.model, part.seen)
         return part
 
     @cached_property

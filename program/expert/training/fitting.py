@@ -9,24 +9,13 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from program.common.files import whole_file
-from program.expert.judge.model import (
-    CAUSES,
-    ERRORS_AT,
-    OUTPUTS,
-    UNDISTORTED,
-    Kernel,
-    Model,
-    Seen,
-    Standard,
-    near,
-    quality_of,
-)
+from program.expert.judge.model import CAUSES, ERRORS_AT, OUTPUTS, Kernel, Standard, near, quality_of
 from program.expert.store import Matrix
-from program.expert.training.images import PARTS, Table
+from program.expert.training.images import Table
 from signatures.schemas import DISTORTION_CATEGORIES
 
 __all__ = (
-    "FOLDS", "NOISE", "SEED", "Fitted", "alone", "folds", "kinds_of", "paired", "part_weights", "ridge", "save_arrays",
+    "FOLDS", "INTACT", "NOISE", "SEED", "Fitted", "alone", "folds", "kinds_of", "paired", "ridge", "save_arrays",
     "standard_of", "steps_of",
 )  # fmt: skip
 
@@ -53,8 +42,6 @@ OTHER_PEOPLE = 0.35
 """How far other people's scores lie from KADID-10k's, which nearly all pairs have here: by LIVE's."""
 KEPT = {"nr": 2500, "fr": 4000}
 """How many training images the kernel regressions keep."""
-PART_RIDGE = 10.0
-"""How much a weight of `part_weights` costs."""
 KERNEL = {"nr": (0.3, 0.1), "fr": (0.3, 0.02)}
 """The share of the line in the kernel, and the noise of a label."""
 
@@ -295,27 +282,6 @@ def paired(table: Table) -> Fitted:
     read = {"damage": np.hstack([table.severities, causes_of(table), single_kinds(table)])}
     given = {"paired": table.scores[:, None], "damage": table.severities}
     return Fitted("fr", table, (table.moved, table.differences), read, given)
-
-
-def part_weights(model: Model, whole: Table, parts: Table) -> Matrix:
-    """Fit what a part's score gains by each output in which it differs from its frame; see `Model.within`.
-
-    A damaged part has to lose what KADID-10k's scores say, a sound one beside it nothing, a part of the undamaged
-    photograph nothing; `whole` holds these photographs. Ridge regression.
-    """
-    every = model.look(np.hstack([parts.spreads, parts.features]))
-    seen = {source: Seen(*(column[parts.source == source] for column in every)) for source in PARTS}
-    group, mos = parts.group[parts.source == "frame"], parts.scores[parts.source == "frame"]
-    place = {name: i for i, name in enumerate(whole.group) if whole.source[i] == "photographs"}
-    photographs = whole.only(np.array([place[name] for name in group]))
-    originals = model.look(np.hstack([photographs.spreads, photographs.features]))
-    lost = np.maximum(seen["before"].quality - (UNDISTORTED - mos), 1.0) - seen["damaged"].quality
-    apart = np.vstack([
-        seen["damaged"].values - seen["frame"].values, seen["sound"].values - seen["frame"].values,
-        seen["before"].values - originals.values,
-    ])  # fmt: skip
-    products = apart.T @ apart + PART_RIDGE * np.eye(apart.shape[1])
-    return np.asarray(linalg.solve(products, apart[: len(lost)].T @ lost, assume_a="pos"))
 
 
 def errors_of(predicted: Matrix, scores: Matrix) -> Matrix:

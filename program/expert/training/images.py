@@ -27,15 +27,13 @@ from program.images.store import IMAGES
 from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES
 
-__all__ = ("PARTS", "Example", "Table", "distorted", "halved", "joined", "measured", "parts", "rising", "scored")
+__all__ = ("Example", "Table", "distorted", "halved", "joined", "measured", "rising", "scored")
 
 GREY_EVERY = 6
 """One in so many photographs is shown in greys."""
 _LEAST_SHARE, _SCALES = 0.7, (0.5, 1.5)
 """A view is a crop of at least this share of both sides, at a scale drawn from these (above 1 it is 1): half of the
 views are at native size. A photograph scaled down is sharper without being sharpened."""
-_DIVIDED = (0.35, 0.65)
-"""Where the line runs that divides a frame into two parts, as a share of its side."""
 KINDS = {"kadid": 14, "capture": 6, "pair": 4}
 """How many distorted versions of each kind a photograph is shown in."""
 SERIES = 4
@@ -56,7 +54,7 @@ class Example(NamedTuple):
     """Of the seven categories in their order, then spatial distortions: how far they bring the score below 4.6; zeros
     where nobody knows."""
     source: str
-    """photographs, halved (these at half their size), live, undistorted, distorted, rising, or a part: see `parts`."""
+    """photographs, halved (these at half their size), live, undistorted, distorted or rising (see `rising`)."""
     group: str
     """The photograph that it shows."""
     split: str
@@ -198,37 +196,6 @@ def rising(manifest: Path, photographs: int) -> Iterator[Example]:
                 score = min(scores[level], UNDISTORTED)
                 severity = severities({CATEGORIES[distortion]: score})
                 yield Example(pixels, None, score, severity, "rising", group, "train", distortion)
-
-
-PARTS = ("frame", "damaged", "before", "sound")
-"""The sources of the images that `parts` makes of a photograph."""
-
-
-def parts(manifest: Path, photographs: int) -> Iterator[Example]:
-    """Yield, of each of the train photographs people liked best, the four images of a frame with one damaged part.
-
-    The frame, which a line divides; the part on one side, distorted as KADID-10k does; that part as it was; the other.
-    The score of the first three is KADID-10k's of an image distorted like that, of the last an undistorted one's.
-    """
-    for name, path in _liked(manifest, "train")[:photographs]:
-        whole, rng = _pixels(path), generator_for(f"{manifest.parent.name}/{name}", "parts", 0)
-        conditions = [
-            (d, n) for d in distortions_for(whole) for n in range(2, 6) if CATEGORIES[d] and (d, n) not in IDENTITIES
-        ]
-        distortion, level = conditions[int(rng.integers(len(conditions)))]
-        axis, share = int(rng.integers(2)), rng.uniform(*_DIVIDED)
-        turned = whole.swapaxes(0, axis)
-        line = round(len(turned) * share)
-        one, other = (slice(line), slice(line, None))[:: 1 if rng.integers(2) else -1]
-        damaged = distort(whole, distortion, level, generator_for(name, distortion, level)).swapaxes(0, axis)
-        frame = turned.copy()
-        frame[one] = damaged[one]
-        mos = min(level_mean(distortion, level).mos, UNDISTORTED)
-        shown = (frame, frame[one], turned[one], frame[other])
-        for source, pixels in zip(PARTS, shown, strict=True):
-            score = UNDISTORTED if source == "sound" else mos
-            upright = np.ascontiguousarray(pixels.swapaxes(0, axis))
-            yield Example(upright, None, score, (0.0,) * 8, source, name, "train", distortion)
 
 
 def severities(parts: Mapping[str | None, float]) -> tuple[float, ...]:

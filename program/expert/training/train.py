@@ -64,16 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         **{split: images.distorted(clive, split, count) for split, count in PHOTOGRAPHS.items()},
         "rising": images.rising(clive, PHOTOGRAPHS["train"]),
         "pairs": images.distorted(clive, "train", PHOTOGRAPHS["train"], images.PAIRS, view=1),
-        "parts": images.parts(clive, PHOTOGRAPHS["train"]),
     }  # fmt: skip
     options.measured.mkdir(parents=True, exist_ok=True)
     tables = {name: _measured(options.measured, name, examples) for name, examples in sources.items()}
-    pairs, parts = tables.pop("pairs"), tables.pop("parts")
+    pairs = tables.pop("pairs")
     every = images.joined(list(tables.values()))
     learned, held = (every.only(every.split == split) for split in ("train", "validation"))
     alone, paired = fitting.alone(learned), fitting.paired(images.joined([learned, pairs]))
     arrays = alone.arrays() | paired.arrays()
-    arrays["nr_part"] = fitting.part_weights(model_from("nr", arrays), learned, parts).astype(np.float32)
     models = {kind: model_from(kind, arrays) for kind in ("nr", "fr")}
     expert = options.out / "program" / "expert"
     fitting.save_arrays(expert / MODEL_FILE, arrays)
