@@ -158,9 +158,9 @@ def _named_crops(inputs: Inputs) -> list[str]:
 def _regions(viewer: Viewer, inputs: Inputs, say: Phrases) -> list[str]:
     """Return a sentence for each of the first regions shown beside the image that is judged."""
     judged, crops = _named_crops(inputs), region_crops(inputs)
-    whole = viewer.view(crops.pop(GLOBAL, inputs["image"]))
+    whole = crops.pop(GLOBAL, inputs["image"])
     others = [(name, crop) for name, crop in crops.items() if len(judged) != 1 or name not in judged]
-    return [region_summary(region, viewer.view(crop).within(whole), say) for region, crop in others[:3]]
+    return [region_summary(region, viewer.view(crop).within(viewer.view(whole)), say) for region, crop in others[:3]]
 
 
 def _belief(viewer: Viewer, view: View, lesson: Lesson) -> Belief:

@@ -45,14 +45,14 @@ def quality_map(
 
     if TILE * min(width, height) < _LEAST:
         return np.array([[read(viewer.view(image, reference))]])
-    starts, whole = np.arange(0, 1 - TILE + 1e-9, step), viewer.view(image, reference)
+    starts, whole = np.arange(0, 1 - TILE + 1e-9, step), None if reference else viewer.view(image)
 
     def score(top: float, left: float) -> float:
         box = (left * width, top * height, (left + TILE) * width, (top + TILE) * height)
         with IMAGES.borrowing():
             tile, original = IMAGES.cropped(image, box), IMAGES.cropped(reference, box) if reference else None
             view = viewer.view(tile, original)
-            return read(view if reference else view.within(whole))
+            return read(view.within(whole) if whole else view)
 
     return np.array([[score(top, left) for left in starts] for top in starts])
 

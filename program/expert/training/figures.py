@@ -33,6 +33,8 @@ def data_card(learned: Table, paired: Table) -> dict[str, str]:
         "quality without reference": f"people's scores of {count['photographs']} CLIVE train images, each also "
         f"at half its size, and {count['live']} of LIVE; KADID-10k's mean scores on {count['distorted']} distorted "
         "versions of CLIVE train photographs",
+        "order without reference": f"{count.get('rising', 0)} images of these photographs under distortions that get "
+        "stronger, without labels: both scores have to fall",
         "quality with reference": "the same without photographs as they were taken, and "
         f"{int((paired.source == 'distorted').sum()) - count['distorted']} more versions with two distortions",
         "distortions": f"the distorted versions, and {count['undistorted']} of the same photographs undistorted; "

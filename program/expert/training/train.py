@@ -1,7 +1,7 @@
 """Refit the expert and the tool that read the pretrained network: `python -m program.expert.training.train`.
 
-Measuring takes 20 minutes on two cores, fitting five. What was measured is kept in a folder, so that an interrupted
-run goes on where it was.
+Measuring takes half an hour on two cores, fitting ten minutes. What was measured is kept in a folder, so that an
+interrupted run goes on where it was.
 """
 
 import argparse
