@@ -67,7 +67,7 @@ def present(view: View) -> list[DistortionCategory]:
     """Return the categories that are there, strongest first; of a poor or changed image at least what is likeliest."""
     there = reported(np.array(list(view.severities.values())), paired=view.difference is not None)
     categories = [category for category, is_there in zip(view.severities, there, strict=True) if is_there]
-    unexplained = view.prior.mean < POOR if view.difference is None else is_changed(view) and view.displaced < PRESENT
+    unexplained = view.own_quality < POOR if view.difference is None else is_changed(view) and view.displaced < PRESENT
     if not categories and unexplained:
         likeliest = max(view.severities, key=lambda category: view.severities[category])
         return [likeliest] if severity_word(view.severities[likeliest]) != "none" else []

@@ -124,23 +124,20 @@ class Model(NamedTuple):
         What a distortion does to a part shows beside the rest, as it does beside an original.
         """
         apart = part.values[:, 1] - whole.values[:, 1]
-        quality = np.clip(whole.quality + apart, 1.0, 5.0)
-        return part._replace(quality=quality, severities=self._severities(part.values, quality))
-
-    def _severities(self, values: Matrix, quality: Matrix) -> Matrix:
-        first = OUTPUTS[self.kind].index(SEVERITIES[0])
-        most = np.clip(UNDISTORTED + _ALLOWANCE - quality, 0.0, 4.0)[:, None]
-        return np.clip(values[:, first : first + len(SEVERITIES)], 0.0, most)
+        return part._replace(quality=np.clip(whole.quality + apart, 1.0, 5.0))
 
     def look(self, vectors: Matrix, cells: Matrix | None = None) -> Seen:
         """Return what N x F measurements are to this model; `cells` are N x 9, zeros where nobody asks for them."""
         points = self.standard.apply(vectors)
         values = self.kernel.values(points @ self.views)
+        first = OUTPUTS[self.kind].index(SEVERITIES[0])
         low, high = self.reach
         novelty = np.clip(((points * points).sum(axis=1) - low) / (high - low), 0, 1)
         quality = quality_of(self.kind, values)
+        most = np.clip(UNDISTORTED + _ALLOWANCE - quality, 0.0, 4.0)[:, None]
+        severities = np.clip(values[:, first : first + len(SEVERITIES)], 0.0, most)
         cells = np.zeros((len(points), 9)) if cells is None else np.reshape(cells, (len(points), 9))
-        return Seen(points.astype(np.float32), values, quality, self._severities(values, quality), cells, novelty)
+        return Seen(points.astype(np.float32), values, quality, severities, cells, novelty)
 
     def error(self, quality: Matrix) -> Matrix:
         """Return the root mean squared error of N predictions, linear between those kept."""

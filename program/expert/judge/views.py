@@ -54,12 +54,13 @@ class View:
         # Of an image that shows nothing to judge by, as little is known as of one unlike all others.
         self.seen = seen if self.unjudged is None else seen._replace(novelty=np.ones(1))
         """How the model sees it; every answer reads this."""
+        self.own_quality = float(self.seen.quality[0])
+        """Its quality by its own pixels alone, of a part too: what is found in a part does not depend on the rest."""
 
     def within(self, whole: "View") -> "View":
         """Return this view of a part of an image as it is judged beside the whole."""
         part = copy(self)
-        for derived in ("severities", "prior"):
-            part.__dict__.pop(derived, None)
+        part.__dict__.pop("prior", None)
         part.seen = self.model.within(self.seen, whole.seen)
         return part
 
