@@ -68,15 +68,12 @@ def figures(
         found[f"detection, validation, {name} reference"] = detection(
             severities[rows], table.severities[rows], paired=name == "with"
         )
+    left_out = ((learned, alone.quality), (held, seen.quality))
+    photographs = [np.stack([t.scores, quality])[:, t.source == "photographs"] for t, quality in left_out]
     return found | {
         "interval": _coverage(models["nr"], learned, alone),
-        "gate, train left out and validation": _gate(*(
-            np.concatenate([column[table.source == "photographs"] for table, column in columns])
-            for columns in (
-                ((learned, alone.quality), (held, seen.quality)), ((learned, learned.scores), (held, held.scores))
-            )
-        )),
-    }  # fmt: skip
+        "gate, train left out and validation": _gate(*np.hstack(photographs)),
+    }
 
 
 def _agreement(table: Table, rows: Any, predicted: Matrix) -> dict[str, Any]:
@@ -96,7 +93,7 @@ def _coverage(model: Model, learned: Table, alone: Fitted) -> dict[str, Any]:
     return {"covered": round(float(inside.mean()), 3), "width": round(float(2 * reach.mean()), 2), "n": len(scores)}
 
 
-def _gate(predicted: Matrix, scores: Matrix) -> dict[str, Any]:
+def _gate(scores: Matrix, predicted: Matrix) -> dict[str, Any]:
     """Return the share of bad photographs below a threshold of the prediction at which `PRECISION` of those below are.
 
     With a 95 % interval, by a bootstrap over photographs.

@@ -15,7 +15,7 @@ from program.expert.training.images import Table
 from signatures.schemas import DISTORTION_CATEGORIES
 
 __all__ = (
-    "FOLDS", "INTACT", "NOISE", "SEED", "Fitted", "alone", "folds", "kinds_of", "paired", "ridge", "save_arrays",
+    "FOLDS", "NOISE", "SEED", "Fitted", "alone", "folds", "kinds_of", "paired", "ridge", "save_arrays",
     "standard_of", "steps_of",
 )  # fmt: skip
 
@@ -159,9 +159,9 @@ def kernel_fit(
     return Kernel(standard, points, (1 - linear) * dual, linear * points.T @ dual, offset)
 
 
-def kinds_of(source: NDArray[np.str_], role: str) -> Matrix:
-    """Return N x 1: -1 for the sources that `INTACT` names, 1 for all others."""
-    return np.where(np.isin(source, INTACT[role]), -1.0, 1.0)[:, None]
+def kinds_of(source: NDArray[np.str_]) -> dict[str, Matrix]:
+    """Return N x 1 of each role of `INTACT`: -1 for the sources that it names, 1 for all others."""
+    return {role: np.where(np.isin(source, intact), -1.0, 1.0)[:, None] for role, intact in INTACT.items()}
 
 
 _CAUSED: Mapping[str, tuple[str, ...]] = {
@@ -270,7 +270,7 @@ def shares_of(network: int, formulas: int, share: float) -> Matrix:
 def alone(table: Table) -> Fitted:
     """Return what judges images without a reference, fitted on all of a table."""
     score, damage = table.scores[:, None], np.hstack([table.severities, causes_of(table)])
-    kinds = {role: kinds_of(table.source, role) for role in INTACT}
+    kinds = kinds_of(table.source)
     read = {"photograph": score, "distorted": score, **kinds, "damage": np.hstack([damage, single_kinds(table)])}
     given = {"distorted": score, **kinds, "damage": damage}
     return Fitted("nr", table, (table.spreads, table.features), read, given)

@@ -81,8 +81,8 @@ class Table(NamedTuple):
     distortion: NDArray[np.str_]
     score_sd: Matrix
 
-    def only(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> "Table":
-        """Return the rows of a mask, or at places."""
+    def only(self, rows: NDArray[np.bool_]) -> "Table":
+        """Return the rows of a mask."""
         return Table(**{name: column[rows] for name, column in self._asdict().items()})
 
 

@@ -15,7 +15,6 @@ from data.kadid import category_named
 from program.expert.store import Matrix
 from program.expert.training.fitting import (
     FOLDS,
-    INTACT,
     folds,
     kinds_of,
     products,
@@ -42,7 +41,7 @@ def fits(table: Table) -> Iterator[tuple[NDArray[np.bool_], Fit]]:
     """Yield fits of the lines, and which images each has not seen: one for each fold, then one on all images."""
     standard = standard_of(table.spreads[table.source == "photographs"])
     points, score = standard.apply(table.spreads), table.scores[:, None]
-    roles = {"photograph": score, "distorted": score, **{role: kinds_of(table.source, role) for role in INTACT}}
+    roles = {"photograph": score, "distorted": score, **kinds_of(table.source)}
     fold, alike = folds(table.group), products(points)
     for k in range(FOLDS + 1):
         weights, offset = ridge(points, roles, table.source, alike, fold != k, steps_of(table, fold != k))
