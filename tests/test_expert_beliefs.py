@@ -15,7 +15,7 @@ from program.expert.answer.answers import answer
 from program.expert.answer.findings import present
 from program.expert.judge import quality, taught
 from program.expert.judge.model import OUTPUTS, Seen, load_model
-from program.expert.judge.quality import believe, level_probabilities, weigh
+from program.expert.judge.quality import believe, level_probabilities, most_telling, weigh
 from program.expert.judge.taught import EVIDENCE_SETS, belief
 from program.expert.judge.views import Viewer
 from program.expert.measure.reference import resampled
@@ -75,6 +75,32 @@ def test_level_probabilities_are_a_distribution_that_widens() -> None:
     assert narrow[2] > wide[2]
     assert level_probabilities(9, 0.2)[4] == pytest.approx(1)
     assert level_probabilities(-9, 0.2)[0] == pytest.approx(1)
+
+
+def test_the_most_telling_demos_bring_beliefs_nearer_to_the_others_labels_than_any_drawn_at_random() -> None:
+    rng, count = np.random.default_rng(2), 80
+    points = rng.normal(0, 0.3, (count, 12))
+    quality = np.clip(rng.normal(3, 0.6, count), 1, 5)
+    labels = quality - 0.4 + 2 * points[:, 0] - points[:, 1] + rng.normal(0, 0.2, count)
+    model, zeros = load_model("nr"), np.zeros((count, 1))
+    images = [
+        Seen(
+            *(
+                np.atleast_1d(column)[[i]]
+                for column in (points, zeros, quality, zeros, np.zeros((count, 9)), zeros[:, 0])
+            )
+        )
+        for i in range(count)
+    ]
+
+    def error(places) -> float:
+        evidence = weigh(model, [images[i] for i in places], labels[list(places)])
+        others = [i for i in range(count) if i not in places]
+        return float(np.mean([(believe(model, images[i], evidence).mean - labels[i]) ** 2 for i in others]))
+
+    chosen = most_telling(images, labels, 8, np.random.default_rng(0))
+    assert len(set(chosen)) == 8
+    assert error(chosen) < 0.9 * min(error(rng.choice(count, 8, replace=False).tolist()) for _ in range(60))
 
 
 def test_many_demos_reduce_the_uncertainty() -> None:

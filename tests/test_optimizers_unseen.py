@@ -57,8 +57,8 @@ class Taught:
 def taught(tmp_path: Path, service_program, picture):
     """Teach on 36 samples with 12 for validation; returns a function of the number of images a photograph has."""
 
-    def make(per_group: float) -> Taught:
-        program, samples = service_program(), {"train": [], "validation": []}
+    def make(per_group: float, given: AgenticIQA | None = None) -> Taught:
+        program, samples = given or service_program(), {"train": [], "validation": []}
         for number in range(48):
             split, group = ("train" if number < 36 else "validation"), f"photograph {int(number / per_group)}"
             Image.fromarray(picture(number)).save(tmp_path / f"{number}.png")
@@ -96,6 +96,33 @@ def test_all_demos_at_once_are_tried_where_each_has_its_own_photograph(taught, p
     assert len(known.shown(candidates[0].program)) == (36 if tried else 4)
     if tried:
         assert candidates[0].search_score is None  # so it is among those that validation compares
+
+
+@pytest.mark.parametrize(("per_group", "works_out"), [(1, True), (4, False)])
+def test_the_embedded_expert_works_out_which_demos_say_most_of_the_other_photographs(
+    taught, per_group, works_out
+) -> None:
+    known = taught(per_group, AgenticIQA())
+    settings = {"demos": 4, "starts": 6, "search_samples": 100}
+    first, again = (
+        recipe_named("random-search").run(known.search(Candidate("uncompiled", known.program), **settings))
+        for _ in range(2)
+    )
+    assert [c.digest for c in first] == [c.digest for c in again]
+    telling = [c for c in first if "telling" in c.name]
+    assert [c.name for c in sorted(telling, key=lambda c: c.name)] == (
+        ["random-search/telling/0", "random-search/telling/5"] if works_out else []
+    )
+    assert all(len(known.shown(c.program)) == 4 for c in telling)
+
+
+def test_demos_with_and_without_a_reference_are_chosen_as_other_models_demos_are(taught) -> None:
+    known = taught(1, AgenticIQA())
+    first = known.examples["train"].demos["summarizer.score"][0].demo
+    first["reference"] = first.image
+    search = known.search(Candidate("uncompiled", known.program), demos=4, starts=1, search_samples=100)
+    (candidate,) = recipe_named("random-search").run(search)
+    assert len(known.shown(candidate.program)) == 4
 
 
 def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph(taught, monkeypatch) -> None:

@@ -20,14 +20,7 @@ from program.expert.judge.views import Viewer
 from program.expert.store import REVISION
 from program.lms.dspy_private import KeptAdapter, events_of
 
-__all__ = (
-    "MODEL",
-    "REVISION",
-    "AsyncPerceptualEngine",
-    "CallAdapter",
-    "PerceptualEngine",
-    "make_perceptual_lm",
-)
+__all__ = ("MODEL", "REVISION", "AsyncPerceptualEngine", "CallAdapter", "PerceptualEngine", "make_perceptual_lm")
 
 MODEL = f"perceptual/expert@{REVISION}"
 """The revision is part of the name: caches are keyed by it, so no answer comes from an older expert's cache."""

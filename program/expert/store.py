@@ -10,15 +10,9 @@ import yaml
 from numpy.typing import NDArray
 
 __all__ = (
-    "MEASURED",
-    "MODEL_FILE",
-    "POPULATION_FILE",
-    "PROVENANCE_FILE",
-    "REVISION",
-    "Matrix",
-    "stored_arrays",
+    "MEASURED", "MODEL_FILE", "POPULATION_FILE", "PROVENANCE_FILE", "REVISION", "Matrix", "stored_arrays",
     "stored_table",
-)
+)  # fmt: skip
 
 REVISION = "r8.1"
 """How the expert judges: its arrays, and how it weighs demos."""

@@ -17,7 +17,7 @@ from program.expert.answer.vocabulary import Cells, Claim
 from program.expert.judge.attributes import placed, population, position, probit
 from program.expert.judge.model import CAUSES
 from program.expert.judge.views import View
-from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
+from signatures.schemas import DistortionCategory
 
 __all__ = ("FAULTS", "TOOLS", "Look", "amount", "category_of", "local", "severity_place", "support", "verdict")
 
@@ -31,8 +31,6 @@ TOOLS = 0.15
 images the tool chosen for clarity has an SRCC of 0.11, the expert 0.66, both 0.67 at 0.1 to 0.2 and 0.61 at 0.5."""
 _QUALITY_SPREAD = 0.65
 """Standard deviation of quality over natural photographs on 1..5, to read a tool's score as a position."""
-
-
 _VERDICTS = ("disagree", "slightly", "mostly", "agree")
 _SEVERELY = 0.92
 """Place of a claim from which it asks for more than a moderate fault."""
@@ -132,18 +130,15 @@ def severity_place(severity: float) -> float:
 
     Halfway between two of them one word of `severity_word` gives way to the next.
     """
-    return float(
-        np.interp(severity, [0.1, *(bound for bound, _ in STEPS), 3.3], [0.0, 0.125, 0.375, 0.625, 0.875, 1.0])
-    )
+    known = [0.1, *(bound for bound, _ in STEPS), 3.3]
+    return float(np.interp(severity, known, [0.0, 0.125, 0.375, 0.625, 0.875, 1.0]))
 
 
 def amount(look: Look, axis: str) -> float:
     """Return how much of an axis there is, 0..1: a position for properties, a degree for faults, 0.5 right exposure."""
     if axis == "exposure":
-        over, under = (
-            float(special.expit(support(look, Claim(f"{side}exposure", 0.85)))) for side in ("over", "under")
-        )
-        return 0.5 + 0.5 * (over - under)
+        over, under = (special.expit(support(look, Claim(f"{side}exposure", 0.85))) for side in ("over", "under"))
+        return float(0.5 + 0.5 * (over - under))
     if axis == "taste":
         return 0.5 + 0.5 * (look.position("quality") - 0.5)
     fault = FAULTS.get(axis)
@@ -167,14 +162,10 @@ def support(look: Look, claim: Claim) -> float:
         odds = _fault_odds(look, axis)
         # "Severe" asks for more of it, "slight" for less; "no noise" is the claim turned round.
         return odds - 4 * max(claim.place - 0.85, -0.1) if claim.more else -odds - 4 * (0.2 - claim.place)
-    start = _FROM.get((axis, claim.more), 0.45)
+    category, start = _LOW_FAULT.get(axis), _FROM.get((axis, claim.more), 0.45)
     strength = abs(claim.place - 0.5) - 0.33
-    there = amount(look, axis) if axis == "taste" else look.position(axis)
-    if look.paired and axis in _LOW_FAULT:
-        there = 1 - severity_place(look.severities[_LOW_FAULT[axis]])
-    odds = (there - start - 0.8 * strength) if claim.more else (start - 0.8 * strength - there)
-    odds = float(odds) / _STEP
-    category = _LOW_FAULT.get(axis)
+    there = 1 - severity_place(look.severities[category]) if look.paired and category else amount(look, axis)
+    odds = ((there - start - 0.8 * strength) if claim.more else (start - 0.8 * strength - there)) / _STEP
     if category and not look.cells:
         detected = (look.severities[category] - PRESENT) / _SEVERITY_STEP
         odds = min(odds, -detected) if claim.more and detected > 0 else max(odds, detected) if not claim.more else odds
@@ -184,9 +175,8 @@ def support(look: Look, claim: Claim) -> float:
 def _fault_odds(look: Look, axis: str) -> float:
     fault = FAULTS[axis]
     detected = (look.severities[fault.category] - PRESENT) / _SEVERITY_STEP
-    blur = support(look, Claim("sharpness", 0.15)) if axis in {"motion", "defocus", "distortion"} else 0.0
     if axis == "distortion":
-        worst = (max(look.severities[c] for c in DISTORTION_CATEGORIES) - PRESENT) / _SEVERITY_STEP
+        worst = (max(look.severities.values()) - PRESENT) / _SEVERITY_STEP
         quality = (0.45 - look.position("quality")) / _STEP
         return worst if look.paired else max(0.5 * worst, quality)
     if axis in {"overexposure", "underexposure"}:
@@ -198,9 +188,9 @@ def _fault_odds(look: Look, axis: str) -> float:
     if axis in {"motion", "defocus"} and not look.paired:
         return (look.view.cause(axis) - PRESENT) / _SEVERITY_STEP
     if axis == "motion":
-        return blur + 4 * (look.position("direction") - fault.visible_from) - 0.4
+        return support(look, Claim("sharpness", 0.15)) + 4 * (look.position("direction") - fault.visible_from) - 0.4
     if axis == "defocus":
-        return blur - 2 * max(look.position("direction") - 0.7, 0.0)
+        return support(look, Claim("sharpness", 0.15)) - 2 * max(look.position("direction") - 0.7, 0.0)
     if look.paired or not fault.composite:
         return detected
     return max(detected, (look.position(fault.composite) - fault.visible_from) / _FAULT_STEP)
@@ -209,8 +199,7 @@ def _fault_odds(look: Look, axis: str) -> float:
 def _exposure_odds(look: Look, axis: str) -> float:
     bright = axis == "overexposure"
     if look.view.difference is not None:
-        shift = look.view.difference["brightness_shift"] * (1 if bright else -1)
-        return 40 * (shift - 0.04)
+        return 40 * (look.view.difference["brightness_shift"] * (1 if bright else -1) - 0.04)
     fault = FAULTS[axis]
     here = look.position("brightness") if look.cells else look.position(fault.composite)
     if look.cells and not bright:

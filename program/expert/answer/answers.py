@@ -21,14 +21,7 @@ from program.expert.answer.inputs import (
 from program.expert.answer.phrases import Phrases, phrases_for
 from program.expert.answer.planning import plan_assessment
 from program.expert.answer.questions import Choice, answer_choice, look_at
-from program.expert.answer.reasons import (
-    choice_reason,
-    details,
-    direct_answer,
-    region_summary,
-    summary,
-    unseen,
-)
+from program.expert.answer.reasons import choice_reason, details, direct_answer, region_summary, summary, unseen
 from program.expert.answer.relevance import is_about_quality
 from program.expert.answer.tool_choice import choose_tools
 from program.expert.judge.quality import Belief
@@ -89,10 +82,10 @@ def _diagnose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
 
 def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    options, scores, say = options_of(inputs), scores_of(inputs), phrases_for(query)
+    options, say = options_of(inputs), phrases_for(query)
     if not options:
         raise ModelError('perceptual/expert: the options cannot be read; write each on a line of its own, as "A. Yes"')
-    evidence, readings = severities_of(inputs, query), [score for _, score in scores]
+    evidence, readings = severities_of(inputs, query), [score for _, score in scores_of(inputs)]
     choice = answer_choice(view, query, options, evidence, readings)
     letter = _outvoted(viewer, view, lesson.demos, query, options, choice)
     quality = belief(view, (), lesson.instructions).mean
@@ -112,22 +105,18 @@ def _outvoted(
             continue
         answer = str(demo.get("final_answer", "")).strip()
         text = options_of(demo).get(answer[:1].upper(), answer).casefold().strip(" .")
-        other = _alike(viewer, view, demo) if text in by_text else None
-        if other is None:
-            continue
-        distance = float(np.square(other.seen.severities - view.seen.severities).sum())
-        votes[by_text[text]] = votes.get(by_text[text], 0.0) + 0.9 * float(np.exp(-distance / (2 * 0.5**2)))
+        if text in by_text and (other := _alike(viewer, view, demo)) is not None:
+            distance = float(np.square(other.seen.severities - view.seen.severities).sum())
+            votes[by_text[text]] = votes.get(by_text[text], 0.0) + 0.9 * float(np.exp(-distance / (2 * 0.5**2)))
     return max([choice.letter, *votes], key=lambda letter: votes[letter])
 
 
 def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     say, scores = phrases_for(query), scores_of(inputs)
-    readings = [score for _, score in scores]
-    judged = _belief(viewer, view, lesson)
+    judged, evidence = _belief(viewer, view, lesson), severities_of(inputs, query)
     # A place that a region's name tells is no place inside it.
-    evidence = severities_of(inputs, query)
-    look = look_at(view, evidence, readings, "" if _named_crops(inputs) else query)
+    look = look_at(view, evidence, [score for _, score in scores], "" if _named_crops(inputs) else query)
     direct = direct_answer(look, query, say) if is_about_quality(query) else unseen(query, say)
     words = summary(view, judged.mean, say, evidence)
     return {

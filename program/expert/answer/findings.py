@@ -98,14 +98,6 @@ def where(cells: Sequence[Sequence[float]] | Matrix, say: Phrases, *, lowest: bo
     return say("place.strongest", cell=say(f"cell.{int(values.argmin() if lowest else values.argmax())}"))
 
 
-def _spread(name: str, cells: Sequence[Sequence[float]], say: Phrases) -> str:
-    """Say where in 3 x 3 cells a property is strongest, that it is even, or that there is none of it."""
-    if np.max(cells) < _NOTHING:
-        return say("spread.none", name=name)
-    place = where(cells, say)
-    return say("spread.even" if place == say("place.everywhere") else "spread.uneven", name=name, place=place)
-
-
 def undetailed(view: View, say: Phrases) -> str:
     """Say why nothing can be said of an image's sharpness, or return ""."""
     return say(f"sentence.{view.unjudged}", width=view.size[0], height=view.size[1]) if view.unjudged else ""
@@ -164,12 +156,15 @@ def _cells(view: View, category: DistortionCategory) -> Matrix:
 
 
 def _place(view: View, category: DistortionCategory, say: Phrases) -> str:
-    key, lowest = _MAPS[category]
-    if category == "Color distortions":
-        return _spread(say(f"map.{key}"), view.measured.maps[key], say)
+    """Say where a category is strongest; of colours also that they are even, or that there are none."""
+    (key, lowest), cells = _MAPS[category], _cells(view, category)
     # A dark image is worst where it is darkest.
     lowest = lowest or (category == "Brightness change" and view.measured["brightness"] < 0.45)
-    return where(view.measured.maps[key], say, lowest=lowest)
+    place = where(cells, say, lowest=lowest)
+    if category != "Color distortions":
+        return place
+    spread = "none" if cells.max() < _NOTHING else "even" if place == say("place.everywhere") else "uneven"
+    return say(f"spread.{spread}", name=say(f"map.{key}"), place=place)
 
 
 def _against_reference(

@@ -95,12 +95,9 @@ def severities_of(inputs: Inputs, query: str) -> dict[str, str]:
 
 def scores_of(inputs: Inputs) -> list[tuple[str, float]]:
     """Return each distinct tool and its score, in the order given."""
-    scores: dict[tuple[str, float], None] = {}
-    for by in _object(inputs, "quality_scores").values():
-        for reading in by.values() if isinstance(by, dict) else []:
-            if isinstance(reading, list) and len(reading) == 2 and isinstance(reading[1], int | float):
-                scores[str(reading[0]), float(reading[1])] = None
-    return list(scores)
+    regions = [by for by in _object(inputs, "quality_scores").values() if isinstance(by, dict)]
+    given = [reading for by in regions for reading in by.values() if isinstance(reading, list) and len(reading) == 2]
+    return list(dict.fromkeys((str(tool), float(score)) for tool, score in given if isinstance(score, int | float)))
 
 
 def level_of(demo: Inputs) -> float | None:

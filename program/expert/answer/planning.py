@@ -13,7 +13,6 @@ from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionCategory
 
 __all__ = ("named_distortions", "named_regions", "plan_assessment")
 
-
 _OBJECT = (
     r"\b(?:of|in|on|at|for|does|do|did|is|are|was|were|about|around|inside|behind|has|have)\s+"
     r"(?:the|this|that|these|those|his|her|their|its)"
@@ -21,15 +20,6 @@ _OBJECT = (
 """What an object follows: "of the red car", "is the sky"."""
 _REQUEST = r"^(?:please\s+)?(?:rate|score|assess|evaluate|judge|describe|check|compare|analy[sz]e)\s+the"
 """Likewise: "rate the sky"."""
-
-
-@functools.cache
-def _after(words: str) -> re.Pattern[str]:
-    """Find the name of an object, which ends before a stop word."""
-    stop = "|".join(sorted(word_set("stop")))
-    return re.compile(rf"{words}\s+((?:(?!(?:{stop})\b)[\w-]+\s*){{1,4}})", re.IGNORECASE)
-
-
 _POSSESSIVE = re.compile(r"\b(?:the|this|that)\s+([\w-]+(?:\s[\w-]+)?)['’]s\b", re.IGNORECASE)
 _PART = re.compile(r"\b(?:the\s+)?(background|foreground)\b", re.IGNORECASE)
 _CHINESE_OBJECT = re.compile(
@@ -64,9 +54,7 @@ def plan_assessment(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "distortions": [{"region": region, "distortions": named} for region in scope] if named else [],
         "reference_mode": "Full-Reference" if inputs.get("has_reference") else "No-Reference",
         "required_tools": tools,
-        **steps(
-            is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools), is_measurable=is_measurable
-        ),
+        **steps(is_iqa=is_iqa, names_distortions=bool(named), names_tools=bool(tools), is_measurable=is_measurable),
     }  # fmt: skip
     return _after_feedback(plan, str(inputs.get("feedback") or ""), is_measurable=is_measurable)
 
@@ -102,10 +90,15 @@ def named_distortions(question: str) -> list[DistortionCategory]:
     words = [word for word in re.findall(r"[\w-]+", question.casefold()) if not is_chinese(word)]
     chinese = re.findall(r"[一-鿿]+", question)
     pieces = [part[i : i + 2] for part in chinese for i in range(max(1, len(part) - 1))]
-    categories = {category_of(word) for word in words if not _NO_DISTORTION.fullmatch(word)} | set(
-        map(category_of, pieces)
-    )
+    categories = set(map(category_of, [*pieces, *(word for word in words if not _NO_DISTORTION.fullmatch(word))]))
     return [c for c in DISTORTION_CATEGORIES if c in categories]
+
+
+@functools.cache
+def _after(words: str) -> re.Pattern[str]:
+    """Find the name of an object, which ends before a stop word."""
+    stop = "|".join(sorted(word_set("stop")))
+    return re.compile(rf"{words}\s+((?:(?!(?:{stop})\b)[\w-]+\s*){{1,4}})", re.IGNORECASE)
 
 
 def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
@@ -129,7 +122,7 @@ def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
         candidates += [_CHINESE_NOISE.sub("", m) for m in _CHINESE_OBJECT.findall(question)]
     for candidate in candidates:
         name = _object_name(candidate)
-        if name and name not in {f.casefold() for f in names} and not any(name in f.casefold() for f in names):
+        if name and not any(name in f.casefold() for f in names):
             names.append(name)
     if names:
         return list(dict.fromkeys(names))
@@ -139,8 +132,6 @@ def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
 
 def _object_name(phrase: str) -> str:
     words = re.findall(r"[\w-]+", phrase.casefold())
-    if not words:
-        return ""
     if is_chinese(phrase):
         return "" if _CHINESE_NOT.search(phrase) or len(phrase) > 6 else phrase
     if not word_set("whole").isdisjoint(words):

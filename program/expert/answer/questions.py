@@ -15,7 +15,7 @@ from scipy import special
 
 from program.expert.answer.amounts import FAULTS, Look, local, support, verdict
 from program.expert.answer.findings import severity_word
-from program.expert.answer.scales import degrees, property_in
+from program.expert.answer.scales import Verdict, degrees, property_in
 from program.expert.answer.vocabulary import Claim
 from program.expert.answer.wording import cells_in, degree_in, terms_in, topic_in
 from program.expert.judge.views import View
@@ -67,6 +67,13 @@ _COLOURS: Mapping[str, tuple[float, float, float]] = {
     r"\bblack|黑": (0.0, 0.0, 0.1),
 }  # fmt: skip
 """Mean red minus green and yellow minus blue (2.5 for full), and brightness, that a word of tone stands for."""
+_GRIDS: Mapping[str, tuple[str, bool]] = {
+    "sharpness": ("detail", True), "brightness": ("brightness", True), "lighting": ("brightness", True),
+    "overexposure": ("brightness", True), "underexposure": ("brightness", False), "noise": ("noise", True),
+    "colour": ("saturation", True), "saturation": ("saturation", True), "contrast": ("contrast", True),
+    "defocus": ("detail", False), "motion": ("detail", False), "compression": ("blocking", True),
+}  # fmt: skip
+"""Map that shows an axis, and whether its high values do."""
 
 
 def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], text: str = "") -> Look:
@@ -84,7 +91,7 @@ def _without_options(query: str, texts: Iterable[str]) -> str:
     head = query.casefold()
     for text in sorted(texts, key=len, reverse=True):
         # A question that repeats its options in its text names none of them.
-        if len(text) > 1 and re.search(rf"(?<![a-z])[a-z][).:、．]\s*{re.escape(text)}", head):
+        if len(text) > 1:
             head = re.sub(rf"[(（]?(?<![a-z])[a-z][).:、．]\s*{re.escape(text)}", " ", head)
     return " ".join(head.split())
 
@@ -97,9 +104,8 @@ def predicate(text: str) -> list[Claim]:
     """
     main, *cause = _CAUSE.split(text)
     terms = terms_in(main)
-    claims = terms[-1:]
-    if len(terms) > 1 and re.search(r"\band\b|且|和|又", main[terms[-2].at : terms[-1].at]):
-        claims = terms[-2:]
+    both = len(terms) > 1 and re.search(r"\band\b|且|和|又", main[terms[-2].at : terms[-1].at])
+    claims = terms[-2 if both else -1 :]
     if not claims and (topic := topic_in(main)) is not None:
         degree = degree_in(main)
         use = degree is not None and not (topic.axis == "distortion" and degree.kind == "merit")
@@ -126,8 +132,7 @@ def answer_choice(
     text, ordered = _without_options(query, texts.values()), dict(sorted(texts.items(), key=lambda pair: pair[1]))
     look = look_at(view, evidence, scores, text)
     for judge in (_yes_or_no, degrees, _claims, _places, _tones):
-        found = judge(look, text, ordered)
-        if found is not None:
+        if (found := judge(look, text, ordered)) is not None:
             topic, measured, masses = found
             total = sum(masses.values())
             shares = {letter: masses[letter] / total for letter in texts}
@@ -135,10 +140,7 @@ def answer_choice(
     return Choice(next(iter(ordered)), "content", False, {letter: 1 / len(ordered) for letter in texts}, look)
 
 
-_Verdict = tuple[str, bool, dict[str, float]] | None
-
-
-def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> _Verdict:
+def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
     yes = [letter for letter, text in options.items() if _YES.match(text)]
     no = [letter for letter, text in options.items() if _NO.match(text) or text in {"no", "not"}]
     if len(yes) != 1 or len(no) != 1:
@@ -154,19 +156,15 @@ def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> _Verdic
     return claims[-1].axis if measured else "content", measured, {yes[0]: share, no[0]: 1 - share, **rest}
 
 
-def _claims(look: Look, question: str, options: Mapping[str, str]) -> _Verdict:
+def _claims(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
     """Choose the claim with the most support; "no distortion" holds when none of the others does."""
     claims = {letter: _claim(text) for letter, text in options.items()}
     nothing = {letter for letter, text in options.items() if _NOTHING.match(text)}
     if sum(claim is not None for letter, claim in claims.items() if letter not in nothing) + bool(nothing) < 2:
         return None
     sign = -1.0 if REVERSED.search(question) else 1.0
-    odds = {}
-    for letter, claim in claims.items():
-        if letter in nothing:
-            odds[letter] = 0.0
-        else:
-            odds[letter] = sign * _claim_odds(look, claim) if claim is not None else -3.0
+    odds = {letter: sign * _claim_odds(look, claim) if claim else -3.0 for letter, claim in claims.items()}
+    odds |= dict.fromkeys(nothing, 0.0)
     top = max(odds.values())
     return "distortion", True, {letter: float(np.exp(0.7 * (value - top))) for letter, value in odds.items()}
 
@@ -180,26 +178,15 @@ def _claim_odds(look: Look, claim: Claim) -> float:
 
 
 def _claim(text: str) -> Claim | None:
-    terms = terms_in(text)
-    if terms:
+    if terms := terms_in(text):
         return terms[0]
     topic = topic_in(text)
     if topic is None or topic.axis in {"quality", "distortion"}:
         return None
-    degree = degree_in(text)
-    if degree is not None:
+    if (degree := degree_in(text)) is not None:
         return Claim(topic.axis, degree.place)
     axis = _WRONG.get(topic.axis)
     return Claim(axis, 0.85) if axis else None
-
-
-_GRIDS: Mapping[str, tuple[str, bool]] = {
-    "sharpness": ("detail", True), "brightness": ("brightness", True), "lighting": ("brightness", True),
-    "overexposure": ("brightness", True), "underexposure": ("brightness", False), "noise": ("noise", True),
-    "colour": ("saturation", True), "saturation": ("saturation", True), "contrast": ("contrast", True),
-    "defocus": ("detail", False), "motion": ("detail", False), "compression": ("blocking", True),
-}  # fmt: skip
-"""Map that shows an axis, and whether its high values do."""
 
 
 def shown_by(claim: Claim) -> tuple[str, bool] | None:
@@ -208,12 +195,11 @@ def shown_by(claim: Claim) -> tuple[str, bool] | None:
     return (key, high if claim.axis in FAULTS else high == claim.more) if key else None
 
 
-def _places(look: Look, question: str, options: Mapping[str, str]) -> _Verdict:
+def _places(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
     """Choose the place where the property asked about is strongest; objects count as the centre of the picture."""
     cells = {letter: cells_in(text) for letter, text in options.items()}
     topic = property_in(question)
-    shown = shown_by(topic) if topic is not None else None
-    if topic is None or shown is None or all(place is None for place in cells.values()):
+    if topic is None or (shown := shown_by(topic)) is None or all(place is None for place in cells.values()):
         return None
     key, rising = shown
     grid = look.view.measured.maps[key]
@@ -226,7 +212,7 @@ def _places(look: Look, question: str, options: Mapping[str, str]) -> _Verdict:
     return topic.axis, True, {letter: float(np.exp(value - top)) for letter, value in values.items()}
 
 
-def _tones(look: Look, question: str, options: Mapping[str, str]) -> _Verdict:
+def _tones(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
     """Choose the colour word nearest to the picture's mean colour."""
     stands = {
         letter: rgb for letter, text in options.items() for word, rgb in _COLOURS.items() if re.search(word, text)
@@ -235,6 +221,5 @@ def _tones(look: Look, question: str, options: Mapping[str, str]) -> _Verdict:
         return None
     n = look.view.measured
     own = np.array([2.5 * n["cast_red_green"], 2.5 * n["cast_yellow_blue"], n["brightness"]])
-    far = {letter: float(np.linalg.norm(own - np.array(rgb))) for letter, rgb in stands.items()}
-    masses = {letter: float(np.exp(-4 * far[letter])) if letter in far else 0.02 for letter in options}
-    return "colour tone", True, masses
+    near = {letter: float(np.exp(-4 * np.linalg.norm(own - np.array(rgb)))) for letter, rgb in stands.items()}
+    return "colour tone", True, dict.fromkeys(options, 0.02) | near

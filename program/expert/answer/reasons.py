@@ -17,7 +17,7 @@ from program.expert.answer.findings import (
     severity_word,
     undetailed,
     where,
-)  # fmt: skip
+)
 from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
 from program.expert.answer.questions import REVERSED, Choice, predicate, shown_by
 from program.expert.answer.relevance import is_read
@@ -54,10 +54,8 @@ def unseen(query: str, say: Phrases) -> str:
 
 
 def fact(look: Look, axis: str, say: Phrases) -> str:
-    """Say in one sentence how much of an axis there is, beside what photographs have."""
+    """Say in one sentence how much of an axis there is, beside what photographs have; of detail where it is judged."""
     view = look.view
-    if axis in _DETAIL and view.unjudged:
-        return undetailed(view, say)
     if axis == "colour tone":
         red, yellow = view.measured["cast_red_green"], view.measured["cast_yellow_blue"]
         far = max(abs(red), abs(yellow))
@@ -115,7 +113,7 @@ def choice_reason(
         sentences = [fact(look, axis, say), words(evidence) if topic in {"distortion", "quality"} else ""]
     if look.cells:
         sentences.append(say("sentence.grid_place", place=place_name(query)))
-    sureness = _sureness(choice, letter, options, say)
+    sureness = _sureness(choice, options, say)
     return say("choice.measured", letter=letter, text=text, sureness=sureness, sentence=say.join(*sentences))
 
 
@@ -131,10 +129,10 @@ def _diagnosis(
     return [say("choice.likeliest"), words(evidence)] if support(look, claim) < 0 else [fact(look, claim.axis, say)]
 
 
-def _sureness(choice: Choice, letter: str, options: Mapping[str, str], say: Phrases) -> str:
-    share = choice.probabilities.get(letter, 0.0)
-    others = {other: p for other, p in choice.probabilities.items() if other != letter}
-    second = max(others, key=lambda other: others[other], default="")
+def _sureness(choice: Choice, options: Mapping[str, str], say: Phrases) -> str:
+    share = choice.probabilities[choice.letter]
+    others = [letter for letter in choice.probabilities if letter != choice.letter]
+    second = max(others, key=lambda letter: choice.probabilities[letter], default="")
     if share >= 0.75:
         return say("choice.sure")
     if share >= 0.55 or not second:

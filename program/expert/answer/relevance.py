@@ -65,6 +65,4 @@ def is_read(query: str) -> bool:
     >>> is_read("Is she happy?"), is_read("图里有狗吗？"), is_read("¿Es borrosa la imagen?")
     (True, True, False)
     """
-    if _OTHER_SCRIPT.search(query):
-        return False
-    return is_chinese(query) or pattern("english").search(query) is not None
+    return not _OTHER_SCRIPT.search(query) and (is_chinese(query) or pattern("english").search(query) is not None)

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
-from itertools import pairwise
 
 import numpy as np
 from scipy import special
@@ -12,8 +11,10 @@ from program.expert.answer.amounts import FAULTS, Look, amount, severity_place
 from program.expert.answer.vocabulary import Claim
 from program.expert.answer.wording import degree_in, terms_in, topic_in
 
-__all__ = ("degrees", "on_one_axis", "property_in")
+__all__ = ("Verdict", "degrees", "on_one_axis", "property_in")
 
+Verdict = tuple[str, bool, dict[str, float]] | None
+"""What options were decided on, whether that was measured, and each letter's mass; None where it does not apply."""
 _WIDTH, _FAULT_WIDTH = 0.22, 0.08
 """How far people's place for an image scatters around the measured one, on an axis of 0..1; for the degree of a fault,
 so little that the finding decides."""
@@ -32,33 +33,26 @@ _MERGED: Mapping[str, tuple[str, float]] = {
 """Claims that lie on another axis when all options are words of one scale: of exposure alone, or of several."""
 
 
-def degrees(look: Look, text: str, options: Mapping[str, str]) -> tuple[str, bool, dict[str, float]] | None:
+def degrees(look: Look, text: str, options: Mapping[str, str]) -> Verdict:
     """Choose among words on one scale: each option owns the stretch of the axis around its place."""
     topic = property_in(text)
     axis, places = on_one_axis(topic, options)
     if axis is None or len({round(place, 3) for place in places.values()}) < 2:
         return None
-    at = sorted(set(places.values()))
-    fault = axis in FAULTS
-    middles = [0.5 * (a + b) for a, b in pairwise(at)]
-    shares = [(i + 1) / len(at) for i in range(len(at) - 1)]
+    at, is_finding = np.unique(list(places.values())), axis in FAULTS
+    middles, shares = 0.5 * (at[:-1] + at[1:]), np.arange(1, len(at)) / len(at)
     # Degrees of a fault mean what they say; degrees of a property are relative to what is usual.
-    bounds = [m if fault else 0.5 * (m + s) for m, s in zip(middles, shares, strict=True)]
-    measured, is_finding = _as_seen(axis, amount(look, axis)), fault
+    bounds = middles if is_finding else 0.5 * (middles + shares)
+    # Bent so that 0.5 is where opinions part: most photographs are called bright enough and clear enough.
+    measured = float(amount(look, axis) ** (np.log(0.5) / np.log(_PARTING.get(axis, 0.5))))
     if axis == "sharpness" and topic is not None and topic.axis == axis and not topic.more:
-        is_finding = max(at) == 1  # an option "none" asks whether there is any blur at all
+        is_finding = bool(at[-1] == 1)  # an option "none" asks whether there is any blur at all
         measured = _unblurred(look, measured, by_severity=is_finding)
     edges = np.array([-np.inf, *bounds, np.inf])
     masses = np.diff(special.ndtr((edges - measured) / (_FAULT_WIDTH if is_finding else _WIDTH)))
     by_place = dict(zip(at, masses.tolist(), strict=True))
     count = Counter(places.values())
     return axis, axis != "taste", {letter: by_place[place] / count[place] + 1e-6 for letter, place in places.items()}
-
-
-def _as_seen(axis: str, there: float) -> float:
-    """Bend an axis so that 0.5 is where opinions part: most photographs are called bright enough and clear enough."""
-    middle = _PARTING.get(axis)
-    return there if middle is None else float(there ** (np.log(0.5) / np.log(middle)))
 
 
 def _unblurred(look: Look, measured: float, *, by_severity: bool) -> float:
@@ -102,14 +96,12 @@ def _shared(own: Mapping[str, Claim]) -> dict[str, Claim]:
     is_exposure = axes <= {"exposure", *_EXPOSED}
     if len(axes) <= 1 and not is_exposure:
         return dict(own)
-    return {letter: _moved(claim, _EXPOSED if is_exposure else _MERGED) for letter, claim in own.items()}
-
-
-def _moved(claim: Claim, onto: Mapping[str, tuple[str, float]]) -> Claim:
-    if claim.axis not in onto:
-        return claim
-    axis, place = onto[claim.axis]
-    return Claim(axis, 0.5 + (place - 0.5) * (claim.place - 0.5) / 0.35, claim.at)
+    onto, shared = _EXPOSED if is_exposure else _MERGED, dict(own)
+    for letter, claim in own.items():
+        if claim.axis in onto:
+            axis, place = onto[claim.axis]
+            shared[letter] = Claim(axis, 0.5 + (place - 0.5) * (claim.place - 0.5) / 0.35, claim.at)
+    return shared
 
 
 def _degree_place(text: str, axis: str, topic: Claim | None, *, beside: bool) -> float | None:
@@ -122,8 +114,6 @@ def _degree_place(text: str, axis: str, topic: Claim | None, *, beside: bool) ->
         return 0.5
     if axis == "exposure":
         return float(np.sign(degree.place - 0.5)) / 2 + 0.5
-    if degree.kind == "merit":
-        turned = axis in FAULTS
-    else:
-        turned = topic is not None and topic.axis == axis and not topic.more
+    is_less = topic is not None and topic.axis == axis and not topic.more
+    turned = axis in FAULTS if degree.kind == "merit" else is_less
     return 1 - degree.place if turned else degree.place

@@ -22,7 +22,6 @@ _NOT = re.compile(
 _HALF_NOT = re.compile(
     r"\b(?:not (?:very|too|so|that|really|quite)|hardly|barely|(?<!a )little)\s*$|不(?:太|够|是很|怎么)$"
 )
-
 _VAGUE = {"distortion": 1, "quality": 2, "taste": 3}
 
 

@@ -97,10 +97,8 @@ def placed(value: float, quantiles: Sequence[float]) -> float:
     """
     at = np.linspace(0, 1, len(quantiles))
     spread = np.asarray(quantiles, dtype=float)
-    equal = np.flatnonzero(spread == value)
-    if len(equal):
-        return float(at[equal].mean())
-    return float(np.interp(value, spread, at))
+    equal = spread == value
+    return float(at[equal].mean() if equal.any() else np.interp(value, spread, at))
 
 
 def composite(view: View, name: str, quantiles: Mapping[str, Sequence[float]]) -> float:

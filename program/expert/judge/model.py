@@ -43,6 +43,9 @@ _MIDDLES, _WIDTHS = (0.4, 0.2), (0.1, 0.2)
 """Where "kind" and "altered" begin to speak for the score of a distorted image, and how fast that changes: by folds of
 CLIVE's train photographs, of these at half their size and of distorted versions of them, LIVE's train and validation
 images, and the order of BIQ2021's train and validation images."""
+WIDTHS = (1.0, 0.3)
+"""Squared length scales of a kernel's Gaussians, half each: a wide one for what all distortions share, a narrow one for
+what sets kinds apart."""
 
 
 class Standard(NamedTuple):
@@ -74,11 +77,6 @@ class Kernel(NamedTuple):
         """Return the N x O outputs of N x K views."""
         z = self.standard.apply(views)
         return np.asarray(self.offset + z @ self.slopes + near(z, self.points) @ self.weights)
-
-
-WIDTHS = (1.0, 0.3)
-"""Squared length scales of the Gaussians, half each: a wide one for what all distortions share, a narrow one for what
-sets kinds apart."""
 
 
 def near(one: Matrix, other: Matrix) -> Matrix:
@@ -118,14 +116,6 @@ class Model(NamedTuple):
     reach: Matrix
     """Mean squares of standardised measurements that are usual (novelty 0) and as unusual as can be (1)."""
 
-    def within(self, part: Seen, whole: Seen) -> Seen:
-        """Return N parts of images as they are judged beside these: as far as a distorted image differs from another.
-
-        What a distortion does to a part shows beside the rest, as it does beside an original.
-        """
-        apart = part.values[:, 1] - whole.values[:, 1]
-        return part._replace(quality=np.clip(whole.quality + apart, 1.0, 5.0))
-
     def look(self, vectors: Matrix, cells: Matrix | None = None) -> Seen:
         """Return what N x F measurements are to this model; `cells` are N x 9, zeros where nobody asks for them."""
         points = self.standard.apply(vectors)
@@ -158,11 +148,6 @@ def load_model(kind: str) -> Model:
 def model_from(kind: str, arrays: Mapping[str, Any]) -> Model:
     """Build a model from the arrays that ship."""
     own = {name.removeprefix(f"{kind}_"): value for name, value in arrays.items() if name.startswith(f"{kind}_")}
-    return Model(
-        kind, Standard(own["centre"], own["spread"], own["share"]), own["views"],
-        Kernel(
-            Standard(own["view_centre"], own["view_spread"], own["view_share"]),
-            own["points"], own["weights"], own["slopes"], own["offset"],
-        ),
-        own["errors"], own["reach"],
-    )  # fmt: skip
+    one, other = (Standard(*(own[f"{of}{name}"] for name in Standard._fields)) for of in ("", "view_"))
+    kernel = Kernel(other, own["points"], own["weights"], own["slopes"], own["offset"])
+    return Model(kind, one, own["views"], kernel, own["errors"], own["reach"])

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import linalg, special
 
 from program.expert.judge.model import Model, Seen
 from program.expert.store import Matrix
 from signatures.schemas import LEVEL_WORDS
 
-__all__ = ("Belief", "Evidence", "believe", "level_probabilities", "weigh")
+__all__ = ("Belief", "Evidence", "believe", "level_probabilities", "most_telling", "weigh")
 
 LIKENESS, OFFSET, SLOPE = 0.25, 0.2, 0.1
 """What a demo's residual says of another image: as far as both measure alike, of all images, of images the farther
@@ -26,6 +27,8 @@ _VERSIONS = 0.05
 WORST, BEST = 0.6, 5.4
 _DOUBT = 8
 """Demos whose misfit counts as much as the expectation that there is none."""
+_EXCHANGES = 4000
+"""How often a set of demos is changed while it is chosen. By folds of BIQ2021's train and validation images."""
 _WIDEST = 1.2
 """Standard deviation of what is believed of an image unlike all training images: nearly that of a label drawn blindly
 from 1..5."""
@@ -78,25 +81,41 @@ def weigh(model: Model, seen: Sequence[Seen], labels: Matrix) -> Evidence:
 
     The labels' noise is the one of `NOISES` under which they are likeliest (Rasmussen & Williams 2006, eq. 5.8).
     """
-    joined = Seen(*(np.concatenate(column) for column in zip(*seen, strict=True)))
-    pairs = len(labels) * (len(labels) - 1)
+    joined, pairs = _joined(seen), len(labels) * (len(labels) - 1)
     same = int((_same_photograph(joined, joined) > 0.5).sum()) - len(labels)
     versions = same > 0 and same >= _VERSIONS * pairs
-    within, residuals = _covariance(joined, joined, versions), labels - joined.quality
-
-    def fitted(noise: float) -> tuple[float, float, Matrix, Matrix]:
-        factor = np.asarray(linalg.cholesky(within + noise * np.eye(len(labels)), lower=True))
-        weights = np.asarray(linalg.cho_solve((factor, True), residuals))
-        surprise = 0.5 * float(residuals @ weights) + float(np.log(np.diag(factor)).sum())
-        return surprise, noise, factor, weights
-
-    _, noise, factor, weights = min(map(fitted, NOISES), key=itemgetter(0))
+    within = _covariance(joined, joined, versions)
+    noise, factor, weights = _settled(within, labels - joined.quality)
     # Each label left out: eq. 5.12, its variance the share of the prior's that is left.
     inverse = np.square(linalg.solve_triangular(factor, np.eye(len(labels)), lower=True)).sum(axis=0)
     expected = model.error(joined.quality) ** 2 / inverse / (np.diag(within) + noise)
     misfits = (weights / inverse) ** 2 / expected
     misfit = float((misfits.sum() + _DOUBT) / (len(labels) + _DOUBT))
     return Evidence(joined, versions, noise, factor, weights, max(1.0, misfit))
+
+
+def most_telling(seen: Sequence[Seen], labels: Matrix, count: int, rng: np.random.Generator) -> tuple[int, ...]:
+    """Return the places of `count` < N labelled images that, as demos, bring beliefs nearest to the others' labels.
+
+    Nearest in squared error. A set drawn at random is changed image by image, and a change that lowers the error is
+    kept: an exchange algorithm (Fedorov 1972).
+    """
+    joined, every = _joined(seen), np.arange(len(labels))
+    covariance, residuals = _covariance(joined, joined), labels - joined.quality
+
+    def error(chosen: NDArray[np.intp]) -> float:
+        others = np.delete(every, chosen)
+        _, _, weights = _settled(covariance[np.ix_(chosen, chosen)], residuals[chosen])
+        return float(np.square(residuals[others] - covariance[np.ix_(others, chosen)] @ weights).mean())
+
+    chosen = rng.choice(every, count, replace=False)
+    least = error(chosen)
+    for place, other in zip(rng.integers(count, size=_EXCHANGES), rng.choice(every, _EXCHANGES), strict=True):
+        changed = chosen.copy()
+        changed[place] = other
+        if other not in chosen and (found := error(changed)) < least:
+            chosen, least = changed, found
+    return tuple(chosen.tolist())
 
 
 def believe(model: Model, seen: Seen, evidence: Evidence | None = None) -> Belief:
@@ -106,18 +125,33 @@ def believe(model: Model, seen: Seen, evidence: Evidence | None = None) -> Belie
     what was measured. The deviation is the error that such predictions have on images left out of the fit, less what
     the evidence settles.
     """
-    prior, novelty = float(seen.quality[0]), float(seen.novelty[0])
-    mean, settled = prior, 0.0
+    mean, novelty, settled, misfit = float(seen.quality[0]), float(seen.novelty[0]), 0.0, 1.0
     if evidence is not None:
         across = _covariance(seen, evidence.seen, evidence.versions)[0]
         mean += float(across @ evidence.weights)
         reached = linalg.solve_triangular(evidence.factor, across, lower=True, check_finite=False)
         own = float(_covariance(seen, seen, evidence.versions)[0, 0])
-        settled = float(reached @ reached) / (own + evidence.noise)
-    variance = (1 - min(settled, 1.0)) * float(model.error(seen.quality)[0]) ** 2
-    variance *= evidence.misfit if evidence is not None else 1.0
+        settled, misfit = float(reached @ reached) / (own + evidence.noise), evidence.misfit
+    variance = (1 - min(settled, 1.0)) * float(model.error(seen.quality)[0]) ** 2 * misfit
     deviation = float(np.sqrt((1 - novelty) * variance + novelty * _WIDEST**2))
     return Belief(round(float(np.clip(mean, WORST, BEST)), 4), round(deviation, 4), round(novelty, 4))
+
+
+def _joined(seen: Sequence[Seen]) -> Seen:
+    return Seen(*(np.concatenate(column) for column in zip(*seen, strict=True)))
+
+
+def _settled(within: Matrix, residuals: Matrix) -> tuple[float, Matrix, Matrix]:
+    """Return the likeliest of `NOISES`, the factor of the covariance with it, and the weights of N residuals."""
+
+    def fitted(noise: float) -> tuple[float, float, Matrix, Matrix]:
+        factor = np.asarray(linalg.cholesky(within + noise * np.eye(len(residuals)), lower=True))
+        weights = np.asarray(linalg.cho_solve((factor, True), residuals))
+        surprise = 0.5 * float(residuals @ weights) + float(np.log(np.diag(factor)).sum())
+        return surprise, noise, factor, weights
+
+    _, noise, factor, weights = min(map(fitted, NOISES), key=itemgetter(0))
+    return noise, factor, weights
 
 
 def _covariance(one: Seen, other: Seen, versions: bool = False) -> Matrix:

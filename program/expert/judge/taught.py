@@ -8,11 +8,11 @@ from cachetools import LRUCache, cached
 
 from program.expert.judge.attributes import PROPERTIES, placed, population
 from program.expert.judge.model import Seen
-from program.expert.judge.quality import Belief, Evidence, believe, weigh
+from program.expert.judge.quality import Belief, Evidence, believe, most_telling, weigh
 from program.expert.judge.views import View
 from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
 
-__all__ = ("EVIDENCE_SETS", "belief", "traits_of")
+__all__ = ("EVIDENCE_SETS", "belief", "telling", "traits_of")
 
 EVIDENCE_SETS = 32
 """Sets of demos kept worked out: about 75 KB a demo, so 75 MB for sets of 32."""
@@ -25,6 +25,13 @@ def belief(view: View, demos: Sequence[tuple[View, float]] = (), instructions: s
     """
     rubric = rubric_in(instructions)
     return believe(view.model, _seen(view, rubric), _evidence(demos, instructions if rubric else "") if demos else None)
+
+
+def telling(labelled: Sequence[tuple[View, float]], count: int, seed: int, instructions: str = "") -> tuple[int, ...]:
+    """Return the places of the `count` labelled images, fewer than all, that as demos say most of the others."""
+    rubric = rubric_in(instructions)
+    labels = np.array([label for _, label in labelled])
+    return most_telling([_seen(view, rubric) for view, _ in labelled], labels, count, np.random.default_rng(seed))
 
 
 def traits_of(view: View) -> dict[str, float]:

@@ -5,7 +5,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Condition
 from typing import Any, Literal
@@ -61,7 +61,9 @@ class View:
         """Return this view of a part of an image as it is judged beside the whole."""
         part = copy(self)
         part.__dict__.pop("prior", None)
-        part.seen = self.model.within(self.seen, whole.seen)
+        # By as much as a distorted image differs from another: beside the rest, as beside an original, damage shows.
+        apart = self.seen.values[:, 1] - whole.seen.values[:, 1]
+        part.seen = self.seen._replace(quality=np.clip(whole.seen.quality + apart, 1.0, 5.0))
         return part
 
     @cached_property
@@ -120,9 +122,6 @@ class Viewer:
         condition=Condition(),  # two threads that judge one image measure it once
     )  # fmt: skip
     def _view(self, image: ImageRef, reference: ImageRef | None) -> View:
-        def pixels(ref: ImageRef) -> Any:
-            return IMAGES.pixels(ref, at_most=LARGEST)
-
         def measurement(work: Callable[[], Measurement], names: tuple[str, ...], key: str) -> Measurement:
             value = self._kept(key, lambda: {"vector": (found := work()).vector.tolist(), "maps": found.maps})
             return Measurement(np.array(value["vector"], dtype=np.float64), value["maps"], names)
@@ -139,7 +138,7 @@ class Viewer:
             packed = base64.b64decode(self._kept(f"spreads/{ref.sha256}{at}", reading))
             return np.frombuffer(packed, "<f2").astype(float).reshape(2, -1)
 
-        size = (image.width, image.height)
+        size, pixels = (image.width, image.height), partial(IMAGES.pixels, at_most=LARGEST)
         measured = measurement(lambda: measure(pixels(image)), FEATURE_NAMES, image.sha256)
         key = (image.sha256, reference.sha256 if reference else "")
         if reference is None:
@@ -163,10 +162,8 @@ def image_of(value: Any) -> ImageRef:
     if isinstance(value, ImageRef):
         return value
     text = str(getattr(value, "url", value))
-    match = _URL.search(text)
-    if match:
+    if match := _URL.search(text):
         return IMAGES.find(match[0])
-    data = re.search(r"data:image/[\w.+-]+;base64,([A-Za-z0-9+/=\s]+)", text)
-    if data:
+    if data := re.search(r"data:image/[\w.+-]+;base64,([A-Za-z0-9+/=\s]+)", text):
         return IMAGES.add(base64.b64decode(data[1]))
     raise ImageError(f"image {text[:60]!r}: not an image reference; give an image opened with program.images.store")

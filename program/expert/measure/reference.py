@@ -130,9 +130,7 @@ def _nature(one: list[Plane], two: list[Plane], maps: Maps) -> dict[str, float]:
     chroma1 = float(np.sqrt(one[1] ** 2 + one[2] ** 2).mean())
     chroma2 = float(np.sqrt(two[1] ** 2 + two[2] ** 2).mean())
     quiet = gaussian(fine1**2) <= np.percentile(gaussian(fine1**2), 40)
-    maps["residual"] = grid_of(np.abs(quick))
-    maps["shift"] = grid_of(residual)
-    maps["colour"] = grid_of(colour)
+    maps |= {"residual": grid_of(np.abs(quick)), "shift": grid_of(residual), "colour": grid_of(colour)}
     return {
         "detail_gain": float(np.log((power2 + 1.0) / (power1 + 1.0))),
         "detail_kept": 1.0 - (cross + 1.0) / (power1 + 1.0),
@@ -147,7 +145,5 @@ def _nature(one: list[Plane], two: list[Plane], maps: Maps) -> dict[str, float]:
     }
 
 
-DIFFERENCE_NAMES: tuple[str, ...] = (
-    *_compare(*(np.zeros((16, 16, 3), np.uint8),) * 2)[0], *network.DISTANCES
-)  # fmt: skip
+DIFFERENCE_NAMES: tuple[str, ...] = (*_compare(*(np.zeros((16, 16, 3), np.uint8),) * 2)[0], *network.DISTANCES)
 """The order of every difference vector."""

@@ -15,9 +15,6 @@ from program.expert.measure.nss import Plane, gaussian, halve
 
 __all__ = ("local_variances", "residual", "slopes", "texture", "transfer")
 
-_EACH = 3
-"""Percentiles read every third pixel both ways."""
-
 
 def local_variances(one: Plane, two: Plane) -> tuple[Plane, Plane, Plane]:
     """Return the Gaussian-weighted variances of two H x W planes around every pixel, and their covariance."""
@@ -65,9 +62,7 @@ def _colours(one: list[Plane], two: list[Plane]) -> dict[str, float]:
 
 def _through(before: str, after: str, noise: float, *pairs: tuple[Plane, Plane]) -> dict[str, float]:
     """Return gain - 1 and 1 - coherence of planes taken together; `noise` is a power below which neither tells."""
-    one, two, joint = (
-        sum(float((p[i] * p[j]).mean()) for p in pairs) + noise for i, j in ((0, 0), (1, 1), (0, 1))
-    )  # fmt: skip
+    one, two, joint = (sum(float((p[i] * p[j]).mean()) for p in pairs) + noise for i, j in ((0, 0), (1, 1), (0, 1)))
     return {
         f"{before}transfer{after}": joint / one - 1,
         f"{before}incoherence{after}": 1 - max(joint, noise) ** 2 / (one * two),
@@ -99,7 +94,7 @@ def residual(one: Plane, two: Plane, edges: Plane) -> dict[str, float]:
 def texture(one: Plane, two: Plane) -> dict[str, float]:
     """Compare local texture energy (variances): how far it moved, which way, and where it fell and rose most."""
     change = np.log((two + 5) / (one + 5))
-    low, high = np.percentile(change[::_EACH, ::_EACH], [10, 90])
+    low, high = np.percentile(change[::3, ::3], [10, 90])  # every third pixel both ways says as much
     return {
         "texture_change": float(np.abs(change).mean()), "texture_gain": float(change.mean()),
         "texture_p10": float(low), "texture_p90": float(high),

@@ -68,11 +68,9 @@ def _convolved(pixels: Pixels, kernel: NDArray[np.float64]) -> Pixels:
 
 def camera_noise(pixels: Pixels, deviation: float, rng: np.random.Generator) -> Pixels:
     """Add noise of about this deviation (grey levels), finer in luma than in colour, less where there is more light."""
-    height, width = pixels.shape[:2]
     luma = pixels @ _LUMA
     strength = deviation * np.sqrt(1.6 - 1.2 * luma / 255)
-    noise = strength * rng.standard_normal((height, width))
-    added = np.repeat(noise[..., None], 3, axis=2)
+    added = np.repeat((strength * rng.standard_normal(luma.shape))[..., None], 3, axis=2)
     if not is_grey(pixels):
         coarse = ndimage.gaussian_filter(rng.standard_normal(pixels.shape), (1.2, 1.2, 0))
         added += 0.6 * strength[..., None] * coarse / coarse.std()

@@ -44,6 +44,13 @@ KEPT = {"nr": 2500, "fr": 4000}
 """How many training images the kernel regressions keep."""
 KERNEL = {"nr": (0.3, 0.1), "fr": (0.3, 0.02)}
 """The share of the line in the kernel, and the noise of a label."""
+_CAUSED: Mapping[str, tuple[str, ...]] = {
+    "motion": ("motion", "motion_blur"), "defocus": ("defocus", "lens_blur", "gaussian_blur"),
+    "overexposure": ("overexposure", "brighten"), "underexposure": ("underexposure", "darken", "low light"),
+}  # fmt: skip
+"""Names of distortions that say the cause."""
+Steps = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""Places of images, and of the same photographs with the same distortion a level stronger."""
 
 
 def standard_of(values: Matrix, share: Matrix | float = 1.0) -> Standard:
@@ -65,10 +72,6 @@ def products(points: Matrix) -> NDArray[np.float32]:
     """Return the N x N kernel of `ridge` for N x F points; the costliest step, so it is done once."""
     single = points.astype(np.float32)
     return np.asarray(single @ single.T + 1)
-
-
-Steps = tuple[NDArray[np.intp], NDArray[np.intp]]
-"""Places of images, and of the same photographs with the same distortion a level stronger."""
 
 
 def steps_of(table: Table, taken: NDArray[np.bool_]) -> Steps:
@@ -164,12 +167,6 @@ def kinds_of(source: NDArray[np.str_]) -> dict[str, Matrix]:
     return {role: np.where(np.isin(source, intact), -1.0, 1.0)[:, None] for role, intact in INTACT.items()}
 
 
-_CAUSED: Mapping[str, tuple[str, ...]] = {
-    "motion": ("motion", "motion_blur"), "defocus": ("defocus", "lens_blur", "gaussian_blur"),
-    "overexposure": ("overexposure", "brighten"), "underexposure": ("underexposure", "darken", "low light"),
-}  # fmt: skip
-
-
 def causes_of(table: Table) -> Matrix:
     """Return N x 4 severities of `CAUSES`: those of their category, where the distortion's name says the cause."""
     first = np.array([name.split(" + ")[0] for name in table.distortion])
@@ -180,8 +177,7 @@ def causes_of(table: Table) -> Matrix:
 
 def single_kinds(table: Table) -> Matrix:
     """Return N x T severities by the name of the distortion: what tells distortions of one category apart."""
-    names = np.unique(table.distortion[(table.source == "distorted")])
-    single = [name for name in names if " + " not in name]
+    single = [name for name in np.unique(table.distortion[table.source == "distorted"]) if " + " not in name]
     return np.stack([(table.distortion == name) * table.severities.max(axis=1) for name in single], axis=1)
 
 
@@ -204,11 +200,9 @@ class Fitted:
         self.fold, self.given = folds(table.group), given
         seen = self.points[:, : vectors.shape[1] - self.whole]
         views, alike = np.zeros((len(seen), sum(target.shape[1] for target in read.values()))), products(seen)
-        for rest in self._rests():
-            lines, offset = ridge(seen, read, table.source, alike, rest, steps_of(table, rest))
-            views[~rest] = seen[~rest] @ lines + offset
-        every = np.ones(len(seen), bool)
-        lines, offset = ridge(seen, read, table.source, alike, every, steps_of(table, every))
+        for taken in (*self._rests(), np.ones(len(seen), bool)):  # the last lines, through all images, are kept
+            lines, offset = ridge(seen, read, table.source, alike, taken, steps_of(table, taken))
+            views[~taken] = seen[~taken] @ lines + offset
         self.lines, self.view_offset = linalg.block_diag(lines, np.eye(self.whole)), np.r_[offset, np.zeros(self.whole)]
         self.views = np.hstack([views, self.points[:, len(lines) :]])
         self.view_standard = standard_of(self.views, shares_of(views.shape[1], self.whole, FORMULAS[kind]))

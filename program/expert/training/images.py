@@ -94,8 +94,7 @@ def joined(tables: Sequence[Table]) -> Table:
 def measured(examples: Sequence[Example]) -> Table:
     """Return examples with what the expert reads of each; the network's in half precision, as caches do."""
     rows = in_order(_read, examples, workers=os.cpu_count() or 1)
-    own = ("score", "severities", "source", "group", "split", "distortion", "score_sd")
-    given = (np.array([getattr(example, name) for example in examples]) for name in own)
+    given = (np.array([getattr(example, name) for example in examples]) for name in Example._fields[2:])
     return Table(*(np.array(column) for column in zip(*rows, strict=True)), *given)
 
 
@@ -200,8 +199,8 @@ def rising(manifest: Path, photographs: int) -> Iterator[Example]:
 
 def severities(parts: Mapping[str | None, float]) -> tuple[float, ...]:
     """Return the eight severities of an image from the score that each category would bring it to."""
-    drops = {category: max(UNDISTORTED - score, 0.0) for category, score in parts.items()}
-    return tuple(drops.get(category, 0.0) for category in (*DISTORTION_CATEGORIES, None))
+    scores = (parts.get(category, UNDISTORTED) for category in (*DISTORTION_CATEGORIES, None))
+    return tuple(max(UNDISTORTED - score, 0.0) for score in scores)
 
 
 def _liked(manifest: Path, split: str) -> list[tuple[str, Path]]:

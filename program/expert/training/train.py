@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[3], help="the project's folder")
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="date to write into the card")
     options = parser.parse_args(argv)
-    for name in ("clive", "live"):
-        manifest = options.data_root / name / "manifest.jsonl"
+    clive, live = manifests = [options.data_root / name / "manifest.jsonl" for name in ("clive", "live")]
+    for manifest in manifests:
         if not manifest.is_file():
             sys.stderr.write(f"error: {str(manifest)!r}: no such file; give a folder with clive/ and live/\n")
             return 2
@@ -58,7 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from program.expert.store import MODEL_FILE, POPULATION_FILE, PROVENANCE_FILE
     from program.expert.training import figures, fitting, images, tool
 
-    clive, live = (options.data_root / name / "manifest.jsonl" for name in ("clive", "live"))
     sources = {
         "clive": images.scored(clive), "halved": images.halved(clive), "live": images.scored(live),
         **{split: images.distorted(clive, split, count) for split, count in PHOTOGRAPHS.items()},
