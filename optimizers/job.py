@@ -70,7 +70,7 @@ class Job:
         budgets = self.settings.optimizers.embedded if self.embedded else self.settings.optimizers.model
         budget = budgets.get(name, RecipeSettings())
         if self.demos is not None:
-            budget = budget.model_copy(update={"demos": self.demos or None})
+            budget = budget.model_copy(update={"demos": self.demos or None, "all_demos": False})
         return budget
 
     def samples(self, split: str) -> list[Sample]:

@@ -374,6 +374,15 @@ def test_the_plan_of_an_embedded_compile_is_free_and_bounded(blurred_manifest, t
     assert any("in all" in line for line in plan.lines())
 
 
+def test_no_program_is_shown_more_demos_than_were_asked_for(blurred_manifest, tmp_path) -> None:
+    def budget(**asked: int):
+        job = prepared(load_settings(), str(blurred_manifest), "random-search", tmp_path / "out", **asked)
+        return job.budget("random-search")
+
+    assert (budget().demos, budget().all_demos) == (32, True)
+    assert (budget(demos=4).demos, budget(demos=4).all_demos) == (4, False)
+
+
 def test_a_fitted_fusion_is_neutral_by_default_and_keeps_the_order(rng: np.random.Generator) -> None:
     plain, fitted = ScoreFusion(), FittedFusion(ScoreFusion())
     curve = fitted_curve("isotonic", rng.uniform(1, 5, 200), rng.uniform(2, 4, 200))
