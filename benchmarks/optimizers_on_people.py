@@ -87,7 +87,7 @@ def main() -> None:
     arguments = parser.parse_args()
     fitted = fitted_srcc(arguments.manifest, AgenticIQA())
     print(f"model fitted on the train labels: test SRCC {fitted:.3f}")
-    runs = [(name, None, seed) for name in (DEFAULT, "rubric") for seed in range(arguments.seeds)]
+    runs = [(name, demos, seed) for name, demos in ((DEFAULT, 32), ("rubric", None)) for seed in range(arguments.seeds)]
     runs += [("labeled", 0, 0), ("fusion", None, 0)]
     with tempfile.TemporaryDirectory() as work:
         for optimizer, demos, seed in runs:
