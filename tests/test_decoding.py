@@ -386,6 +386,8 @@ def test_where_no_process_can_be_started_images_are_read_all_the_same(photo, tmp
 def test_workers_are_few_and_hold_no_key(photo, monkeypatch):
     for process in workers():
         os.kill(process, signal.SIGKILL)
+    while workers():  # one that is still ending would be taken for an idle one
+        time.sleep(0.01)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-a-decoder")
     store, data = ImageStore(), [saved(np.roll(photo, shift)) for shift in range(24)]
     with ThreadPoolExecutor(12) as pool:
