@@ -68,9 +68,11 @@ class _DemoSearch:
 
     def _start(self, name: str, strategy: str) -> tuple[int, ...]:
         demos, count = self._demos[name], self._counts[name]
+        if strategy != "telling":
+            return choose_demos(demos, count, strategy, self._rng)
         of_one_kind = len({demo.demo.get("reference") is None for demo in demos}) == 1
-        if strategy != "telling" or isinstance(demos[0].value, str) or count >= len(demos) or not of_one_kind:
-            return choose_demos(demos, count, "random" if strategy == "telling" else strategy, self._rng)
+        if isinstance(demos[0].value, str) or count >= len(demos) or not of_one_kind:
+            return choose_demos(demos, count, "random", self._rng)
         places = self._rng.sample(range(len(demos)), min(max(_MOST, 2 * count), len(demos)))
         viewer = Viewer(self._search.base.program.resources.settings.cache_dir)
         labelled = [

@@ -39,7 +39,7 @@ beside its original, which of the two an image resembles and whether it was dist
 (-1 .. 1 both), and severities: how far, 0 .. about 3.5, each distortion brings the score down."""
 ERRORS_AT = np.linspace(1, 5, 9)
 """Qualities at which the size of errors is kept."""
-_MIDDLES, _WIDTHS = (0.4, 0.2), (0.1, 0.2)
+_GATE_MIDDLES, _GATE_WIDTHS = (0.4, 0.2), (0.1, 0.2)
 """Where "kind" and "altered" begin to speak for the score of a distorted image, and how fast that changes: by folds of
 CLIVE's train photographs, of these at half their size and of distorted versions of them, LIVE's train and validation
 images, and the order of BIQ2021's train and validation images."""
@@ -136,7 +136,7 @@ class Model(NamedTuple):
 
 def quality_of(kind: str, values: Matrix) -> Matrix:
     """Return the N scores of a model's N x O outputs; without a reference see `network.blended`."""
-    return network.blended(values[:, :4], _MIDDLES, _WIDTHS) if kind == "nr" else values[:, 0]
+    return network.blended(values[:, :4], _GATE_MIDDLES, _GATE_WIDTHS) if kind == "nr" else values[:, 0]
 
 
 @functools.cache

@@ -62,7 +62,8 @@ class View:
         part = copy(self)
         part.__dict__.pop("prior", None)
         # By as much as a distorted image differs from another: beside the rest, as beside an original, damage shows.
-        apart = self.seen.values[:, 1] - whole.seen.values[:, 1]
+        distorted = OUTPUTS["nr"].index("distorted")
+        apart = self.seen.values[:, distorted] - whole.seen.values[:, distorted]
         part.seen = self.seen._replace(quality=np.clip(whole.seen.quality + apart, 1.0, 5.0))
         return part
 

@@ -192,9 +192,7 @@ def rising(manifest: Path, photographs: int) -> Iterator[Example]:
             scores = {level: level_mean(distortion, level).mos for level in range(2, 6)}
             for level in range(max(scores, key=scores.__getitem__), 6):
                 pixels = distort(shown, distortion, level, generator_for(name, distortion, level))
-                score = min(scores[level], UNDISTORTED)
-                severity = severities({CATEGORIES[distortion]: score})
-                yield Example(pixels, None, score, severity, "rising", group, "train", distortion)
+                yield Example(pixels, None, scores[level], (0.0,) * 8, "rising", group, "train", distortion)
 
 
 def severities(parts: Mapping[str | None, float]) -> tuple[float, ...]:
