@@ -8,32 +8,10 @@ from typing import Any
 from program.common.questions import is_chinese, parse_options
 from program.expert.answer.inputs import region_pattern
 from program.expert.answer.tool_choice import named_tools
-from program.expert.answer.vocabulary import pattern, word_set
+from program.expert.answer.vocabulary import form, word_set
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionCategory, category_of, steps
 
 __all__ = ("named_distortions", "named_regions", "plan_assessment")
-
-_OBJECT = (
-    r"\b(?:of|in|on|at|for|does|do|did|is|are|was|were|about|around|inside|behind|has|have)\s+"
-    r"(?:the|this|that|these|those|his|her|their|its)"
-)
-"""What an object follows: "of the red car", "is the sky"."""
-_REQUEST = r"^(?:please\s+)?(?:rate|score|assess|evaluate|judge|describe|check|compare|analy[sz]e)\s+the"
-"""Likewise: "rate the sky"."""
-_POSSESSIVE = re.compile(r"\b(?:the|this|that)\s+([\w-]+(?:\s[\w-]+)?)['’]s\b", re.IGNORECASE)
-_PART = re.compile(r"\b(?:the\s+)?(background|foreground)\b", re.IGNORECASE)
-_CHINESE_OBJECT = re.compile(
-    r"(?=(?:[中里上]的?|^|[，,。]|请?(?:评价|评估|判断|描述|分析)(?:一下)?)([一-鿿]{1,6}?)(?:区域|部分)?(?:的|是否|有没有|看起来|够不够|清楚|清晰|模糊))"
-)
-_CHINESE_NOISE = re.compile(r"^(?:这|那|该|本|此)?(?:张|幅|个|副|里|中|些)?")
-_CHINESE_NOT = re.compile(
-    r"图|照片|画面|整体|质量|画质|失真|噪|模糊|清晰|亮|暗|色|曝光|对比|压缩|什么|哪|主要|最|为什么|如何|怎|评|描述|分析|判断|存在|是否|它|感知|视觉|技术|^请|参考"
-)
-_NO_DISTORTION = re.compile(
-    r"clearly|broadcast|forecast|castle|delight\w*|highlight\w*|slight\w*|light(?:ly|er)?-?weight|flight\w*|knowledge"
-)
-"""Words matched by a category's letters."""
-_MULTIPLE = re.compile(r"\s+(?:and|&)\s+(?:the\s+)?|\s*,\s*(?:the\s+)?", re.IGNORECASE)
 
 
 def plan_assessment(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +20,7 @@ def plan_assessment(inputs: Mapping[str, Any]) -> dict[str, Any]:
     listed = [str(n) for n in inputs.get("region_names") or []]
     tools = named_tools(query, [str(n) for n in inputs.get("tool_names") or []])
     question = _without_options(query)
-    is_iqa = not (pattern("beauty").search(question) and not pattern("technical").search(question))
+    is_iqa = not (form("beauty").search(question) and not form("technical").search(question))
     scope = named_regions(question, listed)
     named = named_distortions(question) if is_iqa else []
     boxed = {name.casefold() for name in listed}
@@ -87,18 +65,18 @@ def named_distortions(question: str) -> list[DistortionCategory]:
     >>> named_distortions("Is the vehicle blurry or too dark?")
     ['Blurs', 'Brightness change']
     """
-    words = [word for word in re.findall(r"[\w-]+", question.casefold()) if not is_chinese(word)]
+    words = [word for word in re.findall(r"[\w-]+", question.casefold()) if not form("no_distortion").fullmatch(word)]
     chinese = re.findall(r"[一-鿿]+", question)
     pieces = [part[i : i + 2] for part in chinese for i in range(max(1, len(part) - 1))]
-    categories = set(map(category_of, [*pieces, *(word for word in words if not _NO_DISTORTION.fullmatch(word))]))
+    categories = set(map(category_of, [*pieces, *(word for word in words if not is_chinese(word))]))
     return [c for c in DISTORTION_CATEGORIES if c in categories]
 
 
 @functools.cache
-def _after(words: str) -> re.Pattern[str]:
-    """Find the name of an object, which ends before a stop word."""
+def _after(opening: str) -> re.Pattern[str]:
+    """Find the name of an object after one of `forms`; it ends before a stop word."""
     stop = "|".join(sorted(word_set("stop")))
-    return re.compile(rf"{words}\s+((?:(?!(?:{stop})\b)[\w-]+\s*){{1,4}})", re.IGNORECASE)
+    return re.compile(rf"{form(opening).pattern}\s+((?:(?!(?:{stop})\b)[\w-]+\s*){{1,4}})", re.IGNORECASE)
 
 
 def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
@@ -113,13 +91,14 @@ def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
     folded = question.casefold()
     question = re.sub(r"[,\s]+please\b", "", question, flags=re.IGNORECASE)
     candidates: list[str] = []
-    for form in (_after(_OBJECT), _POSSESSIVE, _after(_REQUEST), _PART):
-        for match in form.finditer(question):
-            candidates += _MULTIPLE.split(match[1])
-    if _after(_OBJECT).search(question) or _after(_REQUEST).search(question):  # the second of "the X and the Y"
-        candidates += re.findall(r"\band\s+the\s+([\w-]+)", question, re.IGNORECASE)
+    objects, requests = _after("before_object"), _after("request")
+    for named in (objects, form("possessive"), requests, form("part")):
+        for match in named.finditer(question):
+            candidates += form("several").split(match[1])
+    if objects.search(question) or requests.search(question):  # the second of "the X and the Y"
+        candidates += form("second_object").findall(question)
     if is_chinese(question):
-        candidates += [_CHINESE_NOISE.sub("", m) for m in _CHINESE_OBJECT.findall(question)]
+        candidates += [form("before_chinese_object").sub("", m) for m in form("chinese_object").findall(question)]
     for candidate in candidates:
         name = _object_name(candidate)
         if name and not any(name in f.casefold() for f in names):
@@ -133,7 +112,7 @@ def named_regions(question: str, listed: Sequence[str] = ()) -> list[str]:
 def _object_name(phrase: str) -> str:
     words = re.findall(r"[\w-]+", phrase.casefold())
     if is_chinese(phrase):
-        return "" if _CHINESE_NOT.search(phrase) or len(phrase) > 6 else phrase
+        return "" if form("no_chinese_object").search(phrase) or len(phrase) > 6 else phrase
     if not word_set("whole").isdisjoint(words):
         return ""
     while words and words[0] in word_set("qualifiers"):

@@ -16,12 +16,12 @@ from scipy import special
 from program.expert.answer.amounts import FAULTS, Look, local, support, verdict
 from program.expert.answer.findings import severity_word
 from program.expert.answer.scales import Verdict, degrees, property_in
-from program.expert.answer.vocabulary import Claim
+from program.expert.answer.vocabulary import Claim, form
 from program.expert.answer.wording import cells_in, degree_in, terms_in, topic_in
 from program.expert.judge.views import View
 from signatures.schemas import category_of
 
-__all__ = ("REVERSED", "Choice", "answer_choice", "look_at", "predicate", "shown_by")
+__all__ = ("Choice", "answer_choice", "look_at", "predicate", "shown_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +35,6 @@ class Choice:
     look: Look
 
 
-_YES = re.compile(r"^(?:yes|yeah|yep|true|correct|right)\b|^(?:是|有|存在|对)(?!不|没)")
-_NO = re.compile(
-    r"^(?:no|nope|false|incorrect|not really)(?:$|[ ,.;!]+(?:it|there|the|not|this)\b|[,.;!])|^(?:否|不|没有|无|没)"
-)
-_NOTHING = re.compile(
-    r"^(?:none\b|nothing|no\b.*(?:distort|problem|issue|art[ei]fact)|undistorted|no visible|without)"
-    r"|^无|没有.*(?:失真|问题)"
-)
-REVERSED = re.compile(
-    r"\b(?:not (?:exist|present|appear|visible|found|have|suffer|belong|affect)|does(?:n't| not)|isn't|is not|least|"
-    r"without|absent|except)"
-    r"|不存在|没有|不属于|不包括|最不|最少"
-)
-"""What questions hold that ask for the option that does not fit."""
-_CAUSE = re.compile(r"\b(?:due to|because of|caused by|as a result of|owing to)\b|由于|因为|导致")
 _WRONG: Mapping[str, str] = {
     "colour": "cast", "saturation": "cast", "contrast": "contrast fault", "brightness": "brightness fault",
     "lighting": "underexposure", "sharpness": "defocus",
@@ -102,7 +87,7 @@ def predicate(text: str) -> list[Claim]:
     >>> [(s.axis, s.more) for s in predicate("is the colour of the dark jacket vivid?")]
     [('colour', True)]
     """
-    main, *cause = _CAUSE.split(text)
+    main, *cause = form("cause").split(text)
     terms = terms_in(main)
     both = len(terms) > 1 and re.search(r"\band\b|且|和|又", main[terms[-2].at : terms[-1].at])
     claims = terms[-2 if both else -1 :]
@@ -141,8 +126,8 @@ def answer_choice(
 
 
 def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
-    yes = [letter for letter, text in options.items() if _YES.match(text)]
-    no = [letter for letter, text in options.items() if _NO.match(text) or text in {"no", "not"}]
+    yes = [letter for letter, text in options.items() if form("says_yes").match(text)]
+    no = [letter for letter, text in options.items() if form("says_no").match(text)]
     if len(yes) != 1 or len(no) != 1:
         return None
     claims = predicate(question)
@@ -159,10 +144,10 @@ def _yes_or_no(look: Look, question: str, options: Mapping[str, str]) -> Verdict
 def _claims(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
     """Choose the claim with the most support; "no distortion" holds when none of the others does."""
     claims = {letter: _claim(text) for letter, text in options.items()}
-    nothing = {letter for letter, text in options.items() if _NOTHING.match(text)}
+    nothing = {letter for letter, text in options.items() if form("says_none").match(text)}
     if sum(claim is not None for letter, claim in claims.items() if letter not in nothing) + bool(nothing) < 2:
         return None
-    sign = -1.0 if REVERSED.search(question) else 1.0
+    sign = -1.0 if form("reversed").search(question) else 1.0
     odds = {letter: sign * _claim_odds(look, claim) if claim else -3.0 for letter, claim in claims.items()}
     odds |= dict.fromkeys(nothing, 0.0)
     top = max(odds.values())

@@ -1,7 +1,6 @@
 """Why the expert answers as it does, in sentences: what was measured, how strong, where, and how sure that makes it."""
 
 import functools
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
@@ -19,10 +18,10 @@ from program.expert.answer.findings import (
     where,
 )
 from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
-from program.expert.answer.questions import REVERSED, Choice, predicate, shown_by
+from program.expert.answer.questions import Choice, predicate, shown_by
 from program.expert.answer.relevance import is_read
 from program.expert.answer.scales import property_in
-from program.expert.answer.vocabulary import Claim
+from program.expert.answer.vocabulary import Claim, form
 from program.expert.answer.wording import place_name
 from program.expert.judge.attributes import position
 from program.expert.judge.quality import Belief
@@ -44,8 +43,6 @@ _HIGH, _LOW, _GOOD = 0.7, 0.25, 3.5
 _NEUTRAL, _GREY, _BURNT = 0.02, 0.01, 0.12
 """Casts and saturation without a colour to name; the place of a claim that asks for much of a fault; the share of
 pixels near white from which no light is called good."""
-_ASKING = frozenset("is are was were does do did has have can isn't aren't doesn't don't".split())
-"""First words of yes-or-no questions."""
 
 
 def unseen(query: str, say: Phrases) -> str:
@@ -105,7 +102,7 @@ def choice_reason(
     blind = undetailed(look.view, say) if axis in _DETAIL else ""
     if blind or not choice.measured:
         return say.join(blind or unseen(query, say), say("choice.guess"), words(evidence) if topic == "content" else "")
-    if topic == "distortion" and not REVERSED.search(query):
+    if topic == "distortion" and not form("reversed").search(query):
         sentences = _diagnosis(look, claim, words, evidence, say)
     elif axis == "sharpness" and "Blurs" in present(look.view):
         sentences = [_fault(look, "defocus", say)]
@@ -143,7 +140,7 @@ def _sureness(choice: Choice, options: Mapping[str, str], say: Phrases) -> str:
 def direct_answer(look: Look, query: str, say: Phrases) -> str:
     """Answer an open question about a property in its own terms, or return "" when it asks for none."""
     text = " ".join(query.casefold().split())
-    if text.lstrip("\"' ").split(" ")[0] in _ASKING or any(word in text for word in ("吗", "是否", "有没有")):
+    if form("yes_or_no").search(text):
         claims = predicate(text)
         if not claims or claims[-1].axis == "taste":
             return ""
@@ -159,7 +156,7 @@ def direct_answer(look: Look, query: str, say: Phrases) -> str:
         return ""
     if topic.axis in _DETAIL and look.view.unjudged:
         return undetailed(look.view, say)
-    if re.search(r"\bwhere\b|\bwh(?:ich|at) (?:part|area|region|place|side)|哪", text):
+    if form("where").search(text):
         return _location(look, topic, say)
     return _degree(look, topic, say)
 

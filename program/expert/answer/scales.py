@@ -1,6 +1,5 @@
 """Options that are words on one scale: which axis they stand on, where, and which stretch of it an image falls in."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 
@@ -8,7 +7,7 @@ import numpy as np
 from scipy import special
 
 from program.expert.answer.amounts import FAULTS, Look, amount, severity_place
-from program.expert.answer.vocabulary import Claim
+from program.expert.answer.vocabulary import Claim, form
 from program.expert.answer.wording import degree_in, terms_in, topic_in
 
 __all__ = ("Verdict", "degrees", "on_one_axis", "property_in")
@@ -24,7 +23,6 @@ _PARTING: Mapping[str, float] = {
     "quality": 0.45,
 }  # fmt: skip
 """Position at which half of the people would choose the better of two words, by eye on CLIVE's train split."""
-_TOO = re.compile(r"\btoo\b|过|太")
 _MERGED: Mapping[str, tuple[str, float]] = {
     "overexposure": ("brightness", 1.0), "underexposure": ("brightness", 0.0), "exposure": ("brightness", 0.5),
     "lighting": ("brightness", 0.65), "defocus": ("sharpness", 0.1), "motion": ("sharpness", 0.1),
@@ -80,7 +78,7 @@ def on_one_axis(topic: Claim | None, options: Mapping[str, str]) -> tuple[str | 
     if axis in FAULTS and len(own) == 1 and len(options) > 2:
         # One fault among other things is a claim, not a scale.
         return None, {}
-    if axis in {"lighting", "brightness"} and not own and any(_TOO.search(text) for text in options.values()):
+    if axis in {"lighting", "brightness"} and not own and any(form("too").search(text) for text in options.values()):
         axis = "exposure"
     places = {
         letter: own[letter].place if letter in own else _degree_place(text, axis, topic, beside=bool(own))

@@ -5,19 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from program.expert.answer.inputs import parsed_json
-from program.expert.answer.vocabulary import word_set
+from program.expert.answer.vocabulary import form, word_set
 from signatures.schemas import GLOBAL
 
 __all__ = ("choose_tools", "named_tools")
-
-_TOOL_WORD = re.compile(
-    r"\b(?i:use|using|via|run|apply|call|try|employ)\s+(?:the\s+)?"
-    r"((?:[A-Za-z0-9]+[A-Z0-9_+-]*[A-Z][A-Za-z0-9_+-]*|\w+_tool|\w*(?:IQA|iqa)\w*)(?:(?:\s*,\s*|\s+and\s+|\s*&\s*)"
-    r"[A-Za-z0-9]*[A-Z]{2}[A-Za-z0-9_+-]*)*)"
-)
-_TOOL_WITH = re.compile(r"\b(?i:with|by|through)\s+(?:the\s+)?(\w+_tool|\w*(?:IQA|iqa)\w*)\b")
-_TOOL_BEFORE = re.compile(r"\b([A-Za-z0-9]*[A-Z]{2}[A-Za-z0-9_+-]*)\s+(?:tool|metric|model|score|工具|指标)\b")
-_TOOL_CHINESE = re.compile(r"(?:用|使用|调用|采用|通过)\s*([A-Za-z][A-Za-z0-9_+-]{2,})")
 
 
 def named_tools(query: str, ready: Sequence[str]) -> list[str]:
@@ -36,8 +27,8 @@ def named_tools(query: str, ready: Sequence[str]) -> list[str]:
     plain_names = {_plain(tool) for tool in named}
     published = word_set("tools")
     candidates = [w for w in words if len(w) > 2 and _plain(_bare(w)) in published and not w.islower()]
-    for form in (_TOOL_WORD, _TOOL_WITH, _TOOL_BEFORE, _TOOL_CHINESE):
-        for match in form.finditer(query):
+    for beside in ("after_verb", "after_with", "before_noun", "after_chinese"):
+        for match in form(f"tool_{beside}").finditer(query):
             candidates += re.split(r"\s*,\s*|\s+and\s+|\s*&\s*", match[1])
     for candidate in map(_bare, candidates):
         plain = _plain(candidate)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from program.expert.store import stored_table
 
-__all__ = ("Cells", "Claim", "entries", "pattern", "places", "word_set")
+__all__ = ("Cells", "Claim", "entries", "form", "places", "word_set")
 
 Cells = tuple[tuple[int, int], ...]
 """(row, column) pairs of the 3 x 3 maps, rows from the top."""
@@ -30,8 +30,8 @@ class Claim:
         return self.place >= 0.5
 
 
-def _compiled(english: Sequence[str], chinese: Sequence[str], flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
-    return re.compile("|".join([rf"\b(?:{'|'.join(english)})\b", *chinese]), flags)
+def _compiled(english: Sequence[str], chinese: Sequence[str]) -> re.Pattern[str]:
+    return re.compile("|".join([rf"\b(?:{'|'.join(english)})\b", *chinese]))
 
 
 @functools.cache
@@ -47,10 +47,9 @@ def entries(table: str) -> tuple[tuple[re.Pattern[str], Claim], ...]:
 
 
 @functools.cache
-def pattern(name: str) -> re.Pattern[str]:
-    """Return a pattern that finds any of the words under `patterns`, in any case."""
-    row = stored_table("words.yaml")["patterns"][name]
-    return _compiled(row["english"], row["chinese"], re.IGNORECASE)
+def form(name: str) -> re.Pattern[str]:
+    """Return the pattern under `forms`, whose lines are alternatives and whose indented lines go on with the last."""
+    return re.compile(re.sub(r"\n\s+", "", stored_table("words.yaml")["forms"][name]).replace("\n", "|"))
 
 
 @functools.cache

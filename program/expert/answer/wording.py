@@ -8,20 +8,10 @@ what. Places in the picture are cells of the 3 x 3 maps: objects cannot be found
 import re
 from dataclasses import replace
 
-from program.expert.answer.vocabulary import Cells, Claim, entries, pattern, places
+from program.expert.answer.vocabulary import Cells, Claim, entries, form, places
 
 __all__ = ("cells_in", "degree_in", "place_name", "terms_in", "topic_in")
 
-_NOT = re.compile(
-    r"\b(?:not|isn't|aren't|no|never|without|free (?:of|from)|lack(?:s|ing)?(?: of)?|neither|absence of|hardly|barely|"
-    r"(?<!a )little)\b(?:\s+(?:any|very|too|so|that|really|visible|obvious|enough|the|at all|much|signs? of|quite|"
-    r"have|be|look|appear|show|contain|suffer from|exhibit|significant|noticeable)){0,3}\s*$"
-    r"|(?:(?<!有)没有|(?<!是)不(?!均)|无|未|并非|缺乏|缺少)"
-    r"(?:太|够|是|是很|很|怎么|任何|明显|存在|出现){0,2}$"
-)
-_HALF_NOT = re.compile(
-    r"\b(?:not (?:very|too|so|that|really|quite)|hardly|barely|(?<!a )little)\s*$|不(?:太|够|是很|怎么)$"
-)
 _VAGUE = {"distortion": 1, "quality": 2, "taste": 3}
 
 
@@ -47,12 +37,12 @@ def terms_in(text: str) -> list[Claim]:
 def _modified(before: str, place: float) -> float:
     clause = re.split(r"[,;.?!，。；？！]|\b(?:but|and|or|because|due to)\b", before)[-1]
     off = place - 0.5
-    if _NOT.search(clause):
-        return 0.5 - off * (0.5 if _HALF_NOT.search(clause) else 0.86)
+    if form("negation").search(clause):
+        return 0.5 - off * (0.5 if form("half_negation").search(clause) else 0.86)
     near = clause[-24:]
-    if pattern("weaker").search(near):
+    if form("weaker").search(near):
         return 0.5 + 0.55 * off
-    return min(max(0.5 + 1.35 * off, 0.0), 1.0) if pattern("stronger").search(near) else place
+    return min(max(0.5 + 1.35 * off, 0.0), 1.0) if form("stronger").search(near) else place
 
 
 def topic_in(text: str) -> Claim | None:
