@@ -13,13 +13,13 @@ import numpy as np
 from scipy import special
 
 from program.expert.answer.findings import PRESENT, STEPS, named, severity_word
-from program.expert.answer.vocabulary import Cells, Claim
+from program.expert.answer.vocabulary import Cells, Claim, axis_of
 from program.expert.judge.attributes import placed, population, position, probit
 from program.expert.judge.model import CAUSES
 from program.expert.judge.views import View
 from signatures.schemas import DistortionCategory
 
-__all__ = ("FAULTS", "TOOLS", "Look", "amount", "category_of", "local", "severity_place", "support", "verdict")
+__all__ = ("TOOLS", "Look", "amount", "local", "severity_place", "support", "verdict")
 
 _STEP = 0.12
 """Difference in position that changes the log-odds of a claim by one."""
@@ -34,45 +34,6 @@ _QUALITY_SPREAD = 0.65
 _VERDICTS = ("disagree", "slightly", "mostly", "agree")
 _SEVERELY = 0.92
 """Place of a claim from which it asks for more than a moderate fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A fault: the category that detects it, its place among natural photographs, and from where people see it."""
-
-    category: DistortionCategory
-    composite: str
-    visible_from: float
-
-
-FAULTS: Mapping[str, Fault] = {
-    "noise": Fault("Noise", "noise", 0.8),
-    "compression": Fault("Compression", "compression", 0.85),
-    "cast": Fault("Color distortions", "cast", 0.85),
-    "oversaturation": Fault("Color distortions", "saturation", 0.92),
-    "oversharp": Fault("Sharpness", "oversharp", 1.0),
-    "overexposure": Fault("Brightness change", "overexposure", 0.8),
-    "underexposure": Fault("Brightness change", "underexposure", 0.7),
-    "brightness fault": Fault("Brightness change", "", 1.0),
-    "contrast fault": Fault("Contrast", "low contrast", 0.9),
-    "uneven": Fault("Brightness change", "uneven", 0.6),
-    "motion": Fault("Blurs", "direction", 0.6),
-    "defocus": Fault("Blurs", "", 0.55),
-    "distortion": Fault("Blurs", "", 0.55),
-}
-"""Thresholds follow how many photographs show the fault by eye on CLIVE's train split (docs/expert-questions.md)."""
-
-_FROM: Mapping[tuple[str, bool], float] = {
-    ("sharpness", True): 0.45, ("sharpness", False): 0.45, ("brightness", True): 0.5, ("brightness", False): 0.3,
-    ("lighting", True): 0.4, ("lighting", False): 0.35, ("colour", True): 0.45, ("colour", False): 0.3,
-    ("contrast", True): 0.45, ("contrast", False): 0.25, ("fidelity", False): 0.25, ("fidelity", True): 0.3,
-}  # fmt: skip
-_LOW_FAULT: Mapping[str, DistortionCategory] = {"sharpness": "Blurs", "contrast": "Contrast"}
-_MAPS: Mapping[str, tuple[str, float]] = {
-    "sharpness": ("detail", 1.6), "brightness": ("brightness", 0.0), "lighting": ("brightness", 0.0),
-    "colour": ("saturation", 1.0), "saturation": ("saturation", 1.0), "contrast": ("contrast", 1.0),
-    "noise": ("noise", 1.0),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,15 +59,25 @@ class Look:
         if name in {"quality", "sharpness", "fidelity"} and self.scores:
             theirs = float(special.ndtr((float(np.mean(self.scores)) - 3.0) / _QUALITY_SPREAD))
             whole = (1 - TOOLS) * whole + TOOLS * theirs
-        return whole if self.cells is None or name not in _MAPS else self._there(name, whole)
-
-    def _there(self, name: str, whole: float) -> float:
-        key, gain = _MAPS[name]
-        here, mean = local(self.view.measured.maps[key], self.cells or ())
-        if key == "brightness":
+        axis = axis_of(name)
+        if self.cells is None or axis.gain is None:
+            return whole
+        here, mean = local(self.view.measured.maps[axis.map], self.cells)
+        if axis.map == "brightness":
             return placed(here, population()["brightness"])
         ratio = float(np.log((here + 1e-4) / (mean + 1e-4)))
-        return float(special.ndtr(probit(whole) + gain * ratio))
+        return float(special.ndtr(probit(whole) + axis.gain * ratio))
+
+    def category(self, axis: str) -> DistortionCategory | None:
+        """Return the category whose severity says how much of the fault in an axis there is, where one does."""
+        if axis == "distortion":
+            return max(self.severities, key=lambda category: self.severities[category])
+        return axis_of(axis).category
+
+    def severity(self, axis: str) -> float:
+        """Return that severity, or 0."""
+        category = self.category(axis)
+        return self.severities[category] if category else 0.0
 
 
 def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
@@ -118,11 +89,6 @@ def local(grid: Sequence[Sequence[float]], cells: Cells) -> tuple[float, float]:
     here = [grid[row][column] for row, column in cells]
     every = [value for row in grid for value in row]
     return float(sum(here) / len(here)), float(sum(every) / len(every))
-
-
-def category_of(axis: str) -> DistortionCategory | None:
-    """Return the category whose severity says how much of the fault in an axis there is, where one does."""
-    return FAULTS[axis].category if axis in FAULTS else _LOW_FAULT.get(axis)
 
 
 def severity_place(severity: float) -> float:
@@ -141,11 +107,10 @@ def amount(look: Look, axis: str) -> float:
         return float(0.5 + 0.5 * (over - under))
     if axis == "taste":
         return 0.5 + 0.5 * (look.position("quality") - 0.5)
-    fault = FAULTS.get(axis)
-    if fault is None:
+    fault = axis_of(axis)
+    if not fault.is_fault:
         return look.position(axis)
-    severity = max(look.severities.values()) if axis == "distortion" else look.severities[fault.category]
-    degree = severity_place(severity)
+    degree = severity_place(look.severity(axis))
     if look.paired or not fault.composite:
         return degree
     over = (look.position(fault.composite) - fault.visible_from) / (1 - fault.visible_from + 1e-6)
@@ -154,31 +119,28 @@ def amount(look: Look, axis: str) -> float:
 
 def support(look: Look, claim: Claim) -> float:
     """Return the log-odds that people agree with a claim."""
-    axis = claim.axis
+    axis, known = claim.axis, axis_of(claim.axis)
     if axis == "exposure":
         wrong = max(support(look, Claim("overexposure", 0.85)), support(look, Claim("underexposure", 0.85)))
         return -wrong if abs(claim.place - 0.5) < 0.3 else wrong
-    if axis in FAULTS:
+    if known.is_fault:
         odds = _fault_odds(look, axis)
         # "Severe" asks for more of it, "slight" for less; "no noise" is the claim turned round.
         return odds - 4 * max(claim.place - 0.85, -0.1) if claim.more else -odds - 4 * (0.2 - claim.place)
-    category, start = _LOW_FAULT.get(axis), _FROM.get((axis, claim.more), 0.45)
+    start = known.agreed[0 if claim.more else 1]
     strength = abs(claim.place - 0.5) - 0.33
-    there = 1 - severity_place(look.severities[category]) if look.paired and category else amount(look, axis)
+    there = 1 - severity_place(look.severity(axis)) if look.paired and known.category else amount(look, axis)
     odds = ((there - start - 0.8 * strength) if claim.more else (start - 0.8 * strength - there)) / _STEP
-    if category and not look.cells:
-        detected = (look.severities[category] - PRESENT) / _SEVERITY_STEP
+    if known.category and not look.cells:
+        detected = (look.severity(axis) - PRESENT) / _SEVERITY_STEP
         odds = min(odds, -detected) if claim.more and detected > 0 else max(odds, detected) if not claim.more else odds
     return odds
 
 
 def _fault_odds(look: Look, axis: str) -> float:
-    fault = FAULTS[axis]
-    detected = (look.severities[fault.category] - PRESENT) / _SEVERITY_STEP
-    if axis == "distortion":
-        worst = (max(look.severities.values()) - PRESENT) / _SEVERITY_STEP
-        quality = (0.45 - look.position("quality")) / _STEP
-        return worst if look.paired else max(0.5 * worst, quality)
+    fault, detected = axis_of(axis), (look.severity(axis) - PRESENT) / _SEVERITY_STEP
+    if axis == "distortion" and not look.paired:
+        return max(0.5 * detected, (0.45 - look.position("quality")) / _STEP)
     if axis in {"overexposure", "underexposure"}:
         return _exposure_odds(look, axis)
     if axis == "uneven":
@@ -200,7 +162,7 @@ def _exposure_odds(look: Look, axis: str) -> float:
     bright = axis == "overexposure"
     if look.view.difference is not None:
         return 40 * (look.view.difference["brightness_shift"] * (1 if bright else -1) - 0.04)
-    fault = FAULTS[axis]
+    fault = axis_of(axis)
     here = look.position("brightness") if look.cells else look.position(fault.composite)
     if look.cells and not bright:
         here = 1 - here
@@ -218,7 +180,7 @@ def verdict(look: Look, claims: Sequence[Claim]) -> str:
 
 
 def _verdict(look: Look, claim: Claim) -> str:
-    category = category_of(claim.axis)
+    category = look.category(claim.axis)
     if category is None or claim.axis in {"contrast", "distortion", "uneven"}:
         return ""
     severity = look.severities[category]

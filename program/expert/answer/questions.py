@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from program.expert.answer.amounts import FAULTS, Look, local, support, verdict
+from program.expert.answer.amounts import Look, local, support, verdict
 from program.expert.answer.findings import severity_word
 from program.expert.answer.scales import Verdict, degrees, property_in
-from program.expert.answer.vocabulary import Claim, form
+from program.expert.answer.vocabulary import Claim, axis_of, form
 from program.expert.answer.wording import cells_in, degree_in, terms_in, topic_in
 from program.expert.judge.views import View
 from signatures.schemas import category_of
@@ -35,11 +35,6 @@ class Choice:
     look: Look
 
 
-_WRONG: Mapping[str, str] = {
-    "colour": "cast", "saturation": "cast", "contrast": "contrast fault", "brightness": "brightness fault",
-    "lighting": "underexposure", "sharpness": "defocus",
-}  # fmt: skip
-"""What a bare property among distortions ("contrast", "colour") names as wrong."""
 _SEVERITY_VALUES = {"none": 0.1, "slight": 0.8, "moderate": 1.5, "severe": 2.3, "extreme": 3.1}
 _ANSWERED_YES = 0.55
 """How often "yes" is right where nothing can be measured: askers name what they see."""
@@ -52,13 +47,6 @@ _COLOURS: Mapping[str, tuple[float, float, float]] = {
     r"\bblack|黑": (0.0, 0.0, 0.1),
 }  # fmt: skip
 """Mean red minus green and yellow minus blue (2.5 for full), and brightness, that a word of tone stands for."""
-_GRIDS: Mapping[str, tuple[str, bool]] = {
-    "sharpness": ("detail", True), "brightness": ("brightness", True), "lighting": ("brightness", True),
-    "overexposure": ("brightness", True), "underexposure": ("brightness", False), "noise": ("noise", True),
-    "colour": ("saturation", True), "saturation": ("saturation", True), "contrast": ("contrast", True),
-    "defocus": ("detail", False), "motion": ("detail", False), "compression": ("blocking", True),
-}  # fmt: skip
-"""Map that shows an axis, and whether its high values do."""
 
 
 def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], text: str = "") -> Look:
@@ -102,7 +90,7 @@ def predicate(text: str) -> list[Claim]:
 
 def _graded(claim: Claim, text: str) -> Claim:
     """Work in a degree that follows a fault: "is the noise low?" asks whether there is little of it."""
-    if claim.axis not in FAULTS or not claim.more:
+    if not axis_of(claim.axis).is_fault or not claim.more:
         return claim
     degree = degree_in(text[claim.end :])
     little = degree is not None and (degree.place < 0.4 if degree.kind == "amount" else degree.place > 0.6)
@@ -170,14 +158,14 @@ def _claim(text: str) -> Claim | None:
         return None
     if (degree := degree_in(text)) is not None:
         return Claim(topic.axis, degree.place)
-    axis = _WRONG.get(topic.axis)
-    return Claim(axis, 0.85) if axis else None
+    wrong = axis_of(topic.axis).wrong
+    return Claim(wrong, 0.85) if wrong else None
 
 
 def shown_by(claim: Claim) -> tuple[str, bool] | None:
     """Return the map that shows a claim, and whether its high values do; None where no map does."""
-    key, high = _GRIDS.get(claim.axis, ("", False))
-    return (key, high if claim.axis in FAULTS else high == claim.more) if key else None
+    axis = axis_of(claim.axis)
+    return (axis.map, not axis.falls if axis.is_fault else claim.more) if axis.map else None
 
 
 def _places(look: Look, question: str, options: Mapping[str, str]) -> Verdict:

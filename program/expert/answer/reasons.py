@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from program.expert.answer.amounts import FAULTS, Look, amount, category_of, support, verdict
+from program.expert.answer.amounts import Look, amount, support, verdict
 from program.expert.answer.findings import (
     POOR,
     PRESENT,
@@ -21,7 +21,7 @@ from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
 from program.expert.answer.questions import Choice, predicate, shown_by
 from program.expert.answer.relevance import is_read
 from program.expert.answer.scales import property_in
-from program.expert.answer.vocabulary import Claim, form
+from program.expert.answer.vocabulary import Claim, axis_of, form
 from program.expert.answer.wording import place_name
 from program.expert.judge.attributes import position
 from program.expert.judge.quality import Belief
@@ -60,7 +60,7 @@ def fact(look: Look, axis: str, say: Phrases) -> str:
         return say("sentence.tone", tone=say(f"tone.{tone if far > _NEUTRAL else 'none'}"))
     if axis in _LIGHT:
         return _exposure(look, say)
-    if axis in FAULTS and axis != "uneven":
+    if axis_of(axis).is_fault and axis != "uneven":
         return _fault(look, axis, say)
     return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(axis), say))
 
@@ -75,16 +75,13 @@ def _exposure(look: Look, say: Phrases) -> str:
 
 
 def _fault(look: Look, axis: str, say: Phrases) -> str:
-    view, category = look.view, FAULTS[axis].category
-    if axis == "distortion":
-        category = max(look.severities, key=lambda c: look.severities[c])
-    if severity_word(view.severities[category]) != "none":
+    view, category, fault = look.view, look.category(axis), axis_of(axis)
+    if category and severity_word(view.severities[category]) != "none":
         return say("sentence.spoiled", items=capitalised(item(view, category, say)))
-    if severity_word(look.severities[category]) != "none":
+    if severity_word(look.severity(axis)) != "none":
         return say("sentence.in_part")  # of the whole image it cannot be told
-    composite = FAULTS[axis].composite
-    if composite and not look.paired and look.position(composite) >= FAULTS[axis].visible_from:
-        return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(composite), say))
+    if fault.composite and not look.paired and look.position(fault.composite) >= fault.visible_from:
+        return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(fault.composite), say))
     return say("sentence.spoiled", items=capitalised(say("opening.none", name=say(f"axis.{axis}"))))
 
 
@@ -120,7 +117,7 @@ def _diagnosis(
     """Say why an option names what is wrong: what spoils the image, or the reading that speaks for this alone."""
     if claim is None:
         return [words(evidence)]
-    category = category_of(claim.axis)
+    category = axis_of(claim.axis).category
     if category and severity_word(look.view.severities[category]) != "none":
         return [words({*evidence, category})]
     return [say("choice.likeliest"), words(evidence)] if support(look, claim) < 0 else [fact(look, claim.axis, say)]
@@ -174,8 +171,8 @@ def _degree(look: Look, topic: Claim, say: Phrases) -> str:
         return _exposure(look, say)
     is_blur = topic.axis == "sharpness" and not topic.more
     name = say("damage.Blurs" if is_blur else f"axis.{topic.axis}")
-    if is_blur or topic.axis in FAULTS:
-        word = severity_word(look.severities["Blurs" if is_blur else FAULTS[topic.axis].category])
+    if is_blur or axis_of(topic.axis).is_fault:
+        word = severity_word(look.severity(topic.axis))
         return say("answer.fault", severity=say(f"severity.{word}"), name=name)
     return say("answer.share", name=name, step=_step(amount(look, topic.axis), say))
 

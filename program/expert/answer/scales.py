@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 from scipy import special
 
-from program.expert.answer.amounts import FAULTS, Look, amount, severity_place
-from program.expert.answer.vocabulary import Claim, form
+from program.expert.answer.amounts import Look, amount, severity_place
+from program.expert.answer.vocabulary import Claim, axis_of, form
 from program.expert.answer.wording import degree_in, terms_in, topic_in
 
 __all__ = ("Verdict", "degrees", "on_one_axis", "property_in")
@@ -17,18 +17,6 @@ Verdict = tuple[str, bool, dict[str, float]] | None
 _WIDTH, _FAULT_WIDTH = 0.22, 0.08
 """How far people's place for an image scatters around the measured one, on an axis of 0..1; for the degree of a fault,
 so little that the finding decides."""
-_EXPOSED: Mapping[str, tuple[str, float]] = {"underexposure": ("exposure", 0.0), "overexposure": ("exposure", 1.0)}
-_PARTING: Mapping[str, float] = {
-    "brightness": 0.36, "lighting": 0.36, "sharpness": 0.45, "colour": 0.42, "saturation": 0.42,
-    "quality": 0.45,
-}  # fmt: skip
-"""Position at which half of the people would choose the better of two words, by eye on CLIVE's train split."""
-_MERGED: Mapping[str, tuple[str, float]] = {
-    "overexposure": ("brightness", 1.0), "underexposure": ("brightness", 0.0), "exposure": ("brightness", 0.5),
-    "lighting": ("brightness", 0.65), "defocus": ("sharpness", 0.1), "motion": ("sharpness", 0.1),
-    "oversaturation": ("colour", 1.0), "contrast fault": ("contrast", 0.1),
-}  # fmt: skip
-"""Claims that lie on another axis when all options are words of one scale: of exposure alone, or of several."""
 
 
 def degrees(look: Look, text: str, options: Mapping[str, str]) -> Verdict:
@@ -37,12 +25,12 @@ def degrees(look: Look, text: str, options: Mapping[str, str]) -> Verdict:
     axis, places = on_one_axis(topic, options)
     if axis is None or len({round(place, 3) for place in places.values()}) < 2:
         return None
-    at, is_finding = np.unique(list(places.values())), axis in FAULTS
+    at, is_finding = np.unique(list(places.values())), axis_of(axis).is_fault
     middles, shares = 0.5 * (at[:-1] + at[1:]), np.arange(1, len(at)) / len(at)
     # Degrees of a fault mean what they say; degrees of a property are relative to what is usual.
     bounds = middles if is_finding else 0.5 * (middles + shares)
     # Bent so that 0.5 is where opinions part: most photographs are called bright enough and clear enough.
-    measured = float(amount(look, axis) ** (np.log(0.5) / np.log(_PARTING.get(axis, 0.5))))
+    measured = float(amount(look, axis) ** (np.log(0.5) / np.log(axis_of(axis).parting)))
     if axis == "sharpness" and topic is not None and topic.axis == axis and not topic.more:
         is_finding = bool(at[-1] == 1)  # an option "none" asks whether there is any blur at all
         measured = _unblurred(look, measured, by_severity=is_finding)
@@ -75,7 +63,7 @@ def on_one_axis(topic: Claim | None, options: Mapping[str, str]) -> tuple[str | 
     if len(axes) > 1 or (not axes and topic is None and not all(degree_in(text) for text in options.values())):
         return None, {}
     axis = axes.pop() if axes else (topic.axis if topic is not None else "quality")
-    if axis in FAULTS and len(own) == 1 and len(options) > 2:
+    if axis_of(axis).is_fault and len(own) == 1 and len(options) > 2:
         # One fault among other things is a claim, not a scale.
         return None, {}
     if axis in {"lighting", "brightness"} and not own and any(form("too").search(text) for text in options.values()):
@@ -91,14 +79,16 @@ def on_one_axis(topic: Claim | None, options: Mapping[str, str]) -> tuple[str | 
 def _shared(own: Mapping[str, Claim]) -> dict[str, Claim]:
     """Bring claims of related axes onto one, where there are several."""
     axes = {claim.axis for claim in own.values()}
-    is_exposure = axes <= {"exposure", *_EXPOSED}
+    is_exposure = axes <= {"exposure", "underexposure", "overexposure"}
     if len(axes) <= 1 and not is_exposure:
         return dict(own)
-    onto, shared = _EXPOSED if is_exposure else _MERGED, dict(own)
+    shared = dict(own)
     for letter, claim in own.items():
-        if claim.axis in onto:
-            axis, place = onto[claim.axis]
-            shared[letter] = Claim(axis, 0.5 + (place - 0.5) * (claim.place - 0.5) / 0.35, claim.at)
+        if (onto := axis_of(claim.axis).onto) and not (is_exposure and claim.axis == "exposure"):
+            axis, place = onto
+            shared[letter] = Claim(
+                "exposure" if is_exposure else axis, 0.5 + (place - 0.5) * (claim.place - 0.5) / 0.35, claim.at
+            )
     return shared
 
 
@@ -113,5 +103,5 @@ def _degree_place(text: str, axis: str, topic: Claim | None, *, beside: bool) ->
     if axis == "exposure":
         return float(np.sign(degree.place - 0.5)) / 2 + 0.5
     is_less = topic is not None and topic.axis == axis and not topic.more
-    turned = axis in FAULTS if degree.kind == "merit" else is_less
+    turned = axis_of(axis).is_fault if degree.kind == "merit" else is_less
     return 1 - degree.place if turned else degree.place

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from program.expert.store import stored_table
+from signatures.schemas import DistortionCategory
 
-__all__ = ("Cells", "Claim", "entries", "form", "places", "word_set")
+__all__ = ("Axis", "Cells", "Claim", "axis_of", "entries", "form", "places", "word_set")
 
 Cells = tuple[tuple[int, int], ...]
 """(row, column) pairs of the 3 x 3 maps, rows from the top."""
@@ -30,8 +31,35 @@ class Claim:
         return self.place >= 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What is known of an axis beside its words; `axes` in `words.yaml` says what each field means."""
+
+    category: DistortionCategory | None = None
+    composite: str = ""
+    visible_from: float = 0.0
+    agreed: Sequence[float] = (0.45, 0.45)
+    map: str = ""
+    falls: bool = False
+    gain: float | None = None
+    wrong: str = ""
+    parting: float = 0.5
+    onto: tuple[str, float] | None = None
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it is something wrong, of which an image has none or more."""
+        return self.visible_from > 0
+
+
 def _compiled(english: Sequence[str], chinese: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join([rf"\b(?:{'|'.join(english)})\b", *chinese]))
+
+
+@functools.cache
+def axis_of(name: str) -> Axis:
+    """Return what is known of an axis."""
+    return Axis(**stored_table("words.yaml")["axes"].get(name, {}))
 
 
 @functools.cache
