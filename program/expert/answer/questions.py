@@ -16,7 +16,7 @@ from scipy import special
 from program.expert.answer.amounts import Look, local, support, verdict
 from program.expert.answer.findings import severity_word
 from program.expert.answer.scales import Verdict, degrees, property_in
-from program.expert.answer.vocabulary import Claim, axis_of, form
+from program.expert.answer.vocabulary import Claim, axis_of, entries, form
 from program.expert.answer.wording import cells_in, degree_in, terms_in, topic_in
 from program.expert.judge.views import View
 from signatures.schemas import category_of
@@ -40,13 +40,6 @@ _ANSWERED_YES = 0.55
 """How often "yes" is right where nothing can be measured: askers name what they see."""
 _LEAST_ODDS = 0.5
 """Log-odds of "yes" or "no" where the findings decide a question."""
-_COLOURS: Mapping[str, tuple[float, float, float]] = {
-    r"\bred|红": (0.6, 0.3, 0.4), r"\borange|橙": (0.4, 0.6, 0.5), r"\byellow|黄": (0.1, 0.6, 0.65),
-    r"\bgreen|绿": (-0.35, 0.2, 0.4), r"\bblue|蓝": (-0.15, -0.4, 0.4), r"\bpurple|紫": (0.3, -0.35, 0.4),
-    r"\bbrown|棕|褐": (0.2, 0.25, 0.3), r"\bgr[ae]y|灰": (0.0, 0.0, 0.45), r"\bwhite|白": (0.0, 0.0, 0.85),
-    r"\bblack|黑": (0.0, 0.0, 0.1),
-}  # fmt: skip
-"""Mean red minus green and yellow minus blue (2.5 for full), and brightness, that a word of tone stands for."""
 
 
 def look_at(view: View, evidence: Mapping[str, str], scores: Sequence[float], text: str = "") -> Look:
@@ -188,11 +181,14 @@ def _places(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
 def _tones(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
     """Choose the colour word nearest to the picture's mean colour."""
     stands = {
-        letter: rgb for letter, text in options.items() for word, rgb in _COLOURS.items() if re.search(word, text)
+        letter: row["colour"]
+        for letter, text in options.items()
+        for words, row in entries("tones")
+        if words.search(text)
     }
     if len(stands) < 2:
         return None
     n = look.view.measured
     own = np.array([2.5 * n["cast_red_green"], 2.5 * n["cast_yellow_blue"], n["brightness"]])
-    near = {letter: float(np.exp(-4 * np.linalg.norm(own - np.array(rgb)))) for letter, rgb in stands.items()}
+    near = {letter: float(np.exp(-4 * np.linalg.norm(own - np.array(colour)))) for letter, colour in stands.items()}
     return "colour tone", True, dict.fromkeys(options, 0.02) | near

@@ -2,14 +2,14 @@
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from program.expert.store import stored_table
 from signatures.schemas import DistortionCategory
 
-__all__ = ("Axis", "Cells", "Claim", "axis_of", "entries", "form", "places", "word_set")
+__all__ = ("Axis", "Cells", "Claim", "axis_of", "entries", "form", "word_set")
 
 Cells = tuple[tuple[int, int], ...]
 """(row, column) pairs of the 3 x 3 maps, rows from the top."""
@@ -52,10 +52,6 @@ class Axis:
         return self.visible_from > 0
 
 
-def _compiled(english: Sequence[str], chinese: Sequence[str]) -> re.Pattern[str]:
-    return re.compile("|".join([rf"\b(?:{'|'.join(english)})\b", *chinese]))
-
-
 @functools.cache
 def axis_of(name: str) -> Axis:
     """Return what is known of an axis."""
@@ -63,13 +59,10 @@ def axis_of(name: str) -> Axis:
 
 
 @functools.cache
-def entries(table: str) -> tuple[tuple[re.Pattern[str], Claim], ...]:
-    """Return the words of "terms", "topics" or "degrees", in lower case, with what they claim."""
+def entries(table: str) -> tuple[tuple[re.Pattern[str], Mapping[str, Any]], ...]:
+    """Return what finds the words of each row of a table, in lower case, with the row."""
     return tuple(
-        (
-            _compiled(row["english"], row["chinese"]),
-            Claim(row.get("axis", ""), float(row["place"]), kind=row.get("kind", "amount")),
-        )
+        (re.compile("|".join([rf"\b(?:{'|'.join(row['english'])})\b", *row["chinese"]])), row)
         for row in stored_table("words.yaml")[table]
     )
 
@@ -84,12 +77,3 @@ def form(name: str) -> re.Pattern[str]:
 def word_set(name: str) -> frozenset[str]:
     """Return the words under `lists`."""
     return frozenset(stored_table("words.yaml")["lists"][name].split())
-
-
-@functools.cache
-def places() -> tuple[tuple[re.Pattern[str], Cells], ...]:
-    """Return the words of places in a picture, in lower case, with their cells."""
-    return tuple(
-        (_compiled([row["english"]], [row["chinese"]]), tuple(divmod(cell, 3) for cell in row["cells"]))
-        for row in stored_table("words.yaml")["places"]
-    )

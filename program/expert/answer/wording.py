@@ -6,9 +6,8 @@ what. Places in the picture are cells of the 3 x 3 maps: objects cannot be found
 """
 
 import re
-from dataclasses import replace
 
-from program.expert.answer.vocabulary import Cells, Claim, entries, form, places
+from program.expert.answer.vocabulary import Cells, Claim, entries, form
 
 __all__ = ("cells_in", "degree_in", "place_name", "terms_in", "topic_in")
 
@@ -24,13 +23,13 @@ def terms_in(text: str) -> list[Claim]:
     folded = text.casefold()
     taken: list[tuple[int, int]] = []
     claims = []
-    for words, claim in entries("terms"):
+    for words, row in entries("terms"):
         for match in words.finditer(folded):
             start, end = match.span()
             if start == end or any(start < b and a < end for a, b in taken):
                 continue
             taken.append((start, end))
-            claims.append(replace(claim, place=_modified(folded[:start], claim.place), at=start, end=end))
+            claims.append(Claim(row["axis"], _modified(folded[:start], row["place"]), start, end=end))
     return sorted(claims, key=lambda claim: claim.at)
 
 
@@ -53,8 +52,8 @@ def topic_in(text: str) -> Claim | None:
     """
     folded = text.casefold()
     topics = [
-        replace(claim, place=_modified(folded[: match.start()], claim.place), at=match.start())
-        for words, claim in entries("topics")
+        Claim(row["axis"], _modified(folded[: match.start()], row["place"]), match.start())
+        for words, row in entries("topics")
         if (match := words.search(folded)) is not None
     ]
     # "Quality" and "problem" say nothing where a property is named as well ("the quality of the lighting").
@@ -68,7 +67,8 @@ def degree_in(text: str) -> Claim | None:
     (0.25, 0.97, None)
     """
     folded = text.casefold()
-    return next((claim for words, claim in entries("degrees") if words.search(folded)), None)
+    found = (Claim("", row["place"], kind=row["kind"]) for words, row in entries("degrees") if words.search(folded))
+    return next(found, None)
 
 
 def cells_in(text: str) -> Cells | None:
@@ -77,11 +77,11 @@ def cells_in(text: str) -> Cells | None:
     >>> cells_in("Is the upper left corner dark?"), cells_in("Is this image dark?")
     (((0, 0),), None)
     """
-    folded = text.casefold().strip()
-    return next((cells for place, cells in places() if place.search(folded)), None)
+    found = (row["cells"] for words, row in entries("places") if words.search(text.casefold().strip()))
+    return next((tuple(divmod(cell, 3) for cell in cells) for cells in found), None)
 
 
 def place_name(text: str) -> str:
     """Return the words by which a text names a place, or ""."""
     folded = text.casefold().strip()
-    return next((match[0] for place, _ in places() if (match := place.search(folded))), "")
+    return next((match[0] for words, _ in entries("places") if (match := words.search(folded))), "")
