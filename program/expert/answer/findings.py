@@ -107,21 +107,20 @@ def describe(view: View, category: DistortionCategory, say: Phrases) -> str:
     """Say in one sentence what was measured for a category, and where."""
     if category in {"Blurs", "Sharpness"} and view.unjudged:
         return undetailed(view, say)
-    severity = severity_word(view.severities[category])
+    there = "none" if severity_word(view.severities[category]) == "none" else "some"
+    opening = say(f"opening.{there}", **_words(view, category, say))
     if view.difference is not None:
-        return _against_reference(view, view.difference, category, severity, say)
-    n = view.measured
+        return _against_reference(view, view.difference, category, opening, say)
+    n, place = view.measured, _place(view, category, say)
     return say(
-        f"alone.{category}", opening=capitalised(_opening(say(f"damage.{named(view, category)}"), severity, say)), n=n,
-        place=_place(view, category, say), noise=np.expm1(n["noise_p20"]), ratio=np.exp(n["blocking"]),
-        mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
+        f"alone.{category}", opening=capitalised(opening), n=n, place=place, noise=np.expm1(n["noise_p20"]),
+        ratio=np.exp(n["blocking"]), mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
     )  # fmt: skip
 
 
 def item(view: View, category: DistortionCategory, say: Phrases) -> str:
     """Name a distortion that is there in few words: how strong, of what kind and, where that shows, at which place."""
-    name = say(f"{'damage' if view.difference is None else 'change'}.{named(view, category)}")
-    words = {"severity": say(f"severity.{severity_word(view.severities[category])}"), "name": name}
+    words = _words(view, category, say)
     if view.difference is None and category not in {"Noise", "Compression"}:
         return say("item.plain", **words)  # the picture itself differs from place to place
     cells = np.abs(_cells(view, category))
@@ -142,10 +141,11 @@ def named(view: View, category: DistortionCategory) -> str:
     return max(causes, key=view.cause, default=category)
 
 
-def _opening(name: str, severity: Severity, say: Phrases) -> str:
-    """Begin a sentence on a distortion: "noise is severe", "there is no noise to speak of"."""
-    opening = "opening.none" if severity == "none" else "opening.some"
-    return say(opening, name=name, severity=say(f"severity.{severity}"))
+def _words(view: View, category: DistortionCategory, say: Phrases) -> dict[str, str]:
+    """Return how strong a distortion is, and what it is called."""
+    severity = say(f"severity.{severity_word(view.severities[category])}")
+    kind = "damage" if view.difference is None else "change"
+    return {"severity": severity, "name": say(f"{kind}.{named(view, category)}")}
 
 
 def _cells(view: View, category: DistortionCategory) -> Matrix:
@@ -167,14 +167,11 @@ def _place(view: View, category: DistortionCategory, say: Phrases) -> str:
     return say(f"spread.{spread}", name=say(f"map.{key}"), place=place)
 
 
-def _against_reference(
-    view: View, d: Measurement, category: DistortionCategory, severity: Severity, say: Phrases
-) -> str:
+def _against_reference(view: View, d: Measurement, category: DistortionCategory, opening: str, say: Phrases) -> str:
     change = say(
         f"against.{category}", d=d, gain=4.343 * d["detail_gain"], noise=np.expm1(d["residual_quiet"]),
         rise=100 * np.expm1(max(d["blocking_rise"], 0)), shift=255 * d["brightness_shift"],
         colour=np.expm1(d["colour_shift"]), contrast=np.exp(d["contrast_change"]),
     )  # fmt: skip
     place = where(np.abs(_cells(view, category)), say)
-    opening = _opening(say(f"change.{category}"), severity, say)
     return say("against.reference", opening=opening, change=change, place=place)

@@ -124,38 +124,32 @@ def _diagnosis(
 
 
 def _sureness(choice: Choice, options: Mapping[str, str], say: Phrases) -> str:
-    share = choice.probabilities[choice.letter]
-    others = [letter for letter in choice.probabilities if letter != choice.letter]
-    second = max(others, key=lambda letter: choice.probabilities[letter], default="")
+    shares = dict(choice.probabilities)
+    share = shares.pop(choice.letter)
     if share >= 0.75:
         return say("choice.sure")
-    if share >= 0.55 or not second:
+    if share >= 0.55:
         return say("choice.likely")
+    second = max(shares, key=lambda letter: shares[letter])
     return say("choice.close", letter=second, text=options.get(second, ""))
 
 
 def direct_answer(look: Look, query: str, say: Phrases) -> str:
     """Answer an open question about a property in its own terms, or return "" when it asks for none."""
     text = " ".join(query.casefold().split())
-    if form("yes_or_no").search(text):
-        claims = predicate(text)
-        if not claims or claims[-1].axis == "taste":
-            return ""
-        if claims[-1].axis in _DETAIL and look.view.unjudged:
-            return undetailed(look.view, say)
-        if said := verdict(look, claims):
-            return say(f"answer.{said}")
-        odds = min(support(look, claim) for claim in claims)
-        sure = ("" if abs(odds) >= 2 else "probably_") + ("agree" if odds >= 0 else "disagree")
-        return say.join(say(f"answer.{sure}"), fact(look, claims[-1].axis, say))
-    topic = property_in(text)
-    if topic is None or topic.axis in {"quality", "distortion", "taste"}:
+    is_closed = form("yes_or_no").search(text) is not None
+    claims = predicate(text) if is_closed else [topic] if (topic := property_in(text)) else []
+    if not claims or claims[-1].axis in {"taste"} | (set() if is_closed else {"quality", "distortion"}):
         return ""
-    if topic.axis in _DETAIL and look.view.unjudged:
+    if claims[-1].axis in _DETAIL and look.view.unjudged:
         return undetailed(look.view, say)
-    if form("where").search(text):
-        return _location(look, topic, say)
-    return _degree(look, topic, say)
+    if not is_closed:
+        return (_location if form("where").search(text) else _degree)(look, claims[-1], say)
+    if said := verdict(look, claims):
+        return say(f"answer.{said}")
+    odds = min(support(look, claim) for claim in claims)
+    sure = ("" if abs(odds) >= 2 else "probably_") + ("agree" if odds >= 0 else "disagree")
+    return say.join(say(f"answer.{sure}"), fact(look, claims[-1].axis, say))
 
 
 def _location(look: Look, topic: Claim, say: Phrases) -> str:
