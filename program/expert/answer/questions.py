@@ -155,19 +155,19 @@ def _claim(text: str) -> Claim | None:
     return Claim(wrong, 0.85) if wrong else None
 
 
-def shown_by(claim: Claim) -> tuple[str, bool] | None:
-    """Return the map that shows a claim, and whether its high values do; None where no map does."""
+def shown_by(claim: Claim) -> tuple[str, bool]:
+    """Return the map that shows a claim ("" where none does), and whether its high values do."""
     axis = axis_of(claim.axis)
-    return (axis.map, not axis.falls if axis.is_fault else claim.more) if axis.map else None
+    return axis.map, not axis.falls if axis.is_fault else claim.more
 
 
 def _places(look: Look, question: str, options: Mapping[str, str]) -> Verdict:
     """Choose the place where the property asked about is strongest; objects count as the centre of the picture."""
     cells = {letter: cells_in(text) for letter, text in options.items()}
     topic = property_in(question)
-    if topic is None or (shown := shown_by(topic)) is None or all(place is None for place in cells.values()):
+    key, rising = shown_by(topic) if topic is not None else ("", False)
+    if topic is None or not key or all(place is None for place in cells.values()):
         return None
-    key, rising = shown
     grid = look.view.measured.maps[key]
     spread = float(np.std(grid)) + 1e-6
     values = {}

@@ -139,7 +139,8 @@ def direct_answer(look: Look, query: str, say: Phrases) -> str:
     text = " ".join(query.casefold().split())
     is_closed = form("yes_or_no").search(text) is not None
     claims = predicate(text) if is_closed else [topic] if (topic := property_in(text)) else []
-    if not claims or claims[-1].axis in {"taste"} | (set() if is_closed else {"quality", "distortion"}):
+    unanswered = {"taste"} if is_closed else {"quality", "distortion", "taste"}
+    if not claims or claims[-1].axis in unanswered:
         return ""
     if claims[-1].axis in _DETAIL and look.view.unjudged:
         return undetailed(look.view, say)
@@ -153,10 +154,9 @@ def direct_answer(look: Look, query: str, say: Phrases) -> str:
 
 
 def _location(look: Look, topic: Claim, say: Phrases) -> str:
-    shown = shown_by(topic)
-    if shown is None:
+    key, is_high = shown_by(topic)
+    if not key:
         return fact(look, topic.axis, say)
-    key, is_high = shown
     return say("sentence.at_place", place=where(look.view.measured.maps[key], say, lowest=not is_high))
 
 
