@@ -347,6 +347,22 @@ def test_a_reason_neither_denies_the_chosen_fault_nor_says_it_twice(iqa: Agentic
     assert "likeliest" not in absent.quality_reasoning
 
 
+def test_which_is_not_there_is_asked_in_capitals_too(iqa: AgenticIQA) -> None:
+    options = {"A": "Blur", "B": "Noise", "C": "Compression"}
+    said = [
+        iqa(image=_made("blurred"), query=query, options=options).quality_reasoning
+        for query in ("Which is not present?", "Which is NOT present?")
+    ]
+    assert said[0] == said[1]
+
+
+def test_taste_among_faults_is_explained_by_what_was_found(iqa: AgenticIQA) -> None:
+    options, dark = {"A": "Motion blur", "B": "Defocus", "C": "Beauty"}, _uint8(0.75 * PHOTOGRAPH.astype(float))
+    said = iqa(image=dark, reference=PHOTOGRAPH, query="What is the main problem?", options=options)
+    assert said.final_answer == "C"
+    assert "brightness change" in said.quality_reasoning
+
+
 @pytest.mark.parametrize(
     ("query", "start"),
     [

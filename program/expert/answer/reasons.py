@@ -99,7 +99,7 @@ def choice_reason(
     blind = undetailed(look.view, say) if axis in _DETAIL else ""
     if blind or not choice.measured:
         return say.join(blind or unseen(query, say), say("choice.guess"), words(evidence) if topic == "content" else "")
-    if topic == "distortion" and not form("reversed").search(query):
+    if topic == "distortion" and not form("reversed").search(query.casefold()):
         sentences = _diagnosis(look, claim, words, evidence, say)
     elif axis == "sharpness" and "Blurs" in present(look.view):
         sentences = [_fault(look, "defocus", say)]
@@ -115,7 +115,7 @@ def _diagnosis(
     look: Look, claim: Claim | None, words: Callable[[Collection[str]], str], evidence: Collection[str], say: Phrases
 ) -> list[str]:
     """Say why an option names what is wrong: what spoils the image, or the reading that speaks for this alone."""
-    if claim is None:
+    if claim is None or claim.axis == "taste":
         return [words(evidence)]
     category = axis_of(claim.axis).category
     if category and severity_word(look.view.severities[category]) != "none":
