@@ -1,82 +1,29 @@
 """Where an image stands among natural photographs, property by property: 0 is least, 0.5 the middle, 1 most.
 
 Questions ask "is it clear?" or "how bright is it?", and people answer them against the photographs they know. So each
-property is a small named function of what was measured, read against its quantiles over `population.json`: the train
+property is a small sum of what was measured, read against its quantiles over `population.json`: the train
 photographs of LIVE In the Wild, without their scores (`python -m program.expert.training.train` writes it).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import special
 
 from program.expert.judge.views import View
 from program.expert.store import POPULATION_FILE, stored_table
-from signatures.schemas import DistortionCategory
 
-__all__ = ("COMPOSITES", "PROPERTIES", "composite", "population", "position", "probit")
+__all__ = ("COMPOSITES", "PROPERTIES", "composite", "population", "position", "probit", "reading")
 
 _EDGE = 0.02
 """Positions stay this far from 0 and 1 when they are added up: an odd image must not outvote everything else."""
 
 
-def _named(name: str) -> Callable[[View], float]:
-    return lambda view: view.measured[name]
-
-
-def _severity(category: DistortionCategory) -> Callable[[View], float]:
-    return lambda view: view.severities[category]
-
-
-PROPERTIES: Mapping[str, Callable[[View], float]] = {
-    "believed quality": lambda view: view.prior.mean,
-    "detail": _named("detail_power_p90"),
-    "edges": _named("edge1_p99"),
-    "blur": _severity("Blurs"),
-    "direction": lambda view: view.measured["reblur_direction"] + 0.1 * view.measured["spectrum_direction"],
-    "brightness": _named("brightness"),
-    "dark share": _named("dark_share"),
-    "light share": _named("light_share"),
-    "colourfulness": _named("colourfulness"),
-    "saturation": _named("saturation"),
-    "contrast range": _named("contrast_rms"),
-    "haze": _named("haze"),
-    "noise floor": _named("noise_p20"),
-    "noise severity": _severity("Noise"),
-    "compression severity": _severity("Compression"),
-    "blocking": _named("blocking"),
-    "contrast severity": _severity("Contrast"),
-    "colour severity": _severity("Color distortions"),
-    "brightness severity": _severity("Brightness change"),
-    "oversharp severity": _severity("Sharpness"),
-    "cast": _named("cast"),
-    "unevenness": _named("brightness_uneven"),
-    "warmth": lambda view: view.measured["cast_yellow_blue"] + 0.5 * view.measured["cast_red_green"],
-}
-"""What is read straight from one measurement."""
-
-COMPOSITES: Mapping[str, Mapping[str, float]] = {
-    "quality": {"believed quality": 1.0},
-    "sharpness": {"believed quality": 1.0, "detail": 0.7, "edges": 0.3, "blur": -0.5},
-    "brightness": {"brightness": 1.0, "dark share": -0.4},
-    "lighting": {"brightness": 0.8, "dark share": -0.8, "believed quality": 0.6},
-    "overexposure": {"light share": 1.0, "brightness": 0.5},
-    "underexposure": {"dark share": 1.0, "brightness": -1.0},
-    "colour": {"colourfulness": 1.0, "saturation": 0.3, "believed quality": 0.4},
-    "saturation": {"saturation": 1.0, "colourfulness": 0.6},
-    "contrast": {"contrast range": 1.0, "haze": -0.4, "believed quality": 0.3},
-    "noise": {"noise severity": 1.0, "noise floor": 0.5, "believed quality": -0.4},
-    "compression": {"compression severity": 1.0, "blocking": 0.5, "believed quality": -0.4},
-    "cast": {"colour severity": 1.0, "cast": 0.4},
-    "low contrast": {"contrast severity": 0.5, "contrast range": -1.0, "haze": 0.5},
-    "oversharp": {"oversharp severity": 1.0},
-    "direction": {"direction": 1.0},
-    "uneven": {"unevenness": 1.0},
-    "warmth": {"warmth": 1.0},
-    "fidelity": {"believed quality": 1.0, "colour severity": -0.4},
-}
-"""What questions ask after: sums of the properties' positions, as normal deviates, placed among natural photographs
-again. Believed quality counts wherever people's answers follow their liking of the picture."""
+PROPERTIES: Mapping[str, Mapping[str, float]] = stored_table("words.yaml")["properties"]
+"""What is read straight from one measurement, and what each adds up."""
+COMPOSITES: Mapping[str, Mapping[str, float]] = stored_table("words.yaml")["composites"]
+"""What questions ask after, and the properties whose positions each adds up."""
 
 
 def probit(share: float) -> float:
@@ -101,9 +48,15 @@ def placed(value: float, quantiles: Sequence[float]) -> float:
     return float(at[equal].mean() if equal.any() else np.interp(value, spread, at))
 
 
+def reading(view: View, name: str) -> float:
+    """Return one of `PROPERTIES` of an image."""
+    known: Mapping[Any, float] = {"quality": view.prior.mean, **view.severities}
+    return sum(w * (known[of] if of in known else view.measured[of]) for of, w in PROPERTIES[name].items())
+
+
 def composite(view: View, name: str, quantiles: Mapping[str, Sequence[float]]) -> float:
     """Return a composite's sum of normal deviates, before it is placed."""
-    return sum(w * probit(placed(PROPERTIES[p](view), quantiles[p])) for p, w in COMPOSITES[name].items())
+    return sum(w * probit(placed(reading(view, p), quantiles[p])) for p, w in COMPOSITES[name].items())
 
 
 def position(view: View, name: str) -> float:

@@ -6,7 +6,7 @@ from threading import Lock
 import numpy as np
 from cachetools import LRUCache, cached
 
-from program.expert.judge.attributes import PROPERTIES, placed, population
+from program.expert.judge.attributes import placed, population, reading
 from program.expert.judge.model import Seen
 from program.expert.judge.quality import Belief, Evidence, believe, most_telling, weigh
 from program.expert.judge.views import View
@@ -37,7 +37,7 @@ def telling(labelled: Sequence[tuple[View, float]], count: int, seed: int, instr
 def traits_of(view: View) -> dict[str, float]:
     """Return where an image stands among natural photographs in each of the rubric's `TRAITS`, 0 .. 1."""
     known = population()
-    return {name: placed(PROPERTIES[name](view), known[name]) for name in TRAITS}
+    return {name: placed(reading(view, name), known[name]) for name in TRAITS}
 
 
 def _seen(view: View, rubric: Rubric) -> Seen:

@@ -8,7 +8,7 @@ import numpy as np
 
 from program.evaluation.intervals import interval
 from program.expert.answer.findings import reported
-from program.expert.judge.attributes import COMPOSITES, PROPERTIES, composite
+from program.expert.judge.attributes import COMPOSITES, PROPERTIES, composite, reading
 from program.expert.judge.model import OUTPUTS, SEVERITIES, Model
 from program.expert.measure.features import FEATURE_NAMES
 from program.expert.store import Matrix
@@ -139,7 +139,7 @@ def population(learned: Table, alone: Fitted) -> dict[str, Any]:
         )
         for i in np.flatnonzero(rows)
     ]  # fmt: skip
-    known = {name: _quantiles([read(view) for view in views]) for name, read in PROPERTIES.items()}
+    known = {name: _quantiles([reading(view, name) for view in views]) for name in PROPERTIES}
     sums = {f"sum of {name}": _quantiles([composite(v, name, known) for v in views]) for name in COMPOSITES}
     return {
         "data": f"{len(views)} train photographs of LIVE In the Wild (Ghadiyaram & Bovik 2015), without their scores",
