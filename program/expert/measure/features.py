@@ -92,23 +92,19 @@ def _moments(values: Plane) -> dict[str, float]:
 
 def _colour_statistics(rgb: Plane) -> dict[str, float]:
     """Statistics of opponent colours, linear and logarithmic (Ruderman et al. 1998), at half and quarter size."""
-    full_red, full_green, full_blue = (rgb[:, :, c] for c in range(3))
-    red, green, blue = (halve(np.ascontiguousarray(rgb[:, :, c])) for c in range(3))
-    log_red, log_green, log_blue = (np.log1p(c) for c in (red, green, blue))
+    red, green, blue = (rgb[:, :, c] for c in range(3))
+    log_red, log_green, log_blue = (np.log1p(halve(c)) for c in (red, green, blue))
     planes = {
-        "red_green": halve(full_red - full_green),
-        "yellow_blue": halve(0.5 * (full_red + full_green) - full_blue),
+        "red_green": halve(red - green),
+        "yellow_blue": halve(0.5 * (red + green) - blue),
         "log_yellow_blue": 32 * (log_red + log_green - 2 * log_blue) / 6**0.5,
         "log_red_green": 32 * (log_red - log_green) / 2**0.5,
     }
     named: dict[str, float] = {}
     for name, plane in planes.items():
-        plane = np.asarray(plane, dtype=np.float32)
-        found, _, _ = _scene_statistics(plane, f"{name}1", pairs=False)
-        named |= found
+        named |= _scene_statistics(plane, f"{name}1", pairs=False)[0]
         if not name.startswith("log"):
-            found, _, _ = _scene_statistics(halve(plane), f"{name}2", pairs=False)
-            named |= found
+            named |= _scene_statistics(halve(plane), f"{name}2", pairs=False)[0]
         named[f"{name}_spread"] = float(np.log1p(plane.std()))
     return named
 
