@@ -83,14 +83,11 @@ def severities_of(inputs: Inputs, query: str) -> dict[str, str]:
     """Return the strongest severity word per category in the given analysis: of the regions asked about, or of all."""
     regions = _object(inputs, "distortion_analysis")
     in_query = [name for name in regions if name != GLOBAL and region_pattern(name).search(query)]
-    strongest: dict[str, str] = {}
-    for region in [regions[name] for name in in_query or regions]:
-        for finding in region if isinstance(region, list) else []:
-            if isinstance(finding, dict) and finding.get("severity") in SEVERITIES:
-                name, word = str(finding.get("type")), str(finding["severity"])
-                if SEVERITIES.index(word) >= SEVERITIES.index(strongest.get(name, "none")):
-                    strongest[name] = word
-    return strongest
+    given = [regions[name] for name in in_query or regions]
+    found = [finding for region in given if isinstance(region, list) for finding in region if isinstance(finding, dict)]
+    words = [(str(each.get("type")), each["severity"]) for each in found if each.get("severity") in SEVERITIES]
+    # In the order given, and of each category the strongest, which comes last when they are sorted.
+    return dict(words) | dict(sorted(words, key=lambda pair: SEVERITIES.index(pair[1])))
 
 
 def scores_of(inputs: Inputs) -> list[tuple[str, float]]:

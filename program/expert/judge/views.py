@@ -150,11 +150,10 @@ class Viewer:
 
     def _kept(self, key: str, work: Callable[[], Any]) -> Any:
         """Return what the folder holds under a key, or else work it out and keep it there."""
-        value = self._disk.get(f"{_LAYOUT}/{key}") if self._disk is not None else None
-        if value is None:
-            value = work()
-            if self._disk is not None:
-                self._disk.set(f"{_LAYOUT}/{key}", value)
+        if self._disk is None:
+            return work()
+        if (value := self._disk.get(f"{_LAYOUT}/{key}")) is None:
+            self._disk.set(f"{_LAYOUT}/{key}", value := work())
         return value
 
 

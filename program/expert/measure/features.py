@@ -29,18 +29,14 @@ def measure(pixels: NDArray[np.uint8]) -> Measurement:
     viewed = _viewing_size(pixels)
     rgb = viewed.astype(np.float32)
     luma = native if viewed is pixels else _luma(rgb)
-    scales = [luma, halve(luma)]
-    scales.append(halve(scales[1]))
-    deviations, fines = [], []
-    for i, plane in enumerate(scales, 1):
-        found, deviation, fine = _scene_statistics(plane, f"luma{i}", pairs=i < 3)
-        named |= found
-        deviations.append(deviation)
-        fines.append(fine)
-    named |= _colour_statistics(rgb)
-    slopes = [measures.gradient(plane) for plane in scales]
-    sharp, maps = measures.sharpness(luma, fines[0], slopes, deviations)
-    named |= sharp
+    half = halve(luma)
+    scales = (luma, half, halve(half))
+    found, deviations, fines = zip(
+        *(_scene_statistics(plane, f"luma{i}", pairs=i < 3) for i, plane in enumerate(scales, 1)), strict=True
+    )
+    sharp, maps = measures.sharpness(luma, fines[0], [measures.gradient(plane) for plane in scales], deviations[0])
+    for part in (*found, _colour_statistics(rgb), sharp):
+        named |= part
     for part, part_maps in (measures.noise(luma, rgb), measures.exposure(luma), measures.colour(rgb)):
         named |= part
         maps |= part_maps

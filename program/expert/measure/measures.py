@@ -57,10 +57,10 @@ def _logs(of: str, **values: Any) -> Named:
     return {f"{of}_{name}": float(np.log1p(value)) for name, value in values.items()}
 
 
-def sharpness(luma: Plane, fine: Plane, slopes: list[Plane], deviations: list[Plane]) -> tuple[Named, Maps]:
+def sharpness(luma: Plane, fine: Plane, slopes: list[Plane], deviation: Plane) -> tuple[Named, Maps]:
     """Measure edge strength, its fall over scales, reblur loss and how sharp the sharpest and dullest blocks are.
 
-    Takes the luma, its difference to the local mean, and the gradients and local deviations at each scale.
+    Takes the luma, its difference to the local mean, the gradients at each scale and the local deviation.
     """
     named: Named = {}
     for i, slope in enumerate(slopes, 1):
@@ -69,8 +69,8 @@ def sharpness(luma: Plane, fine: Plane, slopes: list[Plane], deviations: list[Pl
         for i in (1, 2):
             named[f"edge_fall{i}{i + 1}{after}"] = named[f"edge{i}_{of}"] - named[f"edge{i + 1}_{of}"]
     details, maps = _details(luma, fine)
-    named |= _reblur(luma) | details | _logs("texture", **_percentiles(_thinned(deviations[0]), p10=10, p90=90))
-    named["flat_share"] = float((deviations[0] < 1.5).mean())
+    named |= _reblur(luma) | details | _logs("texture", **_percentiles(_thinned(deviation), p10=10, p90=90))
+    named["flat_share"] = float((deviation < 1.5).mean())
     return named, maps | {"sharpness": grid_of(slopes[0])}
 
 

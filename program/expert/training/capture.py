@@ -46,10 +46,8 @@ def motion(pixels: Pixels, length: float, angle: float) -> Pixels:
     for step in np.linspace(-(length - 1) / 2, (length - 1) / 2, max(int(4 * length), 2)):
         down, across = reach + step * np.sin(angle), reach + step * np.cos(angle)
         top, left = int(down), int(across)
-        for row, share in ((top, 1 - down + top), (top + 1, down - top)):
-            for column, part in ((left, 1 - across + left), (left + 1, across - left)):
-                if share * part > 0:
-                    kernel[row, column] += share * part
+        shares = np.outer((1 - down + top, down - top), (1 - across + left, across - left))
+        kernel[top : top + 2, left : left + 2] += shares
     return _convolved(pixels, kernel)
 
 

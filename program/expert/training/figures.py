@@ -118,9 +118,8 @@ def detection(severities: Matrix, truth: Matrix, *, paired: bool) -> dict[str, A
     """
     rows = truth[:, 7] == 0
     names, truth = reported(severities[rows][:, :7], paired=paired), truth[rows][:, :7]
-    hit, missed = names & (truth > PLAIN), ~names & (truth > PLAIN)
-    false = names & (truth <= SLIGHT)
-    scores = 2 * hit.sum(axis=0) / np.maximum(2 * hit.sum(axis=0) + missed.sum(axis=0) + false.sum(axis=0), 1)
+    plain, told = truth > PLAIN, names & ((truth > PLAIN) | (truth <= SLIGHT))
+    scores = 2 * (plain & told).sum(axis=0) / np.maximum(plain.sum(axis=0) + told.sum(axis=0), 1)
     by_name = dict(zip(DISTORTION_CATEGORIES, scores.round(3).tolist(), strict=True))
     return {"f1": by_name, "macro_f1": round(float(scores.mean()), 3), "n": int(rows.sum())}
 
