@@ -19,7 +19,6 @@ __all__ = ("COMPOSITES", "PROPERTIES", "composite", "population", "position", "p
 _EDGE = 0.02
 """Positions stay this far from 0 and 1 when they are added up: an odd image must not outvote everything else."""
 
-
 PROPERTIES: Mapping[str, Mapping[str, float]] = stored_table("words.yaml")["properties"]
 """What is read straight from one measurement, and what each adds up."""
 COMPOSITES: Mapping[str, Mapping[str, float]] = stored_table("words.yaml")["composites"]

@@ -51,23 +51,19 @@ def _luma(rgb: Plane) -> Plane:
 
 
 def _viewing_size(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    height, width = pixels.shape[:2]
-    longer = max(height, width)
+    longer = max(pixels.shape[:2])
     if longer <= MAXIMUM_SIDE:
         return pixels
-    size = (max(1, round(width * MAXIMUM_SIDE / longer)), max(1, round(height * MAXIMUM_SIDE / longer)))
-    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
+    height, width = (max(1, round(side * MAXIMUM_SIDE / longer)) for side in pixels.shape[:2])
+    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX))
 
 
 def _scene_statistics(plane: Plane, name: str, *, pairs: bool) -> tuple[dict[str, float], Plane, Plane]:
     values, deviation, fine = normalise(plane)
-    named = {f"{name}_{key}": value for key, value in _moments(values).items()}
-    if pairs:
-        named |= {f"{name}_{key}": value for key, value in aggd_of_products(values).items()}
     mean = float(deviation.mean())
-    named[f"{name}_deviation_log"] = float(np.log1p(mean))
-    named[f"{name}_deviation_cv"] = float(deviation.std()) / (mean + 1.0)
-    return named, deviation, fine
+    spread = {"deviation_log": float(np.log1p(mean)), "deviation_cv": float(deviation.std()) / (mean + 1.0)}
+    named = _moments(values) | (aggd_of_products(values) if pairs else {}) | spread
+    return {f"{name}_{key}": value for key, value in named.items()}, deviation, fine
 
 
 def _moments(values: Plane) -> dict[str, float]:

@@ -150,9 +150,9 @@ def exposure(luma: Plane) -> tuple[Named, Maps]:
     spread = float(np.sqrt(share @ (levels - mean) ** 2))
     p01, p05, p25, p50, p75, p95, p99 = np.searchsorted(cumulative, (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)).tolist()
     inside = share[p01 : p99 + 1]
-    used = share[share > 0]
+    used, grid = share[share > 0], np.array(grid_of(luma))
     third = float(share @ (levels - mean) ** 3) / (spread + 1.0) ** 3
-    named = {
+    return {
         "brightness": mean / 255, "brightness_median": p50 / 255, "shadows_p05": p05 / 255, "lights_p95": p95 / 255,
         "contrast_rms": spread / 255, "contrast_range": (p99 - p01) / 255, "contrast_middle": (p75 - p25) / 255,
         "histogram_skew": third, "histogram_entropy": float(-(used * np.log2(used)).sum()),
@@ -160,11 +160,8 @@ def exposure(luma: Plane) -> tuple[Named, Maps]:
         "histogram_gaps": float((inside < 0.1 * inside.mean()).mean()) if inside.size > 8 else 0.0,
         "black_share": float(cumulative[8]), "dark_share": float(cumulative[48]),
         "white_share": float(1 - cumulative[247]), "light_share": float(1 - cumulative[220]),
-    }  # fmt: skip
-    grid = np.array(grid_of(luma))
-    named["brightness_centre"] = float(grid[1, 1] - grid.mean()) / 255
-    named["brightness_uneven"] = float(grid.std()) / 255
-    return named, {"brightness": [[round(float(v), 5) for v in row] for row in grid / 255]}
+        "brightness_centre": float(grid[1, 1] - grid.mean()) / 255, "brightness_uneven": float(grid.std()) / 255,
+    }, {"brightness": [[round(float(v), 5) for v in row] for row in grid / 255]}  # fmt: skip
 
 
 def colour(rgb: Plane) -> tuple[Named, Maps]:
@@ -179,15 +176,14 @@ def colour(rgb: Plane) -> tuple[Named, Maps]:
     bright = saturation[top > 24] if (top > 24).any() else saturation.ravel()
     dark_channel = ndimage.minimum_filter(bottom[::2, ::2], 5)
     middle = float(np.median(saturation))
-    named = {
+    return {
         "colourfulness": (spread + 0.3 * offset) / 100, "cast_red_green": float(red_green.mean()) / 100,
         "cast_yellow_blue": float(yellow_blue.mean()) / 100, "cast": offset / (spread + 12.0),
         "saturation": float(bright.mean()), "saturation_median": middle,
         **_percentiles(_thinned(bright), saturation_p90=90), "saturation_full": float((saturation > 0.9).mean()),
         "haze": float(dark_channel.mean()) / 255, "channel_clipped": float((top > 252).mean()),
         "grey_share": float((saturation < 0.06).mean()),
-    }  # fmt: skip
-    return named, {"saturation": grid_of(saturation)}
+    }, {"saturation": grid_of(saturation)}  # fmt: skip
 
 
 def spectrum(luma: Plane) -> Named:
@@ -205,10 +201,8 @@ def spectrum(luma: Plane) -> Named:
     fy, fx = np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None]
     radius = np.hypot(fy, fx)
     edges = np.geomspace(2 / size, 0.5, 13)
-    index = np.digitize(radius, edges) - 1
-    inside = (index >= 0) & (index < 12)
-    sums = np.bincount(index[inside], power[inside], 12)
-    counts = np.bincount(index[inside], minlength=12)
+    ring = np.digitize(radius, edges).ravel()
+    sums, counts = (np.bincount(ring, weights, 14)[1:13] for weights in (power.ravel(), None))
     level = np.log(sums / np.maximum(counts, 1) + 1.0)
     at = np.log(np.sqrt(edges[1:] * edges[:-1]))
     slope, intercept = np.polyfit(at[:9], level[:9], 1)
