@@ -65,9 +65,8 @@ def figures(
     }
     for name, table, severities in (("no", held, seen.severities), ("with", beside, against.severities)):
         rows = np.isin(table.source, ("distorted", "undistorted"))
-        found[f"detection, validation, {name} reference"] = detection(
-            severities[rows], table.severities[rows], paired=name == "with"
-        )
+        told = detection(severities[rows], table.severities[rows], paired=name == "with")
+        found[f"detection, validation, {name} reference"] = told
     left_out = ((learned, alone.quality), (held, seen.quality))
     photographs = [np.stack([t.scores, quality])[:, t.source == "photographs"] for t, quality in left_out]
     return found | {
@@ -129,14 +128,13 @@ def population(learned: Table, alone: Fitted) -> dict[str, Any]:
 
     A photograph's believed quality and severities are those of a fit without it.
     """
-    rows = learned.source == "photographs"
     quality, first = alone.quality, OUTPUTS["nr"].index(SEVERITIES[0])
     views: list[Any] = [
         SimpleNamespace(
             measured=dict(zip(FEATURE_NAMES, learned.features[i], strict=True)), prior=SimpleNamespace(mean=quality[i]),
             severities=dict(zip(DISTORTION_CATEGORIES, alone.left_out[i, first:].clip(0, 4), strict=False)),
         )
-        for i in np.flatnonzero(rows)
+        for i in np.flatnonzero(learned.source == "photographs")
     ]  # fmt: skip
     known = {name: _quantiles([reading(view, name) for view in views]) for name in PROPERTIES}
     sums = {f"sum of {name}": _quantiles([composite(v, name, known) for v in views]) for name in COMPOSITES}

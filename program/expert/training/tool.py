@@ -13,16 +13,7 @@ from numpy.typing import NDArray
 
 from data.kadid import category_named
 from program.expert.store import Matrix
-from program.expert.training.fitting import (
-    FOLDS,
-    folds,
-    kinds_of,
-    products,
-    ridge,
-    save_arrays,
-    standard_of,
-    steps_of,
-)
+from program.expert.training import fitting
 from program.expert.training.images import Table
 from program.tools.calibration import Calibration
 from program.tools.fitting import fit_tool
@@ -39,13 +30,14 @@ CALIBRATION_EVERY = 11
 
 def fits(table: Table) -> Iterator[tuple[NDArray[np.bool_], Fit]]:
     """Yield fits of the lines, and which images each has not seen: one for each fold, then one on all images."""
-    standard = standard_of(table.spreads[table.source == "photographs"])
+    standard = fitting.standard_of(table.spreads[table.source == "photographs"])
     points, score = standard.apply(table.spreads), table.scores[:, None]
-    roles = {"photograph": score, "distorted": score, **kinds_of(table.source)}
-    fold, alike = folds(table.group), products(points)
-    for k in range(FOLDS + 1):
-        weights, offset = ridge(points, roles, table.source, alike, fold != k, steps_of(table, fold != k))
-        yield fold == k, Fit(standard.centre, standard.spread, weights * standard.share[:, None], offset)
+    roles = {"photograph": score, "distorted": score, **fitting.kinds_of(table.source)}
+    fold, alike = fitting.folds(table.group), fitting.products(points)
+    for k in range(fitting.FOLDS + 1):
+        taken = fold != k
+        weights, offset = fitting.ridge(points, roles, table.source, alike, taken, fitting.steps_of(table, taken))
+        yield ~taken, Fit(standard.centre, standard.spread, weights * standard.share[:, None], offset)
 
 
 def write(table: Table, arrays: Path, calibration: Path, clive: Path, live: Path) -> Matrix:
@@ -53,7 +45,7 @@ def write(table: Table, arrays: Path, calibration: Path, clive: Path, live: Path
     predicted = np.zeros(len(table.scores))
     for out, fit in fits(table):
         predicted[out] = fit.predict(table.spreads[out])
-    save_arrays(arrays, {name: array.astype(np.float32) for name, array in fit._asdict().items()})
+    fitting.save_arrays(arrays, {name: array.astype(np.float32) for name, array in fit._asdict().items()})
     sets = {name: LabelledSet.read(str(path), "train", Path()) for name, path in (("clive", clive), ("live", live))}
     readings = pd.DataFrame({
         "raw": predicted, "human": table.scores, "category": list(map(category_named, table.distortion)),
