@@ -50,9 +50,7 @@ class PerceptualEngine:
     """Answers the program's own signatures from measurements. Deterministic and thread-safe."""
 
     # It answers in the signature's own fields whatever schema it is sent, and DSPy takes milliseconds to build one.
-    supports_response_schema = False
-    supports_function_calling = False
-    supports_reasoning = False
+    supports_response_schema = supports_function_calling = supports_reasoning = False
     supported_params = frozenset({"temperature", "max_tokens", "seed"})
     resolves_references = True
     adapter = CallAdapter()

@@ -28,7 +28,6 @@ from program.expert.judge.quality import Belief
 from program.expert.judge.taught import belief
 from program.expert.judge.views import View, Viewer
 from program.fusion import LETTERS
-from signatures.rubric import PLAIN, rubric_in
 from signatures.schemas import GLOBAL
 
 __all__ = ("answer",)
@@ -156,8 +155,7 @@ def _belief(viewer: Viewer, view: View, lesson: Lesson) -> Belief:
     """Return the quality believed in after the demos that carry a level and an image of the same kind."""
     labels = [(demo, label) for demo in lesson.demos if (label := level_of(demo)) is not None]
     labelled = [(other, label) for demo, label in labels if (other := _alike(viewer, view, demo)) is not None]
-    untaught = not labelled and rubric_in(lesson.instructions) is PLAIN
-    return view.prior if untaught else belief(view, labelled, lesson.instructions)
+    return belief(view, labelled, lesson.instructions)
 
 
 def _alike(viewer: Viewer, view: View, demo: Inputs) -> View | None:

@@ -62,12 +62,10 @@ def region_crops(inputs: Inputs) -> dict[str, Any]:
 
 def categories_by_region(inputs: Inputs) -> dict[str, list[DistortionCategory]]:
     """Return the categories of each region in `distortion_set`; regions without any are left out."""
+    stated = _object(inputs, "distortion_set").items()
+    listed = {str(region): names if isinstance(names, list) else [names] for region, names in stated if names}
     return {
-        str(region): list(
-            dict.fromkeys(c for n in (names if isinstance(names, list) else [names]) if (c := category_of(str(n))))
-        )
-        for region, names in _object(inputs, "distortion_set").items()
-        if names
+        region: list(dict.fromkeys(c for n in names if (c := category_of(str(n))))) for region, names in listed.items()
     }
 
 
@@ -102,9 +100,8 @@ def level_of(demo: Inputs) -> float | None:
     letter = str(demo.get("quality_level") or "").strip().upper()[:1]
     if letter and letter in LETTERS:
         return float(LETTERS.index(letter) + 1)
-    stated = parsed_json(demo.get("quality_probs"))
     try:
-        probabilities = stated if isinstance(stated, LevelProbabilities) else LevelProbabilities.model_validate(stated)
+        probabilities = LevelProbabilities.model_validate(parsed_json(demo.get("quality_probs")))
     except ValueError:
         return None
     masses = {level: mass for level, mass in probabilities.by_level().items() if math.isfinite(mass)}
