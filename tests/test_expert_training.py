@@ -109,25 +109,56 @@ def test_photographs_teach_at_half_their_size_as_well(tmp_path: Path) -> None:
 
 
 SMOOTH = 0.35 * RBF(1.0) + 0.35 * RBF(np.sqrt(0.3)) + 0.3 * DotProduct(0.0, "fixed")
-NO_STEPS = (np.zeros(0, int), np.zeros(0, int))
+NO_STEPS = fitting.Steps(*[np.zeros(0, int)] * 2, *[np.zeros(0)] * 2)
+
+
+def _unmeasured(examples: list[images.Example]) -> images.Table:
+    columns = (np.array([getattr(example, name) for example in examples]) for name in images.Example._fields[2:])
+    return images.Table(*[np.zeros((len(examples), 1))] * 4, *columns)
 
 
 def test_series_of_a_distortion_get_stronger(tmp_path: Path) -> None:
     series = list(images.rising(_manifest(tmp_path), 2))
     assert {example.source for example in series} == {"rising"}
-    table = images.Table(
-        *[np.zeros((len(series), 1))] * 4, *(
-            np.array([getattr(example, name) for example in series])
-            for name in ("score", "severities", "source", "group", "split", "distortion", "score_sd")
-        )
-    )  # fmt: skip
-    weaker, stronger = fitting.steps_of(table, np.ones(len(series), bool))
+    table = _unmeasured(series)
+    weaker, stronger, fall, noise = fitting.steps_of(table, np.ones(len(series), bool), "photograph")
     kinds = {(example.group, example.distortion) for example in series}
     assert len(kinds) == 2 * images.SERIES
     assert len(weaker) == len(series) - len(kinds)
-    assert (table.scores[stronger] <= table.scores[weaker] + 0.02).all()
+    assert (stronger == weaker + 1).all()
     assert (table.distortion[weaker] == table.distortion[stronger]).all()
-    assert len(fitting.steps_of(table, table.group == "1")[0]) < len(weaker)
+    assert set(fall) == {0.05}
+    assert set(noise) == {fitting.FALL_NOISE["photograph"]["rising"]}
+    assert len(fitting.steps_of(table, table.group == "1", "photograph").weaker) < len(weaker)
+
+
+def test_parts_of_a_photograph_are_shown_beside_each_other(tmp_path: Path) -> None:
+    parts = list(images.beside(_manifest(tmp_path), 2))
+    first = [place for place, example in enumerate(parts) if example.distortion == "none"]
+    shown = [(parts[place].group, parts[place].source) for place in first]
+    assert shown == [("1", "beside"), ("1", "tiles"), ("3", "beside"), ("3", "tiles")]
+    whole = images._pixels(tmp_path / "1.png")
+    for place in first[:2]:
+        sound, other = parts[place : place + 2]
+        assert sound.pixels.size == other.pixels.size
+        assert sound.score == UNDISTORTED > other.score
+        assert not any(sound.severities)
+        assert sum(other.severities) == pytest.approx(UNDISTORTED - other.score)
+        windows = np.lib.stride_tricks.sliding_window_view(whole, sound.pixels.shape)[:, :, 0]
+        assert (windows == sound.pixels).all(axis=(2, 3, 4)).any()
+    assert parts[0].pixels.size == 160 * 180 * 3 // 2
+    assert parts[first[1]].pixels.shape == (53, 60, 3)
+    table = _unmeasured(parts + list(images.rising(_manifest(tmp_path), 2)))
+    weaker, stronger, fall, _ = fitting.steps_of(table, np.ones(len(table.scores), bool), "distorted")
+    from_part = table.source[weaker] != "rising"
+    assert set(weaker[from_part]) == set(first)
+    assert sorted({*stronger[from_part], *first}) == list(range(len(parts)))
+    assert (table.source[stronger] == table.source[weaker]).all()
+    assert (table.group[stronger] == table.group[weaker]).all()
+    drop = table.scores[weaker] - table.scores[stronger]
+    np.testing.assert_allclose(fall[from_part], np.clip(drop[from_part], 0.05, 1.5))
+    photograph = fitting.steps_of(table, np.ones(len(table.scores), bool), "photograph")
+    assert len(photograph.weaker) == np.count_nonzero(~from_part)
 
 
 def test_a_line_falls_at_steps_as_a_penalty_of_its_rises_makes_it() -> None:
@@ -135,15 +166,15 @@ def test_a_line_falls_at_steps_as_a_penalty_of_its_rises_makes_it() -> None:
     rng = np.random.default_rng(3)
     points, source = rng.normal(size=(60, 8)), np.repeat(["photographs", "rising"], 30)
     target = (points[:, :1] + rng.normal(0, 0.3, (60, 1))).round(3)
-    steps = (np.arange(30, 59), np.arange(31, 60))
+    steps = fitting.Steps(np.arange(30, 59), np.arange(31, 60), rng.uniform(0, 0.1, 29), rng.uniform(0.1, 0.3, 29))
     every = np.ones(60, bool)
     weights, offset = fitting.ridge(points, {"photograph": target}, source, fitting.products(points), every, steps)
-    middle, moved = target[:30].mean(), points[steps[1]] - points[steps[0]]
+    middle, moved = target[:30].mean(), points[steps.stronger] - points[steps.weaker]
 
     def loss(line) -> float:
         misfit = target[:30, 0] - middle - points[:30] @ line[:-1] - line[-1]
-        rise = np.maximum(moved @ line[:-1] + fitting.STEP, 0)
-        return misfit @ misfit / 0.2 + line @ line + rise @ rise / fitting.STEP_NOISE["photograph"]
+        rise = np.maximum(moved @ line[:-1] + steps.fall, 0)
+        return misfit @ misfit / 0.2 + line @ line + rise @ (rise / steps.noise)
 
     best = optimize.minimize(loss, np.zeros(9), tol=1e-12).x
     np.testing.assert_allclose(weights[:, 0], best[:-1], atol=2e-3)
@@ -155,21 +186,22 @@ def test_a_line_falls_at_steps_as_a_penalty_of_its_rises_makes_it() -> None:
 def test_the_score_of_a_distorted_image_falls_at_steps() -> None:
     rng = np.random.default_rng(4)
     views, source = rng.normal(size=(60, 4)), np.repeat(["distorted", "rising"], 30)
-    target, steps = views[:, :1] + 0.5 * views[:, 1:2], (np.arange(30, 59, 2), np.arange(31, 60, 2))
+    target, places = views[:, :1] + 0.5 * views[:, 1:2], (np.arange(30, 59, 2), np.arange(31, 60, 2))
+    steps = fitting.Steps(*places, rng.uniform(0, 0.1, 15), rng.uniform(0.05, 0.2, 15))
     unit = Standard(np.zeros(4), np.ones(4), np.full(4, 0.5))
     kernel = SMOOTH(unit.apply(views), unit.apply(views)[:30])
-    middle, moved = target[:30].mean(), kernel[steps[1]] - kernel[steps[0]]
+    middle, moved = target[:30].mean(), kernel[steps.stronger] - kernel[steps.weaker]
 
     def loss(dual) -> float:
-        misfit, rise = target[:30, 0] - middle - kernel[:30] @ dual, np.maximum(moved @ dual + fitting.STEP, 0)
-        penalty = rise @ rise / fitting.STEP_NOISE["distorted"]
+        misfit, rise = target[:30, 0] - middle - kernel[:30] @ dual, np.maximum(moved @ dual + steps.fall, 0)
+        penalty = rise @ (rise / steps.noise)
         return misfit @ misfit / 0.1 + dual @ kernel[:30] @ dual + penalty
 
     best = optimize.minimize(loss, np.zeros(30), tol=1e-10, options={"maxiter": 5000}).x
     found = fitting.kernel_fit(views, {"distorted": target}, source, unit, "nr", steps).values(views)[:, 0]
     free = fitting.kernel_fit(views, {"distorted": target}, source, unit, "nr", NO_STEPS).values(views)[:, 0]
     np.testing.assert_allclose(found, middle + kernel @ best, atol=0.02)
-    rises, before = (np.maximum(values[steps[1]] - values[steps[0]], 0).sum() for values in (found, free))
+    rises, before = (np.maximum(values[steps.stronger] - values[steps.weaker], 0).sum() for values in (found, free))
     assert rises < 0.7 * before
 
 

@@ -14,9 +14,9 @@ __all__ = (
     "stored_table",
 )  # fmt: skip
 
-REVISION = "r8.1"
+REVISION = "r9"
 """How the expert judges: its arrays, and how it weighs demos."""
-MEASURED = "r8"
+MEASURED = "r9"
 """How it measures images; what a cache holds of them stays good for as long."""
 MODEL_FILE = f"expert-{MEASURED}.npz"
 PROVENANCE_FILE = f"expert-{MEASURED}.json"

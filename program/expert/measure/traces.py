@@ -22,11 +22,10 @@ def local_variances(one: Plane, two: Plane) -> tuple[Plane, Plane, Plane]:
     return gaussian(centred_one**2), gaussian(centred_two**2), gaussian(centred_one * centred_two)
 
 
-def slopes(plane: Plane) -> tuple[Plane, Plane]:
-    """Return horizontal and vertical differences (Prewitt)."""
-    dx = ndimage.prewitt(plane, axis=1, output=np.float32, mode="nearest") / 3
-    dy = ndimage.prewitt(plane, axis=0, output=np.float32, mode="nearest") / 3
-    return dx, dy
+def slopes(plane: Plane) -> Plane:
+    """Return the gradient magnitude (Prewitt)."""
+    dx, dy = (ndimage.prewitt(plane, axis=axis, output=np.float32, mode="nearest") / 3 for axis in (1, 0))
+    return np.asarray(np.sqrt(dx**2 + dy**2))
 
 
 def transfer(one: list[Plane], two: list[Plane], scale: int) -> dict[str, float]:

@@ -34,11 +34,12 @@ def data_card(learned: Table, paired: Table) -> dict[str, str]:
         f"at half its size, and {count['live']} of LIVE; KADID-10k's mean scores on {count['distorted']} distorted "
         "versions of CLIVE train photographs",
         "order without reference": f"{count.get('rising', 0)} images of these photographs under distortions that get "
-        "stronger, without labels: both scores have to fall",
+        f"stronger, without labels: both scores have to fall; {count.get('beside', 0)} halves and "
+        f"{count.get('tiles', 0)} tiles of them: distorted ones have to score lower than one as it is",
         "quality with reference": "the same without photographs as they were taken, and "
         f"{int((paired.source == 'distorted').sum()) - count['distorted']} more versions with two distortions",
-        "distortions": f"the distorted versions, and {count['undistorted']} of the same photographs undistorted; "
-        "severity is 4.6 less KADID-10k's mean score of that distortion and level, or of the nearest it has",
+        "distortions": f"the distorted versions and halves, and {count['undistorted']} of the same photographs as they "
+        "were; severity is 4.6 less KADID-10k's mean score of that distortion and level, or of the nearest it has",
         "never used": "BIQ2021, KADID-10k's images, validation and test splits (validation chose the settings)",
     }
 

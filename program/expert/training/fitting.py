@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ NOISE = {
     "distorted": {"photographs": 0.5, "live": 0.2, "undistorted": 0.2, "distorted": 0.2},
     # The few images whose scores are people's own, among thousands with the means of others.
     "paired": {"live": 0.02, "undistorted": 0.2, "distorted": 0.2},
-    "damage": {"undistorted": 0.2, "distorted": 0.2},
+    "damage": {"undistorted": 0.2, "distorted": 0.2, "beside": 0.2},
     "kind": {"photographs": 0.1, "live": 1.0, "undistorted": 1.0, "distorted": 1.0},
     "altered": {"photographs": 0.1, "halved": 0.4, "undistorted": 0.4, "live": 1.0, "distorted": 1.0},
 }
@@ -35,9 +35,11 @@ NOISE = {
 teach."""
 INTACT = {"kind": ("photographs",), "altered": ("photographs", "halved", "undistorted")}
 """What counts as -1 in the two outputs that tell which score to believe; all else is 1."""
-STEP, STEP_NOISE, ROUNDS = 0.05, {"photograph": 0.2, "distorted": 0.1}, 4
-"""By how much a score has to fall at least where a distortion gets stronger, the noise of that rule for the scores that
-keep to it, and how often the steps that break it are looked for."""
+FALL = {"rising": (0.05, 0.05), "beside": (0.05, 1.5), "tiles": (0.05, 1.5)}
+"""By how much a score has to fall where a distortion gets stronger, and from one part of a photograph to another one,
+distorted: by as much as people's mean scores do, within these limits."""
+FALL_NOISE, ROUNDS = {"photograph": {"rising": 0.2}, "distorted": {"rising": 0.1, "beside": 0.05, "tiles": 0.05}}, 4
+"""The noise of that rule for the scores that keep to it, and how often the steps that break it are looked for."""
 OTHER_PEOPLE = 0.35
 """How far other people's scores lie from KADID-10k's, which nearly all pairs have here: by LIVE's."""
 KEPT = {"nr": 2500, "fr": 4000}
@@ -49,8 +51,17 @@ _CAUSED: Mapping[str, tuple[str, ...]] = {
     "overexposure": ("overexposure", "brighten"), "underexposure": ("underexposure", "darken", "low light"),
 }  # fmt: skip
 """Names of distortions that say the cause."""
-Steps = tuple[NDArray[np.intp], NDArray[np.intp]]
-"""Places of images, and of the same photographs with the same distortion a level stronger."""
+
+
+class Steps(NamedTuple):
+    """Steps to a stronger distortion, or from one part of a photograph to another one, distorted."""
+
+    weaker: NDArray[np.intp]
+    """Places of images, and in `stronger` of what follows them."""
+    stronger: NDArray[np.intp]
+    fall: Matrix
+    """By how much the score has to fall at least."""
+    noise: Matrix
 
 
 def standard_of(values: Matrix, share: Matrix | float = 1.0) -> Standard:
@@ -74,12 +85,18 @@ def products(points: Matrix) -> NDArray[np.float32]:
     return np.asarray(single @ single.T + 1)
 
 
-def steps_of(table: Table, taken: NDArray[np.bool_]) -> Steps:
-    """Return the steps of the series that `images.rising` made, among the images `taken`."""
-    names = np.char.add(table.group, table.distortion)
-    step = (table.source == "rising") & taken
-    weaker = np.flatnonzero(step[:-1] & step[1:] & (names[:-1] == names[1:]))
-    return weaker, weaker + 1
+def steps_of(table: Table, taken: NDArray[np.bool_], role: str) -> Steps:
+    """Return the steps of `images.rising` and `images.beside` that a role keeps to, among the images `taken`."""
+    found = []
+    for source, noise in FALL_NOISE[role].items():
+        rows = np.flatnonzero(taken & (table.source == source))
+        series = np.char.add(table.group[rows], table.distortion[rows] if source == "rising" else "")
+        _, first, number = np.unique(series, return_index=True, return_inverse=True)
+        last = np.flatnonzero(number[1:] == number[:-1]) + 1
+        weaker, stronger = rows[last - 1 if source == "rising" else first[number[last]]], rows[last]
+        fall = np.clip(table.scores[weaker] - table.scores[stronger], *FALL[source])
+        found.append((weaker, stronger, fall, np.full(len(last), noise)))
+    return Steps(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
 def ridge(
@@ -89,8 +106,8 @@ def ridge(
     """Fit lines through the N x F points `taken` for N x K targets of each role of `NOISE`.
 
     Returns F x sum K weights and the offsets. Kernel ridge regression with a linear kernel (`products`): there are more
-    measurements than images. The score of a photograph falls at every step by at least `STEP`: the steps that would not
-    are added as differences of images.
+    measurements than images. The score of a photograph falls at every step: those that would not are added as
+    differences of images.
     """
     weights, offsets = [], []
     for role, target in targets.items():
@@ -114,13 +131,14 @@ def _falling(
     share: NDArray[np.float32], steps: Steps,
 ) -> NDArray[np.float32]:  # fmt: skip
     """Return what each of N images counts in a line that falls at the steps; `share` is that without this rule."""
-    moved = kernel[steps[1]] - kernel[steps[0]]
+    moved = kernel[steps.stronger] - kernel[steps.weaker]
     for _ in range(ROUNDS):
-        weaker, stronger = (place[moved @ share > -STEP] for place in steps)
-        broken = kernel[stronger] - kernel[weaker]
-        within = broken[:, stronger] - broken[:, weaker] + STEP_NOISE["photograph"] * np.eye(len(weaker))
-        system = np.block([[own, broken[:, rows].T], [broken[:, rows], within]])
-        dual = linalg.solve(system, np.r_[wanted, np.full(len(weaker), -STEP)], assume_a="pos", overwrite_a=True)
+        broken = moved @ share > -steps.fall
+        weaker, stronger, fall, noise = (column[broken] for column in steps)
+        across = moved[broken]
+        within = across[:, stronger] - across[:, weaker] + np.diag(noise)
+        system = np.block([[own, across[:, rows].T], [across[:, rows], within]])
+        dual = linalg.solve(system, np.r_[wanted, -fall], assume_a="pos", overwrite_a=True)
         share = np.zeros_like(share)
         share[rows] = dual[: len(rows)]
         np.add.at(share, stronger, dual[len(rows) :])
@@ -138,11 +156,12 @@ def kernel_fit(
     """
     linear, noise = KERNEL[kind]
     z = standard.apply(views)
-    chosen = np.sort(np.random.default_rng(SEED).permutation(np.flatnonzero(source != "rising"))[: KEPT[kind]])
+    taught = np.flatnonzero(np.isin(source, [name for role in targets for name in NOISE[role]]))
+    chosen = np.sort(np.random.default_rng(SEED).permutation(taught)[: KEPT[kind]])
     points = z[chosen].astype(np.float16).astype(float)  # half precision is what ships
     cross = (1 - linear) * near(z, points) + linear * z @ points.T
     own = (1 - linear) * near(points, points) + linear * points @ points.T + 1e-6 * np.eye(len(points))
-    moved = cross[steps[1]] - cross[steps[0]]
+    moved = cross[steps.stronger] - cross[steps.weaker]
     weights, offsets = [], []
     for role, target in targets.items():
         rows = np.isin(source, list(NOISE[role]))
@@ -151,11 +170,11 @@ def kernel_fit(
         system, wanted = own + scaled @ cross[rows], scaled @ (target[rows] - middle)
         dual = linalg.solve(system, wanted, assume_a="pos")
         for _ in range(ROUNDS if role == "distorted" else 0):
-            broken = moved[(moved @ dual)[:, 0] > -STEP]
+            broken = (moved @ dual)[:, 0] > -steps.fall
+            weighed = moved[broken].T / steps.noise[broken]
             dual = linalg.solve(
-                system + broken.T @ broken / STEP_NOISE[role],
-                wanted - STEP * broken.sum(axis=0)[:, None] / STEP_NOISE[role], assume_a="pos",
-            )  # fmt: skip
+                system + weighed @ moved[broken], wanted - (weighed @ steps.fall[broken])[:, None], assume_a="pos"
+            )
         weights.append(dual)
         offsets.append(middle)
     dual, offset = np.hstack(weights), np.concatenate(offsets)
@@ -201,8 +220,10 @@ class Fitted:
         seen = self.points[:, : vectors.shape[1] - self.whole]
         views, alike = np.zeros((len(seen), sum(target.shape[1] for target in read.values()))), products(seen)
         for taken in (*self._rests(), np.ones(len(seen), bool)):  # the last lines, through all images, are kept
-            lines, offset = ridge(seen, read, table.source, alike, taken, steps_of(table, taken))
+            lines, offset = ridge(seen, read, table.source, alike, taken, steps_of(table, taken, "photograph"))
             views[~taken] = seen[~taken] @ lines + offset
+        unlabelled = table.source == "tiles"  # all lines are blind to them, so the best ones read them
+        views[unlabelled] = seen[unlabelled] @ lines + offset
         self.lines, self.view_offset = linalg.block_diag(lines, np.eye(self.whole)), np.r_[offset, np.zeros(self.whole)]
         self.views = np.hstack([views, self.points[:, len(lines) :]])
         self.view_standard = standard_of(self.views, shares_of(views.shape[1], self.whole, FORMULAS[kind]))
@@ -217,10 +238,10 @@ class Fitted:
 
     def _kernel(self, rows: NDArray[np.bool_]) -> Kernel:
         targets, place = {role: target[rows] for role, target in self.given.items()}, np.cumsum(rows) - 1
-        weaker, stronger = steps_of(self.table, rows)
+        weaker, stronger, *rule = steps_of(self.table, rows, "distorted")
         fitted = kernel_fit(
             self.views[rows], targets, self.table.source[rows], self.view_standard, self.kind,
-            (place[weaker], place[stronger]),
+            Steps(place[weaker], place[stronger], *rule),
         )  # fmt: skip
         if self.kind == "fr":
             return fitted

@@ -27,7 +27,7 @@ from program.images.store import IMAGES
 from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES
 
-__all__ = ("Example", "Table", "distorted", "halved", "joined", "measured", "rising", "scored")
+__all__ = ("Example", "Table", "beside", "distorted", "halved", "joined", "measured", "rising", "scored")
 
 GREY_EVERY = 6
 """One in so many photographs is shown in greys."""
@@ -38,6 +38,8 @@ KINDS = {"kadid": 14, "capture": 6, "pair": 4}
 """How many distorted versions of each kind a photograph is shown in."""
 SERIES = 4
 """How many distortions of each photograph are shown at rising levels."""
+BESIDE = 3
+"""How many distorted parts of each photograph are shown beside one as it is."""
 PAIRS = {"kadid": 0, "capture": 0, "pair": 10}
 """The same of a second view, which teaches to tell two distortions at once where there is a reference."""
 Pixels = NDArray[np.uint8]
@@ -54,7 +56,7 @@ class Example(NamedTuple):
     """Of the seven categories in their order, then spatial distortions: how far they bring the score below 4.6; zeros
     where nobody knows."""
     source: str
-    """photographs, halved (these at half their size), live, undistorted, distorted or rising (see `rising`)."""
+    """photographs, halved (these at half their size), live, undistorted, distorted, rising, beside or tiles."""
     group: str
     """The photograph that it shows."""
     split: str
@@ -193,6 +195,38 @@ def rising(manifest: Path, photographs: int) -> Iterator[Example]:
             for level in range(max(scores, key=scores.__getitem__), 6):
                 pixels = distort(shown, distortion, level, generator_for(name, distortion, level))
                 yield Example(pixels, None, scores[level], (0.0,) * 8, "rising", group, "train", distortion)
+
+
+def beside(manifest: Path, photographs: int) -> Iterator[Example]:
+    """Yield parts of the train photographs people liked best: one as it is, then others that are plainly distorted.
+
+    First halves of a photograph, then tiles of a ninth of it that lie in these. So a fit learns that damage weighs more
+    than what else differs from part to part of a picture.
+    """
+    for number, (group, path) in enumerate(_liked(manifest, "train")[:photographs]):
+        name, shown = f"{manifest.parent.name}/{group}", _pixels(path)
+        kinds = [kind for kind in distortions_for(shown) if CATEGORIES[kind]]
+        for shift, source in enumerate(("beside", "tiles")):
+            rng = generator_for(name, "beside", shift)
+            axis, damaged = int(rng.integers(2)), int(rng.integers(2))
+            drawn = (kinds[(number + 3 * shift + i * 6) % len(kinds)] for i in range(BESIDE))
+            for distortion in ("none", *drawn):
+                pixels, which, score, score_sd = shown, 1 - damaged, UNDISTORTED, 0.0
+                if distortion != "none":
+                    level = int(rng.integers(3, 6))
+                    if (distortion, level) in IDENTITIES:
+                        continue
+                    pixels = distort(shown, distortion, level, generator_for(name, distortion, level))
+                    label, which = level_mean(distortion, level), damaged
+                    score, score_sd = min(label.mos, UNDISTORTED), label.mos_std
+                part = np.array_split(pixels, 2, axis=axis)[which]
+                if source == "tiles":
+                    sides = [side // 3 for side in shown.shape[:2]]
+                    top, left = (int(rng.integers(part.shape[i] - side + 1)) for i, side in enumerate(sides))
+                    part = part[top : top + sides[0], left : left + sides[1]]
+                parts = severities({CATEGORIES.get(distortion): score})
+                part = np.ascontiguousarray(part)
+                yield Example(part, None, score, parts, source, group, "train", distortion, score_sd)
 
 
 def severities(parts: Mapping[str | None, float]) -> tuple[float, ...]:

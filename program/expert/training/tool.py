@@ -36,7 +36,8 @@ def fits(table: Table) -> Iterator[tuple[NDArray[np.bool_], Fit]]:
     fold, alike = fitting.folds(table.group), fitting.products(points)
     for k in range(fitting.FOLDS + 1):
         taken = fold != k
-        weights, offset = fitting.ridge(points, roles, table.source, alike, taken, fitting.steps_of(table, taken))
+        steps = fitting.steps_of(table, taken, "photograph")
+        weights, offset = fitting.ridge(points, roles, table.source, alike, taken, steps)
         yield ~taken, Fit(standard.centre, standard.spread, weights * standard.share[:, None], offset)
 
 
@@ -53,7 +54,7 @@ def write(table: Table, arrays: Path, calibration: Path, clive: Path, live: Path
         "source": [sets["live" if source == "live" else "clive"].source for source in table.source],
     })  # fmt: skip
     sampled = (table.source != "distorted") | (np.arange(len(readings)) % CALIBRATION_EVERY == 0)
-    chosen = sampled & ~np.isin(table.source, ("halved", "rising"))
+    chosen = sampled & ~np.isin(table.source, ("halved", "rising", "beside", "tiles"))
     tool = fit_tool(ToolRegistry.load().get(TOOL), readings[chosen])
     sources = {each.source: each.provenance() for each in sets.values()}
     known = Calibration.load(calibration).updated({TOOL: tool}, sources)

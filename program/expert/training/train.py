@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sources = {
         "clive": images.scored(clive), "halved": images.halved(clive), "live": images.scored(live),
         **{split: images.distorted(clive, split, count) for split, count in PHOTOGRAPHS.items()},
-        "rising": images.rising(clive, PHOTOGRAPHS["train"]),
+        "rising": images.rising(clive, PHOTOGRAPHS["train"]), "beside": images.beside(clive, PHOTOGRAPHS["train"]),
         "pairs": images.distorted(clive, "train", PHOTOGRAPHS["train"], images.PAIRS, view=1),
     }  # fmt: skip
     options.measured.mkdir(parents=True, exist_ok=True)
