@@ -134,11 +134,10 @@ def _falling(
     moved = kernel[steps.stronger] - kernel[steps.weaker]
     for _ in range(ROUNDS):
         broken = moved @ share > -steps.fall
-        weaker, stronger, fall, noise = (column[broken] for column in steps)
-        across = moved[broken]
-        within = across[:, stronger] - across[:, weaker] + np.diag(noise)
+        weaker, stronger, across = steps.weaker[broken], steps.stronger[broken], moved[broken]
+        within = across[:, stronger] - across[:, weaker] + np.diag(steps.noise[broken])
         system = np.block([[own, across[:, rows].T], [across[:, rows], within]])
-        dual = linalg.solve(system, np.r_[wanted, -fall], assume_a="pos", overwrite_a=True)
+        dual = linalg.solve(system, np.r_[wanted, -steps.fall[broken]], assume_a="pos", overwrite_a=True)
         share = np.zeros_like(share)
         share[rows] = dual[: len(rows)]
         np.add.at(share, stronger, dual[len(rows) :])
