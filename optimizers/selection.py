@@ -17,8 +17,8 @@ SCORE_STEP, PLCC_STEP = 0.002, 0.005
 """Smaller differences in score decide nothing: PLCC does then, and where that is no larger either, RMSE."""
 CLEAR, CLEARLY_NEARER = 0.01, 0.15
 """What a fitted fusion has to gain on validation, in score or PLCC, or as a share of RMSE: it moves every score to
-come, and what it fits of a few photographs, or of scores nearly on the people's scale, does not carry over. On two
-photographs, judged about 0.2 apart from those it was fitted on, chance alone moves an RMSE of .49 by a tenth."""
+come, and what it fits of scores nearly on the people's scale does not carry over. On photographs so few that intervals
+speak of these alone, chance moves the scale by as much as that, and none is taken."""
 
 
 def leading(figures: Mapping[str, object]) -> str:
@@ -78,6 +78,8 @@ class Ranking:
         if self.best.candidate in proposed or not tried:
             return ""
         old, new = self.best.record, max(tried, key=_order)
+        if _few(new):
+            return "not taken: validation shows too few photographs to say that it carries over"
         nearer = _value(new, "rmse") / _value(old, "rmse") - 1 if _value(old, "rmse") else 0.0
         return (
             f"not taken: on validation its score gains {validation_score(new) - validation_score(old):+.3f}, PLCC "
@@ -117,7 +119,12 @@ def validation_score(record: EvaluationRecord) -> float:
 
 
 def clear_gain(new: EvaluationRecord, old: EvaluationRecord) -> bool:
-    """Return whether a record's score is clearly higher, or no lower with PLCC clearly higher or RMSE clearly lower."""
+    """Return whether a record's score is clearly higher, or no lower with PLCC clearly higher or RMSE clearly lower.
+
+    Never where its intervals do not speak of new photographs.
+    """
+    if _few(new):
+        return False
     gained = validation_score(new) - validation_score(old)
     if gained >= CLEAR or gained < -SCORE_STEP / 2:
         return gained > 0
@@ -126,6 +133,10 @@ def clear_gain(new: EvaluationRecord, old: EvaluationRecord) -> bool:
     return gained < SCORE_STEP / 2 and (
         correlated >= CLEAR or _value(new, "rmse") <= (1 - CLEARLY_NEARER) * _value(old, "rmse") - 1e-9
     )
+
+
+def _few(record: EvaluationRecord) -> bool:
+    return any(figure.descriptive for figure in record.figures.values())
 
 
 def _order(record: EvaluationRecord) -> tuple[float, float, float]:

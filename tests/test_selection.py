@@ -31,11 +31,11 @@ TRUTH = np.random.default_rng(5).uniform(1, 5, N)
 NOISE = np.random.default_rng(6).normal(0, 1, N)
 
 
-def record(predicted):
+def record(predicted, photographs=N):
     rows = [
         Row(
             id=str(i),
-            group=str(i),
+            group=str(i % photographs),
             task="scoring",
             truth=float(t),
             predicted=None if np.isnan(p) else float(p),
@@ -82,6 +82,16 @@ def test_ranks_are_changed_for_a_clear_gain_only_however_near_the_scale_comes() 
     assert validation_score(lower) < validation_score(base) - SCORE_STEP
     assert value(lower, "rmse") < 0.85 * value(base, "rmse")
     assert not clear_gain(lower, base)
+
+
+def test_no_map_is_taken_by_few_photographs_however_much_it_gains() -> None:
+    shifted, whole = (record(predicted, photographs=2) for predicted in (PLAIN + 0.6, PLAIN))
+    assert value(whole, "rmse") < (1 - CLEARLY_NEARER) * value(shifted, "rmse")
+    assert not clear_gain(whole, shifted)
+    found = ranking([shifted, whole])
+    (candidate,) = named("uncompiled+map")
+    assert found.add([candidate], clearly=True).candidate.name == "uncompiled"
+    assert found.shortfall([candidate]).startswith("not taken: validation shows too few photographs")
 
 
 def ranking(records):
@@ -154,7 +164,7 @@ def test_a_compile_asks_a_clear_gain_of_a_fusion(blurred_manifest, tmp_path, mon
     assert nearer["rmse"] < plain["rmse"]
     assert nearer["score"] == pytest.approx(plain["score"])
     assert result.chosen == "uncompiled"
-    assert result.notes[0].startswith("fusion fitted; not taken: on validation its score gains")
+    assert result.notes[0].startswith("fusion fitted; not taken: ")
 
 
 def test_the_verdict_says_what_got_worse_with_what_got_better() -> None:
