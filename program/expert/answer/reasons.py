@@ -51,7 +51,7 @@ def unseen(query: str, say: Phrases) -> str:
 
 
 def fact(look: Look, axis: str, say: Phrases) -> str:
-    """Say in one sentence how much of an axis there is, beside what photographs have; of detail where it is judged."""
+    """Say in one sentence how much of an axis there is, beside what photographs have. Detail has to be judged."""
     view = look.view
     if axis == "colour tone":
         red, yellow = view.measured["cast_red_green"], view.measured["cast_yellow_blue"]

@@ -221,8 +221,8 @@ class Fitted:
         for taken in (*self._rests(), np.ones(len(seen), bool)):  # the last lines, through all images, are kept
             lines, offset = ridge(seen, read, table.source, alike, taken, steps_of(table, taken, "photograph"))
             views[~taken] = seen[~taken] @ lines + offset
-        unlabelled = table.source == "tiles"  # all lines are blind to them, so the best ones read them
-        views[unlabelled] = seen[unlabelled] @ lines + offset
+        tiles = table.source == "tiles"  # they teach no line, so the lines through all images may read them
+        views[tiles] = seen[tiles] @ lines + offset
         self.lines, self.view_offset = linalg.block_diag(lines, np.eye(self.whole)), np.r_[offset, np.zeros(self.whole)]
         self.views = np.hstack([views, self.points[:, len(lines) :]])
         self.view_standard = standard_of(self.views, shares_of(views.shape[1], self.whole, FORMULAS[kind]))

@@ -209,24 +209,30 @@ def beside(manifest: Path, photographs: int) -> Iterator[Example]:
         for shift, source in enumerate(("beside", "tiles")):
             rng = generator_for(name, "beside", shift)
             axis, damaged = int(rng.integers(2)), int(rng.integers(2))
-            drawn = (kinds[(number + 3 * shift + i * 6) % len(kinds)] for i in range(BESIDE))
-            for distortion in ("none", *drawn):
-                pixels, which, score, score_sd = shown, 1 - damaged, UNDISTORTED, 0.0
-                if distortion != "none":
-                    level = int(rng.integers(3, 6))
-                    if (distortion, level) in IDENTITIES:
-                        continue
-                    pixels = distort(shown, distortion, level, generator_for(name, distortion, level))
-                    label, which = level_mean(distortion, level), damaged
-                    score, score_sd = min(label.mos, UNDISTORTED), label.mos_std
-                part = np.array_split(pixels, 2, axis=axis)[which]
-                if source == "tiles":
-                    sides = [side // 3 for side in shown.shape[:2]]
-                    top, left = (int(rng.integers(part.shape[i] - side + 1)) for i, side in enumerate(sides))
-                    part = part[top : top + sides[0], left : left + sides[1]]
-                parts = severities({CATEGORIES.get(distortion): score})
-                part = np.ascontiguousarray(part)
-                yield Example(part, None, score, parts, source, group, "train", distortion, score_sd)
+
+            def part(pixels: Pixels, which: int) -> Pixels:
+                half = np.array_split(pixels, 2, axis=axis)[which]  # noqa: B023
+                return np.ascontiguousarray(half if source == "beside" else _ninth(half, pixels.shape, rng))  # noqa: B023
+
+            sound = part(shown, 1 - damaged)
+            yield Example(sound, None, UNDISTORTED, (0.0,) * 8, source, group, "train", "none")
+            for distortion in (kinds[(number + 3 * shift + i * 6) % len(kinds)] for i in range(BESIDE)):
+                level = int(rng.integers(3, 6))
+                if (distortion, level) in IDENTITIES:
+                    continue
+                pixels = distort(shown, distortion, level, generator_for(name, distortion, level))
+                label = level_mean(distortion, level)
+                score = min(label.mos, UNDISTORTED)
+                drops = severities({CATEGORIES[distortion]: score})
+                worse = part(pixels, damaged)
+                yield Example(worse, None, score, drops, source, group, "train", distortion, label.mos_std)
+
+
+def _ninth(half: Pixels, shape: tuple[int, ...], rng: np.random.Generator) -> Pixels:
+    """Return a tile of a third of both sides of an image, drawn from a half of it."""
+    height, width = (side // 3 for side in shape[:2])
+    top, left = (int(rng.integers(half.shape[i] - side + 1)) for i, side in ((0, height), (1, width)))
+    return half[top : top + height, left : left + width]
 
 
 def severities(parts: Mapping[str | None, float]) -> tuple[float, ...]:

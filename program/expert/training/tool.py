@@ -53,8 +53,8 @@ def write(table: Table, arrays: Path, calibration: Path, clive: Path, live: Path
         "authentic": table.source == "photographs", "label_sd": table.score_sd,
         "source": [sets["live" if source == "live" else "clive"].source for source in table.source],
     })  # fmt: skip
-    sampled = (table.source != "distorted") | (np.arange(len(readings)) % CALIBRATION_EVERY == 0)
-    chosen = sampled & ~np.isin(table.source, ("halved", "rising", "beside", "tiles"))
+    sampled = (table.source == "distorted") & (np.arange(len(readings)) % CALIBRATION_EVERY == 0)
+    chosen = sampled | np.isin(table.source, ("photographs", "live", "undistorted"))
     tool = fit_tool(ToolRegistry.load().get(TOOL), readings[chosen])
     sources = {each.source: each.provenance() for each in sets.values()}
     known = Calibration.load(calibration).updated({TOOL: tool}, sources)
