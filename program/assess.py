@@ -5,18 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from program.common.cli import (
-    Parser,
-    add_budget_flags,
-    add_engine_flags,
-    add_program_flags,
-    add_settings_flags,
-    column_names,
-    number,
-    run_command,
-    settings_from,
-    whole_number,
-)
+from program.common import cli
 
 _CODES = (
     "exit codes: 0 all judged; 1 an image failed, or got no score where --min-score asks for one; "
@@ -28,7 +17,7 @@ _LOST = "what was judged is lost; --out FILE keeps it"
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = Parser(
+    parser = cli.Parser(
         prog="python -m program.assess",
         description="Judge the quality of an image, and say why; or of many, into a table.",
         epilog=_CODES,
@@ -46,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--heatmap", metavar="FILE", type=Path, help="of one image: picture of where quality is lost")
     parser.add_argument("--heatmap-of", metavar="DISTORTION", help="lost to this distortion alone: blur, noise, ...")
     parser.add_argument("--option", metavar="TEXT", action="append", help="an option to choose from; give two or more")
-    add_program_flags(parser, replaces="replace a table that is there already")
+    cli.add_program_flags(parser, replaces="replace a table that is there already")
     parser.add_argument("--json", action="store_true", help="print the whole assessment (of many: a summary) as JSON")
     parser.add_argument(
         "--compare", action="store_true", help="say which of two images is better, and how sure that is"
@@ -58,23 +47,23 @@ def main(argv: list[str] | None = None) -> int:
     many.add_argument(
         "--glob", metavar="G", action="append", help="of folders, only names like *.jpg; !*.gif: not these"
     )
-    many.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
+    many.add_argument("--columns", metavar="FIELD=COLUMN,...", type=cli.column_names, default={},
                       help="of a manifest: which column is which field, as image=path,id=name")  # fmt: skip
     many.add_argument(
-        "--min-score", metavar="X", type=number(1, 5), help="exit with code 3 when an image scores below X"
+        "--min-score", metavar="X", type=cli.number(1, 5), help="exit with code 3 when an image scores below X"
     )
     many.add_argument(
-        "--sure", metavar="P", type=number(0.5, 0.999),
+        "--sure", metavar="P", type=cli.number(0.5, 0.999),
         help="with --min-score: below or not only where that is as probable as P, as 0.9; else exit with code 4",
     )  # fmt: skip
-    many.add_argument("--workers", metavar="N", type=whole_number(1), default=min(4, os.cpu_count() or 2),
+    many.add_argument("--workers", metavar="N", type=cli.whole_number(1), default=min(4, os.cpu_count() or 2),
                       help="images at a time (default: one a core, at most 4: more threads gain little)")  # fmt: skip
-    add_engine_flags(many)
-    add_settings_flags(parser)
-    add_budget_flags(parser)
+    cli.add_engine_flags(many)
+    cli.add_settings_flags(parser)
+    cli.add_budget_flags(parser)
     arguments = parser.parse_args(argv)
     kept = _KEPT if arguments.out else _LOST if len(arguments.image) > 1 or os.path.isdir(arguments.image[0]) else ""
-    return run_command(lambda: _assess(arguments), kept=kept)
+    return cli.run_command(lambda: _assess(arguments), kept=kept)
 
 
 def _region(text: str) -> tuple[str, tuple[float, float, float, float]]:
@@ -89,7 +78,7 @@ def _region(text: str) -> tuple[str, tuple[float, float, float, float]]:
 
 
 def _assess(arguments: argparse.Namespace) -> int:
-    settings = settings_from(arguments)
+    settings = cli.settings_from(arguments)
     from program.images.bounded import start_early
 
     start_early()

@@ -7,16 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from program.common.cli import (
-    EXIT_PROBLEMS,
-    Parser,
-    add_budget_flags,
-    add_engine_flags,
-    add_settings_flags,
-    run_command,
-    settings_from,
-    whole_number,
-)
+from program.common import cli
 
 OPTIMIZERS = ("none", "labeled", "bootstrap", "random-search", "mipro", "gepa", "simba", "copro", "rubric", "fusion")
 """Names for --help, which must not import the optimizers; a test holds them equal to the files of recipes."""
@@ -26,7 +17,7 @@ _KEPT = "what was finished is kept; go on with --resume and the same --out"
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = Parser(
+    parser = cli.Parser(
         prog="python -m program.compile",
         description="Teach a program on train, choose on validation, compare on test; save it and log it to MLflow.",
     )
@@ -38,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos of the Summarizer's questions")
     parser.add_argument("--teacher-lm", metavar="MODEL", help="stronger model whose answers become demos")
     parser.add_argument(
-        "--repeat", metavar="K", type=whole_number(1), default=1, help="compile with K seeds and show the spread"
+        "--repeat", metavar="K", type=cli.whole_number(1), default=1, help="compile with K seeds and show the spread"
     )
     parser.add_argument("--resume", action="store_true", help="go on with the compile that was begun in --out")
     parser.add_argument("--force", action="store_true", help="replace the program that is in --out")
@@ -48,11 +39,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--register", metavar="NAME", help="register the program with MLflow under this name")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    add_settings_flags(parser)
-    add_budget_flags(parser)
-    add_engine_flags(parser.add_argument_group("evidence of many samples"))
+    cli.add_settings_flags(parser)
+    cli.add_budget_flags(parser)
+    cli.add_engine_flags(parser.add_argument_group("evidence of many samples"))
     arguments = parser.parse_args(argv)
-    return run_command(lambda: _compile(arguments), kept=_KEPT)
+    return cli.run_command(lambda: _compile(arguments), kept=_KEPT)
 
 
 def _compile(arguments: argparse.Namespace) -> int:
@@ -66,7 +57,7 @@ def _compile(arguments: argparse.Namespace) -> int:
 
     named, repeat = arguments.out is not None, arguments.repeat
     check_request(register=arguments.register, resume=arguments.resume, named=named)
-    settings, console = settings_from(arguments), Console(stderr=True, soft_wrap=True)
+    settings, console = cli.settings_from(arguments), Console(stderr=True, soft_wrap=True)
     if named and not (arguments.resume or arguments.force or arguments.dry_run):
         check_folders(arguments.out, settings.seed, repeat)
     data = arguments.data or settings.compile.data
@@ -89,7 +80,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         _write({**done.summary(), "plan": plan.to_json()})
     else:
         done.show(table)
-    return EXIT_PROBLEMS if done.failed or bool(arguments.register) > bool(done.registered) else 0
+    return cli.EXIT_PROBLEMS if done.failed or bool(arguments.register) > bool(done.registered) else 0
 
 
 def _write(told: dict[str, Any] | list[str]) -> None:
@@ -98,7 +89,7 @@ def _write(told: dict[str, Any] | list[str]) -> None:
 
 def _demos(text: str) -> int:
     try:
-        return 0 if text == "all" else whole_number(1)(text)
+        return 0 if text == "all" else cli.whole_number(1)(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}, or all") from None
 

@@ -5,46 +5,35 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from program.common.cli import (
-    EXIT_PROBLEMS,
-    Parser,
-    add_budget_flags,
-    add_engine_flags,
-    add_program_flags,
-    add_settings_flags,
-    column_names,
-    run_command,
-    settings_from,
-    whole_number,
-)
+from program.common import cli
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = Parser(
+    parser = cli.Parser(
         prog="python -m program.evaluate",
         description="Run a program over human-labelled images and report its agreement with people.",
     )
     parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest (.jsonl, .csv, "
                         ".parquet), a path or a URI; or a dataset hf:NAME:SPLIT")  # fmt: skip
-    parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
+    parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=cli.column_names, default={},
                         help="which column of the manifest is which field, as image=path,mos=score")  # fmt: skip
-    add_program_flags(parser)
+    cli.add_program_flags(parser)
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
                         help="train, validation, test or all (default: test)")  # fmt: skip
     parser.add_argument("--baselines", action="store_true",
                         help="also each tool, the model alone, means, fusion formulas")  # fmt: skip
-    parser.add_argument("--workers", metavar="N", type=whole_number(), help="threads (default: from the settings)")
+    parser.add_argument("--workers", metavar="N", type=cli.whole_number(), help="threads (default: from the settings)")
     parser.add_argument("--resume", action="store_true", help="go on where the same evaluation was stopped")
     parser.add_argument("--checkpoint", metavar="FILE", type=Path,
                         help="JSONL of finished samples (default: in the cache folder, by evaluation)")  # fmt: skip
     parser.add_argument("--report", metavar="DIR", type=Path, help="write report.html and record.json there")
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
-    add_engine_flags(parser)
-    add_settings_flags(parser)
-    add_budget_flags(parser)
+    cli.add_engine_flags(parser)
+    cli.add_settings_flags(parser)
+    cli.add_budget_flags(parser)
     arguments = parser.parse_args(argv)
-    return run_command(lambda: _evaluate(arguments), kept="what was finished is kept; go on with --resume")
+    return cli.run_command(lambda: _evaluate(arguments), kept="what was finished is kept; go on with --resume")
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
@@ -58,7 +47,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from program.lms.limits import budget_from
     from program.tracking import Tracker, experiment_name, traced
 
-    settings = settings_from(arguments)
+    settings = cli.settings_from(arguments)
     program = program_from(arguments, settings)
     split = None if arguments.split == "all" else arguments.split
     samples = samples_of(arguments.data, settings, split, columns=arguments.columns)
@@ -85,7 +74,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps({**record.summary(), "mlflow_run": run.run_id}, indent=2) + "\n")
     else:
         run.show()
-    return EXIT_PROBLEMS if record.failed else 0
+    return cli.EXIT_PROBLEMS if record.failed else 0
 
 
 if __name__ == "__main__":
