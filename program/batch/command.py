@@ -3,7 +3,9 @@
 import argparse
 import json
 import sys
-from contextlib import nullcontext
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,13 +24,13 @@ from program.batch.running import Question, is_begun, judge, judge_into
 from program.batch.showing import comparison_text, show, show_summary
 from program.batch.tables import format_of
 from program.batch.tally import Tally
-from program.batch.tracked import tracked
 from program.cluster.engine import cluster_from
 from program.common.cli import EXIT_PROBLEMS
 from program.common.errors import InputError
 from program.common.places import Place, exists, is_folder, placed
 from program.common.settings import Settings
 from program.images.store import IMAGES, ImageRef
+from program.tracking import Tracker, experiment_name
 
 __all__ = ("EXIT_BELOW_MINIMUM", "run")
 
@@ -129,7 +131,7 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         reference=placed(arguments.reference) if arguments.reference else None,
     )  # fmt: skip
     tally, minimum = Tally(arguments.min_score, arguments.sure), arguments.min_score
-    with tracked(arguments, settings, tally) if arguments.engine == "ray" else nullcontext():
+    with _tracked(arguments, settings, tally) if arguments.engine == "ray" else nullcontext():
         _judge(arguments, settings, items, tally)
     if arguments.json:
         sys.stdout.write(json.dumps(tally.summary(), ensure_ascii=False, indent=2) + "\n")
@@ -139,6 +141,32 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         return code
     unscored = minimum is not None and tally.counts["scored"] < tally.counts["images"]
     return EXIT_PROBLEMS if unscored or tally.counts["failed"] else 0
+
+
+@contextmanager
+def _tracked(arguments: argparse.Namespace, settings: Settings, tally: Tally) -> Iterator[None]:
+    """Log the job inside the block as one MLflow run: what was asked, its pace, its failures and what it spent.
+
+    A job that ends before its end has a run that failed, with its figures.
+    """
+    tracker = Tracker(settings.mlruns_dir, experiment_name(arguments.image[0]))
+    tags = {"agentic_iqa.kind": "assess"}
+    with tracker.run("assess", tags, result=f"the table is {arguments.out}" if arguments.out else "") as run:
+        names = ("engine", "workers", "threads", "gpus", "out", "query", "program", "max_calls", "max_cost",
+                 "max_tokens")  # fmt: skip
+        run.log_params({"sources": " ".join(arguments.image), **{name: getattr(arguments, name) for name in names}})
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - began
+            counts = {name: tally.counts[name] for name in ("images", "scored", "failed", "lm_calls")}
+            run.log_metrics(
+                {**counts, "cost_usd": tally.cost_usd, "mean_score": tally.mean_score, "seconds": seconds,
+                 "images_per_second": tally.counts["images"] / seconds}
+            )  # fmt: skip
+    if not arguments.json:
+        run.show()
 
 
 def _judge(arguments: argparse.Namespace, settings: Settings, items: Items, tally: Tally) -> None:
