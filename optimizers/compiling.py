@@ -19,8 +19,6 @@ from typing import Any
 import dspy
 from rich.console import Console
 
-from optimizers.advice import advice
-from optimizers.candidate_runs import CandidateRuns
 from optimizers.demos import showable_demos
 from optimizers.examples import Evidence, ExampleSet, gather
 from optimizers.job import Job
@@ -28,7 +26,7 @@ from optimizers.objectives import Objective
 from optimizers.on_ray import evidence_on_ray
 from optimizers.plan import Forecast, call_plan, time_words
 from optimizers.recipes import Recipe, recipe_named
-from optimizers.report import Compiled, difference_markdown
+from optimizers.report import CandidateRuns, Compiled, advice, difference_markdown
 from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import Ranking, validation_figures, verdict_of
 from optimizers.store import Store

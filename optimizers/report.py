@@ -3,6 +3,7 @@
 import difflib
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,19 +12,25 @@ from typing import Any
 from pydantic import TypeAdapter
 from rich.console import Console
 
+from optimizers.job import Job
+from optimizers.recipes import recipe_named
+from optimizers.search import Candidate
 from optimizers.selection import Verdict, label, leading
 from program.agent.loop import AgenticIQA
+from program.agent.taught import taught
 from program.evaluation.charts import scatter_plot
 from program.evaluation.intervals import Figure
 from program.evaluation.publishing import log_figures, log_origin, log_program, record_costs, record_figures
 from program.evaluation.record import EvaluationRecord
 from program.evaluation.tables import comparison_table
 from program.images.store import parse_url
-from program.tracking import RunHandle
+from program.tracking import RunHandle, traced
 
-__all__ = ("Compiled", "difference_markdown", "log_compile", "show", "spread")
+__all__ = ("CandidateRuns", "Compiled", "advice", "difference_markdown", "log_compile", "show", "spread")
 
 _SHOWN_CHARS = 300
+_FEW = 100
+"""Training samples below which more of them are worth more than another recipe."""
 _plain = partial(TypeAdapter(Any).dump_python, mode="json", exclude_defaults=True)
 
 
@@ -88,6 +95,29 @@ class Compiled:
             "Candidates on validation": "\n".join(ranked),
             "What compiling changed": self.difference,
         }
+
+
+def advice(job: Job) -> str:
+    """Return in one line what has not been tried yet, the most promising first."""
+    count, tried = len(job.samples("train")), set(job.optimizers)
+    ways = []
+    if count < _FEW:
+        ways.append(f"more labelled training samples ({count} now)")
+    if job.embedded:
+        recipes, model = (
+            ["random-search,fusion", "rubric", "labeled --demos all"],
+            "a language model: --lm PROVIDER/MODEL",
+        )
+    else:
+        recipes, model = (
+            ["rubric,gepa", "random-search,fusion", "bootstrap"],
+            "demos of a stronger model: --teacher-lm MODEL",
+        )
+    for names in recipes:
+        asked = [recipe_named(name) for name in names.partition(" ")[0].split(",")]
+        if not {recipe.name for recipe in asked} <= tried and all(r.least(job.budget(r.name)) <= count for r in asked):
+            ways.append(f"--optimizer {names}")
+    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', model])}"
 
 
 def spread(results: Sequence[Compiled]) -> dict[str, Any]:
@@ -155,6 +185,49 @@ def log_compile(run: RunHandle, result: Compiled, results: Sequence[Compiled]) -
     run.log_folder(result.folder, "program")
     run.log_params({"chosen": result.chosen, "chosen_seed": result.seed})
     run.describe("\n\n".join(result.words()))
+
+
+class CandidateRuns:
+    """Each candidate as a run of MLflow, nested in the compile's own and written as it happens.
+
+    It holds what the candidate was taught, and its figures: of the search at once, of validation when that ends.
+    Without a run nothing is written.
+    """
+
+    def __init__(self, run: RunHandle | None = None) -> None:
+        self._run = run
+        self._runs: dict[str, RunHandle] = {}
+        self._searched = 0
+
+    def scored(self, candidate: Candidate, best: float) -> None:
+        """Log the search score of a candidate, and the best so far, which is the next point of the run's curve."""
+        if self._run is not None:
+            score = candidate.search_score
+            self._run.log_metrics({"search/score": score, "search/best_so_far": best}, step=self._searched)
+            self._searched += 1
+            self._of(self._run, candidate).log_metrics({"search/score": score})
+
+    def judged(self, candidate: Candidate, figures: Mapping[str, float | None]) -> None:
+        """Log the figures of a candidate on validation."""
+        if self._run is not None:
+            values = {f"validation/{name}": value for name, value in figures.items()}
+            self._of(self._run, candidate).log_metrics(values)
+
+    def traced(self, rate: float, expected: int) -> AbstractContextManager[None]:
+        """Return a context in which a share of the assessments is recorded as traces of the compile's run."""
+        return nullcontext() if self._run is None else traced(self._run, rate, expected)
+
+    def chosen(self, name: str) -> None:
+        """Mark the candidate that is recommended."""
+        if name in self._runs:
+            self._runs[name].set_tags({"chosen": "true"})
+
+    def _of(self, parent: RunHandle, candidate: Candidate) -> RunHandle:
+        if candidate.name not in self._runs:
+            with parent.nested(candidate.name, {"command": "compile", "step": "candidate"}) as run:
+                run.log_params(taught(candidate.program))
+            self._runs[candidate.name] = run
+        return self._runs[candidate.name]
 
 
 def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from optimizers import selection
-from optimizers.candidate_runs import CandidateRuns
 from optimizers.command import compile_tracked
 from optimizers.job import prepared
 from optimizers.plan import Forecast, call_plan
 from optimizers.recipes import fusion
+from optimizers.report import CandidateRuns
 from optimizers.search import Candidate
 from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
