@@ -6,9 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from data.tables import HUB, is_manifest
+from program.common.backends import Section
 from program.common.errors import DataError, did_you_mean
 from program.common.files import CONFIGS
 from program.common.offered import offered
@@ -20,19 +19,15 @@ GENERATED: Mapping[str, str] = {"quickstart": "manifest.jsonl", "quickstart-fr":
 """Names that stand for a manifest which is made on first use, with its file."""
 
 
-class Scale(BaseModel):
+class Scale(Section):
     """The scale of a dataset's scores."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     range: tuple[float, float]
     higher_is_better: bool
 
 
-class DatasetEntry(BaseModel):
+class DatasetEntry(Section):
     """One dataset; configs/datasets.yaml says what each field means."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     title: str

@@ -15,9 +15,9 @@ _LINE_EVERY_S = 15.0
 
 @contextmanager
 def progress(
-    label: str, total: int | None, *, shown: bool = True, console: "Console | None" = None, done: int = 0
+    label: str, total: int | None, *, shown: bool = True, console: "Console | None" = None
 ) -> Iterator[Callable[..., None]]:
-    """Yield what moves the progress on; `total` None is unknown, `done` were finished before.
+    """Yield what moves the progress on; `total` None is unknown.
 
     It takes `steps` that are done (1 by default) and `facts`, a few words that stand behind the count (none).
     Without a terminal a line is written every 15 s, and a last one where there were any or there are facts.
@@ -33,14 +33,14 @@ def progress(
         counted = TextColumn("{task.completed}" if total is None else "{task.completed}/{task.total}")
         more = (counted, TextColumn("{task.fields[facts]}"), TimeElapsedColumn())
         with Progress(*Progress.get_default_columns(), *more, console=console) as bar:
-            task = bar.add_task(label, total=total, completed=done, facts="")
+            task = bar.add_task(label, total=total, facts="")
 
             def advance(steps: int = 1, facts: str = "") -> None:
                 bar.update(task, advance=steps, facts=facts)
 
             yield advance
         return
-    line, last, said = "", time.monotonic(), False
+    done, line, last, said = 0, "", time.monotonic(), False
 
     def count(steps: int = 1, facts: str = "") -> None:
         nonlocal done, line, last, said
