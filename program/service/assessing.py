@@ -1,6 +1,7 @@
 """Assessments of a service: so many at a time, so many waiting, each within its time, none kept; and their counters."""
 
 import asyncio
+import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -167,12 +168,14 @@ class Assessor:
         return result
 
     def draw(self, job: Job) -> bytes:
-        """Return the map of one image, as PNG. Raises InputError."""
-        return job.draw(self.program, self.settings.max_megapixels)
+        """Return the map of where one image loses quality, as PNG. Raises InputError."""
+        file = io.BytesIO()
+        with IMAGES.borrowing():
+            self.program.heatmap(*job.opened(self.settings.max_megapixels)).save(file, "PNG")
+        return file.getvalue()
 
     def compare(self, pair: tuple[Job, Job]) -> Comparison:
         """Say which of two images is better, both against the first one's reference. Raises InputError."""
         with IMAGES.borrowing(), dspy.context(disable_history=True, trace=None):
-            limit, sent = self.settings.max_megapixels, pair[0].reference
-            first, second = (job.image.opened(limit) for job in pair)
-            return compare(self.program, first, second, sent.opened(limit) if sent is not None else None)
+            first, reference = pair[0].opened(self.settings.max_megapixels)
+            return compare(self.program, first, pair[1].image.opened(self.settings.max_megapixels), reference)

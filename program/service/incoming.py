@@ -1,6 +1,5 @@
 """Requests as clients send them, in JSON, as a form or as a table's row, and the assessments that they ask for."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -67,20 +66,14 @@ class Job:
         """Decode the images and assess them; nothing of it is kept. Raises InputError."""
         # DSPy's history and MLflow's traces would keep every prompt of a process that runs for months.
         with IMAGES.borrowing(), dspy.context(disable_history=True, trace=None):
-            image, reference = self._opened(max_megapixels)
+            image, reference = self.opened(max_megapixels)
             result: Assessment = program(
                 image=image, reference=reference, query=self.query, options=self.options, regions=self.regions
             )
         return result
 
-    def draw(self, program: "AgenticIQA", max_megapixels: float) -> bytes:
-        """Decode the images and return the map of where quality is lost, as PNG. Raises InputError."""
-        with IMAGES.borrowing():
-            file = io.BytesIO()
-            program.heatmap(*self._opened(max_megapixels)).save(file, "PNG")
-        return file.getvalue()
-
-    def _opened(self, max_megapixels: float) -> tuple[ImageRef, ImageRef | None]:
+    def opened(self, max_megapixels: float) -> tuple[ImageRef, ImageRef | None]:
+        """Check and decode the image and its reference. Raises ImageError."""
         image = self.image.opened(max_megapixels)
         return image, self.reference.opened(max_megapixels) if self.reference else None
 
