@@ -31,6 +31,11 @@ __all__ = ("CandidateRuns", "Compiled", "advice", "difference_markdown", "log_co
 _SHOWN_CHARS = 300
 _FEW = 100
 """Training samples below which more of them are worth more than another recipe."""
+_UNTRIED = {
+    True: (("random-search,fusion", "rubric", "labeled --demos all"), "a language model: --lm PROVIDER/MODEL"),
+    False: (("rubric,gepa", "random-search,fusion", "bootstrap"), "demos of a stronger model: --teacher-lm MODEL"),
+}
+"""Recipes that are worth a trial, and what to try besides, by whether the embedded expert is taught."""
 _plain = partial(TypeAdapter(Any).dump_python, mode="json", exclude_defaults=True)
 
 
@@ -100,19 +105,8 @@ class Compiled:
 def advice(job: Job) -> str:
     """Return in one line what has not been tried yet, the most promising first."""
     count, tried = len(job.samples("train")), set(job.optimizers)
-    ways = []
-    if count < _FEW:
-        ways.append(f"more labelled training samples ({count} now)")
-    if job.embedded:
-        recipes, model = (
-            ["random-search,fusion", "rubric", "labeled --demos all"],
-            "a language model: --lm PROVIDER/MODEL",
-        )
-    else:
-        recipes, model = (
-            ["rubric,gepa", "random-search,fusion", "bootstrap"],
-            "demos of a stronger model: --teacher-lm MODEL",
-        )
+    ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
+    recipes, model = _UNTRIED[job.embedded]
     for names in recipes:
         asked = [recipe_named(name) for name in names.partition(" ")[0].split(",")]
         if not {recipe.name for recipe in asked} <= tried and all(r.least(job.budget(r.name)) <= count for r in asked):
