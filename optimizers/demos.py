@@ -12,7 +12,7 @@ import dspy
 
 from data.kadid import category_named, severity_of
 from data.manifest import Sample
-from optimizers.student import Student
+from optimizers.student import Student, inputs_key
 from program.agent.loop import AgenticIQA
 from program.agent.planner import apply_rules
 from program.agent.resources import Resources
@@ -140,9 +140,8 @@ def labelled_demos(
         label = _LABELS[name](example, inputs, resources) if name in _LABELS else None
         if label is not None:
             value, outputs = label
-            key = json.dumps({k: getattr(v, "url", v) for k, v in inputs.items()}, sort_keys=True, default=str)
             # Of questions repeated while replanning, the last one had all the evidence.
-            demos[name] = LabelledDemo(name, sample.id, key, value, dspy.Example(**inputs, **outputs))
+            demos[name] = LabelledDemo(name, sample.id, inputs_key(inputs), value, dspy.Example(**inputs, **outputs))
     return list(demos.values())
 
 

@@ -49,7 +49,7 @@ def taught_predictors(program: AgenticIQA, roles: Sequence[str], tasks: Sequence
 
 
 def inputs_key(inputs: Mapping[str, Any]) -> str:
-    """Return the key of the program's inputs in `Gathered`."""
+    """Return a text that is equal for equal inputs of the program or of a predictor: their key in `Gathered`."""
     plain = {name: getattr(value, "url", value) for name, value in inputs.items() if value is not None}
     return json.dumps(plain, sort_keys=True, default=str)
 
