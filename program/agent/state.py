@@ -1,10 +1,9 @@
 """What flows through an assessment: the state and each stage's output."""
 
 import logging
-import math
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from program.agent.query import QueryType
 from program.images.store import Box
@@ -27,6 +26,8 @@ logger = logging.getLogger(__name__)
 HISTORY_LIMIT = 10
 Status = Literal["ok", "degraded", "failed"]
 BeliefSource = Literal["probabilities", "logprobs", "classification"]
+_Text = Annotated[str, StringConstraints(strict=True, strip_whitespace=True, min_length=1)]
+_Score = Annotated[float, Field(strict=True, ge=1, le=5, allow_inf_nan=False)]
 
 
 class Finding(Record):
@@ -103,8 +104,8 @@ class SummarizerOutput(Record):
         },
     )
 
-    final_answer: str | float
-    quality_reasoning: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    final_answer: _Text | _Score
+    quality_reasoning: _Text
     """Why, with the sources: the model's own reasons, then what the score was made of and what was missing."""
     summary: str = ""
     """Why, in the model's own words alone; empty where the answer itself says it."""
@@ -114,7 +115,7 @@ class SummarizerOutput(Record):
     """Why the evidence still falls short, where the Planner is not asked again."""
     used_evidence: dict[str, Any] | None = None
     """The readings and findings the answer rests on, under "readings" and "findings"."""
-    quality_score: float | None = Field(None, ge=1, le=5, allow_inf_nan=False)
+    quality_score: _Score | None = None
     """The score that was asked for. Of questions (options, explanations): what the embedded expert believes, which
     costs nothing, else the tools' mean alone, as of failed ratings."""
     level: str | None = Field(None, pattern="^[A-E]$")
@@ -139,19 +140,6 @@ class SummarizerOutput(Record):
     def rating(self) -> float | None:
         """The score, where one was asked for and given; None for questions, on which the tools' mean says nothing."""
         return self.final_answer if isinstance(self.final_answer, float) else None
-
-    @field_validator("final_answer", mode="before")
-    @classmethod
-    def _checked_answer(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            if not value.strip():
-                raise ValueError("final_answer is empty")
-            return value.strip()
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError("final_answer must be text or a number")
-        if not (math.isfinite(value) and 1 <= value <= 5):
-            raise ValueError(f"final_answer {value!r}: a score must lie in [1, 5]")
-        return float(value)
 
     @model_validator(mode="before")
     @classmethod
