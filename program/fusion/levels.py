@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -180,18 +180,20 @@ def level_masses(content: Sequence[Any]) -> dict[int, float]:
     text = "".join(str(_get(token, "token")) for token in content)
     start, kind = _place(text)
     token, begin = _token_at(content, start)
+    alternatives: dict[str, float] = {}  # each once, the chosen token first
+    for entry in (token, *(_get(token, "top_logprobs") or ())):
+        alternatives.setdefault(str(_get(entry, "token")), _probability(_get(entry, "logprob")))
     masses: dict[int, float] = {}
-    seen: list[float] = []
-    for word, probability in _alternatives(token):
-        seen.append(probability)
+    for word, probability in alternatives.items():
         level = _level_of_token(word, kind, str(_get(token, "token"))[: start - begin])
         if level is not None:
             masses[level] = masses.get(level, 0.0) + probability
     if not math.fsum(masses.values()) > 0:
         raise ValueError(f"token log-probabilities: no mass on the levels ({masses})")
     missing = [level for level in range(1, len(LEVEL_WORDS) + 1) if level not in masses]
-    left_over = max(0.0, 1.0 - math.fsum(seen))
-    masses |= dict.fromkeys(missing, min(min(filter(None, seen)), left_over / max(1, len(missing))))
+    left_over = max(0.0, 1.0 - math.fsum(alternatives.values()))
+    least = min(filter(None, alternatives.values()))
+    masses |= dict.fromkeys(missing, min(least, left_over / max(1, len(missing))))
     total = math.fsum(masses.values())
     return {level: masses[level] / total for level in sorted(masses)}
 
@@ -222,16 +224,6 @@ def _token_at(content: Sequence[Any], position: int) -> tuple[Any, int]:
         if end > position:
             return token, begin
     raise ValueError("token log-probabilities: they end before the answer does")
-
-
-def _alternatives(token: Any) -> Iterator[tuple[str, float]]:
-    """Yield each alternative once with its probability, the chosen token first."""
-    seen: set[str] = set()
-    for entry in (token, *(_get(token, "top_logprobs") or ())):
-        word = str(_get(entry, "token"))
-        if word not in seen:
-            seen.add(word)
-            yield word, _probability(_get(entry, "logprob"))
 
 
 def _probability(logprob: Any) -> float:
