@@ -1,7 +1,7 @@
 """Whether the evidence suffices, and where an assessment goes next. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from program.agent.evidence import contradiction
@@ -92,11 +92,8 @@ def _uncertainty(output: ExecutorOutput) -> str:
 
 
 def _failed_tool(output: ExecutorOutput) -> str:
+    scores = output.quality_scores or {}
     for log in output.tool_logs:
-        if log.error and log.alternative and not _measured(output.quality_scores, log.region, log.distortion):
+        if log.error and log.alternative and log.distortion not in scores.get(log.region, {}):
             return f"Tool {log.tool} failed for {log.distortion} in {log.region}; {log.alternative} is ready"
     return ""
-
-
-def _measured(scores: Mapping[str, Mapping[str, object]] | None, region: str, distortion: str) -> bool:
-    return distortion in (scores or {}).get(region, {})
