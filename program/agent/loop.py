@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,8 +79,7 @@ class AgenticIQA(ProgramModule):
         usage.replans = state.iteration_count
         assessment = Assessment(**dict(result), state=state, usage=usage)
         assessment._images = test, original
-        if "mlflow" in sys.modules:  # else nobody traces
-            annotate_trace(_facts(assessment))
+        annotate_trace(_facts(assessment))
         return assessment
 
     def __call__(self, *arguments: Any, **named: Any) -> Assessment:

@@ -1,7 +1,6 @@
 """Running tools: what is ready here, a measurement that never raises, readings remembered, raw values scored 1..5."""
 
 import logging
-import sys
 import threading
 import time
 from collections import Counter
@@ -96,8 +95,6 @@ class ToolRunner:
         the tool was taken for: it sharpens the score, not the raw value. With a raw value but no calibration entry
         for the tool, `raw` is set and the error says so.
         """
-        if "mlflow" not in sys.modules:  # else nobody traces
-            return self._measured(tool_name, image, reference, box, category)
         with tool_span(tool_name, {"image": image.name, "box": box, "category": category}) as outputs:
             result = self._measured(tool_name, image, reference, box, category)
             outputs |= {name: getattr(result, name) for name in ("raw", "score", "cached", "note", "error")}

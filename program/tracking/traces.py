@@ -27,14 +27,18 @@ _IMAGE_BYTES = re.compile(r"(data:[\w.+-]+/[\w.+-]+;base64,)[A-Za-z0-9+/=_-]{16,
 
 
 def annotate_trace(facts: Mapping[str, Any]) -> None:
-    """Write facts on the MLflow span that is being recorded, if there is one; MLflow is not imported to find out."""
+    """Write facts on the MLflow span that is being recorded, if there is one."""
+    if (span := _current_span()) is not None:
+        span.set_attributes({f"agentic_iqa.{name}": value for name, value in facts.items() if value is not None})
+
+
+def _current_span() -> Any:
+    """Return the MLflow span that is being recorded, or None; MLflow is not imported to find out."""
     if "mlflow" not in sys.modules:
-        return
+        return None
     import mlflow
 
-    span = mlflow.get_current_active_span()
-    if span is not None:
-        span.set_attributes({f"agentic_iqa.{name}": value for name, value in facts.items() if value is not None})
+    return mlflow.get_current_active_span()
 
 
 @contextlib.contextmanager
@@ -43,12 +47,12 @@ def tool_span(name: str, inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
     Yields a mapping to be filled with the span's outputs; an `error` among them makes it a failed one.
     """
-    import mlflow
-
     outputs: dict[str, Any] = {}
-    if mlflow.get_current_active_span() is None:
+    if _current_span() is None:
         yield outputs
         return
+    import mlflow
+
     with mlflow.start_span(name, span_type="TOOL") as span:
         span.set_inputs(dict(inputs))
         yield outputs
