@@ -84,7 +84,12 @@ class ScoreFusion:
         >>> ScoreFusion(tool_weights="reliability").tool_mean([2.0, 4.0], [3.0, 1.0])
         2.5
         """
-        return _tool_mean(tool_scores, self._weights(tool_scores, precisions))
+        if not all(math.isfinite(s) for s in tool_scores):
+            raise ValueError(f"tool scores {list(tool_scores)}: not all finite")
+        weights = self._weights(tool_scores, precisions)
+        if weights is None or not any(weights):
+            return math.fsum(tool_scores) / len(tool_scores)
+        return math.fsum(w * s for w, s in zip(weights, tool_scores, strict=True)) / math.fsum(weights)
 
     def compute_perceptual_weights(
         self, tool_scores: Sequence[float], precisions: Precisions = None
@@ -95,11 +100,8 @@ class ScoreFusion:
         """
         if not tool_scores:
             return dict.fromkeys(self.quality_levels, 1 / len(self.quality_levels))
-        weights = self._weights(tool_scores, precisions)
-        mean = _tool_mean(tool_scores, weights)
-        width = self.eta
-        if weights is not None:
-            width *= math.fsum(weights) / 2
+        mean, weights = self.tool_mean(tool_scores, precisions), self._weights(tool_scores, precisions)
+        width = self.eta if weights is None else self.eta * (math.fsum(weights) / 2)
         return softmax({c: -width * (mean - c) ** 2 for c in self.quality_levels})
 
     def extract_vlm_probabilities(self, vlm_output: Any, mode: Mode = "auto") -> dict[int, float]:
@@ -198,15 +200,6 @@ class ScoreFusion:
         if score < low - 1e-9 or score > high + 1e-9:
             logger.warning("score %.3f is off the scale; clipped to [%g, %g]", score, low, high)
         return min(high, max(low, score))
-
-
-def _tool_mean(scores: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    if not all(math.isfinite(s) for s in scores):
-        raise ValueError(f"tool scores {list(scores)}: not all finite")
-    total = math.fsum(weights) if weights is not None else 0.0
-    if weights is None or total == 0:
-        return math.fsum(scores) / len(scores)
-    return math.fsum(w * s for w, s in zip(weights, scores, strict=True)) / total
 
 
 def level_note(score: float, *, chinese: bool = False) -> str:
