@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +18,8 @@ __all__ = ("Budget", "BudgetSpent", "Gate", "budget_from", "current_budget", "ga
            "wire_settings",
            "wired")  # fmt: skip
 
-_KEY = "agentic_iqa_budget"
+_KEY, _WIRE = "agentic_iqa_budget", "agentic_iqa_wire"
+"""Names among DSPy's settings, which are what `dspy.Parallel` and DSPy's optimizers pass to their threads."""
 
 
 class BudgetSpent(InputError):  # noqa: N818 (it ends a run as planned)
@@ -94,7 +94,6 @@ class Budget:
         outer = current_budget()
         if outer is not None:  # one lock for all, so that a call is charged to all of them or to none
             self._chain, self._changed = (self, *outer._chain), outer._changed
-        # DSPy's settings are what `dspy.Parallel` and DSPy's optimizers pass to their threads, and nothing else.
         self._context = dspy.context(**{_KEY: self})
         self._context.__enter__()
         return self
@@ -213,28 +212,23 @@ class Gate:
 _GATES: dict[str, Gate] = {}
 _NEW: list[Callable[[str, WireSettings], Gate]] = [lambda _, limits: Gate(limits)]
 """What makes a host's gate: the last of them."""
-_WIRE: ContextVar[WireSettings | None] = ContextVar("agentic_iqa_wire", default=None)
 
 
-@contextmanager
-def wired(settings: WireSettings) -> Iterator[None]:
-    """Use these settings for every question asked inside the block."""
-    token = _WIRE.set(settings)
-    try:
-        yield
-    finally:
-        _WIRE.reset(token)
+def wired(settings: WireSettings) -> AbstractContextManager[object]:
+    """Return a context in which these settings hold for every question."""
+    context: AbstractContextManager[object] = dspy.context(**{_WIRE: settings})
+    return context
 
 
 def wire_settings() -> WireSettings:
     """Return the settings in force, the defaults where none are."""
-    return _WIRE.get() or WireSettings()
+    return dspy.settings.get(_WIRE) or WireSettings()
 
 
 def gate_for(host: str) -> Gate:
     """Return the process's one gate for a host, under the limits in force."""
     gate = _GATES.get(host) or _GATES.setdefault(host, _NEW[-1](host, wire_settings()))
-    gate.limits = _WIRE.get() or gate.limits
+    gate.limits = dspy.settings.get(_WIRE) or gate.limits
     return gate
 
 
