@@ -84,8 +84,6 @@ class SummarizerOutput(Record):
     """The Summarizer's answer. `final_answer` is a float on 1..5 for scoring, a letter or text otherwise."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        validate_assignment=True,
         json_schema_extra={
             "examples": [
                 {
