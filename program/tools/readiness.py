@@ -69,8 +69,11 @@ def library_label(spec: ToolSpec) -> str:
 
 def hub_folder() -> Path:
     """Return torch's hub folder, where pyiqa, torchvision and CLIP keep what they download."""
-    # torch.hub.get_dir() without importing torch.
-    home = os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "torch")
+    return _hub_of("TORCH_HOME", "torch")  # torch.hub.get_dir() without importing torch
+
+
+def _hub_of(variable: str, library: str) -> Path:
+    home = os.environ.get(variable) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", library)
     return Path(home).expanduser() / "hub"
 
 
@@ -108,30 +111,24 @@ def what_is_missing(spec: ToolSpec, params_dir: Path | None) -> str | None:
     )
 
 
-_hashes: dict[tuple[str, int, int], str] = {}
-
-
 def file_sha256(path: Path) -> str:
     """Return a file's SHA-256 in hex; read again only when its time or size changed."""
     stat = path.stat()
-    key = (str(path), stat.st_mtime_ns, stat.st_size)
-    if key not in _hashes:
-        with path.open("rb") as file:
-            _hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
-    return _hashes[key]
+    return _sha256(path, stat.st_mtime_ns, stat.st_size)
+
+
+@cache
+def _sha256(path: Path, *_: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _path_of(place: str, folder: Path | None) -> Path | None:
     if place.startswith(HUGGING_FACE):
         repository = f"models--{place.removeprefix(HUGGING_FACE).replace('/', '--')}"
-        snapshots = _hugging_face_cache() / repository / "snapshots"
+        named = os.environ.get("HF_HUB_CACHE")
+        hub = Path(named).expanduser() if named else _hub_of("HF_HOME", "huggingface")
+        snapshots = hub / repository / "snapshots"
         return next((snapshot for snapshot in sorted(snapshots.glob("*")) if any(snapshot.iterdir())), None)
     candidates = [*([folder / Path(place).name] if folder else []), hub_folder() / place]
     return next((path for path in candidates if path.is_file()), None)
-
-
-def _hugging_face_cache() -> Path:
-    if os.environ.get("HF_HUB_CACHE"):
-        return Path(os.environ["HF_HUB_CACHE"]).expanduser()
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(home).expanduser() / "hub"
