@@ -120,8 +120,8 @@ class RunHandle:
 
         self._write(write)
 
-    def link_model(self, name: str, sha256: str, params: Mapping[str, Any], *, made: bool) -> str:
-        """Link the run with its program's LoggedModel, and return that one's id; empty where the store broke.
+    def link_model(self, name: str, sha256: str, params: Mapping[str, Any], *, made: bool) -> None:
+        """Link the run with its program's LoggedModel: see `model_id`.
 
         It is the experiment's with this hash, or a new one that holds `params`; `made` says whether the run made the
         program, else it judged it.
@@ -146,11 +146,10 @@ class RunHandle:
                 client.log_inputs(self._id, models=[LoggedModelInput(self._model)])
 
         self._write(write)
-        return self._model
 
     @property
     def model_id(self) -> str | None:
-        """The linked LoggedModel's id."""
+        """The linked LoggedModel's id; None where there is none, or the store broke."""
         return self._model or None
 
     def log_table(self, rows: Sequence[Mapping[str, Any]], name: str = "samples") -> None:
