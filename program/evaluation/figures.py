@@ -28,8 +28,9 @@ from program.evaluation.record import (
     Task,
     environment,
 )
+from program.fusion.levels import nearest_level
 
-__all__ = ("compare", "details_of", "nearest_level", "summarize")
+__all__ = ("compare", "details_of", "summarize")
 
 _MAX_PARTS = 60
 """A field with more values than this names samples, not kinds of them."""
@@ -111,11 +112,6 @@ def details_of(rows: Sequence[Row], *, seed: int = 0) -> Details:
     chances = [1 / row.choices for row in choices if row.choices]
     fields["chance"] = math.fsum(chances) / len(chances) if chances and len(chances) == len(choices) else None
     return Details(**fields)
-
-
-def nearest_level(score: float) -> int:
-    """Return the level 1..5 nearest to a score, halves up."""
-    return min(5, max(1, math.floor(score + 0.5)))
 
 
 def _in_order(rows: Iterable[Row]) -> list[Row]:

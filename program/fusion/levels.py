@@ -117,7 +117,7 @@ def _level_of_match(match: re.Match[str]) -> int | None:
         if match["top"] not in {None, "5"}:
             return None
         value = float(match["number"])
-        return math.floor(value + 0.5) if 1 <= value <= 5 else None
+        return nearest_level(value) if 1 <= value <= 5 else None
     if match["word"]:
         return _WORD_LEVELS[match["word"].casefold()]
     return LETTERS.index(match["letter"].upper()) + 1
@@ -246,6 +246,11 @@ def _level_of_token(token: str, kind: str, before: str) -> int | None:
     if len(word) < _SHORTEST_PREFIX:
         return None
     return next((i for i, level in enumerate(LEVEL_WORDS, 1) if level.startswith(word)), None)
+
+
+def nearest_level(score: float) -> int:
+    """Return the level 1..5 nearest to a score, halves up."""
+    return min(5, max(1, math.floor(score + 0.5)))
 
 
 def _get(entry: Any, name: str) -> Any:

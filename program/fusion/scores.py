@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from program.fusion.levels import LETTERS, Mode, finite, level_probabilities, softmax
+from program.fusion.levels import LETTERS, Mode, finite, level_probabilities, nearest_level, softmax
 from signatures.schemas import LEVEL_WORDS, LEVELS_CHINESE
 
 __all__ = ("Belief", "Precisions", "ScoreFusion", "ToolWeights", "fusion_note", "headline", "level_note")
@@ -185,7 +185,7 @@ class ScoreFusion:
         """
         if not math.isfinite(score):
             raise ValueError(f"score {score!r}: must be a finite number on 1..5")
-        return LETTERS[min(5, max(1, math.floor(score + 0.5))) - 1]
+        return LETTERS[nearest_level(score) - 1]
 
     def _weights(self, tool_scores: Sequence[float], precisions: Precisions) -> Sequence[float] | None:
         if self.tool_weights == "equal" or precisions is None:
@@ -227,7 +227,7 @@ def headline(score: float, interval: tuple[float, float] | None, *, chinese: boo
 
 
 def _level_word(score: float, *, chinese: bool) -> str:
-    return (LEVELS_CHINESE if chinese else LEVEL_WORDS)[LETTERS.index(ScoreFusion().map_to_level(score))]
+    return (LEVELS_CHINESE if chinese else LEVEL_WORDS)[nearest_level(score) - 1]
 
 
 def fusion_note(
