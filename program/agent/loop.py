@@ -168,12 +168,10 @@ def _facts(result: Assessment) -> dict[str, object]:
 
 def _opened(source: "ImageSource | dspy.Image", max_pixels: int) -> ImageRef:
     """Return a caller's image as a reference; ImageError, one line, for what cannot be read. Nothing is fetched."""
-    if isinstance(source, ImageRef):  # keeps what the caller calls it
-        return IMAGES.add(source)
-    url = source if isinstance(source, str) else getattr(source, "url", None)
-    if isinstance(url, str) and url.startswith(HOST):
-        return IMAGES.find(url)
-    return IMAGES.add(source.url if isinstance(source, dspy.Image) else source, max_pixels=max_pixels)
+    given = source.url if isinstance(source, dspy.Image) else source
+    if isinstance(given, str) and given.startswith(HOST):
+        return IMAGES.find(given)
+    return IMAGES.add(given, max_pixels=max_pixels)
 
 
 def _initial_state(
