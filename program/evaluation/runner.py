@@ -266,11 +266,10 @@ class Misses:
     def trimmed(self, row: Row) -> Row:
         """Return the row, without its notes unless it is among the worst of its task so far."""
         size, heap = row.miss, self._heaps.setdefault(row.task, [])
-        if size is not None and len(heap) < WORST:
+        if size is not None:
             heapq.heappush(heap, (size, row.id))
-            return row
-        if size is not None and heapq.heappushpop(heap, (size, row.id)) != (size, row.id):
-            return row
+            if len(heap) <= WORST or heapq.heappop(heap) != (size, row.id):
+                return row
         return row.model_copy(update={"notes": None})
 
 
