@@ -16,7 +16,7 @@ from data.distortions import is_grey
 from program.expert.judge.model import OUTPUTS, SEVERITIES, UNDISTORTED, Standard, model_from
 from program.expert.measure.features import FEATURE_NAMES
 from program.expert.measure.reference import DIFFERENCE_NAMES
-from program.expert.training import capture, figures, fitting, images, tool
+from program.expert.training import capture, figures, fitting, images, tool, train
 from signatures.schemas import DISTORTION_CATEGORIES
 
 PHOTOGRAPH: NDArray[np.uint8] = np.asarray(photographs.chelsea()[:200, :240])
@@ -115,6 +115,30 @@ NO_STEPS = fitting.Steps(*[np.zeros(0, int)] * 2, *[np.zeros(0)] * 2)
 def _unmeasured(examples: list[images.Example]) -> images.Table:
     columns = (np.array([getattr(example, name) for example in examples]) for name in images.Example._fields[2:])
     return images.Table(*[np.zeros((len(examples), 1))] * 4, *columns)
+
+
+@pytest.mark.parametrize(("count", "lost"), [(10, ()), (10, (2,)), (10, (0,)), (8, ())])
+def test_measuring_goes_on_where_it_was_and_makes_no_image_of_parts_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, lost: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(train, "PART", 4)
+    monkeypatch.setattr(images, "measured", _unmeasured)
+    made = []
+
+    def examples():
+        for number in range(count):
+            made.append(number)
+            yield images.Example(PHOTOGRAPH, None, float(number), (0.0,) * 8, "photographs", "1", "train", "none")
+
+    first = train._measured(tmp_path, "some", examples())
+    assert made == list(first.scores) == list(range(count))
+    for part in lost:
+        (tmp_path / f"some-{part}.npz").unlink()
+    made.clear()
+    again = train._measured(tmp_path, "some", examples())
+    np.testing.assert_array_equal(again.scores, first.scores)
+    # Where the last part is full, only the end of the examples tells that it is the last one.
+    assert len(made) == (8 if count == 8 else max((min(4 * part + 4, count) for part in lost), default=0))
 
 
 def test_series_of_a_distortion_get_stronger(tmp_path: Path) -> None:

@@ -88,21 +88,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measured(folder: Path, name: str, examples: "Iterator[Example]") -> "Table":
-    """Measure examples in parts, each kept in the folder as it ends; parts that are there already are read."""
+    """Measure examples in parts, each kept in the folder as it ends; parts that are there already are read.
+
+    A part that is not full is the last one, so the images of parts that are all there are not made again.
+    """
     from program.expert.training.images import Table, joined, measured
 
     parts: list[Table] = []
+    made = 0
     with progress(f"measuring {name}", None) as advance:
-        while part := list(islice(examples, PART)):
-            file = folder / f"{name}-{len(parts)}.npz"
+        while not parts or len(parts[-1].scores) == PART:
+            file, missing = folder / f"{name}-{len(parts)}.npz", PART * len(parts) - made
             if not file.exists():
+                made = PART * (len(parts) + 1)
+                if not (part := list(islice(examples, missing, missing + PART))):
+                    break
                 table = measured(part)
                 with whole_file(file) as partial, partial.open("wb") as stream:
                     np.savez(stream, **table._asdict())
             with np.load(file, allow_pickle=False) as kept:
                 single = {name: kept[name].astype(np.float32) for name in ("spreads", "moved")}
                 parts.append(Table(**{**kept, **single}))
-            advance(len(part))
+            advance(len(parts[-1].scores))
     return joined(parts)
 
 
