@@ -164,7 +164,7 @@ def test_a_compile_asks_a_clear_gain_of_a_fusion(blurred_manifest, tmp_path, mon
     assert nearer["rmse"] < plain["rmse"]
     assert nearer["score"] == pytest.approx(plain["score"])
     assert result.chosen == "uncompiled"
-    assert result.notes[0].startswith("fusion fitted; not taken: ")
+    assert result.notes[0].startswith("fusion fitted; not taken: on validation its score gains")
 
 
 def test_the_verdict_says_what_got_worse_with_what_got_better() -> None:
