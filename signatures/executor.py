@@ -57,8 +57,8 @@ class DiagnoseDistortions(dspy.Signature):
 class SelectTools(dspy.Signature):
     """You choose quality assessment tools. For each distortion of each region, pick the tool that measures it best.
 
-    Use the tools' descriptions and their strengths per distortion (0 to 1). Pick exactly one listed tool for each
-    distortion; for a region without distortions pick one tool for "Overall".
+    Use the tools' descriptions and strengths (agreement with people per distortion, 0 to 1). Pick exactly one listed
+    tool for each distortion; for a region without distortions pick one tool for "Overall", by its general strength.
     """
 
     distortion_set: str = dspy.InputField(desc="distortion categories per region, as JSON")

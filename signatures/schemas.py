@@ -18,12 +18,14 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import core_schema
 
 __all__ = (
     "CATEGORIES_CHINESE", "CATEGORY_WORDS", "DISTORTION_CATEGORIES", "GLOBAL", "LEVELS_CHINESE", "LEVEL_WORDS",
     "SEVERITIES", "SEVERITIES_CHINESE",
-    "DistortionCategory", "DistortionFinding", "LevelProbabilities", "Plan", "RegionBox", "RegionDistortions",
-    "Severity", "ToolChoice", "category_of", "level_of", "steps",
+    "DistortionCategory", "DistortionFinding", "LevelProbabilities", "LevelWord", "Plan", "QualityLevel", "RegionBox",
+    "RegionDistortions", "Severity", "ToolChoice", "category_of", "level_of", "steps",
 )  # fmt: skip
 
 GLOBAL = "Global"
@@ -110,6 +112,11 @@ def _as_region(value: Any) -> Any:
     return GLOBAL if name.casefold() in {"", "global", "image", "whole image", "the image", "全局", "整体"} else name
 
 
+def _as_level(value: Any) -> Any:
+    level = level_of(str(value).strip(" \t\n\"'`*.")) if isinstance(value, str | int) else None
+    return LEVEL_WORDS[level - 1] if level else value
+
+
 Category = Annotated[DistortionCategory, BeforeValidator(_as_category)]
 RegionName = Annotated[str, BeforeValidator(_as_region)]
 
@@ -118,6 +125,16 @@ class _Answer(BaseModel):
     """Base of what a model answers: unknown keys are dropped, instances do not change."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+
+class QualityLevel(str):
+    """A level's word; its letter (A excellent .. E bad) or number is read too."""
+
+    # A type of its own, as DSPy checks an annotated field against the bare type.
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
+        words = core_schema.literal_schema(list(LEVEL_WORDS))
+        return core_schema.no_info_before_validator_function(_as_level, words)
 
 
 class RegionDistortions(_Answer):
@@ -170,8 +187,7 @@ class RegionBox(_Answer):
 class LevelProbabilities(_Answer):
     """A model's belief in each quality level, as it gave it: probabilities, percents or log-probabilities.
 
-    Levels by word, number or letter (A excellent .. E bad); a level left out is None. Turned into a
-    distribution by `program.fusion`.
+    Levels by word, number or letter (A excellent .. E bad); a level left out is None.
     """
 
     bad: float | None = Field(None, description="level 1")
@@ -207,7 +223,10 @@ _PLAN_WORDS = {
 
 
 class Plan(_Answer):
-    """What the Planner decided to look at, and with which steps."""
+    """What the Planner decided to look at, and with which steps.
+
+    A model is asked for what only the question tells; what follows from that by rule is read where it is given.
+    """
 
     query_type: Literal["IQA", "Other"] = Field(
         validation_alias=AliasChoices("query_type", "task_type"),
@@ -217,13 +236,11 @@ class Plan(_Answer):
         validation_alias=AliasChoices("query_scope", "required_object_names"),
         description='objects or regions named in the query, or ["Global"]',
     )
-    distortion_source: Literal["explicit", "inferred"] = Field(
-        "inferred", description="explicit when the query names a distortion or visual attribute"
-    )
+    distortion_source: SkipJsonSchema[Literal["explicit", "inferred"]] = "inferred"
     distortions: list[RegionDistortions] = Field(
-        default_factory=list, description="the distortions named in the query, per region; empty when inferred"
+        default_factory=list, description="distortions named in the query, per region"
     )
-    reference_mode: Literal["Full-Reference", "No-Reference"] = Field(
+    reference_mode: SkipJsonSchema[Literal["Full-Reference", "No-Reference"]] = Field(
         "No-Reference", validation_alias=AliasChoices("reference_mode", "reference_Mode", "reference_type")
     )
     required_tools: list[str] = Field(
@@ -231,10 +248,10 @@ class Plan(_Answer):
         validation_alias=AliasChoices("required_tools", "required_tool"),
         description="tools the user named",
     )
-    distortion_detection: bool
-    distortion_analysis: bool
-    tool_selection: bool
-    tool_execute: bool = Field(validation_alias=AliasChoices("tool_execute", "tool_execution"))
+    distortion_detection: SkipJsonSchema[bool] = True
+    distortion_analysis: SkipJsonSchema[bool] = True
+    tool_selection: SkipJsonSchema[bool] = True
+    tool_execute: SkipJsonSchema[bool] = Field(True, validation_alias=AliasChoices("tool_execute", "tool_execution"))
 
     @field_validator("query_type", "distortion_source", "reference_mode", mode="before")
     @classmethod

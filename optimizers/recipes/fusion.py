@@ -51,7 +51,7 @@ def _run(search: Search) -> list[Candidate]:
         fitted = FittedFusion(plain, eta=fusion.eta, model_weight=fusion.model_weight, curve=curve, kind=kind)
         copy = program.deepcopy()
         # One that changes nothing is none: then the candidate is known to be the program it started as.
-        neutral = (fitted.eta, fitted.model_weight, fitted.bends) == (plain.eta, 1.0, False)
+        neutral = (fitted.eta, fitted.model_weight, fitted.bends) == (plain.eta, plain.model_weight, False)
         copy.summarizer.fitted = None if neutral else fitted
         candidates.append(Candidate(f"{search.base.name}+{name}", copy))
         words.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {kind}")
@@ -111,7 +111,7 @@ def _grid(plain: ScoreFusion, train: Beliefs) -> tuple[float, float]:
         if eta or weight
     }
     best, agreement = max(agreements.items(), key=itemgetter(1))
-    return best if agreement > least else (plain.eta, 1.0)
+    return best if agreement > least else (plain.eta, plain.model_weight)
 
 
 def _best_curve(fusion: FittedFusion, train: Beliefs, held: Beliefs) -> tuple[list[tuple[float, float]], str]:

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from program.agent.state import ExecutorOutput, Finding
-from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, SEVERITIES_CHINESE, DistortionCategory
+from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, LEVEL_WORDS, SEVERITIES_CHINESE, DistortionCategory
 
 __all__ = (
+    "compact_json",
     "contradiction",
     "findings_json",
     "findings_note",
     "lacking",
     "looked_at",
+    "quality_line",
     "scores_json",
     "tool_precisions",
     "tool_scores",
@@ -24,18 +26,31 @@ HIGH_SCORE = 4.0
 LOW_SCORE = 2.0
 
 
+def quality_line(mean: float) -> str:
+    """Say in level words what a mean of tools' scores (1..5) means.
+
+    >>> quality_line(3.6), quality_line(2.1)
+    ('Measured quality: between fair and good (3.6 of 5).', 'Measured quality: poor (2.1 of 5).')
+    """
+    lower = min(int(mean), len(LEVEL_WORDS) - 1)
+    words = LEVEL_WORDS[lower - 1], LEVEL_WORDS[lower]
+    near = round(4 * (mean - lower))
+    named = words[0] if near == 0 else words[1] if near == 4 else f"between {words[0]} and {words[1]}"
+    return f"Measured quality: {named} ({mean:.1f} of 5)."
+
+
 def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
     """Render findings as `{"Global": [{"type", "severity", "explanation"}]}`, or None when there are none."""
     if not analysis or not any(analysis.values()):
         return None
-    return _json({region: [f.model_dump() for f in findings] for region, findings in analysis.items()})
+    return compact_json({region: [f.model_dump() for f in findings] for region, findings in analysis.items()})
 
 
 def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:
     """Render calibrated scores as `{"Global": {"Blurs": ["VIF", 2.6]}}`, in hundredths; None when there are none."""
     if not scores or not any(scores.values()):
         return None
-    return _json({r: {d: [tool, round(s, 2)] for d, (tool, s) in by.items()} for r, by in scores.items() if by})
+    return compact_json({r: {d: [tool, round(s, 2)] for d, (tool, s) in by.items()} for r, by in scores.items() if by})
 
 
 def tool_scores(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> list[float]:
@@ -144,5 +159,6 @@ def contradiction(output: ExecutorOutput) -> str | None:
     return None
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)
+def compact_json(value: Any) -> str:
+    """Return JSON without spaces: a prompt is paid by the token."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

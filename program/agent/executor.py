@@ -1,6 +1,5 @@
 """The Executor: distortions found and analysed by the model, measured by tools; each step behind its flag."""
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import dspy
 
+from program.agent.evidence import compact_json
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog
 from program.images.store import IMAGES, Box, ImageRef
@@ -25,6 +25,11 @@ logger = logging.getLogger(__name__)
 OVERALL = "Overall"
 """What a tool measures in a region where no distortion was found or named."""
 _LOST = "was asked for and gave no score"
+
+_ROOM = {"distortion_set": 300, "distortion_analysis": 800, "findings": 800, "selected_tools": 400, "region_boxes": 300}
+"""Tokens by output: about three times what a few regions take."""
+_LISTED_TOOLS = 6
+"""The strongest for what is to be measured; a longer list costs a model more tokens than it helps."""
 
 _DETECTED = {"distortion_set": [{"region": GLOBAL, "distortions": ["Blurs"]}]}
 _FINDINGS = [{"region": GLOBAL, "type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]
@@ -178,7 +183,7 @@ class Executor(dspy.Module):
 
     def _analyse(self, work: _Work, view: _View, present: dict[str, list[str]]) -> None:
         """Add findings, and what they name to the distortions of regions where none was named."""
-        listed = json.dumps(present, ensure_ascii=False) if present else None
+        listed = compact_json(present) if present else None
         if self.resources.settings.assessment.diagnosis == "separate" and listed:
             predictor, inputs = self.analyse, view.inputs(work.query, distortion_set=listed)
             example = {"distortion_analysis": _FINDINGS}
@@ -201,9 +206,15 @@ class Executor(dspy.Module):
         inputs: Mapping[str, Any],
         example: Mapping[str, Any],
     ) -> Any:
-        """Return what a model answers in the one field of an example; None, and the step failed, for nothing usable."""
+        """Return what a model answers in the one field of an example; None, and the step failed, for nothing usable.
+
+        Where the model does not look itself, the embedded expert does.
+        """
         (name,) = example
-        answer = ask(predictor, inputs, lm=self.resources.lm("executor"), check=lambda p: p[name], example=example)
+        lm = self.resources.eyes() if "image" in inputs else self.resources.lm("executor")
+        if lm is not self.resources.lm("executor"):
+            predictor = dspy.Predict(predictor.signature)  # its demos are the model's, and the expert's words its own
+        answer = ask(predictor, inputs, lm=lm, check=lambda p: p[name], example=example, room=_ROOM[name])
         if answer.value is None and step is not None:
             work.notes.append(f"{step} failed: {answer.errors[-1]}")
             work.failed_steps.append(step)
@@ -233,10 +244,10 @@ class Executor(dspy.Module):
         wanted: dict[str, list[str]] = {
             region: [c for c in DISTORTION_CATEGORIES if c in work.distortions.get(region, ())] for region in regions
         }
-        fields = ("name", "mode", "description", "strengths", "general")
-        listed = json.dumps([{name: getattr(spec, name) for name in fields} for spec in ready], ensure_ascii=False)
-        inputs = {"distortion_set": json.dumps(wanted, ensure_ascii=False), "tools": listed}
-        choices = self._ask(work, "tool selection", self.select_tools, inputs, _CHOSEN) or ()
+        choices: Sequence[Any] = ()
+        if not self.resources.scores_only(work.query):
+            inputs = {"distortion_set": compact_json(wanted), "tools": _listed(ready, wanted)}
+            choices = self._ask(work, "tool selection", self.select_tools, inputs, _CHOSEN) or ()
         picked = {(c.region, c.distortion): c.tool for c in choices}
         return {
             region: {
@@ -293,6 +304,23 @@ class Executor(dspy.Module):
         others = [spec for spec in ready if spec.name not in {*work.avoid, tool}]
         category = distortion if distortion in DISTORTION_CATEGORIES else None
         return self.resources.registry.best(category, others).name if others else None
+
+
+def _listed(ready: Sequence[ToolSpec], wanted: Mapping[str, Sequence[str]]) -> str:
+    """Return the strongest ready tools as JSON, with their strengths for the distortions that are to be measured."""
+    categories = [c for c in DISTORTION_CATEGORIES if any(c in names for names in wanted.values())]
+
+    def strengths(spec: ToolSpec) -> dict[str, float]:
+        return {category: round(spec.strength(category), 2) for category in categories}
+
+    strongest = sorted(ready, key=lambda spec: max([spec.general, *strengths(spec).values()]), reverse=True)
+    return compact_json(
+        [
+            {"name": spec.name, "description": spec.description, "strengths": strengths(spec),
+             "general": round(spec.general, 2)}
+            for spec in strongest[:_LISTED_TOOLS]
+        ]
+    )  # fmt: skip
 
 
 def _lost_tools(work: _Work, earlier: ExecutorOutput | None) -> list[str]:

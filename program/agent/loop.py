@@ -17,7 +17,7 @@ from program.agent.replan import next_step
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.agent.summarizer import Summarizer
-from program.common.errors import InputError
+from program.common.errors import ImagesRefused, InputError
 from program.common.places import check_text
 from program.common.settings import Settings, load_settings
 from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource
@@ -71,7 +71,15 @@ class AgenticIQA(ProgramModule):
             if not show_the_same(test, original):
                 state.image_notes = [*state.image_notes, f"the reference {given.name!r} seems to show something else"]
         with metered() as usage, wired(settings.wire):
-            result = self._loop(state, test, original)
+            started = state.model_copy(deep=True)
+            try:
+                result = self._loop(state, test, original)
+            except ImagesRefused as refusal:  # known from now on: the embedded expert looks in the model's place
+                logger.info("%s; asked again without", refusal)
+                state = started
+                result = self._loop(state, test, original)
+            if note := self.resources.sight_note:
+                state.image_notes = [*state.image_notes, note]
         logs = state.evidence.tool_logs
         usage.tool_readings = len(logs)
         usage.tool_cache_hits = sum(log.cached for log in logs)

@@ -21,13 +21,9 @@ __all__ = ("Planner", "apply_rules", "rule_plan")
 
 logger = logging.getLogger(__name__)
 
-_EXAMPLE = {
-    "plan": {
-        "query_type": "IQA", "query_scope": [GLOBAL], "distortion_source": "inferred", "distortions": [],
-        "reference_mode": "No-Reference", "required_tools": [], "distortion_detection": True,
-        "distortion_analysis": True, "tool_selection": True, "tool_execute": True,
-    }
-}  # fmt: skip
+_EXAMPLE = {"plan": {"query_type": "IQA", "query_scope": [GLOBAL], "distortions": [], "required_tools": []}}
+_ROOM = 300
+"""Tokens; a plan takes 40 to 100."""
 
 
 class PlanReading(NamedTuple):
@@ -58,15 +54,22 @@ class Planner(dspy.Module):
             "feedback": feedback,
             "previous_plan": state.plan.model_dump_json() if feedback and state.plan else None,
         }
-        with stage("planner"):
-            answer = ask(self.plan, inputs, lm=self.resources.lm("planner"), check=lambda p: p.plan, example=_EXAMPLE)
-        error = None
-        plan = answer.value
-        if plan is None:
-            error = answer.errors[-1]
-            plan = rule_plan(boxes, named_tools(state.query, tool_names))
+        named = named_tools(state.query, tool_names)
+        error = plan = None
+        if self.resources.scores_only(state.query, state.options):
+            plan = rule_plan(boxes, named)
+        else:
+            with stage("planner"):
+                answer = ask(
+                    self.plan, inputs, lm=self.resources.lm("planner"), check=lambda p: p.plan, example=_EXAMPLE,
+                    room=_ROOM,
+                )  # fmt: skip
+            plan = answer.value
+            if plan is None:
+                error = answer.errors[-1]
+                plan = rule_plan(boxes, named)
         repaired, repairs = apply_rules(
-            plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry
+            plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry, named=named
         )
         logger.info("plan: %s, scope %s, repairs: %s", repaired.query_type, repaired.query_scope, repairs or "none")
         return PlanReading(repaired, repairs, error)
@@ -86,19 +89,28 @@ def rule_plan(boxes: Sequence[str], tools: Sequence[str] = ()) -> Plan:
 
 
 def apply_rules(
-    plan: Plan, *, has_reference: bool, boxes: Collection[str], registry: ToolRegistry
+    plan: Plan,
+    *,
+    has_reference: bool,
+    boxes: Collection[str],
+    registry: ToolRegistry,
+    named: Collection[str] | None = None,
 ) -> tuple[Plan, list[str]]:
     """Return the plan as the paper's rules allow it, with one line per change.
 
     Rules: "Other" runs no step; detection only where no distortion is named; analysis always; tool+region or tool only:
     execute without selection; region without a known box: no tools; otherwise both. A known box makes
-    a region measurable, so it counts like the whole image; regions get the names of their boxes.
+    a region measurable, so it counts like the whole image; regions get the names of their boxes. `named` are the tools
+    that the question names: a model that requires others is not followed.
     """
     changes: list[str] = []
     scope = list(dict.fromkeys(_called(region, boxes) for region in plan.query_scope))
     if len(scope) > 1 and GLOBAL in scope:
         scope.remove(GLOBAL)
     tools = _usable_tools(plan.required_tools, has_reference, registry, changes)
+    if named is not None and (unnamed := [tool for tool in tools if tool not in named]):
+        tools = [tool for tool in tools if tool in named]
+        changes.append(f"required_tools: the question does not name {', '.join(unnamed)}; left out")
     is_iqa = plan.query_type == "IQA"
     named = [r for r in plan.distortions if r.distortions] if is_iqa and plan.distortion_source == "explicit" else []
     named = [r.model_copy(update={"region": _called(r.region, boxes)}) for r in named]

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import dspy
 
+from program.agent.query import QueryType, read_query
 from program.common.backends import RoleSettings
 from program.common.cache import share
 from program.common.errors import ModelError
@@ -15,8 +16,8 @@ from program.common.redaction import keys_among
 from program.common.settings import Settings
 from program.fusion import ScoreFusion
 from program.lms.build import build_lm, role_model
-from program.lms.dspy_private import EMBEDDED, is_embedded
-from program.lms.reference_engine import share_refused_features
+from program.lms.dspy_private import EMBEDDED
+from program.lms.traits import ModelTraits, traits_of
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
@@ -71,11 +72,6 @@ class Resources:
             raise ModelError(f"lm of type {type(lm).__name__}: give a dspy.LM, or a name through the settings")
         self.settings = settings
         share(settings.cache_dir, placed(settings.shared_cache) if settings.shared_cache else None)
-        self.fusion = ScoreFusion(
-            eta=settings.fusion.eta, normalize=settings.fusion.normalize, tool_weights=settings.fusion.tool_weights
-        )
-        self.without_logprobs: set[str] = set()
-        """Models that turned out to give no log-probabilities."""
         self._given_lm = lm
         self._built: dict[Role, dspy.LM] = {}
         self._lock = threading.Lock()
@@ -97,9 +93,49 @@ class Resources:
         return ToolRunner(self.settings, self.registry)
 
     @property
+    def fusion(self) -> ScoreFusion:
+        """How tool scores and level probabilities become one score, where no compile fitted it."""
+        settings = self.settings.fusion
+        own = {} if self.expert_judges else {"model_weight": settings.model_weight, "smoothing": settings.smoothing}
+        return ScoreFusion(settings.eta, normalize=settings.normalize, tool_weights=settings.tool_weights, **own)
+
+    @property
     def expert_judges(self) -> bool:
         """Whether the embedded expert plays the Summarizer: its answers cost nothing, and it reads what tools read."""
-        return is_embedded(self.lm("summarizer"))
+        return self.traits("summarizer").embedded
+
+    def traits(self, role: Role) -> ModelTraits:
+        """Return what the model of a role can do."""
+        return traits_of(self.lm(role))
+
+    @cached_property
+    def expert(self) -> dspy.LM:
+        """The embedded expert, whoever plays the roles."""
+        return lm_of(RoleSettings(backend=EMBEDDED), cache_dir=self.settings.cache_dir)
+
+    def eyes(self) -> dspy.BaseLM:
+        """Return the model that looks for distortions: the Executor's, or the embedded expert where that one does not.
+
+        It does not where it reads no images, and where only a score is asked of it.
+        """
+        lm = self.lm("executor")
+        looks = self.traits("executor").reads_images is not False and not self.settings.assessment.score_only
+        return lm if looks or traits_of(lm).embedded else self.expert
+
+    @property
+    def sight_note(self) -> str | None:
+        """Whose eyes judged, where they are not the model's own."""
+        lm = self.lm("executor")
+        if self.traits("executor").reads_images is not False:
+            return None
+        name = getattr(getattr(lm, "engine", None), "name", None) or lm.model
+        return f"{name} reads no images: the embedded expert's findings are used"
+
+    def scores_only(self, query: str, options: Any = None) -> bool:
+        """Return whether a question costs a language model one word: a score, where no more is wanted of it."""
+        if not self.settings.assessment.score_only or self.expert_judges:
+            return False
+        return read_query(query, options).type is QueryType.SCORING
 
     def lm(self, role: Role) -> dspy.BaseLM:
         """Return the language model of a role: the caller's, else DSPy's setting, else the one in the settings."""
@@ -108,7 +144,5 @@ class Resources:
             return chosen
         with self._lock:
             if role not in self._built:
-                lm = lm_of(getattr(self.settings.models, role), cache_dir=self.settings.cache_dir)
-                share_refused_features([*self._built.values(), lm])
-                self._built[role] = lm
+                self._built[role] = lm_of(getattr(self.settings.models, role), cache_dir=self.settings.cache_dir)
             return self._built[role]

@@ -1,17 +1,20 @@
 """The Summarizer: evidence and image become a score, an option or an explanation."""
 
+import copy
+import functools
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import dspy
-from dspy.utils.exceptions import LMInvalidRequestError
 
 from program.agent.evidence import (
     contradiction,
     findings_json,
     findings_note,
     lacking,
+    quality_line,
     scores_json,
     tool_precisions,
     tool_scores,
@@ -27,9 +30,11 @@ from program.fusion.fitted import FittedFusion
 from program.fusion.levels import level_masses, tokens_of
 from program.fusion.scores import fusion_note, level_note
 from program.images.store import IMAGES, ImageRef
-from program.lms.ask import RUNGS, Answer, ask
+from program.lms.ask import Answer, ask
 from program.lms.call import CallAllowance
+from program.lms.inquiry import MOST_ALTERNATIVES
 from program.lms.metering import stage
+from program.lms.traits import ModelTraits, own_record, traits_of
 from signatures.schemas import GLOBAL
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
 
@@ -39,21 +44,27 @@ logger = logging.getLogger(__name__)
 
 UNDETERMINED = "Unable to determine"
 PARSING_FAILED = "VLM output parsing failed"
-TOP_LOGPROBS = 20
-"""Alternatives asked for per token; the most that hosted servers give."""
+DISAGREEMENT = 1.5
+"""Levels between the tools' mean and the model's belief from which on an answer says so."""
+_ROOM = {"quality_level": 250, "quality_probs": 300, "final_answer": 350}
+"""Tokens by first asked output, about three times what an answer takes; of one word, all its pieces."""
+_ROOM_OF_A_WORD = 8
 NO_EVIDENCE = "No distortion analysis or tool score was available; the answer rests on the image alone."
 
 _SCORED = {
-    "quality_probs": {"bad": 0.02, "poor": 0.13, "fair": 0.6, "good": 0.2, "excellent": 0.05},
     "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees.",
+    "quality_probs": {"bad": 0.02, "poor": 0.13, "fair": 0.6, "good": 0.2, "excellent": 0.05},
 }
-_CLASSIFIED = {"quality_level": "C", "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees."}
+_CLASSIFIED = {"quality_level": "fair", "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees."}
 _ANSWERED = {"final_answer": "B", "quality_reasoning": "Moderate blur, and a tool score of 2.6."}
 _EXPLAINED = {
     "final_answer": "The image is moderately blurred.",
     "quality_reasoning": "Edges are soft; the tool score is 2.6.",
 }
 
+
+_CERTAIN = 0.995
+"""Mass on one level from which on stated probabilities are no more than that level's name."""
 
 _RATING = (
     "quality_score", "level_probabilities", "level_probabilities_from", "tool_mean", "perceptual_weights",
@@ -104,13 +115,17 @@ class Summarizer(dspy.Module):
             len(tool_scores(evidence.quality_scores)), image.name, reference.name if reference else None,
         )  # fmt: skip
         image, reference, crops = self._looked_at(state, image, reference)
+        scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
+        readings = scores_json(evidence.quality_scores)
+        if readings and not self.resources.expert_judges:
+            readings = f"{quality_line(self.fusion.tool_mean(scores, precisions))}\n{readings}"
         inputs = {
             "image": image,
             "reference": reference,
             "region_crops": crops or None,
             "query": state.query,
+            "quality_scores": readings,
             "distortion_analysis": findings_json(evidence.distortion_analysis),
-            "quality_scores": scores_json(evidence.quality_scores),
         }
         with stage("summarizer"):
             if reading.type is QueryType.MCQ and reading.options:
@@ -146,11 +161,11 @@ class Summarizer(dspy.Module):
         fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
         scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
         mean = fusion.tool_mean(scores, precisions) if scores else None
-        answer = self._level_belief({**inputs, "tool_mean": mean}, CallAllowance())
+        answer = self._level_belief(inputs, CallAllowance())
         rung, status = answer.rung, "ok"
         probabilities, reasoning, source = answer.value or (None, "", None)
         if probabilities is None and (level := level_in_text(answer.raw)) is not None:
-            probabilities = fusion.extract_vlm_probabilities(str(level), mode="classification")
+            probabilities = self._named(level)
             rung, source = "text", "classification"
             reasoning = f"The model's answer, read as text, names level {level} of 5."
         if probabilities is None:
@@ -163,17 +178,23 @@ class Summarizer(dspy.Module):
         weights = fusion.compute_perceptual_weights(scores, precisions)
         logger.info("fusion: tool mean %s, alpha %s, p %s, q %.4f", mean, weights, probabilities, score)
         findings = findings_note(evidence, reasoning, chinese=chinese)
+        gap = disagreement(mean, probabilities, chinese=chinese)
+        low, high = fusion.interval(score, scores, probabilities, precisions)
+        if gap and mean is not None and probabilities:
+            level = expected_level(probabilities)
+            low, high = min(low, mean, level), max(high, mean, level)
         made_of = fusion_note(fusion, score, scores, probabilities, precisions, chinese=chinese)
         return {
             "final_answer": score,
             "quality_score": score,
-            "quality_reasoning": " ".join(filter(None, (reasoning, findings, made_of))),
-            "summary": reasoning,
+            "quality_reasoning": " ".join(filter(None, (reasoning, findings, made_of, gap))),
+            "summary": reasoning or findings or level_note(score, chinese=chinese),
+            "unresolved_gap": gap or None,
             "level_probabilities": probabilities,
             "level_probabilities_from": source,
             "tool_mean": mean,
             "perceptual_weights": weights,
-            "score_interval": fusion.interval(score, scores, probabilities, precisions),
+            "score_interval": (low, high),
             "status": status,
             "error": None if status == "ok" else _last_error(answer),
             "rung": rung,
@@ -196,67 +217,76 @@ class Summarizer(dspy.Module):
         way = self._scoring_way()
         if way == "probabilities":
             return self._verbalized(inputs, calls)
-        if way == "classification":
-            return self._classified(inputs, calls, from_tokens=False)
-        model = self._model_of(self.classify)
-        try:
-            answer = self._classified(inputs, calls, from_tokens=True)
-        except LMInvalidRequestError as error:
-            if "logprob" not in str(error).casefold().replace("_", ""):
-                raise
-            logger.warning("%s refuses log-probabilities (%s); it is asked without from now on", model, error)
-            self.resources.without_logprobs.add(model)
-            return self._level_belief(inputs, calls)
-        # Later rungs may have been asked without, for answers that could not be read: they say nothing of the model.
-        first = answer.prediction if answer.rung == RUNGS[0] else None
-        if first is not None and not tokens_of(first.get("logprobs")):
-            logger.warning("%s gave no log-probabilities; it is asked without from now on", model)
-            self.resources.without_logprobs.add(model)
-            if self.resources.settings.assessment.scoring == "auto":
-                verbalized = self._verbalized(inputs, calls)
-                return answer if verbalized.value is None else verbalized
-        return answer
+        answer = self._classified(inputs, calls, from_tokens=way == "logprobs")
+        if way != "logprobs" or answer.prediction is None or tokens_of(answer.prediction.get("logprobs")):
+            return answer
+        lm = self._lm_of(self.classify)
+        if own_record(lm).known.token_probabilities != 0:
+            logger.warning("%s gave no token probabilities; it is asked without from now on", lm.model)
+            own_record(lm).learn(token_probabilities=0)
+        if self.resources.settings.assessment.scoring != "auto" or self._scoring_way() != "probabilities":
+            return answer
+        verbalized = self._verbalized(inputs, calls)
+        return answer if verbalized.value is None else verbalized
 
     def _scoring_way(self) -> Literal["probabilities", "classification", "logprobs"]:
-        """Return how levels are asked for: as set, or the best that the model can do and was taught."""
+        """Return how levels are asked for: as set, or the best that the model can do and was compiled for."""
         scoring = self.resources.settings.assessment.scoring
         if scoring == "probabilities" or scoring == "classification":
             return scoring
-        lm = self.classify.lm or self.resources.lm("summarizer")
-        able = (
-            "logprobs" in lm.supported_params and self._model_of(self.classify) not in self.resources.without_logprobs
-        )
-        if scoring == "logprobs":
+        able = self._traits.token_probabilities != 0
+        if scoring == "logprobs" or self.resources.settings.assessment.score_only:
             return "logprobs" if able else "classification"
-        # A program that was taught with probabilities has its demos there.
-        taught = bool(self.score.demos) and not self.classify.demos
-        return "logprobs" if able and not taught else "probabilities"
+        # A program that was compiled with probabilities has its demos there.
+        compiled = bool(self.score.demos) and not self.classify.demos
+        return "logprobs" if able and not compiled else "probabilities"
 
-    def _model_of(self, predictor: dspy.Predict) -> str:
-        return str((predictor.lm or self.resources.lm("summarizer")).model)
+    @property
+    def _traits(self) -> ModelTraits:
+        return traits_of(self._lm_of(self.classify))
+
+    def _lm_of(self, predictor: dspy.Predict) -> dspy.BaseLM:
+        return predictor.lm or self.resources.lm("summarizer")
 
     def _verbalized(self, inputs: Mapping[str, Any], calls: CallAllowance) -> Answer[_Belief]:
         def read(p: dspy.Prediction) -> _Belief:
             masses = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
+            level = max(masses, key=lambda c: masses[c])
+            if masses[level] > _CERTAIN and not self.resources.expert_judges:
+                # One level with all the mass is the name of a level: nobody is that sure.
+                return _Belief(self._named(level), _reasoning(p), "classification")
             return _Belief(masses, _reasoning(p), "probabilities")
 
-        return ask(self.score, inputs, lm=self.resources.lm("summarizer"), example=_SCORED, check=read, calls=calls)
+        return ask(
+            self.score, inputs, lm=self.resources.lm("summarizer"), example=_SCORED, check=read, calls=calls,
+            room=_ROOM["quality_probs"],
+        )  # fmt: skip
 
     def _classified(self, inputs: Mapping[str, Any], calls: CallAllowance, *, from_tokens: bool) -> Answer[_Belief]:
-        """Ask for a letter; its level probabilities are its tokens' where the backend gave them, else smoothed."""
+        """Ask for a level's word; its probabilities are its tokens' where the backend gave them, else smoothed."""
+        one_word = self.resources.scores_only(str(inputs["query"]))
 
         def read(p: dspy.Prediction) -> _Belief:
-            smoothed = self.fusion.extract_vlm_probabilities(p.quality_level, mode="classification")
+            reasoning = "" if one_word else _reasoning(p)
             if from_tokens and (tokens := tokens_of(p.get("logprobs"))):
                 try:
-                    return _Belief(level_masses(tokens), _reasoning(p), "logprobs")
+                    return _Belief(level_masses(tokens), reasoning, "logprobs")
                 except ValueError as error:
-                    logger.warning("%s; the letter alone counts", error)
-            return _Belief(smoothed, _reasoning(p), "classification")
+                    logger.warning("%s; the word alone counts", error)
+            smoothed = self.fusion.extract_vlm_probabilities(p.quality_level, mode="classification")
+            return _Belief(smoothed, reasoning, "classification")
 
-        config = {"logprobs": True, "top_logprobs": TOP_LOGPROBS} if from_tokens else None
-        lm = self.resources.lm("summarizer")
-        return ask(self.classify, inputs, lm=lm, example=_CLASSIFIED, check=read, config=config, calls=calls)
+        predictor, room = self.classify, _ROOM["quality_level"]
+        if one_word:
+            predictor, room = _of_one_word(predictor), _ROOM_OF_A_WORD
+        return ask(
+            predictor, inputs, lm=self.resources.lm("summarizer"), check=read, calls=calls, room=room,
+            example={name: _CLASSIFIED[name] for name in predictor.signature.output_fields},
+            config={"logprobs": True, "top_logprobs": MOST_ALTERNATIVES} if from_tokens else None,
+        )  # fmt: skip
+
+    def _named(self, level: int) -> dict[int, float]:
+        return self.fusion.extract_vlm_probabilities(str(level), mode="classification")
 
     def _choose(self, inputs: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
         def letter_in(text: str) -> str:
@@ -283,7 +313,10 @@ class Summarizer(dspy.Module):
         def check(p: dspy.Prediction) -> tuple[str, str]:
             return read(str(p.final_answer or "")), _reasoning(p)
 
-        answer = ask(predictor, inputs, lm=self.resources.lm("summarizer"), check=check, example=example)
+        answer = ask(
+            predictor, inputs, lm=self.resources.lm("summarizer"), check=check, example=example,
+            room=_ROOM["final_answer"],
+        )  # fmt: skip
         if answer.value is None:
             return _failed(answer)
         text, reasoning = answer.value
@@ -301,7 +334,7 @@ class Summarizer(dspy.Module):
         *,
         is_iqa: bool,
     ) -> SummarizerOutput:
-        notes, gap = [], ""
+        notes, gap, gap_left = [], "", None
         if fields["status"] != "failed":
             if is_iqa and evidence.is_empty:
                 notes.append(NO_EVIDENCE)
@@ -310,6 +343,7 @@ class Summarizer(dspy.Module):
             notes += [f"{note}." for note in evidence.notes]
             if is_iqa and state.plan is not None:
                 _, gap = should_replan(evidence, state.plan.query_scope, state.plan)
+        gap_left = gap or fields.get("unresolved_gap")
         if fields["status"] == "ok" and evidence.failed_steps:
             # Another answer than with this evidence: it must not pass for a whole one.
             fields = {**fields, "status": "degraded", "error": lacking(evidence)}
@@ -331,11 +365,43 @@ class Summarizer(dspy.Module):
                 "used_evidence": used_evidence(evidence),
                 "need_replan": replan,
                 "replan_reason": gap if replan else None,
-                "unresolved_gap": None if replan else gap or None,
+                "unresolved_gap": None if replan else gap_left or None,
                 "query_type": reading.type,
                 "query_rule": reading.rule,
             }
         )
+
+
+def expected_level(probabilities: Mapping[int, float]) -> float:
+    """Return the mean of a belief over the levels 1..5."""
+    return math.fsum(level * p for level, p in probabilities.items())
+
+
+def disagreement(mean: float | None, probabilities: Mapping[int, float] | None, *, chinese: bool = False) -> str:
+    """Say where tools and model lie `DISAGREEMENT` levels apart or more, with both figures; else an empty text.
+
+    >>> disagreement(4.2, {1: 0.2, 2: 0.8})
+    'The tools say 4.2 of 5 and the model 1.8: they disagree.'
+    """
+    if mean is None or not probabilities or abs(mean - expected_level(probabilities)) < DISAGREEMENT:
+        return ""
+    words = "工具评分为 {:.1f}，模型判断为 {:.1f}：两者不一致。" if chinese else (
+        "The tools say {:.1f} of 5 and the model {:.1f}: they disagree."
+    )  # fmt: skip
+    return words.format(mean, expected_level(probabilities))
+
+
+@functools.lru_cache(maxsize=64)
+def _without_reasons(signature: type[dspy.Signature]) -> type[dspy.Signature]:
+    shorter: type[dspy.Signature] = signature.delete("quality_reasoning")
+    return shorter
+
+
+def _of_one_word(predictor: dspy.Predict) -> dspy.Predict:
+    """Return a predictor like this one that asks for no reasons."""
+    shorter = copy.copy(predictor)
+    shorter.signature = _without_reasons(predictor.signature)
+    return shorter
 
 
 def _reasoning(prediction: dspy.Prediction) -> str:

@@ -50,6 +50,8 @@ class BackendSettings(Section):
     key_env: str | None = Field(None, pattern="^[A-Za-z_][A-Za-z0-9_]*$")
     structured_output: bool = True
     logprobs: bool = True
+    vision: bool | None = None
+    """Whether it reads images; None: it is asked."""
     images: ImageLimits | None = None
 
     _check_base = field_validator("api_base")(lambda value: checked_api_base(value))

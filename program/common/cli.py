@@ -164,6 +164,11 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     for role, asks in _ROLE_FLAGS.items():
         parser.add_argument(f"--{role}-lm", metavar="MODEL", help=f"the {asks}")
     parser.add_argument("--api-base", metavar="URL", help="OpenAI-compatible server of the models named openai/NAME")
+    parser.add_argument(
+        "--scoring", choices=("auto", "logprobs", "probabilities", "classification"),
+        help="how a language model is asked for a level (default: auto, by what the model can do)",
+    )  # fmt: skip
+    parser.add_argument("--score-only", action="store_true", help="of a language model one word an image: for many")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
     parser.add_argument("--seed", type=whole_number(), metavar="N", help="seed of everything random")
     parser.add_argument("--no-cache", action="store_true", help="run the tools anew, and keep none of their readings")
@@ -220,6 +225,10 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
         logging.getLogger(name).setLevel(value)
     if arguments.seed is not None:
         overrides["seed"] = arguments.seed
+    scoring = {"scoring": arguments.scoring} if arguments.scoring else {}
+    if scoring or arguments.score_only:
+        scoring |= {"score_only": True} if arguments.score_only else {}
+        overrides["assessment"] = {**overrides.get("assessment", {}), **scoring}
     if arguments.no_cache:
         overrides["tools"] = {**overrides.get("tools", {}), "cache": False}
     return load_settings(arguments.config, overrides).with_model(

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 __all__ = (
-    "DataError", "ImageError", "InputError", "ModelError", "SettingsError", "ToolError", "did_you_mean",
+    "DataError", "EndpointError", "ImageError", "ImagesRefused", "InputError", "ModelError", "SettingsError", "ToolError", "did_you_mean",
     "first_fault", "one_line",
 )  # fmt: skip
 
@@ -35,6 +35,14 @@ class ToolError(InputError):
 
 class ModelError(InputError):
     """A language model is unknown, unreachable or cannot do what was asked of it."""
+
+
+class EndpointError(ModelError):
+    """A model's service cannot be used as it is addressed: address, key, model or context. The next question fails too."""
+
+
+class ImagesRefused(ModelError):  # noqa: N818 (it says what happened)
+    """A model turned out to read no images; the same question can be asked without."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

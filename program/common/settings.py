@@ -42,7 +42,8 @@ class AssessmentSettings(Section):
 
     max_replan_iterations: int = Field(ge=0)
     diagnosis: Literal["merged", "separate"]
-    scoring: Literal["probabilities", "classification", "logprobs", "auto"]
+    scoring: Literal["auto", "logprobs", "probabilities", "classification"]
+    score_only: bool
 
 
 class FusionSettings(Section):
@@ -51,6 +52,8 @@ class FusionSettings(Section):
     eta: float = Field(ge=0)
     normalize: bool
     tool_weights: Literal["equal", "reliability"]
+    smoothing: float = Field(ge=0, le=1)
+    model_weight: float = Field(ge=0)
 
 
 class ToolSettings(Section):

@@ -19,6 +19,7 @@ from program.expert.answer.answers import answer
 from program.expert.judge.views import Viewer
 from program.expert.store import REVISION
 from program.lms.dspy_private import KeptAdapter, events_of
+from program.lms.traits import EMBEDDED_TRAITS
 
 __all__ = ("MODEL", "REVISION", "AsyncPerceptualEngine", "CallAdapter", "PerceptualEngine", "make_perceptual_lm")
 
@@ -53,6 +54,7 @@ class PerceptualEngine:
     supports_response_schema = supports_function_calling = supports_reasoning = False
     supported_params = frozenset({"temperature", "max_tokens", "seed"})
     resolves_references = True
+    traits = EMBEDDED_TRAITS
     adapter = CallAdapter()
 
     def __init__(self, cache_dir: Path | None = None) -> None:

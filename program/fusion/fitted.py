@@ -1,12 +1,11 @@
 """Score fusion fitted on human scores: width of the tools' belief, weight of the model's, a monotone map. Pure."""
 
 import bisect
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from program.fusion.levels import finite
-from program.fusion.scores import Belief, ScoreFusion
+from program.fusion.scores import ScoreFusion
 
 __all__ = ("FIELDS", "FittedFusion")
 
@@ -15,7 +14,7 @@ FIELDS = ("eta", "model_weight", "curve")
 
 
 class FittedFusion(ScoreFusion):
-    """A score fusion with three fitted parts, all neutral by default.
+    """A score fusion with three fitted parts, each that of the fusion it is built on by default.
 
     `eta` is the width of the tools' belief; the model's level probabilities are raised to `model_weight` (0: the tools
     alone decide, 1: as they are, more: the model is trusted more); `curve` maps the fused score to the scale of the
@@ -34,27 +33,19 @@ class FittedFusion(ScoreFusion):
         base: ScoreFusion,
         *,
         eta: float | None = None,
-        model_weight: float = 1.0,
+        model_weight: float | None = None,
         curve: Sequence[tuple[float, float]] = (),
         kind: str = "knots",
     ) -> None:
         self.__dict__.update(base.__dict__)
         self.eta = self.eta if eta is None else finite("eta", eta)
-        self.model_weight = finite("model_weight", model_weight)
+        self.model_weight = self.model_weight if model_weight is None else finite("model_weight", model_weight)
         self.curve = tuple((float(x), float(y)) for x, y in curve)
         for (x0, y0), (x1, y1) in zip(self.curve, self.curve[1:], strict=False):
             if not (x0 < x1 and y0 < y1):
                 raise ValueError(f"curve {self.curve}: the knots must increase in both coordinates")
         self.bends = len(self.curve) > 1
         self.kind = kind if self.bends else "none"
-
-    def tempered(self, probabilities: Belief) -> Belief:
-        """Return the model's level probabilities raised to its weight (sum 1)."""
-        if not probabilities or self.model_weight == 1:
-            return probabilities
-        masses = {c: p**self.model_weight if p > 0 else float(self.model_weight == 0) for c, p in probabilities.items()}
-        total = math.fsum(masses.values())
-        return {c: mass / total for c, mass in masses.items()} if total > 0 else probabilities
 
     def mapped(self, score: float) -> float:
         """Return a fused score on the scale of the fitted people, in [1, 5]."""

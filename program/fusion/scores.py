@@ -51,14 +51,15 @@ class ScoreFusion:
     it adds, as 1 / variance), m = sum(g s) / sum(g), and eta is multiplied by sum(g) / 2: alpha is a normal density of
     that precision. A tool with g = 0 is left out; where all are, the model's opinion stands alone.
 
+    A language model's belief is mixed with an even spread by `smoothing` (0 .. 1), so that no level that it rules out is
+    lost, and raised to `model_weight` (0: the tools alone decide, 1: as it is); both only where tools speak too.
+
     >>> fusion = ScoreFusion()
     >>> p = fusion.extract_vlm_probabilities({1: -3.2, 2: -0.5, 3: -0.1, 4: -2.1, 5: -4.5})
     >>> round(fusion.fuse_scores([2.6], p), 2)
     2.66
     """
 
-    model_weight = 1.0
-    """What a fitted fusion raises the model's level probabilities to."""
     bends = False
     """Whether there is a map."""
     curve: tuple[tuple[float, float], ...] = ()
@@ -72,11 +73,15 @@ class ScoreFusion:
         quality_levels: Sequence[int] = (1, 2, 3, 4, 5),
         normalize: bool = True,
         tool_weights: ToolWeights = "equal",
+        model_weight: float = 1.0,
+        smoothing: float = 0.0,
     ) -> None:
         self.eta = finite("eta", eta)
         self.quality_levels = tuple(quality_levels)
         self.normalize = normalize
         self.tool_weights = tool_weights
+        self.model_weight = finite("model_weight", model_weight)
+        self.smoothing = finite("smoothing", smoothing)
 
     def tool_mean(self, tool_scores: Sequence[float], precisions: Precisions = None) -> float:
         """Return the mean of one or more tool scores (each 1..5), weighted by their precisions where those count.
@@ -126,7 +131,7 @@ class ScoreFusion:
 
     def unmapped(self, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None) -> float:
         """Return the fused score in [1, 5], before the map."""
-        vlm_probabilities = self.tempered(vlm_probabilities)
+        vlm_probabilities = self.tempered(vlm_probabilities) if tool_scores else vlm_probabilities
         if not vlm_probabilities:
             if not tool_scores:
                 raise ValueError("nothing to fuse: neither tool scores nor level probabilities")
@@ -146,15 +151,21 @@ class ScoreFusion:
         self, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None
     ) -> dict[int, float]:
         """Return the fused belief over the levels, unmapped: alpha_c p_c / sum(alpha p), alpha alone without p."""
-        p = self.tempered(vlm_probabilities)
+        p = self.tempered(vlm_probabilities) if tool_scores else vlm_probabilities
         weights = self.compute_perceptual_weights(tool_scores, precisions)
         products = {c: weights[c] * (p.get(c, 0.0) if p else 1.0) for c in weights}
         total = math.fsum(products.values())
         return {c: mass / total for c, mass in products.items()} if total >= 1e-300 else weights
 
     def tempered(self, probabilities: Belief) -> Belief:
-        """Return the level probabilities as they count here: unchanged."""
-        return probabilities
+        """Return the level probabilities as they count beside tools: smoothed, then raised to their weight (sum 1)."""
+        if not probabilities or (self.model_weight == 1 and not self.smoothing):
+            return probabilities
+        even, weight = self.smoothing / len(self.quality_levels), self.model_weight
+        mixed = {c: (1 - self.smoothing) * probabilities.get(c, 0.0) + even for c in self.quality_levels}
+        masses = {c: p**weight if p > 0 else float(weight == 0) for c, p in mixed.items()}
+        total = math.fsum(masses.values())
+        return {c: mass / total for c, mass in masses.items()} if total > 0 else probabilities
 
     def mapped(self, score: float) -> float:
         """Return a fused score on the scale of the answers, in [1, 5]: here the same."""

@@ -40,6 +40,8 @@ from program.lms.dspy_private import (
     traced_prediction,
 )
 from program.lms.metering import book_kept_answer
+from program.lms.prompt import without_sight
+from program.lms.traits import traits_of
 from program.lms.wire_images import inline, inline_demo, limits_for
 from program.tracking.traces import stripped
 
@@ -76,13 +78,15 @@ def ask(
     example: Mapping[str, Any],
     config: Mapping[str, Any] | None = None,
     calls: CallAllowance | None = None,
+    room: int | None = None,
 ) -> Answer[T]:
     """Ask a model up to three times until `check` accepts its answer.
 
     `predictor` is a `dspy.Predict` or `dspy.ChainOfThought`. Inputs that are None leave the question. The second call
     adds "Return ONLY valid JSON", the third an example of a valid answer. `check` turns a prediction into a value and
     raises ValueError for one that will not do. `lm` None means DSPy's own setting. `calls` is shared by questions that
-    are one, put in several ways.
+    are one, put in several ways. `room` is the most tokens that the first answer may take; one that was cut there, and
+    a model that thinks aloud, get all that the model's settings allow. A model that reads no images is shown none.
 
     A transport fault (429, 5xx, a lost connection) repeats the call; ladder and repeats share `wire.attempts` calls.
     Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
@@ -91,10 +95,16 @@ def ask(
     predictor = _predict_of(predictor, example)
     example = dict.fromkeys(predictor.signature.output_fields.keys() - example.keys(), "...") | dict(example)
     model = predictor.lm or lm or dspy.settings.lm
-    present = {name: clean(value) for name, value in inputs.items() if value is not None}
+    traits = traits_of(model)
+    given = {name: clean(value) for name, value in inputs.items() if value is not None}
+    present = {name: value for name, value in given.items() if traits.reads_images is not False or not _shows(value)}
     signature = _without(predictor.signature, tuple(name for name in inputs if name not in present))
+    if len(present) < len(given):
+        signature = _blind(signature)
     demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
     question = Question(predictor, demos, present, model, dict(config or {}), None, calls or CallAllowance())
+    if resolves_references(model) and not traits.thinks:
+        question.room = room
     if not resolves_references(model):
         limits = limits_for(str(model.model))
         question.traced_inputs = present
@@ -119,8 +129,9 @@ def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:
     """Return what a text-only question is known by, or None: nothing cached, or a user's adapter forms the prompt."""
     lm = question.lm
     is_cached = is_embedded(lm) or (lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache))
-    shows_image = any(isinstance(value, dspy.Image) for value in question.inputs.values())
-    if not is_cached or shows_image or adapter_for(lm) is dspy.settings.adapter:
+    shows_image = any(map(_shows, question.inputs.values()))
+    # Answers with token probabilities are large: DSPy's own cache keeps those.
+    if not is_cached or shows_image or question.config.get("logprobs") or adapter_for(lm) is dspy.settings.adapter:
         return None
     parts = (
         lm.model, getattr(lm, "model_type", None), lm.kwargs, question.inputs, question.demos, question.config,
@@ -223,6 +234,18 @@ def _asking_once(adapter: dspy.Adapter | None) -> dspy.Adapter | None:
         adapter = copy.copy(adapter)
         adapter.use_json_adapter_fallback = False
     return adapter
+
+
+def _shows(value: Any) -> bool:
+    """Return whether an input is an image, or several."""
+    return isinstance(value, dspy.Image) or (isinstance(value, dict) and any(map(_shows, value.values())))
+
+
+@functools.lru_cache(maxsize=256)
+def _blind(signature: type[dspy.Signature]) -> type[dspy.Signature]:
+    """Return a signature that speaks of no image."""
+    reworded: type[dspy.Signature] = signature.with_instructions(without_sight(signature.instructions))
+    return reworded
 
 
 @functools.lru_cache(maxsize=256)

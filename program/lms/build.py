@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from program.common.cache import use_lm_cache
 from program.common.errors import ModelError
 from program.lms.dspy_private import LM15Engine
 from program.lms.reference_engine import AsyncReferenceEngine, ImageTransport, ReferenceEngine
+from program.lms.traits import record_of
 from program.lms.wire_images import limits_for
 
 __all__ = ("api_key_of", "build_lm", "model_name", "role_model")
@@ -55,13 +56,23 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
         _check_provider(role.backend, name)
         return dspy.LM(name, **_allowed(name, options), **({"api_key": key} if key else {}))
     engine = ReferenceEngine(
-        LM15Engine(connection.config), _with_entry(connection.capabilities, entry), images, connection.wire_model,
-        connection.priced_as, title=role.backend, address=api_base,
+        lambda field: LM15Engine(connection.config(field)), _with_entry(connection.capabilities, entry), images,
+        record_of(connection.lm_name, api_base, cache_dir, _declared(entry, connection)), connection.wire_model,
+        connection.priced_as, title=role.backend, model=connection.lm_name.partition("/")[2], address=api_base,
+        is_asked=connection.is_asked,
         secrets={entry.key_env or SERVER_KEY: key} if key else {},
     )  # fmt: skip
     return dspy.LM(
         connection.lm_name, engine=engine, async_engine=AsyncReferenceEngine(engine), **_allowed(name, options)
     )
+
+
+def _declared(entry: BackendSettings, connection: "_Connection") -> dict[str, Any]:
+    """Return what configuration says of a model, which goes before what its service says."""
+    declared: dict[str, Any] = {} if entry.vision is None else {"reads_images": entry.vision}
+    if not entry.logprobs or "logprobs" not in connection.capabilities["supported_params"]:
+        declared["token_probabilities"] = 0
+    return declared
 
 
 def api_key_of(role: RoleSettings) -> str | None:
@@ -74,10 +85,13 @@ def api_key_of(role: RoleSettings) -> str | None:
 class _Connection(NamedTuple):
     lm_name: str
     """What caches, histories and records call the model."""
-    config: Any
+    config: Callable[[str], Any]
+    """Of DSPy's client, given the name of the field for the most tokens of an answer, where that is a choice."""
     capabilities: Mapping[str, Any]
     wire_model: str | None = None
     priced_as: tuple[str, str] | None = None
+    is_asked: bool = False
+    """Whether it is a server that says what its models can do."""
 
 
 def role_model(role: RoleSettings) -> str:
@@ -102,15 +116,19 @@ def _at_address(name: str, api_base: str, key: str | None) -> _Connection:
             provider=f"server-{digest}", supports=lm15.EndpointSupport(complete=True, stream=True, models=True),
             auth_modes=("bearer",), base_url=api_base,
         )  # fmt: skip
-        dialect = lm15.OpenAIChatCompat(max_tokens_field="max_tokens", instruction_role="system")
-        definition = lm15.ProviderDefinition.chat(policy, compat=dialect, placeholder_key="none")
-        keys = {definition.id: key} if key else {}
-        # Such a server takes no signature over the body, so images may join it as late as in the transport.
-        config = lm15.RouterConfig(env={}, providers=(definition,), api_keys=keys, transport=ImageTransport(api_base))
-        return _Connection(f"{definition.id}/{model}", config, _SERVER_CAPABILITIES)
+        transport = ImageTransport(api_base)
+
+        def config(max_tokens_field: Any) -> Any:
+            dialect = lm15.OpenAIChatCompat(max_tokens_field=max_tokens_field, instruction_role="system")
+            definition = lm15.ProviderDefinition.chat(policy, compat=dialect, placeholder_key="none")
+            keys = {definition.id: key} if key else {}
+            # Such a server takes no signature over the body, so images may join it as late as in the transport.
+            return lm15.RouterConfig(env={}, providers=(definition,), api_keys=keys, transport=transport)
+
+        return _Connection(f"server-{digest}/{model}", config, _SERVER_CAPABILITIES, is_asked=True)
     keys = {route.provider: key or "none"}
-    config = lm15.RouterConfig(env={}, base_urls={route.provider: api_base}, api_keys=keys)
-    return _Connection(f"{provider}-{digest}/{model}", config, _declared_capabilities(name), wire_model=name)
+    gateway = lm15.RouterConfig(env={}, base_urls={route.provider: api_base}, api_keys=keys)
+    return _Connection(f"{provider}-{digest}/{model}", lambda _: gateway, _declared_capabilities(name), wire_model=name)
 
 
 def _hosted(name: str, key: str | None) -> _Connection | None:
@@ -120,7 +138,8 @@ def _hosted(name: str, key: str | None) -> _Connection | None:
     if route is None or any(os.environ.get(f"{prefix}_{end}") for end in ("API_BASE", "BASE_URL")):
         return None
     config = lm15.RouterConfig(api_keys={route.provider: key} if key else None)
-    return _Connection(name, config, _declared_capabilities(name), priced_as=(route.provider, route.model))
+    capabilities = _declared_capabilities(name)
+    return _Connection(name, lambda _: config, capabilities, priced_as=(route.provider, route.model))
 
 
 def _check_provider(backend: str, name: str) -> None:

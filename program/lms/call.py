@@ -57,6 +57,8 @@ class Question:
     traced_inputs: dict[str, Any] | None
     """The inputs with references, where those that are sent hold the images themselves."""
     calls: CallAllowance
+    room: int | None = None
+    """Tokens that the answer may take; None: as the model is set."""
     repeats: int = 0
     """Calls made again after a transport fault."""
 
@@ -104,13 +106,16 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
             _traced_with(question.traced_inputs),
         ):
             prediction = question.predictor(
-                signature=signature, demos=question.demos, lm=prepared, config=dict(question.config), **question.inputs
+                signature=signature, demos=question.demos, lm=prepared, config=_config_of(question), **question.inputs
             )
     except LMError as error:
         # DSPy rewords every error that passes through an engine; the caller's own mistakes are raised as they were.
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
         raise
+    if model_call.is_cut:
+        question.room, room = None, question.room
+        raise ValueError(f"the answer was cut off{f' at {room} tokens' if room else ''}")
     missing = [name for name in signature.output_fields if name not in prediction]
     if missing:
         raise ValueError(f"the model's answer holds no {', '.join(missing)}")
@@ -121,6 +126,13 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
             left_out = f" ... ({len(text) - MAX_TEXT} characters left out)" if len(text) > MAX_TEXT else ""
             prediction[name] = text[:MAX_TEXT] + left_out
     return prediction
+
+
+def _config_of(question: Question) -> dict[str, Any]:
+    most = question.lm.kwargs.get("max_tokens")
+    if question.room is None or most is None:
+        return dict(question.config)
+    return {**question.config, "max_tokens": min(most, question.room)}
 
 
 def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:

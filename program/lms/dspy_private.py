@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import re
 import threading
 from collections import deque
@@ -25,6 +26,7 @@ from dspy.streaming.messages import sync_send_to_stream
 from dspy.teleprompt import MIPROv2
 from pydantic import BaseModel
 
+from program.lms.prompt import answer_request, bounded, is_word, system_text
 from program.tracking.traces import stripped
 
 __all__ = (
@@ -38,18 +40,38 @@ EMBEDDED = "perceptual/expert"
 _EXPERT_ANSWERS: LRUCache[Hashable, Any] = LRUCache(1024)
 _EXPERT_LOCK = threading.Lock()
 _PLAIN = JSONAdapter()
+_LONGEST_WORD = 200
+"""Characters that are read of an answer of one word."""
 
 
 class KeptAdapter(JSONAdapter):
-    """Answers come as JSON. Schemas and system messages are kept: DSPy makes them anew for every call."""
+    """Answers come as JSON, or as one word. Schemas and system messages are kept: DSPy makes them anew for every call.
+
+    `shows_form`: whether the system message describes the JSON, for a model whose service takes no schema.
+    """
+
+    def __init__(self, *, shows_form: bool = True) -> None:
+        super().__init__()
+        self.shows_form = shows_form
 
     def format_system_message(self, signature: Any) -> str:
         """Describe the task."""
-        return _system_message(signature)
+        return _system_message(signature, shows_form=self.shows_form)
+
+    def user_message_output_requirements(self, signature: Any) -> str:
+        """End a question."""
+        return answer_request(signature)
+
+    def format_assistant_message_content(self, signature: Any, outputs: Any, missing_field_message: Any = None) -> str:
+        """Return a demo's answer as it is asked for."""
+        text = super().format_assistant_message_content(signature, outputs, missing_field_message)
+        fields = json.loads(text)
+        return str(next(iter(fields.values()))) if is_word(signature) else json.dumps(fields, ensure_ascii=False)
 
     def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
-        if "response_format" in lm.supported_params:
-            form = _response_format(signature, schema=bool(lm.supports_response_schema))
+        if "response_format" in lm.supported_params and not is_word(signature):
+            takes_bounds = getattr(getattr(lm, "engine", None), "address", None) is not None
+            form = _response_format(signature, schema=bool(lm.supports_response_schema), takes_bounds=takes_bounds)
             if form is not None:
                 lm_kwargs["response_format"] = form
 
@@ -58,24 +80,40 @@ for _name in ("format", "parse"):
     # DSPy wraps both again in every subclass, and then callbacks (MLflow's spans) see each call twice.
     delattr(KeptAdapter, _name)
 
-_JSON = KeptAdapter()
+
+def _parse(adapter: KeptAdapter, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
+    """Return the fields of an answer."""
+    if is_word(signature):
+        completion = json.dumps(dict.fromkeys(signature.output_fields, completion.strip()[:_LONGEST_WORD]))
+    fields: dict[str, Any] = JSONAdapter.parse(adapter, signature, completion)
+    return fields
+
+
+KeptAdapter.parse = _parse  # type: ignore[method-assign]  # set here, as DSPy would wrap it
+
+_JSON, _JSON_BY_SCHEMA = KeptAdapter(), KeptAdapter(shows_form=False)
 
 
 @functools.lru_cache(maxsize=256)
-def _system_message(signature: type[dspy.Signature]) -> str:
-    return str(_PLAIN.format_system_message(signature))
+def _system_message(signature: type[dspy.Signature], *, shows_form: bool) -> str:
+    form = _response_format(signature, schema=True, takes_bounds=False) if shows_form else None
+    return system_text(signature, form=(form or {}).get("json_schema", {}).get("schema"))
 
 
 @functools.lru_cache(maxsize=256)
-def _response_format(signature: type[dspy.Signature], *, schema: bool) -> Any:
-    """Return the format that DSPy's adapter chooses, a schema as it goes on the wire; None asks for no format."""
+def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bounds: bool) -> Any:
+    """Return the format that DSPy's adapter chooses, a schema as it goes on the wire; None asks for no format.
+
+    `takes_bounds`: whether the schema may limit items and characters; OpenAI's own service refuses that.
+    """
     options: dict[str, Any] = {}
     model = SimpleNamespace(supported_params={"response_format"}, supports_response_schema=schema)
     _PLAIN._prepare_response_format(model, options, signature)
     form: Any = options.get("response_format")
     if not (isinstance(form, type) and issubclass(form, BaseModel)):
         return form
-    wire_schema = {"name": form.__name__, "schema": _strict_json_schema(form.model_json_schema()), "strict": True}
+    strict = _strict_json_schema(form.model_json_schema())
+    wire_schema = {"name": form.__name__, "schema": bounded(strict) if takes_bounds else strict, "strict": True}
     return {"type": "json_schema", "json_schema": wire_schema}
 
 
@@ -84,7 +122,9 @@ def _response_format(signature: type[dspy.Signature], *, schema: bool) -> Any:
 
 def adapter_for(lm: dspy.BaseLM | None) -> dspy.Adapter:
     """Return the adapter an LM is asked through: its engine's own, else the one in DSPy's settings, else JSON."""
-    return getattr(getattr(lm, "engine", None), "adapter", None) or dspy.settings.adapter or _JSON
+    engine = getattr(lm, "engine", None)
+    usual = _JSON_BY_SCHEMA if getattr(engine, "takes_schema", False) else _JSON
+    return getattr(engine, "adapter", None) or dspy.settings.adapter or usual
 
 
 def resolves_references(lm: dspy.BaseLM | None) -> bool:

@@ -137,6 +137,8 @@ class ModelCall:
         self._whole_call: _Receipt | None = None
         self._requests, self._answers = 0, 0
         self.answer_text = ""
+        self.is_cut = False
+        """Whether the last answer ended for want of tokens."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -168,6 +170,7 @@ class ModelCall:
                         receipt.answered, receipt.cost_usd = True, self._cost_usd(request, response)
                         receipt.input_tokens = response.usage.input_tokens or 0
                         receipt.output_tokens = response.usage.output_tokens or 0
+                        self.is_cut = response.finish_reason == "length"
                     return response
             except FeatureRefused as refusal:
                 if not self._take_call():

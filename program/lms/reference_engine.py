@@ -1,4 +1,4 @@
-"""An engine around a service's: image references become bytes, and features that the service refuses are left out.
+"""An engine around a service's: image references become bytes, and what the service refuses is left out and remembered.
 
 To a server images go as short tokens, themselves valid base64, until the request's body leaves: the client's types
 would otherwise check, copy and escape the whole image under the interpreter's lock, which costs 2 ms a call at 73 KiB
@@ -9,7 +9,7 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -20,31 +20,32 @@ from urllib.request import getproxies, proxy_bypass
 from dspy import lm15
 
 from program.common.backends import ImageLimits
+from program.common.errors import EndpointError, ImagesRefused
 from program.common.redaction import redact, scrub
 from program.images.store import HOST, IMAGES
 from program.lms.dspy_private import StdlibTransport
+from program.lms.inquiry import inquire
 from program.lms.metering import FeatureRefused, note_change
+from program.lms.refusals import (
+    context_is_full,
+    largest_choice,
+    model_is_missing,
+    names_images,
+    refused_fields,
+    wants_other_limit,
+    words_of,
+)
+from program.lms.traits import ModelRecord, ModelTraits
 from program.lms.wire_images import encoded_image
 
-__all__ = ("AsyncReferenceEngine", "ImageTransport", "ReferenceEngine", "share_refused_features")
+__all__ = ("AsyncReferenceEngine", "ImageTransport", "ReferenceEngine")
 
 logger = logging.getLogger(__name__)
 
-_OPTIONAL = {
-    "response_format": r"response_?format|json_?schema|structured|guided|grammar|schema",
-    "logprobs": r"log_?prob",
-    "temperature": r"temperature",
-    "seed": r"\bseed\b",
-}
-"""What a request can do without, and the words a refusal names it by."""
 _PREFIX = secrets.token_hex(16)
 """Of this process alone: no text that a user or a model writes can hold a token."""
 _TOKEN = re.compile(_PREFIX.encode("ascii") + rb"[0-9a-f]{32}")
 _IMAGES: ContextVar[dict[bytes, bytes]] = ContextVar("agentic_iqa_request_images")
-_REFUSAL_STATUSES = (400, 404, 415, 422, 500, 501)
-"""What servers answer unknown or unsupported fields with; llama.cpp gives 500 for a schema it cannot use."""
-
-
 @contextmanager
 def images_by_token() -> Iterator[dict[bytes, bytes]]:
     """Collect the images, in base64, of the one request that is sent inside."""
@@ -80,22 +81,26 @@ class ImageTransport(StdlibTransport):
 
 @dataclass(eq=False)
 class ReferenceEngine:
-    """An engine around DSPy's own, for one service, with what is known of that."""
+    """An engine around DSPy's own, for one model of one service, with the record of what that can do."""
 
-    inner: Any
+    make_inner: Callable[[str], Any]
+    """Makes DSPy's engine, given the name of the request's field for the most tokens of an answer."""
     capabilities: Mapping[str, Any]
     limits: ImageLimits
+    record: ModelRecord
     wire_model: str | None = None
     """The model's name on the wire where it differs from the LM's, which is what caches are keyed by."""
     priced_as: tuple[str, str] | None = None
     """Provider and model in DSPy's price list; None for a server, which has no price there."""
     title: str = ""
     """What the user called the model, for notes and errors."""
+    model: str = ""
+    """Its name for the service."""
     address: str | None = None
     """Of a server that the user named."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    refused: dict[str, str] = field(default_factory=dict)
-    """Features left out from now on, and why."""
+    is_asked: bool = True
+    """Whether the service is asked what it can do: an OpenAI-compatible server is, a provider's own service is not."""
     gave_logprobs: bool = False
     """Whether log-probabilities ever came: one answer without them then means nothing."""
 
@@ -103,6 +108,142 @@ class ReferenceEngine:
 
     def __post_init__(self) -> None:
         vars(self).update(self.capabilities)  # DSPy looks for them here
+        self._inner: tuple[str, Any] | None = None
+
+    @property
+    def inner(self) -> Any:
+        """DSPy's engine, which names its fields as the service wants them."""
+        name = self.record.known.max_tokens_field
+        if self._inner is None or self._inner[0] != name:
+            self._inner = name, self.make_inner(name)
+        return self._inner[1]
+
+    @property
+    def traits(self) -> ModelTraits:
+        """What the model can do; a server is asked now where it never was."""
+        if self.is_asked and self.record.known.asked is None:
+            with self.record.lock:
+                if self.record.known.asked is None:
+                    inquire(self)
+        return self.record.traits
+
+    @property
+    def takes_schema(self) -> bool:
+        """Whether the form of an answer travels as a JSON schema, so that no text need describe it."""
+        takes = self.capabilities["supports_response_schema"] and "response_format" in self.capabilities["supported_params"]
+        return bool(takes) and "response_format" not in self.record.known.refused
+
+    @property
+    def key(self) -> str | None:
+        """The service's key, where it is not the provider's own."""
+        return next(iter(self.secrets.values()), None)
+
+    @property
+    def name(self) -> str:
+        """The model as its user calls it, and where it is."""
+        return f"{self.title} at {self.address}" if self.address else self.title
+
+    @property
+    def transport(self) -> ImageTransport | None:
+        """What puts the images into requests, where that is ours."""
+        transport = self.inner.config.transport
+        return transport if isinstance(transport, ImageTransport) else None
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        """Answer one request in one attempt, or in one more for each feature that the service turns out to lack."""
+        while True:
+            try:
+                return self.attempt(request)
+            except FeatureRefused:
+                continue
+
+    def attempt(self, request: lm15.Request) -> lm15.Response:
+        """Answer one request in one attempt. Raises FeatureRefused where another one would go without a feature."""
+        inner = self.inner
+        with images_by_token() if self.transport else nullcontext() as images:
+            sent = self._on_the_wire(request, images)
+            try:
+                response: lm15.Response = inner.complete(sent)
+            except lm15.LM15Error as error:
+                refused = self._learn_refusal(sent, error)
+                self._explain(error)
+                if refused:
+                    raise FeatureRefused(error) from error
+                raise self._cause(sent, error) from error
+        self._note_changes(sent, response)
+        return response
+
+    def stream(self, request: Any) -> Any:
+        """Send one request."""
+        images = _IMAGES.get({})
+        if images:
+            request = replace(request, body=_TOKEN.sub(lambda token: images.get(token[0], token[0]), request.body))
+        return super().stream(request)
+
+
+@dataclass(eq=False)
+class ReferenceEngine:
+    """An engine around DSPy's own, for one model of one service, with the record of what that can do."""
+
+    make_inner: Callable[[str], Any]
+    """Makes DSPy's engine, given the name of the request's field for the most tokens of an answer."""
+    capabilities: Mapping[str, Any]
+    limits: ImageLimits
+    record: ModelRecord
+    wire_model: str | None = None
+    """The model's name on the wire where it differs from the LM's, which is what caches are keyed by."""
+    priced_as: tuple[str, str] | None = None
+    """Provider and model in DSPy's price list; None for a server, which has no price there."""
+    title: str = ""
+    """What the user called the model, for notes and errors."""
+    model: str = ""
+    """Its name for the service."""
+    address: str | None = None
+    """Of a server that the user named."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    is_asked: bool = True
+    """Whether the service is asked what it can do: an OpenAI-compatible server is, a provider's own service is not."""
+    gave_logprobs: bool = False
+    """Whether log-probabilities ever came: one answer without them then means nothing."""
+
+    resolves_references = True
+
+    def __post_init__(self) -> None:
+        vars(self).update(self.capabilities)  # DSPy looks for them here
+        self._inner: tuple[str, Any] | None = None
+
+    @property
+    def inner(self) -> Any:
+        """DSPy's engine, which names its fields as the service wants them."""
+        name = self.record.known.max_tokens_field
+        if self._inner is None or self._inner[0] != name:
+            self._inner = name, self.make_inner(name)
+        return self._inner[1]
+
+    @property
+    def traits(self) -> ModelTraits:
+        """What the model can do; a server is asked now where it never was."""
+        if self.is_asked and self.record.known.asked is None:
+            with self.record.lock:
+                if self.record.known.asked is None:
+                    inquire(self)
+        return self.record.traits
+
+    @property
+    def takes_schema(self) -> bool:
+        """Whether the form of an answer travels as a JSON schema, so that no text need describe it."""
+        takes = self.capabilities["supports_response_schema"] and "response_format" in self.capabilities["supported_params"]
+        return bool(takes) and "response_format" not in self.record.known.refused
+
+    @property
+    def key(self) -> str | None:
+        """The service's key, where it is not the provider's own."""
+        return next(iter(self.secrets.values()), None)
+
+    @property
+    def name(self) -> str:
+        """The model as its user calls it, and where it is."""
+        return f"{self.title} at {self.address}" if self.address else self.title
 
     @property
     def transport(self) -> ImageTransport | None:
@@ -149,11 +290,15 @@ class ReferenceEngine:
         Without refused features. Raises ImageError when an image is unknown here or has changed since it was opened.
         """
         messages = tuple(replace(m, parts=tuple(self._part(p, images) for p in m.parts)) for m in request.messages)
-        left_out = {name: None for name in self.refused if getattr(request.config, name) is not None}
+        known = self.record.known
+        left_out: dict[str, Any] = {n: None for n in known.refused if getattr(request.config, n, None) is not None}
         for name in left_out:
-            note_change(f"{self.title}: {name} left out ({self.refused[name]})")
+            note_change(f"{self.title}: {name} left out ({known.refused[name]})")
+        if request.config.logprobs and known.token_probabilities:
+            left_out.setdefault("logprobs", min(request.config.logprobs, known.token_probabilities))
         config = replace(request.config, **left_out) if left_out else request.config
-        return replace(request, messages=messages, config=config, model=self.wire_model or request.model)
+        model = known.wire_model or self.wire_model or request.model
+        return replace(request, messages=messages, config=config, model=model)
 
     def _part(self, part: Any, images: dict[bytes, bytes] | None) -> Any:
         if not (isinstance(part, lm15.ImagePart) and part.url and part.url.startswith(HOST)):
@@ -167,23 +312,47 @@ class ReferenceEngine:
         return lm15.ImagePart(data=token, media_type=image.media_type)
 
     def _learn_refusal(self, request: lm15.Request, error: lm15.LM15Error) -> bool:
-        """Remember which features of a request an error refuses; False where it names none."""
-        if error.status not in _REFUSAL_STATUSES or isinstance(error, lm15.ContextLengthError | lm15.AuthError):
-            return False
-        words = f"{error.message} {error.provider_code or ''}"
-        names = [
-            name for name, pattern in _OPTIONAL.items()
-            if getattr(request.config, name) is not None and re.search(pattern, words, re.IGNORECASE)
-        ]  # fmt: skip
+        """Remember what an error refuses of a request that can go without it; False where that is nothing."""
+        words = redact(words_of(error), self.secrets)
+        other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+        limit = self.record.known.max_tokens_field
+        if self.address is not None and wants_other_limit(error, limit):
+            self.record.learn(max_tokens_field=other[limit])
+            return True
+        names = [name for name in refused_fields(error) if getattr(request.config, name) is not None]
+        most = largest_choice(words) if "logprobs" in names else None
+        if most is not None and most < (request.config.logprobs or 0):
+            self.record.learn(token_probabilities=most)
+            return True
         for name in names:
-            self.refused[name] = f"HTTP {error.status}: {redact(' '.join(words.split()), self.secrets)[:120]}"
-            logger.warning("%s does not take %s and is asked without (%s)", self.title, name, self.refused[name])
+            self.record.refuse(name, f"HTTP {error.status}: {words[:120]}")
+            logger.warning("%s does not take %s and is asked without (%s)", self.title, name, words[:120])
+        if "logprobs" in names:
+            self.record.learn(token_probabilities=0)
         return bool(names)
+
+    def _cause(self, request: lm15.Request, error: lm15.LM15Error) -> Exception:
+        """Return an error that names what is wrong with the endpoint, where the service's words say it; else the same.
+
+        Such an error is no fault that passes: it is not met by asking again.
+        """
+        words, known = words_of(error), self.record.known
+        has_images = any(isinstance(part, lm15.ImagePart) for message in request.messages for part in message.parts)
+        if has_images and names_images(words):
+            self.record.learn(reads_images=False)
+            return ImagesRefused(f"{self.name} reads no images")
+        if context_is_full(error):
+            size = f" of {known.context_tokens:,} tokens" if known.context_tokens else ""
+            return EndpointError(f"{self.name}: the context{size} is full; show fewer demos (compile with --demos 4)")
+        if model_is_missing(error):
+            there = f"; it has {', '.join(known.models[:8])}" if known.models else ""
+            return EndpointError(f"{self.title}: the model is not on the server{there}; name one of them with --lm")
+        return error
 
     def _explain(self, error: lm15.LM15Error) -> None:
         """Make an error name the model as its user does and what sets a missing key, and quote no key."""
         # DSPy puts this in front of the message.
-        error.model = f"{self.title} at {self.address}" if self.address else self.title
+        error.model = self.name
         if isinstance(error, lm15.NotConfiguredError) and error.env_keys:
             error.message = f"there is no key; set {' or '.join(error.env_keys)} in the environment"
         scrub(error, self.secrets)
@@ -197,8 +366,9 @@ class ReferenceEngine:
         if response.logprobs:
             self.gave_logprobs = True
         elif request.config.logprobs is not None and not self.gave_logprobs and not is_empty:
-            self.refused["logprobs"] = "none came with the answer"
-            note_change(f"{self.title}: logprobs asked for, {self.refused['logprobs']}")
+            self.record.learn(token_probabilities=0)
+            self.record.refuse("logprobs", "none came with the answer")
+            note_change(f"{self.title}: logprobs asked for, none came with the answer")
 
 
 class AsyncReferenceEngine:
@@ -211,11 +381,3 @@ class AsyncReferenceEngine:
         """Answer one request."""
         return await asyncio.to_thread(self._engine.complete, request)
 
-
-def share_refused_features(lms: Sequence[Any]) -> None:
-    """Let LMs of the same model share what one of them learns that its service refuses."""
-    by_model: dict[str, dict[str, str]] = {}
-    for lm in lms:
-        engine = getattr(lm, "engine", None)
-        if isinstance(engine, ReferenceEngine):
-            engine.refused = by_model.setdefault(str(lm.model), engine.refused)

@@ -1,0 +1,133 @@
+"""What a server says of itself: its lists, which are free, and one question of one token for what they leave open."""
+
+import io
+import json
+import logging
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from dspy import lm15
+
+from program.common.errors import EndpointError, did_you_mean
+
+__all__ = ("inquire", "listed_traits")
+
+logger = logging.getLogger(__name__)
+
+LISTING_TIMEOUT_S = 10
+MOST_ALTERNATIVES = 20
+"""Asked for with each token; the most that hosted servers give."""
+
+
+def inquire(engine: Any) -> None:
+    """Fill the record of an engine's model in. Raises EndpointError where nothing answers, or not under this name."""
+    record, address = engine.record, engine.address
+    found = listed_traits(address, engine.model, engine.key)
+    names = found.get("models", ())
+    if names and engine.model not in names and len(names) == 1:
+        found["wire_model"] = names[0]
+    record.learn(**found)
+    sighted = record.traits.reads_images is None
+    if sighted or record.traits.token_probabilities is None:
+        _probe(engine, sighted=sighted)
+    record.finish()
+    logger.info("%s: %s", engine.name, record.traits.model_dump_json(exclude_defaults=True))
+
+
+def listed_traits(address: str, model: str, key: str | None) -> dict[str, Any]:
+    """Return what a server's own pages say of a model: llama.cpp's, vLLM's, LM Studio's, Ollama's, OpenRouter's.
+
+    Raises EndpointError where no server answers or the key is refused.
+    """
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    root = re.sub(r"/v\d+$", "", address)
+    listing = _page(f"{address}/models", headers, must_answer=True)
+    entries = [entry for entry in (listing or {}).get("data") or () if isinstance(entry, Mapping)]
+    names = tuple(str(entry.get("id")) for entry in entries)
+    found: dict[str, Any] = {"models": names} if names else {}
+    entry = next((e for e in entries if e.get("id") == model), entries[0] if len(entries) == 1 else {})
+    modalities = (entry.get("architecture") or {}).get("input_modalities")
+    if isinstance(modalities, list) and modalities:
+        found["reads_images"] = "image" in modalities
+    lengths = [entry.get(name) for name in ("max_model_len", "context_length", "max_context_length")]
+    lengths.append((entry.get("meta") or {}).get("n_ctx"))
+    if entry.get("owned_by") == "llamacpp" or "n_ctx" in (entry.get("meta") or {}):
+        properties = _page(f"{root}/props", headers) or {}
+        vision = (properties.get("modalities") or {}).get("vision")
+        if isinstance(vision, bool):
+            found["reads_images"] = vision
+        lengths.insert(0, (properties.get("default_generation_settings") or {}).get("n_ctx"))
+    elif entry.get("owned_by") == "library":  # Ollama's models
+        shown = _page(f"{root}/api/show", headers, {"model": model}) or {}
+        if isinstance(able := shown.get("capabilities"), list) and able:
+            found["reads_images"] = "vision" in able
+        lengths += [n for name, n in (shown.get("model_info") or {}).items() if name.endswith(".context_length")]
+    known = [n for n in lengths if isinstance(n, int) and n > 0]
+    return {**found, **({"context_tokens": known[0]} if known else {})}
+
+
+def _page(
+    url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None = None, *, must_answer: bool = False
+) -> dict[str, Any] | None:
+    """Return the JSON object at an address; None for anything else, which a server need not have."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {**headers, "Content-Type": "application/json"})  # noqa: S310 (checked in settings: http or https)
+    try:
+        with urllib.request.urlopen(request, timeout=LISTING_TIMEOUT_S) as answer:  # noqa: S310
+            page = json.loads(answer.read(4 << 20))
+    except urllib.error.HTTPError as error:
+        if must_answer and error.code in {401, 403}:
+            raise EndpointError(f"the server at {_shown(url)} refuses the key; set its key in AGENTICIQA_API_KEY") from None
+        return None
+    except (OSError, ValueError) as error:
+        if must_answer and not isinstance(error, ValueError):
+            reason = getattr(error, "reason", None) or error
+            raise EndpointError(
+                f"no server answers at {_shown(url)} ({reason}); start it, or give its address with --api-base"
+            ) from None
+        return None
+    return page if isinstance(page, dict) else None
+
+
+def _shown(url: str) -> str:
+    return url.removesuffix("/models")
+
+
+def _probe(engine: Any, *, sighted: bool) -> None:
+    """Ask for one token, with a small picture where it is open whether the model reads any."""
+    parts: tuple[Any, ...] = (lm15.TextPart(text="Is this picture good or bad? Answer with one word."),)
+    if sighted:
+        parts = (*parts, lm15.ImagePart(data=_dot(), media_type="image/png"))
+    config = lm15.Config(max_tokens=1, temperature=0.0, logprobs=MOST_ALTERNATIVES)
+    request = lm15.Request(model=engine.name, messages=(lm15.Message(role="user", parts=parts),), config=config)
+    try:
+        response = engine.complete(request)
+    except lm15.LM15Error as error:
+        if sighted and engine.record.traits.reads_images is False:
+            return _probe(engine, sighted=False)
+        if isinstance(error, lm15.AuthError):
+            raise
+        logger.info("%s: the question of one token failed (%s)", engine.name, " ".join(str(error).split())[:200])
+        return None
+    tokens = response.logprobs or ()
+    alternatives = max((len(token.top or ()) for token in tokens), default=0)
+    found: dict[str, Any] = {"token_probabilities": alternatives}
+    if sighted:
+        found["reads_images"] = True
+    engine.record.learn(**found)
+    return None
+
+
+def _dot() -> str:
+    """Return a grey square of 64 px as PNG in base64; smaller ones are refused by some models."""
+    import base64
+
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64), (128, 128, 128)).save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode("ascii")
