@@ -31,6 +31,9 @@ _ROOM = {"distortion_set": 300, "distortion_analysis": 800, "findings": 800, "se
 _LISTED_TOOLS = 6
 """The strongest for what is to be measured; a longer list costs a model more tokens than it helps."""
 
+_LEAST_SHARE = 0.5
+"""Of the best tool's agreement with people, which a tool that a model picks has to have; one below says next to nothing."""
+
 _DETECTED = {"distortion_set": [{"region": GLOBAL, "distortions": ["Blurs"]}]}
 _FINDINGS = [{"region": GLOBAL, "type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]
 _CHOSEN = {"selected_tools": [{"region": GLOBAL, "distortion": "Blurs", "tool": "PSNR"}]}
@@ -248,7 +251,7 @@ class Executor(dspy.Module):
         if not self.resources.scores_only(work.query):
             inputs = {"distortion_set": compact_json(wanted), "tools": _listed(ready, wanted)}
             choices = self._ask(work, "tool selection", self.select_tools, inputs, _CHOSEN) or ()
-        picked = {(c.region, c.distortion): c.tool for c in choices}
+        picked = {(c.region, c.distortion): c.tool for c in reversed(choices)}  # of two for one, the first
         return {
             region: {
                 distortion: self._checked(work, picked.get((region, distortion)), distortion, ready)
@@ -258,13 +261,14 @@ class Executor(dspy.Module):
         }
 
     def _checked(self, work: _Work, name: str | None, distortion: str, ready: Sequence[ToolSpec]) -> str:
-        """Return the picked tool if it is ready and fits, else the registry's best one, saying so."""
-        spec = self.resources.registry.find(name) if name else None
-        if spec is not None and spec in ready:
+        """Return the picked tool if it is ready and measures this at all, else the registry's best one, saying so."""
+        category = None if distortion == OVERALL else distortion
+        spec, best = self.resources.registry.find(name) if name else None, self.resources.registry.best(category, ready)
+        if spec is not None and spec in ready and spec.strength(category) >= _LEAST_SHARE * best.strength(category):
             return spec.name
-        best = self.resources.registry.best(None if distortion == OVERALL else distortion, ready)
         if name:
-            work.notes.append(f"tool {name!r}: not ready for this image; {best.name} measures {distortion} instead")
+            why = "too weak for it" if spec is not None and spec in ready else "not ready for this image"
+            work.notes.append(f"tool {name!r}: {why}; {best.name} measures {distortion} instead")
         return best.name
 
     def _named_tools(self, work: _Work, ready: Sequence[ToolSpec]) -> list[str]:

@@ -58,7 +58,7 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     engine = ReferenceEngine(
         lambda field: LM15Engine(connection.config(field)), _with_entry(connection.capabilities, entry), images,
         record_of(connection.lm_name, api_base, cache_dir, _declared(entry, connection)), connection.wire_model,
-        connection.priced_as, title=role.backend, model=connection.lm_name.partition("/")[2], address=api_base,
+        connection.priced_as, title=role.backend, lm_name=connection.lm_name, address=api_base,
         is_asked=connection.is_asked,
         secrets={entry.key_env or SERVER_KEY: key} if key else {},
     )  # fmt: skip

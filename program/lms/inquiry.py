@@ -103,7 +103,7 @@ def _probe(engine: Any, *, sighted: bool) -> None:
     if sighted:
         parts = (*parts, lm15.ImagePart(data=_dot(), media_type="image/png"))
     config = lm15.Config(max_tokens=1, temperature=0.0, logprobs=MOST_ALTERNATIVES)
-    request = lm15.Request(model=engine.name, messages=(lm15.Message(role="user", parts=parts),), config=config)
+    request = lm15.Request(model=engine.lm_name, messages=(lm15.Message(role="user", parts=parts),), config=config)
     try:
         response = engine.complete(request)
     except lm15.LM15Error as error:

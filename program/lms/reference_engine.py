@@ -94,8 +94,8 @@ class ReferenceEngine:
     """Provider and model in DSPy's price list; None for a server, which has no price there."""
     title: str = ""
     """What the user called the model, for notes and errors."""
-    model: str = ""
-    """Its name for the service."""
+    lm_name: str = ""
+    """What DSPy calls it: the service, a slash, and its name for the service."""
     address: str | None = None
     """Of a server that the user named."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -132,6 +132,11 @@ class ReferenceEngine:
         """Whether the form of an answer travels as a JSON schema, so that no text need describe it."""
         takes = self.capabilities["supports_response_schema"] and "response_format" in self.capabilities["supported_params"]
         return bool(takes) and "response_format" not in self.record.known.refused
+
+    @property
+    def model(self) -> str:
+        """Its name for the service."""
+        return self.lm_name.partition("/")[2]
 
     @property
     def key(self) -> str | None:
@@ -297,7 +302,9 @@ class ReferenceEngine:
         if request.config.logprobs and known.token_probabilities:
             left_out.setdefault("logprobs", min(request.config.logprobs, known.token_probabilities))
         config = replace(request.config, **left_out) if left_out else request.config
-        model = known.wire_model or self.wire_model or request.model
+        model = self.wire_model or request.model
+        if known.wire_model:
+            model = f"{request.model.partition('/')[0]}/{known.wire_model}"
         return replace(request, messages=messages, config=config, model=model)
 
     def _part(self, part: Any, images: dict[bytes, bytes] | None) -> Any:
