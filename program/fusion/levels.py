@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from program.common.answer_text import answer_span
 from program.common.errors import first_fault
 from signatures.schemas import LEVEL_WORDS, LevelProbabilities, level_of
 
@@ -49,6 +50,8 @@ _LEVEL_KEY = re.compile(rf"""["'](?:level[ _]?)?(?:[1-5A-E]|{_WORD})["']\s*[:：
 """A level as the key of broken JSON says nothing of how likely it is."""
 _LED = re.compile(rf"{_LEAD}{_LINK}{_VALUE}", re.IGNORECASE)
 
+_FIELDS = ("quality_level", "quality_reasoning")
+"""What the object holds that answers the question for a level."""
 _KEY = re.compile(r"[\"'](?:quality_level|final_answer|quality|level|rating|answer)[\"']\s*:\s*[\"'*(\[]*\s*")
 _LEAD_IN = re.compile(
     r"\b(?:answer|rating|level|quality|score|grade|option|image|it)\b[^.\n\"']{0,40}?(?:\bis\b|\bas\b|:|=)[\s\"'`*(\[{]*",
@@ -206,10 +209,11 @@ def tokens_of(logprobs: Any) -> list[Any]:
 
 def _place(text: str) -> tuple[int, str]:
     """Return where the level stands in an answer and whether it is a letter, a number or a word."""
-    keys = [match.end() for match in _KEY.finditer(text)]
-    opening = len(text) - len(text.lstrip(_OPENING))
-    for start in keys or [opening, *(match.end() for match in _LEAD_IN.finditer(text))]:
-        value = _TOKEN_VALUE.match(text, start)
+    begin, end = answer_span(text, _FIELDS)
+    keys = [match.end() for match in _KEY.finditer(text, begin, end)]
+    opening = end - len(text[begin:end].lstrip(_OPENING))
+    for start in keys or [opening, *(match.end() for match in _LEAD_IN.finditer(text, begin, end))]:
+        value = _TOKEN_VALUE.match(text, start, end)
         # Outside JSON a letter must stand alone: "A good photo" names no level.
         if value and (keys or value["word"] or _ALONE.match(text, value.end())):
             return start, str(value.lastgroup)

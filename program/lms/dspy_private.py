@@ -23,8 +23,10 @@ from dspy.clients.engines import LM15Engine
 from dspy.clients.legacy_requests import _strict_json_schema
 from dspy.streaming.messages import sync_send_to_stream
 from dspy.teleprompt import MIPROv2
+from dspy.utils.exceptions import AdapterParseError
 from pydantic import BaseModel
 
+from program.common.answer_text import final_answer
 from program.tracking.traces import stripped
 
 __all__ = (
@@ -53,10 +55,19 @@ class KeptAdapter(JSONAdapter):
             if form is not None:
                 lm_kwargs["response_format"] = form
 
+    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
+        """Read the fields of the final answer; AdapterParseError, with all that was said, where it lacks any."""
+        try:
+            fields: dict[str, Any] = super().parse(signature, final_answer(completion, signature.output_fields))
+        except AdapterParseError as error:
+            error.lm_response = completion
+            raise
+        return fields
 
-for _name in ("format", "parse"):
-    # DSPy wraps both again in every subclass, and then callbacks (MLflow's spans) see each call twice.
-    delattr(KeptAdapter, _name)
+
+# DSPy wraps both again in every subclass, and then callbacks (MLflow's spans) see each call twice.
+del KeptAdapter.format
+KeptAdapter.parse = KeptAdapter.parse.__wrapped__  # type: ignore[attr-defined, method-assign]
 
 _JSON = KeptAdapter()
 
