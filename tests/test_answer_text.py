@@ -49,7 +49,7 @@ WRAPPINGS = {
     "thinking": lambda a: f"<thinking>It may be {{soft}}.</thinking>{a}",
     "bracketed think": lambda a: f"[THINK]It may be {{soft.[/THINK]{a}",
     "kimi": lambda a: f"◁think▷It may be {{soft.◁/think▷{a}",
-    "channels": lambda a: f"<|channel|>analysis<|message|>Maybe {_draft(a)}<|end|><|start|>assistant<|channel|>final<|message|>{a}",
+    "channels": lambda a: f"<|channel|>analysis<|message|>Maybe {_draft(a)}<|end|><|channel|>final<|message|>{a}",
     "fence": lambda a: f"```json\n{a}\n```",
     "bare fence": lambda a: f"```\n{a}\n```\n",
     "fence in think and after": lambda a: f"<think>\n```json\n{_draft(a)}\n```\n</think>\n```json\n{a}\n```",

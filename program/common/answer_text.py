@@ -106,9 +106,7 @@ def _opening(names: tuple[str, ...]) -> re.Pattern[str]:
 @functools.lru_cache(maxsize=256)
 def _tokens(names: tuple[str, ...]) -> re.Pattern[str]:
     keys = "|".join(map(re.escape, names)) or "(?!)"
-    return re.compile(
-        rf"[{{}}]|{_QUOTES}{{0,2}}(?<!\w)(?P<key>{keys}){_QUOTES}{{0,2}}\s*+[:：]|{_STRING}", re.DOTALL
-    )
+    return re.compile(rf"[{{}}]|{_QUOTES}{{0,2}}(?<!\w)(?P<key>{keys}){_QUOTES}{{0,2}}\s*+[:：]|{_STRING}", re.DOTALL)
 
 
 def breaks_off(text: str) -> bool:
