@@ -145,6 +145,50 @@ def test_an_option_and_a_sentence_cost_the_calls_of_clean_ones(assess, way):
         assert (_told(dressed), dressed_calls) == (_told(clean), calls)
 
 
+def _choosing(*answers):
+    """Answer a question for an option in these words, one a call; every other question plausibly."""
+    left = list(answers)
+
+    def wrapped(text):
+        if '"final_answer"' not in text:
+            return text
+        return json.dumps({**json.loads(text), "final_answer": left.pop(0)})
+
+    return wrapped
+
+
+@pytest.mark.spec("D8")
+@pytest.mark.parametrize(
+    ("answers", "letter"),
+    [
+        (["B\n\nNot A: nothing is blurred."], "B"),
+        (["Answer: **B**"], "B"),
+        (["\\boxed{B}"], "B"),
+        (["<answer>B</answer>"], "B"),
+        (["I think the answer is B"], "B"),
+        (["The image is not blurry.", "B"], "B"),
+        (["A, B", "A. Blurry\nB. Sharp", "B. Sharp"], "B"),
+        (["Is the image blurry?", "A", "B"], "A"),
+        (["A or B"] * 3, "Unable to determine"),
+    ],
+)
+def test_an_option_is_read_as_it_is_named_or_asked_for_again(assess, answers, letter):
+    result, calls = assess(_choosing(*answers), query="Which is it?", options={"A": "Blurry", "B": "Sharp"})
+    assert result.final_answer == letter
+    assert calls["final_answer"] == (answers.index("A") + 1 if "A" in answers else len(answers))
+
+
+@pytest.mark.spec("D7")
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [("Score 1-5: 4", 4), ("On a scale of 1 to 5, 3.", 3), ("<think>Good?</think>The quality is poor.", 2)],
+)
+def test_a_level_is_read_from_what_a_model_said_at_last(assess, text, level):
+    result, calls = assess(lambda answer: text if "quality_probs" in answer else answer)
+    assert (result.rung, result.level_probabilities_from, calls["quality_probs"]) == ("text", "classification", 3)
+    assert max(result.level_probabilities, key=result.level_probabilities.get) == level
+
+
 @pytest.mark.spec("D26")
 @pytest.mark.parametrize("way", ["draft in think", "two thoughts", "draft in the open", "never closed, with a draft"])
 def test_token_probabilities_are_read_at_the_final_answer(assess, way):

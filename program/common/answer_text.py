@@ -63,7 +63,7 @@ def _holds(text: str, names: Collection[str]) -> bool:
     if not text.startswith("{"):
         return False
     try:
-        return set(names) <= json.loads(text).keys()
+        return bool(json.loads(text).keys() >= set(names))
     except (ValueError, RecursionError):
         return False
 
