@@ -353,7 +353,8 @@ def _tokens(question: Any, text: str, bad: float | None) -> list[dict[str, Any]]
     belief = answers.level_belief(question.quality)
     by_letter = dict(zip(answers.LETTERS, belief.values(), strict=True))
     asked = int(question.body.get("top_logprobs") or 0)
-    level = re.search(r'"quality_level"\s*:\s*"', text)
+    # A draft may stand before the answer: its letter is as certain as any other token.
+    *_, level = None, *re.finditer(r'"quality_level"\s*:\s*"', text)
     tokens, place = [], 0
     for token in re.findall(r"[^\W\d_]+|\d+|\s+|[^\s\w]|_", text):
         table = {token: -0.01}

@@ -33,6 +33,10 @@ def found(content):
         ["C"],
         [" C", ". Fair"],
         ["```", "C"],
+        ["<think>", '{"quality_level": "', "A", '"}', "?\n</think>", '{"quality_level": "', "C", '"}'],
+        ["<think>", "Rating: ", "A", ", or E.", "</think>", "\n\n", "C"],
+        ["Maybe ", '{"quality_level": "', "A", '"}', ". No: ", '{"quality_level": "', "C", '"}', " {sic}"],
+        ["A or E, {so}", "</think>", "\n", '{"quality_level": "', "C", '", "quality_reasoning": "x"}'],
     ],
 )
 def test_the_letter_is_found_in_any_tokens(pieces):
@@ -80,6 +84,8 @@ def test_attributes_do_as_well_as_keys():
         [token('{"quality_reasoning": "C"}')],
         [token('{"quality_level": "'), token("F")],
         [token('{"quality_level": "')],
+        [token('<think>{"quality_level": "'), token("A"), token('"}? Let me')],
+        [token("<think>"), token("good"), token(", or")],
         [{"token": "A", "logprob": -math.inf, "top_logprobs": []}],
         [{"token": "A", "logprob": math.nan, "top_logprobs": []}],
         [{"token": "A", "logprob": None, "top_logprobs": None}],

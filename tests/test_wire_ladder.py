@@ -17,7 +17,6 @@ from program.agent.module import BatchInterrupted
 from program.common.errors import ImageError
 from program.common.settings import load_settings
 from program.evaluation.runner import run_samples
-from program.lms.call import breaks_off
 from program.lms.limits import Budget, BudgetSpent
 
 KEY = "sk-planted-0123456789abcdef"
@@ -325,14 +324,3 @@ def test_no_key_and_no_image_in_logs_histories_or_results(loopback, iqa_on, pict
     assert KEY not in written
     image = server.asked[-1].images[0]
     assert base64.b64encode(image).decode()[:60] not in written
-
-
-@pytest.mark.parametrize(
-    ("text", "broken"),
-    [
-        ('{"a": [1, 2', True), ('{"a": "b", "c": "d', True), ('{"a": [{"b": 1}', True), ('{"a": "{"}', False),
-        ('```json\n{"a": 1}\n```', False), ("fair", False), ('{"a": 1,}', False), ('{"a": "x \\" {", "b": [', True),
-    ],
-)  # fmt: skip
-def test_an_answer_that_breaks_off_is_recognised(text, broken):
-    assert breaks_off(text) is broken

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from program.common.answer_text import answer_span, final_answer
 from program.common.errors import first_fault
 from signatures.schemas import LEVEL_WORDS, LevelProbabilities, level_of
 
@@ -30,25 +31,50 @@ _WORD_LEVELS = {
     "较差": 2, "差": 2, "很差": 1, "极差": 1, "糟糕": 1, "非常差": 1, "劣": 1,
 }  # fmt: skip
 _WORD = "|".join(sorted(map(re.escape, _WORD_LEVELS), key=len, reverse=True))
-_LEAD = r"(?:quality|level|rating|rate|rated|score|grade|answer|overall|judg\w*|质量|等级|评级|级别|评分|得分|答案)"
+_LEAD = (
+    r"(?:(?:quality|level|rating|rate[sd]?|score[sd]?|grade[sd]?|answer|overall|judg\w*)(?![a-z])"
+    r"|质量|等级|评级|级别|评分|得分|答案)"
+)
 _REFUSAL = re.compile(
     r"\b(?:sorry|cannot|can't|can not|unable|not able|won't|impossible|refuse)\b|无法|不能|抱歉", re.IGNORECASE
 )
 # One token a turn and no nested repeats: a model that runs off into blanks must not cost seconds here.
 _LINK = r"(?:of|for|the|this|image|picture|photo|is|as|be|it|would|i|a|an|to|at|是|为|图像|图片|整体|的|[\s=:：*\"'])*"
-_VALUE = (
-    r"(?:level\s*)?(?:(?P<number>[1-5](?:\.\d+)?)(?!\d|\.\d)(?:\s*(?:/|out\s+of|分，?满分)\s*(?P<top>\d+))?"
-    rf"|(?P<word>{_WORD})|(?P<letter>[A-E])(?![\w']))"
+_NAMED = (
+    r"(?P<number>[1-5](?:\.\d+)?)(?!\d|\.\d)(?:\s*(?:/|out\s+of|分，?满分)\s*(?P<top>\d+))?"
+    rf"|(?P<word>{_WORD})(?![a-z])"
 )
+_LETTER = r"(?:[b-e]|(?-i:A)(?!\s+(?!because|since|as|for|due|and|or|to)[a-z]))(?![\w'])"
+"""A letter in a sentence, where "a" is a word."""
 _WHOLE = re.compile(
-    rf"[\s\"'`*(\[]*(?:level\s*|等级\s*|grade\s*)?{_VALUE}"
-    rf"(?:\s*(?:[.．:：)\]、-]+|分)\s*(?:(?P<after>{_WORD}|[1-5])\b)?)?(?:\s*quality)?[\s\"'`*.)\]。]*",
+    rf"[\s\"'`*(\[]*(?:level\s*|等级\s*|grade\s*)?(?:level\s*)?(?:{_NAMED}|(?P<letter>[A-E])(?![\w']))"
+    rf"(?:\s*(?:[.．:：()（）\]、-]+|分)\s*(?:(?P<other>{_WORD}|[1-5])\b)?)?(?:\s*quality)?[\s\"'`*.)\]。]*",
     re.IGNORECASE,
 )
+_LED = re.compile(
+    rf"{_LEAD}{_LINK}(?:level\s*)?(?:{_NAMED}|(?P<letter>{_LETTER}))"
+    rf"(?:\s*(?:[-–—~/(（或至到和]|-?\b(?:to|or|and)\b-?)\s*(?P<other>(?:{_WORD})(?![a-z])|[1-5](?!\d|\.\d)|{_LETTER}))?",
+    re.IGNORECASE,
+)
+_BOUND = r"\d{1,3}(?:\.\d{1,2})?(?:\s?[(（][^()（）]{0,30}[)）])?"
+_RANGE = re.compile(
+    r"[\s,，(（]{0,3}(?:\b(?:on|from|in)\s)?(?:\b(?:a|the)\s)?(?:\b(?:scale|range)\s)?(?:\b(?:of|from)\s)?"
+    rf"(?<![\d.]){_BOUND}\s?(?:-|–|—|~|to|through|至|到)\s?{_BOUND}分?[\s,，:：)）]{{0,3}}"
+    r"|[(（][^()（）]{0,80}?\d\s?[=:：][^()（）]{0,80}[)）]\s?[:：]?",
+    re.IGNORECASE,
+)
+"""A scale ("1-5", "on a scale of 1 (bad) to 5", "(1 = bad, 5 = excellent)") or two levels: not the number it opens."""
+_COUNT = re.compile(
+    r"(?<![\d.])\d{1,6}(?:\.\d{1,6})?[\s-]?(?:[%％‰°×张幅个处种项倍]|像素|(?:MP|megapixels?|px|pixels?|dpi|bits?|bpp|dB|stops?"
+    r"|[mc]m|[KMG]B|EV|Hz|fps|x|times|seconds?|degrees?|images|photos|photographs|pictures|frames|shots|regions|areas"
+    r"|distortions|artifacts|artefacts|faults|tools|scores|findings|objects|faces|people|options|levels)(?![a-z]))",
+    re.IGNORECASE,
+)
+"""A number with a unit, or of things."""
 _LEVEL_KEY = re.compile(rf"""["'](?:level[ _]?)?(?:[1-5A-E]|{_WORD})["']\s*[:：]""", re.IGNORECASE)
 """A level as the key of broken JSON says nothing of how likely it is."""
-_LED = re.compile(rf"{_LEAD}{_LINK}{_VALUE}", re.IGNORECASE)
-
+_FIELDS = ("quality_level", "quality_reasoning")
+"""What the object holds that answers the question for a level."""
 _KEY = re.compile(r"[\"'](?:quality_level|final_answer|quality|level|rating|answer)[\"']\s*:\s*[\"'*(\[]*\s*")
 _LEAD_IN = re.compile(
     r"\b(?:answer|rating|level|quality|score|grade|option|image|it)\b[^.\n\"']{0,40}?(?:\bis\b|\bas\b|:|=)[\s\"'`*(\[{]*",
@@ -94,33 +120,35 @@ def level_in_text(text: str) -> int | None:
     """Return the quality level (1..5) a text names, or None if it names none, several, or refuses.
 
     The text is a level on its own (word, letter A..E = 5..1, number 1..5) or holds one after a word such as
-    "quality", "rating" or "level". Fractions go to the nearest level, halves up. English and Chinese.
+    "quality", "rating" or "level". Fractions go to the nearest level, halves up. English and Chinese. Thoughts, scales
+    ("1-5"), counts ("4 images") and numbers with a unit ("2 px") name none.
 
     >>> level_in_text("B. Good"), level_in_text("I would rate the quality as poor."), level_in_text("I cannot rate it")
     (4, 2, None)
+    >>> level_in_text("Score (1-5): 4"), level_in_text("4 images"), level_in_text("Quality: fair to good")
+    (4, None, None)
     """
+    text = final_answer(text)
     if _REFUSAL.search(text):
         return None
-    text = _LEVEL_KEY.sub(" ", text)
-    whole = _WHOLE.fullmatch(text)
-    if whole:
-        level = _level_of_match(whole)
-        after = whole["after"]
-        stated = None if after is None else (int(after) if after.isdigit() else _WORD_LEVELS[after.casefold()])
-        return level if stated in {None, level} else None
-    levels = {level for match in _LED.finditer(text) if (level := _level_of_match(match)) is not None}
+    text = _COUNT.sub(" ", _RANGE.sub(": ", _LEVEL_KEY.sub(" ", text)))
+    whole = _WHOLE.fullmatch(text.lstrip(" \n:"))
+    levels = {level for match in ([whole] if whole else _LED.finditer(text)) for level in _levels_of_match(match)}
     return levels.pop() if len(levels) == 1 else None
 
 
-def _level_of_match(match: re.Match[str]) -> int | None:
-    if match["number"]:
-        if match["top"] not in {None, "5"}:
-            return None
-        value = float(match["number"])
-        return nearest_level(value) if 1 <= value <= 5 else None
-    if match["word"]:
-        return _WORD_LEVELS[match["word"].casefold()]
-    return LETTERS.index(match["letter"].upper()) + 1
+def _levels_of_match(match: re.Match[str]) -> set[int]:
+    """Return the level that a match names, and another that stands beside it ("good to excellent")."""
+    levels = set() if match["other"] is None else {_level_named(match["other"])}
+    if not match["number"]:
+        return levels | {_level_named(match["word"] or match["letter"])}
+    value = float(match["number"])
+    return levels | {nearest_level(value)} if match["top"] in {None, "5"} and 1 <= value <= 5 else set()
+
+
+def _level_named(name: str) -> int:
+    name = name.casefold()
+    return _WORD_LEVELS.get(name) or (int(name) if name.isdigit() else LETTERS.casefold().index(name) + 1)
 
 
 def _json_in(text: str) -> Any:
@@ -166,11 +194,12 @@ def level_masses(content: Sequence[Any]) -> dict[int, float]:
     """Return the probability of each quality level 1..5 where an answer names its level; they sum to one.
 
     `content` holds an answer's tokens in order, each with `token`, `logprob` and `top_logprobs` (its alternatives,
-    with `token` and `logprob`), as attributes or keys. The level is the value of "quality_level" in JSON, what the
-    answer begins with, or what follows a lead-in ("Rating: "): a letter (A..E = 5..1), a number or a word. Spellings
-    of one level (" C", "c") are added up and other tokens ignored: a softmax over the five levels, as Q-Align's
-    (Wu et al., 2023), over the alternatives that the server returns. A level outside them is at most as likely
-    as the least likely of them, and the levels outside share at most what is left over: it gets the smaller of both.
+    with `token` and `logprob`), as attributes or keys. The level is the value of "quality_level" in the final
+    answer's JSON, what that answer begins with, or what follows a lead-in ("Rating: "): a letter (A..E = 5..1), a
+    number or a word. Spellings of one level (" C", "c") are added up and other tokens ignored: a softmax over the
+    five levels, as Q-Align's (Wu et al., 2023), over the alternatives that the server returns. A level outside them
+    is at most as likely as the least likely of them, and the levels outside share at most what is left over: it gets
+    the smaller of both.
     Raises ValueError where no level is found, or a log-probability on the way is not one.
 
     >>> chosen = {"token": "C", "logprob": math.log(0.5), "top_logprobs": [{"token": "B", "logprob": math.log(0.25)}]}
@@ -206,10 +235,11 @@ def tokens_of(logprobs: Any) -> list[Any]:
 
 def _place(text: str) -> tuple[int, str]:
     """Return where the level stands in an answer and whether it is a letter, a number or a word."""
-    keys = [match.end() for match in _KEY.finditer(text)]
-    opening = len(text) - len(text.lstrip(_OPENING))
-    for start in keys or [opening, *(match.end() for match in _LEAD_IN.finditer(text))]:
-        value = _TOKEN_VALUE.match(text, start)
+    begin, end = answer_span(text, _FIELDS)
+    keys = [match.end() for match in _KEY.finditer(text, begin, end)]
+    opening = end - len(text[begin:end].lstrip(_OPENING))
+    for start in keys or [opening, *(match.end() for match in _LEAD_IN.finditer(text, begin, end))]:
+        value = _TOKEN_VALUE.match(text, start, end)
         # Outside JSON a letter must stand alone: "A good photo" names no level.
         if value and (keys or value["word"] or _ALONE.match(text, value.end())):
             return start, str(value.lastgroup)

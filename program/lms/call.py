@@ -13,6 +13,7 @@ import dspy
 from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, is_retryable_lm_error
 
+from program.common.answer_text import answer_span, breaks_off
 from program.common.errors import InputError
 from program.common.redaction import keys_among, scrub
 from program.images.store import IMAGES, ImageRef
@@ -21,8 +22,8 @@ from program.lms.limits import gate_of, wire_settings
 from program.lms.metering import ModelCall
 
 __all__ = (
-    "CallAllowance", "Question", "Unquoting", "breaks_off", "clean", "encodable", "is_complete", "is_unusable",
-    "one_line", "put", "with_references",
+    "CallAllowance", "Question", "Unquoting", "clean", "encodable", "is_complete", "is_unusable", "one_line", "put",
+    "with_references",
 )  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -156,6 +157,8 @@ def _traced_with(inputs: Mapping[str, Any] | None) -> Iterator[None]:
 
 def _refuse_unusable(text: str, outputs: Mapping[str, Any]) -> None:
     """Raise ValueError where an answer's JSON breaks off or leaves a text field null; `outputs` are its fields."""
+    start, stop = answer_span(text, outputs)
+    text = text[start:stop]
     # DSPy hands a null on as the word "None".
     nulls = [n for n, f in outputs.items() if f.annotation is str and re.search(rf'"{n}"\s*:\s*null\b', text)]
     if nulls:
@@ -163,19 +166,6 @@ def _refuse_unusable(text: str, outputs: Mapping[str, Any]) -> None:
     if breaks_off(text):
         # DSPy mends such an answer with what is there: a list cut short would pass for a whole one.
         raise ValueError("the answer breaks off in the middle")
-
-
-def breaks_off(text: str) -> bool:
-    """Return whether a JSON object in a text is opened and not closed.
-
-    >>> breaks_off('{"a": [1, 2'), breaks_off('```json {"a": "}"} ```'), breaks_off("no object")
-    (True, False, False)
-    """
-    start = text.find("{")
-    if start < 0 or (text.endswith("}") and text.count("{") == text.count("}")):
-        return False
-    bare = re.sub(r'"(?:[^"\\]|\\.)*("|\Z)', "", text[start:], flags=re.DOTALL)
-    return bare.count("{") > bare.count("}")
 
 
 def encodable(text: str) -> str:

@@ -24,8 +24,10 @@ from dspy.clients.engines import LM15Engine
 from dspy.clients.legacy_requests import _strict_json_schema
 from dspy.streaming.messages import sync_send_to_stream
 from dspy.teleprompt import MIPROv2
+from dspy.utils.exceptions import AdapterParseError
 from pydantic import BaseModel
 
+from program.common.answer_text import final_answer
 from program.lms.prompt import answer_request, bounded, is_word, system_text
 from program.tracking.traces import stripped
 
@@ -75,21 +77,22 @@ class KeptAdapter(JSONAdapter):
             if form is not None:
                 lm_kwargs["response_format"] = form
 
+    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
+        """Read the fields of the final answer; AdapterParseError, with all that was said, where it lacks any."""
+        text = final_answer(completion, signature.output_fields)
+        if is_word(signature):
+            text = json.dumps(dict.fromkeys(signature.output_fields, text.strip()[:_LONGEST_WORD]))
+        try:
+            fields: dict[str, Any] = super().parse(signature, text)
+        except AdapterParseError as error:
+            error.lm_response = completion
+            raise
+        return fields
 
-for _name in ("format", "parse"):
-    # DSPy wraps both again in every subclass, and then callbacks (MLflow's spans) see each call twice.
-    delattr(KeptAdapter, _name)
 
-
-def _parse(adapter: KeptAdapter, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
-    """Return the fields of an answer."""
-    if is_word(signature):
-        completion = json.dumps(dict.fromkeys(signature.output_fields, completion.strip()[:_LONGEST_WORD]))
-    fields: dict[str, Any] = JSONAdapter.parse(adapter, signature, completion)
-    return fields
-
-
-KeptAdapter.parse = _parse  # type: ignore[method-assign]  # set here, as DSPy would wrap it
+# DSPy wraps both again in every subclass, and then callbacks (MLflow's spans) see each call twice.
+del KeptAdapter.format
+KeptAdapter.parse = KeptAdapter.parse.__wrapped__  # type: ignore[attr-defined, method-assign]
 
 _JSON, _JSON_BY_SCHEMA = KeptAdapter(), KeptAdapter(shows_form=False)
 
