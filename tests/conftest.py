@@ -69,6 +69,8 @@ def _hermetic(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     if "dspy" in sys.modules:  # a cache of another test's folder
         vars(sys.modules["dspy"]).pop("cache", None)
     _hasten_mlflow()
+    if "program.lms.traits" in sys.modules:  # what another test's model could do
+        sys.modules["program.lms.traits"]._RECORDS.clear()
     for name in ("program", "optimizers", "data"):  # commands set these for their process
         logging.getLogger(name).setLevel(logging.NOTSET)
 
@@ -157,11 +159,12 @@ class ScriptedEngine:
     resolves_references = True
     supports_response_schema, supports_function_calling, supports_reasoning = True, False, False
 
-    def __init__(self, script, *, logprobs=None, params=("logprobs", "top_logprobs")):
+    def __init__(self, script, *, logprobs=None, params=None):
         if isinstance(script, dict):
             script = {name: list(answer) if isinstance(answer, list) else answer for name, answer in script.items()}
         self.script = script if isinstance(script, dict) else list(script)
         self.logprobs = logprobs
+        params = (("logprobs", "top_logprobs") if logprobs else ()) if params is None else params
         self.supported_params = frozenset({"response_format", "temperature", "max_tokens", *params})
         self.requests = []
 
@@ -284,7 +287,9 @@ def scripted_iqa(scripted_lm, fake_runner):
     from program.common.settings import load_settings
 
     def make(script, runner=None, settings=None, **engine):
-        iqa = AgenticIQA(load_settings(overrides=settings or {}), lm=scripted_lm(script, **engine))
+        # The documents' arithmetic, unless a test wants the defaults for language models.
+        plain = {"fusion": {"smoothing": 0, "model_weight": 1}}
+        iqa = AgenticIQA(load_settings(overrides={**plain, **(settings or {})}), lm=scripted_lm(script, **engine))
         iqa.resources.__dict__["runner"] = runner if runner is not None else fake_runner()
         iqa.engine = iqa.resources.lm("planner").engine
         return iqa

@@ -67,8 +67,8 @@ class Speaker:
 
     def spoken(self, request):
         system = str(request.system)
-        listed = re.search(r"output fields are:\n((?:\d+\. `\w+`.*\n?)+)", system)
-        names = re.findall(r"^\d+\. `(\w+)`", listed[1], re.MULTILINE) if listed else []
+        listed = re.search(r"(?:output fields are|fields, in this order):\n((?:(?:\d+\. `\w+`|\w+: ).*\n?)+)", system)
+        names = re.findall(r"^(?:\d+\. `)?(\w+)(?:`|: )", listed[1], re.MULTILINE) if listed else []
         if not names:  # GEPA's reflection
             return "```\nJudge with care.\n```"
         if self.refuses and self.refuses in system:

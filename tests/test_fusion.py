@@ -428,7 +428,7 @@ FAIR = {3: 0.6, 4: 0.4}
          "Score 2.20 is 3.40 on the fitted scale of human scores; "
          "3.40 combines the tools' 3.50 with the model's expected level of 3.40."),
         (FittedFusion(ScoreFusion(), model_weight=2), ([], FAIR),
-         "Score 3.31 is the model's expected level of 3.40 at weight 2; no tool score was available."),
+         "Score 3.40 is the model's expected level of 3.40; no tool score was available."),
     ],
 )  # fmt: skip
 def test_the_note_says_what_the_score_was_made_of(fusion, given_, note):

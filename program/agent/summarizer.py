@@ -238,15 +238,15 @@ class Summarizer(dspy.Module):
         if scoring == "logprobs" or self.resources.settings.assessment.score_only:
             return "logprobs" if able else "classification"
         # A program that was compiled with probabilities has its demos there.
-        compiled = bool(self.score.demos) and not self.classify.demos
+        compiled = _has_demos(self.score) and not _has_demos(self.classify)
         return "logprobs" if able and not compiled else "probabilities"
 
     @property
     def _traits(self) -> ModelTraits:
         return traits_of(self._lm_of(self.classify))
 
-    def _lm_of(self, predictor: dspy.Predict) -> dspy.BaseLM:
-        return predictor.lm or self.resources.lm("summarizer")
+    def _lm_of(self, predictor: dspy.Module) -> dspy.BaseLM:
+        return _asks(predictor).lm or self.resources.lm("summarizer")
 
     def _verbalized(self, inputs: Mapping[str, Any], calls: CallAllowance) -> Answer[_Belief]:
         def read(p: dspy.Prediction) -> _Belief:
@@ -281,7 +281,7 @@ class Summarizer(dspy.Module):
             predictor, room = _of_one_word(predictor), _ROOM_OF_A_WORD
         return ask(
             predictor, inputs, lm=self.resources.lm("summarizer"), check=read, calls=calls, room=room,
-            example={name: _CLASSIFIED[name] for name in predictor.signature.output_fields},
+            example={k: v for k, v in _CLASSIFIED.items() if not one_word or k == "quality_level"},
             config={"logprobs": True, "top_logprobs": MOST_ALTERNATIVES} if from_tokens else None,
         )  # fmt: skip
 
@@ -391,16 +391,28 @@ def disagreement(mean: float | None, probabilities: Mapping[int, float] | None, 
     return words.format(mean, expected_level(probabilities))
 
 
+def _asks(predictor: dspy.Module) -> dspy.Predict:
+    """Return what asks the model, of a `dspy.ChainOfThought` too."""
+    return getattr(predictor, "predict", predictor)
+
+
+def _has_demos(predictor: dspy.Module) -> bool:
+    return any(getattr(each, "demos", None) for each in predictor.predictors())
+
+
 @functools.lru_cache(maxsize=64)
 def _without_reasons(signature: type[dspy.Signature]) -> type[dspy.Signature]:
-    shorter: type[dspy.Signature] = signature.delete("quality_reasoning")
-    return shorter
+    """Return a signature without its texts: the level alone."""
+    for name in [*signature.output_fields]:
+        if name != "quality_level":
+            signature = signature.delete(name)
+    return signature
 
 
-def _of_one_word(predictor: dspy.Predict) -> dspy.Predict:
+def _of_one_word(predictor: dspy.Module) -> dspy.Predict:
     """Return a predictor like this one that asks for no reasons."""
-    shorter = copy.copy(predictor)
-    shorter.signature = _without_reasons(predictor.signature)
+    shorter = copy.copy(_asks(predictor))
+    shorter.signature = _without_reasons(shorter.signature)
     return shorter
 
 

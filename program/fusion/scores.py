@@ -131,7 +131,7 @@ class ScoreFusion:
 
     def unmapped(self, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None) -> float:
         """Return the fused score in [1, 5], before the map."""
-        vlm_probabilities = self.tempered(vlm_probabilities) if tool_scores else vlm_probabilities
+        vlm_probabilities = self._beside_tools(vlm_probabilities, tool_scores, precisions)
         if not vlm_probabilities:
             if not tool_scores:
                 raise ValueError("nothing to fuse: neither tool scores nor level probabilities")
@@ -151,7 +151,7 @@ class ScoreFusion:
         self, tool_scores: Sequence[float], vlm_probabilities: Belief, precisions: Precisions = None
     ) -> dict[int, float]:
         """Return the fused belief over the levels, unmapped: alpha_c p_c / sum(alpha p), alpha alone without p."""
-        p = self.tempered(vlm_probabilities) if tool_scores else vlm_probabilities
+        p = self._beside_tools(vlm_probabilities, tool_scores, precisions)
         weights = self.compute_perceptual_weights(tool_scores, precisions)
         products = {c: weights[c] * (p.get(c, 0.0) if p else 1.0) for c in weights}
         total = math.fsum(products.values())
@@ -166,6 +166,11 @@ class ScoreFusion:
         masses = {c: p**weight if p > 0 else float(weight == 0) for c, p in mixed.items()}
         total = math.fsum(masses.values())
         return {c: mass / total for c, mass in masses.items()} if total > 0 else probabilities
+
+    def _beside_tools(self, belief: Belief, tool_scores: Sequence[float], precisions: Precisions) -> Belief:
+        """Return a model's belief as it counts: as it is where no tool says anything."""
+        weights = self._weights(tool_scores, precisions)
+        return self.tempered(belief) if tool_scores and (weights is None or any(weights)) else belief
 
     def mapped(self, score: float) -> float:
         """Return a fused score on the scale of the answers, in [1, 5]: here the same."""
@@ -271,7 +276,7 @@ def fusion_note(
         tools=phrases["tool" if len(tool_scores) == 1 else "tools"].format(len(tool_scores)),
         span=phrases["to"].join(f"{s:.2f}" for s in [min(counted), max(counted)][: len(counted)]) if counted else "",
         level=phrases["model"].format(level)
-        + (phrases["weight"].format(fusion.model_weight) if fusion.model_weight != 1 else ""),
+        + (phrases["weight"].format(fusion.model_weight) if fusion.model_weight != 1 and kind == "fused" else ""),
     )
     before = fusion.unmapped(tool_scores, vlm_probabilities, precisions) if fusion.bends else score
     return phrases["fitted" if fusion.bends else "score"].format(score=score, before=before, source=source)

@@ -80,7 +80,7 @@ class KeptAdapter(JSONAdapter):
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
         """Read the fields of the final answer; AdapterParseError, with all that was said, where it lacks any."""
         text = final_answer(completion, signature.output_fields)
-        if is_word(signature):
+        if is_word(signature) and "{" not in text:
             text = json.dumps(dict.fromkeys(signature.output_fields, text.strip()[:_LONGEST_WORD]))
         try:
             fields: dict[str, Any] = super().parse(signature, text)

@@ -170,112 +170,11 @@ class ReferenceEngine:
             try:
                 response: lm15.Response = inner.complete(sent)
             except lm15.LM15Error as error:
-                refused = self._learn_refusal(sent, error)
+                cause = self._cause(sent, error)
                 self._explain(error)
-                if refused:
-                    raise FeatureRefused(error) from error
-                raise self._cause(sent, error) from error
-        self._note_changes(sent, response)
-        return response
-
-    def stream(self, request: Any) -> Any:
-        """Send one request."""
-        images = _IMAGES.get({})
-        if images:
-            request = replace(request, body=_TOKEN.sub(lambda token: images.get(token[0], token[0]), request.body))
-        return super().stream(request)
-
-
-@dataclass(eq=False)
-class ReferenceEngine:
-    """An engine around DSPy's own, for one model of one service, with the record of what that can do."""
-
-    make_inner: Callable[[str], Any]
-    """Makes DSPy's engine, given the name of the request's field for the most tokens of an answer."""
-    capabilities: Mapping[str, Any]
-    limits: ImageLimits
-    record: ModelRecord
-    wire_model: str | None = None
-    """The model's name on the wire where it differs from the LM's, which is what caches are keyed by."""
-    priced_as: tuple[str, str] | None = None
-    """Provider and model in DSPy's price list; None for a server, which has no price there."""
-    title: str = ""
-    """What the user called the model, for notes and errors."""
-    model: str = ""
-    """Its name for the service."""
-    address: str | None = None
-    """Of a server that the user named."""
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    is_asked: bool = True
-    """Whether the service is asked what it can do: an OpenAI-compatible server is, a provider's own service is not."""
-    gave_logprobs: bool = False
-    """Whether log-probabilities ever came: one answer without them then means nothing."""
-
-    resolves_references = True
-
-    def __post_init__(self) -> None:
-        vars(self).update(self.capabilities)  # DSPy looks for them here
-        self._inner: tuple[str, Any] | None = None
-
-    @property
-    def inner(self) -> Any:
-        """DSPy's engine, which names its fields as the service wants them."""
-        name = self.record.known.max_tokens_field
-        if self._inner is None or self._inner[0] != name:
-            self._inner = name, self.make_inner(name)
-        return self._inner[1]
-
-    @property
-    def traits(self) -> ModelTraits:
-        """What the model can do; a server is asked now where it never was."""
-        if self.is_asked and self.record.known.asked is None:
-            with self.record.lock:
-                if self.record.known.asked is None:
-                    inquire(self)
-        return self.record.traits
-
-    @property
-    def takes_schema(self) -> bool:
-        """Whether the form of an answer travels as a JSON schema, so that no text need describe it."""
-        takes = self.capabilities["supports_response_schema"] and "response_format" in self.capabilities["supported_params"]
-        return bool(takes) and "response_format" not in self.record.known.refused
-
-    @property
-    def key(self) -> str | None:
-        """The service's key, where it is not the provider's own."""
-        return next(iter(self.secrets.values()), None)
-
-    @property
-    def name(self) -> str:
-        """The model as its user calls it, and where it is."""
-        return f"{self.title} at {self.address}" if self.address else self.title
-
-    @property
-    def transport(self) -> ImageTransport | None:
-        """What puts the images into requests, where that is ours."""
-        transport = self.inner.config.transport
-        return transport if isinstance(transport, ImageTransport) else None
-
-    def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request in one attempt, or in one more for each feature that the service turns out to lack."""
-        while True:
-            try:
-                return self.attempt(request)
-            except FeatureRefused:
-                continue
-
-    def attempt(self, request: lm15.Request) -> lm15.Response:
-        """Answer one request in one attempt. Raises FeatureRefused where another one would go without a feature."""
-        with images_by_token() if self.transport else nullcontext() as images:
-            sent = self._on_the_wire(request, images)
-            try:
-                response: lm15.Response = self.inner.complete(sent)
-            except lm15.LM15Error as error:
-                refused = self._learn_refusal(sent, error)
-                self._explain(error)
-                if refused:
-                    raise FeatureRefused(error) from error
-                raise
+                if cause is None:
+                    raise
+                raise cause from error
         self._note_changes(sent, response)
         return response
 
@@ -318,9 +217,28 @@ class ReferenceEngine:
         images[token.encode("ascii")] = image.data.encode("ascii")
         return lm15.ImagePart(data=token, media_type=image.media_type)
 
-    def _learn_refusal(self, request: lm15.Request, error: lm15.LM15Error) -> bool:
+    def _cause(self, request: lm15.Request, error: lm15.LM15Error) -> Exception | None:
+        """Return what is wrong, where the service's words say it, and remember it; None where they do not.
+
+        FeatureRefused: the same request can go without something. Otherwise asking again would meet the same.
+        """
+        words, known = redact(words_of(error), self.secrets), self.record.known
+        has_images = any(isinstance(part, lm15.ImagePart) for message in request.messages for part in message.parts)
+        if has_images and names_images(words):
+            self.record.learn(reads_images=False)
+            return ImagesRefused(f"{self.name} reads no images")
+        if self._learn_refusal(request, error, words):
+            return FeatureRefused(error)
+        if context_is_full(error):
+            size = f" of {known.context_tokens:,} tokens" if known.context_tokens else ""
+            return EndpointError(f"{self.name}: the context{size} is full; show fewer demos (compile with --demos 4)")
+        if model_is_missing(error):
+            there = f"; it has {', '.join(known.models[:8])}" if known.models else ""
+            return EndpointError(f"{self.title}: the model is not on the server{there}; name another one with --lm")
+        return None
+
+    def _learn_refusal(self, request: lm15.Request, error: lm15.LM15Error, words: str) -> bool:
         """Remember what an error refuses of a request that can go without it; False where that is nothing."""
-        words = redact(words_of(error), self.secrets)
         other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
         limit = self.record.known.max_tokens_field
         if self.address is not None and wants_other_limit(error, limit):
@@ -337,24 +255,6 @@ class ReferenceEngine:
         if "logprobs" in names:
             self.record.learn(token_probabilities=0)
         return bool(names)
-
-    def _cause(self, request: lm15.Request, error: lm15.LM15Error) -> Exception:
-        """Return an error that names what is wrong with the endpoint, where the service's words say it; else the same.
-
-        Such an error is no fault that passes: it is not met by asking again.
-        """
-        words, known = words_of(error), self.record.known
-        has_images = any(isinstance(part, lm15.ImagePart) for message in request.messages for part in message.parts)
-        if has_images and names_images(words):
-            self.record.learn(reads_images=False)
-            return ImagesRefused(f"{self.name} reads no images")
-        if context_is_full(error):
-            size = f" of {known.context_tokens:,} tokens" if known.context_tokens else ""
-            return EndpointError(f"{self.name}: the context{size} is full; show fewer demos (compile with --demos 4)")
-        if model_is_missing(error):
-            there = f"; it has {', '.join(known.models[:8])}" if known.models else ""
-            return EndpointError(f"{self.title}: the model is not on the server{there}; name one of them with --lm")
-        return error
 
     def _explain(self, error: lm15.LM15Error) -> None:
         """Make an error name the model as its user does and what sets a missing key, and quote no key."""
