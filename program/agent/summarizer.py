@@ -397,7 +397,7 @@ def _asks(predictor: dspy.Module) -> dspy.Predict:
 
 
 def _has_demos(predictor: dspy.Module) -> bool:
-    return any(getattr(each, "demos", None) for each in predictor.predictors())
+    return bool(getattr(_asks(predictor), "demos", None))
 
 
 @functools.lru_cache(maxsize=64)
