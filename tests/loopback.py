@@ -30,7 +30,7 @@ def _sibling(name: str) -> Any:
     return module
 
 
-answers = _sibling("loopback_answers")
+answers, flavours = _sibling("loopback_answers"), _sibling("loopback_flavours")
 Question = answers.Question
 
 TRANSPORT_FAULTS = ("slow", "rate_limit", "rate_limit_bare", "error_500", "error_503", "drop", "truncate")
@@ -87,6 +87,11 @@ class Faults:
 class Loopback:
     """The server, in a thread of its own. `asked` keeps the questions read, `stats()` the counts.
 
+    `flavour` names the server whose ways it has (see loopback_flavours.py), `modalities` what its list of models says
+    that they read, `sees` whether they do, `token_probabilities` how many alternatives come with a token, and `refuses`
+    fields of a request that it does not know. Questions of one token, which ask what a model can do, are no questions:
+    they stand in `probes`, meet no fault and no rule, and count nowhere else.
+
     `rules` go before the general answer: (output field or predicate on the question, answer), the answer a text,
     a JSON value, a Reply, a list used up in order, or a function of the question that returns one of these.
     """
@@ -101,6 +106,12 @@ class Loopback:
         retry_after_s: float = 0.05,
         huge_bytes: int = 2 << 20,
         models: Sequence[str] = ("small-vlm",),
+        flavour: str = "",
+        modalities: Sequence[str] | None = None,
+        sees: bool | None = None,
+        token_probabilities: int | None = None,
+        refuses: Sequence[str] = (),
+        context_tokens: int | None = None,
         key: str | None = None,
         keep: bool = True,
         port: int = 0,
@@ -109,7 +120,13 @@ class Loopback:
         self.faults = faults if isinstance(faults, Faults) else Faults(faults)
         self.latency_s, self.slow_s, self.retry_after_s = latency_s, slow_s, retry_after_s
         self.huge_bytes, self.models, self.key, self.keep = huge_bytes, list(models), key, keep
+        self.flavour, self.modalities, self.context_tokens = flavours.FLAVOURS[flavour], modalities, context_tokens
+        self.sees = (modalities is None or "image" in modalities) if sees is None else sees
+        self.refuses = list(refuses)
+        most = self.flavour.most_alternatives
+        self.most_alternatives = most if token_probabilities is None else token_probabilities
         self.asked: list[Any] = []
+        self.probes: list[Any] = []
         self.authorizations: set[str] = set()
         self.headers: list[dict[str, str]] = []
         self._port = port
@@ -218,9 +235,8 @@ class Loopback:
             return Reply(body={})
         if self.key is not None and headers.get("authorization") != f"Bearer {self.key}":
             return _error(401, "the key is wrong", "invalid_api_key")
-        if method == "GET" and path == "/v1/models":
-            data = [{"id": m, "object": "model", "created": 1, "owned_by": "loopback"} for m in self.models]
-            return Reply(body={"object": "list", "data": data})
+        if (page := flavours.page(self, method, path)) is not None:
+            return Reply(body=page)
         if method != "POST" or path != "/v1/chat/completions":
             return _error(404, f"{method} {path}: not served here", "not_found")
         self.counts["most_in_flight"] = max(self.counts["most_in_flight"], self._in_flight + 1)
@@ -232,16 +248,21 @@ class Loopback:
             self.last_at = time.perf_counter()
 
     async def _completion(self, headers: dict[str, str], raw: bytes) -> Reply | None:
+        try:
+            question = Question(json.loads(raw))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self.counts["requests"] += 1
+            return _error(400, f"the request cannot be read: {error}")
+        self.authorizations.add(headers.get("authorization", ""))
+        refused = flavours.refusal(self, question)
+        if question.most_tokens == 1:
+            self.probes.append(question)
+            return _error(*refused) if refused else Reply(body=self._completed(question, "good", "length"))
         self.first_at = self.first_at or time.perf_counter()
         self.counts["requests"] += 1
         self.counts["bytes_received"] += len(raw)
         self.repeats[hashlib.sha256(raw).hexdigest()] += 1
         number = self.counts["requests"]
-        try:
-            question = Question(json.loads(raw))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            return _error(400, f"the request cannot be read: {error}")
-        self.authorizations.add(headers.get("authorization", ""))
         self.counts["images"] += len(question.images)
         self.by_field[question.fields[0] if question.fields else ""] += 1
         if self.keep:
@@ -249,13 +270,15 @@ class Loopback:
             self.headers.append(headers)
         if question.body.get("stream"):
             return _error(400, "streaming is off on this server; send stream=false")
+        if refused:
+            return _error(*refused)
         fault = self.faults.of(number, raw, question)
         if fault is not None:
             self.met[fault] += 1
         await asyncio.sleep(self.latency_s + (self.slow_s if fault == "slow" else 0))
-        refused = self._refused(fault)
-        if refused is not False:
-            return refused
+        failed = self._failed(fault)
+        if failed is not False:
+            return failed
         try:
             answered = self._ruled(question)
         except Exception as error:  # whoever wrote the rule sees it in the client's error
@@ -282,7 +305,7 @@ class Loopback:
 
     # Faults
 
-    def _refused(self, fault: str | None) -> "Reply | bool | None":
+    def _failed(self, fault: str | None) -> "Reply | bool | None":
         """Return the reply of a fault before any answer (None: the connection drops), or False."""
         match fault:
             case "drop":
@@ -304,22 +327,35 @@ class Loopback:
             text = '{"unasked": [1, 2, 3]}'
         elif fault == "huge":
             text = _stretched(text, self.huge_bytes)
+        self.counts.update(_used(question, text))
+        completion = self._completed(question, text, fault=fault)
+        if fault == "empty_choices":
+            completion["choices"] = []
+        return completion
+
+    def _completed(
+        self, question: Any, text: str, finish_reason: str = "stop", fault: str | None = None
+    ) -> dict[str, Any]:
         refusal = "I cannot help with that." if fault == "refusal" else None
         message = {"role": "assistant", "content": None if refusal else text, "refusal": refusal}
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop", "message": message, "logprobs": None}
-        if question.body.get("logprobs") and fault not in {"no_logprobs", "huge"} and not refusal:
+        choice: dict[str, Any] = {"index": 0, "finish_reason": finish_reason, "message": message, "logprobs": None}
+        most = min(self.most_alternatives, int(question.body.get("top_logprobs") or 0))
+        if question.body.get("logprobs") and self.most_alternatives and fault not in {"no_logprobs", "huge"} and not refusal:
             bad = float("nan") if fault == "nan_logprobs" else None
-            choice["logprobs"] = {"content": _tokens(question, text, bad), "refusal": None}
-        used = {
-            "prompt_tokens": len(question.text) // 4 + 85 * len(question.images),
-            "completion_tokens": max(1, len(text) // 4),
-        }
-        self.counts.update(used)
+            choice["logprobs"] = {"content": _tokens(question, text, most, bad), "refusal": None}
+        used = _used(question, text)
         return {
             "id": f"chatcmpl-{self.counts['requests']}", "object": "chat.completion", "created": 1,
-            "model": question.model, "choices": [] if fault == "empty_choices" else [choice],
-            "usage": {**used, "total_tokens": sum(used.values())},
+            "model": question.model, "choices": [choice], "usage": {**used, "total_tokens": sum(used.values())},
         }  # fmt: skip
+
+
+def _used(question: Any, text: str) -> dict[str, int]:
+    """Return the tokens of a question and its answer."""
+    return {
+        "prompt_tokens": len(question.text) // 4 + 85 * len(question.images),
+        "completion_tokens": max(1, len(text) // 4),
+    }
 
 
 async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
@@ -348,11 +384,10 @@ def _stretched(text: str, size: int) -> str:
     return text + " " * size
 
 
-def _tokens(question: Any, text: str, bad: float | None) -> list[dict[str, Any]]:
-    """Return the text's tokens with log-probabilities; a level's letter carries the belief over all letters."""
+def _tokens(question: Any, text: str, most: int, bad: float | None) -> list[dict[str, Any]]:
+    """Return the text's tokens with log-probabilities; a level's word or letter carries the belief over all of them."""
     belief = answers.level_belief(question.quality)
     by_letter = dict(zip(answers.LETTERS, belief.values(), strict=True))
-    asked = int(question.body.get("top_logprobs") or 0)
     # A draft may stand before the answer: its letter is as certain as any other token.
     *_, level = None, *re.finditer(r'"quality_level"\s*:\s*"', text)
     tokens, place = [], 0
@@ -362,10 +397,12 @@ def _tokens(question: Any, text: str, bad: float | None) -> list[dict[str, Any]]
             table = {letter: _log(p) for letter, p in by_letter.items()}
         elif token.casefold() in belief:
             table = {word if token.islower() else word.capitalize(): _log(p) for word, p in belief.items()}
-        ranked = sorted(table.items(), key=lambda item: -item[1])[:asked]
+        ranked = sorted(table.items(), key=lambda item: -item[1])
+        if len(ranked) > 1:  # beside a level as many as a server gives; elsewhere they only cost time
+            ranked += [(f"x{n}", -20.0) for n in range(most - len(ranked))]
         tokens.append({
             **_scored(token, table.get(token, -0.01) if bad is None else bad),
-            "top_logprobs": [_scored(t, p if bad is None else bad) for t, p in ranked],
+            "top_logprobs": [_scored(t, p if bad is None else bad) for t, p in ranked[:most]],
         })  # fmt: skip
         place += len(token)
     return tokens

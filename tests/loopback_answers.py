@@ -16,6 +16,9 @@ LEVELS = ("bad", "poor", "fair", "good", "excellent")
 LETTERS = "EDCBA"
 _INPUT = re.compile(r"\[\[ ## (\w+) ## \]\]\n(.*?)(?=\n*\[\[ ## |\Z)", re.DOTALL)
 _LISTED_OUTPUT = re.compile(r"^\d+\. `(\w+)` \((.*?)\):", re.MULTILINE)
+"""As DSPy's adapters list them; the program's own list is shorter, with a shape where a field is not text."""
+_SHORT_LIST = "Respond with a JSON object of these fields, in this order:\n"
+_SHORT_OUTPUT = re.compile(r"^(\w+): .*?(?: \(([\[{\"].*|true \| false|number)\))?$", re.MULTILINE)
 
 
 class Question:
@@ -32,12 +35,21 @@ class Question:
         form = body.get("response_format") or {}
         self.schema: dict[str, Any] = (form.get("json_schema") or {}).get("schema") or {}
         self.wants_json = form.get("type") in {"json_schema", "json_object"} or "JSON object" in self.text
-        listed = self.system.partition("Your output fields are:")[2].partition("All interactions")[0]
-        self.properties: dict[str, Any] = self.schema.get("properties") or {
-            name: _schema_of(kind) for name, kind in _LISTED_OUTPUT.findall(listed)
-        }
+        self.most_tokens = body.get("max_tokens") or body.get("max_completion_tokens")
+        question, _, request = self.last.partition("\n\nRespond with")
+        self.is_word = request.startswith(" one word")
+        self.properties: dict[str, Any] = self.schema.get("properties") or self._listed_fields()
         self.fields = list(self.properties)
-        self.inputs = dict(_INPUT.findall(self.last.partition("\n\nRespond with")[0]))
+        self.inputs = dict(_INPUT.findall(question))
+
+    def _listed_fields(self) -> dict[str, Any]:
+        if self.is_word:
+            return {"quality_level": {"enum": list(LEVELS)}}
+        short = self.system.partition(_SHORT_LIST)[2].partition("\n\n")[0]
+        if short:
+            return {name: _schema_of_shape(shape) for name, shape in _SHORT_OUTPUT.findall(short)}
+        listed = self.system.partition("Your output fields are:")[2].partition("All interactions")[0]
+        return {name: _schema_of(kind) for name, kind in _LISTED_OUTPUT.findall(listed)}
 
     def _read(self, message: dict[str, Any]) -> None:
         import base64
@@ -87,6 +99,8 @@ class Question:
 
 def plausible(question: Question) -> str:
     """Return the text a good model would answer."""
+    if question.is_word:
+        return str(_level(question))
     if question.fields and (question.wants_json or question.schema):
         return json.dumps(fields_of(question), ensure_ascii=False)
     if question.fields:
@@ -119,13 +133,14 @@ def instruction(question: Question) -> str:
 
 def _plan(question: Question) -> dict[str, Any]:
     explicit = [c for c in CATEGORIES if c.rstrip("s").casefold() in question.inputs.get("query", "").casefold()]
-    reference = question.inputs.get("has_reference", "").strip().casefold() == "true"
-    return {
-        "query_type": "IQA", "query_scope": ["Global"], "distortion_source": "explicit" if explicit else "inferred",
-        "distortions": [{"region": "Global", "distortions": explicit}] if explicit else [],
-        "reference_mode": "Full-Reference" if reference else "No-Reference", "required_tools": [],
-        "distortion_detection": not explicit, "distortion_analysis": True, "tool_selection": True, "tool_execute": True,
-    }  # fmt: skip
+    named = [{"region": "Global", "distortions": explicit}] if explicit else []
+    return {"query_type": "IQA", "query_scope": ["Global"], "distortions": named, "required_tools": []}
+
+
+def _level(question: Question) -> str:
+    """Return the level's word, or its letter where a schema wants one."""
+    place = min(4, max(0, round(question.quality) - 1))
+    return LETTERS[place] if "A" in question.properties["quality_level"].get("enum", ()) else LEVELS[place]
 
 
 def _regions(question: Question) -> list[str]:
@@ -183,7 +198,7 @@ _KNOWN: dict[str, Any] = {
     "selected_tools": _chosen,
     "region_boxes": lambda q: [{"region": r, "x0": 0.1, "y0": 0.1, "x1": 0.8, "y1": 0.9} for r in _regions(q)],
     "quality_probs": lambda q: level_belief(q.quality),
-    "quality_level": lambda q: LETTERS[min(4, max(0, round(q.quality) - 1))],
+    "quality_level": _level,
     "quality_reasoning": lambda q: f"The picture looks like {q.quality:.1f} of 5.",
     "final_answer": _answer,
 }
@@ -195,6 +210,14 @@ def _schema_of(kind: str) -> dict[str, Any]:
         return {"enum": re.findall(r"'([^']*)'", kind)}
     names = {"int": "integer", "float": "number", "bool": "boolean", "dict": "object", "list": "array"}
     return {"type": names.get(kind.partition("[")[0], "string")}
+
+
+def _schema_of_shape(shape: str) -> dict[str, Any]:
+    """Return the JSON schema of a field's type as the program words it in a prompt."""
+    if shape.startswith('"'):
+        return {"enum": re.findall(r'"([^"]*)"', shape)}
+    kinds = {"[": "array", "{": "object", "t": "boolean", "n": "number"}
+    return {"type": kinds.get(shape[:1], "string")}
 
 
 def _filled(name: str, schema: dict[str, Any], question: Question) -> Any:
