@@ -206,6 +206,11 @@ class ScriptedEngine:
         """Return the output fields a request asks for."""
         return list(request.config.response_format["schema"]["properties"])
 
+    @classmethod
+    def name(cls, request):
+        """Return the output field that a request is known by: the first one that is no reasons."""
+        return next(field for field in cls.fields(request) if field != "quality_reasoning")
+
     def asked(self, field):
         """Return the requests that asked for an output field."""
         return [r for r in self.requests if field in self.fields(r)]

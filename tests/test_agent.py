@@ -30,7 +30,7 @@ ALL_CALLS = ["plan", "findings", "selected_tools", "quality_probs"]
 
 
 def asked(engine):
-    return [engine.fields(request)[0] for request in engine.requests]
+    return [engine.name(request) for request in engine.requests]
 
 
 # One pass
@@ -76,7 +76,8 @@ def test_tools_count_by_their_reliability_from_the_reading_to_the_interval(scrip
     assert result.quality_reasoning.endswith(
         "Score 2.80 combines the tools' 2.00 to 4.00 with the model's expected level of 3.00."
     )
-    assert "2.5" in iqa.engine.text(iqa.engine.asked("quality_probs")[0]).split("tool_mean ## ]]")[-1]
+    question = iqa.engine.text(iqa.engine.asked("quality_probs")[0])
+    assert "Measured quality: between poor and fair (2.5 of 5).\n{" in question
 
 
 @pytest.mark.spec("003/6-logging-and-observability")

@@ -72,7 +72,7 @@ def summarize(scripted_iqa, picture):
 def test_a_scoring_query_asks_for_level_probabilities(summarize):
     result, engine = summarize([SCORED])
     (request,) = engine.requests
-    assert engine.fields(request) == ["quality_probs", "quality_reasoning"]
+    assert engine.fields(request) == ["quality_reasoning", "quality_probs"]
     asked = engine.text(request)
     role = asked.index("You are a visual quality assessment assistant")
     levels = [
@@ -82,7 +82,7 @@ def test_a_scoring_query_asks_for_level_probabilities(summarize):
     assert [role, *levels] == sorted([role, *levels])
     assert RATE in asked
     assert "TOPIQ_FR" in asked
-    assert "2.7" in asked.split("tool_mean ## ]]")[-1]
+    assert "Measured quality: between poor and fair (2.7 of 5).\n{" in asked
     assert isinstance(result.final_answer, float)
 
 
@@ -90,14 +90,16 @@ def test_a_scoring_query_asks_for_level_probabilities(summarize):
 @pytest.mark.spec("003/2-prompt-templates")
 @pytest.mark.spec("D4")
 @pytest.mark.spec("D17")
-def test_the_letter_prompt_is_selectable_and_holds_the_five_options(summarize):
+@pytest.mark.spec("D27")
+@pytest.mark.parametrize("answer", ["B", "good", "Good.", "4"])
+def test_the_prompt_for_one_level_is_selectable_and_holds_the_five_words(summarize, answer):
     result, engine = summarize(
-        [{"quality_level": "B", "quality_reasoning": "r"}], settings={"assessment": {"scoring": "classification"}}
+        [{"quality_level": answer, "quality_reasoning": "r"}], settings={"assessment": {"scoring": "classification"}}
     )
     (request,) = engine.requests
     asked = engine.text(request)
     assert engine.fields(request) == ["quality_level", "quality_reasoning"]
-    places = [asked.index(option) for option in ("A. Excellent", "B. Good", "C. Fair", "D. Poor", "E. Bad")]
+    places = [asked.index(option) for option in ("excellent (5)", "good (4)", "fair (3)", "poor (2)", "bad (1)")]
     assert places == sorted(places)
     assert result.level_probabilities[4] == pytest.approx(0.85)
     assert isinstance(result.final_answer, float)
@@ -144,6 +146,8 @@ def test_the_question_holds_query_options_evidence_and_images(summarize, picture
         if s.startswith(("distortion_a", "quality_s"))
     }
     decoder = json.JSONDecoder()
+    line, evidence["quality_scores"] = evidence["quality_scores"].split("\n", 1)
+    assert line == "Measured quality: between poor and fair (2.7 of 5)."
     assert decoder.raw_decode(evidence["distortion_analysis"].strip())[0] == {
         "Global": [
             {"type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."},
@@ -173,7 +177,7 @@ def test_no_reference_means_one_image_and_no_reference_field(summarize):
 def test_without_evidence_the_image_decides_and_the_reasoning_says_so(summarize, evidence, query, answer):
     result, engine = summarize([answer], state_of(query, evidence, planned(steps=False)))
     asked = engine.text(engine.requests[0])
-    for section in ("distortion_analysis ## ]]", "quality_scores ## ]]", "tool_mean ## ]]"):
+    for section in ("distortion_analysis ## ]]", "quality_scores ## ]]", "Measured quality"):
         assert section not in asked
     assert "No distortion analysis or tool score was available" in result.quality_reasoning
     assert result.status == "ok"
@@ -236,7 +240,7 @@ def test_a_score_fuses_tools_and_level_probabilities(summarize, given):
 
 
 def test_the_interval_of_a_program_with_a_fitted_fusion_is_that_of_its_score(scripted_iqa, picture):
-    iqa = scripted_iqa([{**SCORED, "quality_probs": {"fair": 0.1, "good": 0.6, "excellent": 0.3}}])
+    iqa = scripted_iqa([{**SCORED, "quality_probs": {"fair": 0.2, "good": 0.6, "excellent": 0.2}}])
     iqa.summarizer.fitted = FittedFusion(ScoreFusion(), curve=[(1, 1), (3, 1.5), (4, 2.5), (5, 3)])
     result = iqa.summarizer(state=state_of(), image=IMAGES.add(picture(1)))
     low, high = result.score_interval
@@ -284,6 +288,7 @@ def test_token_log_probabilities_are_used_where_the_backend_gives_them(summarize
 
 
 LETTER = {"quality_level": "C", "quality_reasoning": "r"}
+PROMISED = ("logprobs", "top_logprobs")
 LETTER_TOKENS = [
     ('{"quality_level": "', -0.1, ()),
     ("C", math.log(0.6), [("C", math.log(0.6)), ("B", math.log(0.4))]),
@@ -297,23 +302,23 @@ LETTER_TOKENS = [
     [
         ({"logprobs": LETTER_TOKENS}, ["quality_level"], "logprobs"),
         ({"params": ()}, ["quality_probs"], "probabilities"),
-        ({"logprobs": None}, ["quality_level", "quality_probs"], "probabilities"),
+        ({"params": PROMISED}, ["quality_level", "quality_probs"], "probabilities"),
     ],
 )
 def test_auto_asks_for_what_the_model_can_give(summarize, engine, asked, source):
     script = {"quality_level": LETTER, "quality_probs": SCORED}
     result, served = summarize(script, settings={"assessment": {"scoring": "auto"}}, **engine)
-    assert [served.fields(r)[0] for r in served.requests] == asked
+    assert [served.name(r) for r in served.requests] == asked
     assert result.level_probabilities_from == source
 
 
 def test_auto_remembers_a_model_without_log_probabilities_and_a_taught_program(scripted_iqa, picture):
     script = {"quality_level": LETTER, "quality_probs": SCORED}
     image = IMAGES.add(picture(1))
-    iqa = scripted_iqa(script, settings={"assessment": {"scoring": "auto"}})
+    iqa = scripted_iqa(script, settings={"assessment": {"scoring": "auto"}}, params=PROMISED)
     for _ in range(2):
         iqa.summarizer(state=state_of(), image=image)
-    assert [iqa.engine.fields(r)[0] for r in iqa.engine.requests] == ["quality_level", "quality_probs", "quality_probs"]
+    assert [iqa.engine.name(r) for r in iqa.engine.requests] == ["quality_level", "quality_probs", "quality_probs"]
     taught = scripted_iqa(script, settings={"assessment": {"scoring": "auto"}}, logprobs=LETTER_TOKENS)
     taught.summarizer.score.demos = [dspy.Example(image=dspy.Image(image.url), query=RATE, **SCORED)]
     assert taught.summarizer(state=state_of(), image=image).level_probabilities_from == "probabilities"
@@ -321,7 +326,7 @@ def test_auto_remembers_a_model_without_log_probabilities_and_a_taught_program(s
 
 def test_one_unreadable_answer_says_nothing_of_a_models_log_probabilities(summarize):
     result, served = summarize(
-        ["not JSON", json.dumps(LETTER)], settings={"assessment": {"scoring": "logprobs"}}, logprobs=None
+        ["not JSON", json.dumps(LETTER)], settings={"assessment": {"scoring": "logprobs"}}, params=PROMISED
     )
     assert (result.rung, result.level_probabilities_from) == ("second call", "classification")
     assert [r.config.logprobs for r in served.requests] == [20, 20]
@@ -329,7 +334,7 @@ def test_one_unreadable_answer_says_nothing_of_a_models_log_probabilities(summar
 
 @pytest.mark.spec("D4")
 @pytest.mark.spec("000/10-fusion-algorithm-fallback")
-@pytest.mark.parametrize(("params", "asked"), [((), None), (("logprobs", "top_logprobs"), 20)])
+@pytest.mark.parametrize(("params", "asked"), [((), None), (PROMISED, 20)])
 def test_without_log_probabilities_the_letter_counts(summarize, params, asked):
     answer = {"quality_level": "C", "quality_reasoning": "r"}
     result, engine = summarize([answer], settings={"assessment": {"scoring": "logprobs"}}, params=params)
