@@ -154,7 +154,7 @@ def sent(server: Any, before: int) -> list[str]:
         text = json.dumps(question.body, sort_keys=True).encode()
         images = ",".join(hashlib.sha256(image).hexdigest()[:8] for image in question.images)
         digest = hashlib.sha256(text).hexdigest()[:16]
-        lines.append(f"{question.fields[0] if question.fields else '-'} {len(text)} [{images}] {digest}")
+        lines.append(f"{question.name or '-'} {len(text)} [{images}] {digest}")
     return lines
 
 

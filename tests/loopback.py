@@ -264,7 +264,7 @@ class Loopback:
         self.repeats[hashlib.sha256(raw).hexdigest()] += 1
         number = self.counts["requests"]
         self.counts["images"] += len(question.images)
-        self.by_field[question.fields[0] if question.fields else ""] += 1
+        self.by_field[question.name] += 1
         if self.keep:
             self.asked.append(question)
             self.headers.append(headers)

@@ -73,6 +73,11 @@ class Question:
         self.images += shown
 
     @property
+    def name(self) -> str:
+        """The field that a question is known by: the first one that is no reasons."""
+        return next((field for field in self.fields if field != "quality_reasoning"), "")
+
+    @property
     def digest(self) -> bytes:
         """What an answer depends on: the images of the last message and the question's inputs."""
         inputs = {name: text for name, text in self.inputs.items() if name in {"query", "options", "regions"}}

@@ -16,11 +16,13 @@ from PIL import Image
 
 from program.agent.loop import AgenticIQA
 from program.common.backends import RoleSettings
+from program.common.errors import EndpointError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.lms.ask import ask
 from program.lms.build import build_lm
 from program.lms.metering import metered
+from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import ClassifyQuality, ScoreQuality
 
 KEY, PROVIDERS_KEY = "planted-key-for-the-gateway", "planted-key-of-the-provider"
@@ -185,12 +187,12 @@ def test_an_lm_given_or_set_in_dspy_goes_before_the_settings(loopback, bitmap):
 
 
 def test_each_role_may_have_a_model_of_its_own(loopback, bitmap):
-    servers = {role: loopback() for role in ("planner", "executor", "summarizer")}
+    servers = {role: loopback(models=[role]) for role in ("planner", "executor", "summarizer")}
     models = {role: {"backend": f"openai/{role}", "api_base": s.base} for role, s in servers.items()}
     result = AgenticIQA(load_settings(overrides={"models": models}))(image=bitmap)
     assert result.status == "ok"
-    asked = {role: {q.fields[0] for q in s.asked} for role, s in servers.items()}
-    assert asked == {"planner": {"plan"}, "executor": {"findings", "selected_tools"}, "summarizer": {"quality_probs"}}
+    asked = {role: {q.name for q in s.asked} for role, s in servers.items()}
+    assert asked == {"planner": {"plan"}, "executor": {"findings", "selected_tools"}, "summarizer": {"quality_level"}}
     assert {q.model for q in servers["summarizer"].asked} == {"summarizer"}
 
 
@@ -209,7 +211,7 @@ def test_a_feature_that_a_server_refuses_is_left_out_from_then_on(feature, loopb
     lm = build_lm(RoleSettings(backend="openai/x", api_base=server.base), cache_dir=None)
     for _ in range(2):
         answer, usage = rate(lm, ClassifyQuality, {"logprobs": True, "top_logprobs": 20})
-        assert answer.value.quality_level in "ABCDE"
+        assert answer.value.quality_level in LEVEL_WORDS
         (note,) = usage.wire_notes
         assert note.startswith(f"openai/x: {feature} left out (HTTP {status}: {message[:50]}")
     assert [feature in q.body for q in server.asked] == [True, False, False]
@@ -231,14 +233,22 @@ def test_an_asynchronous_call_learns_the_same(loopback, loopback_module):
     with ThreadPoolExecutor(1) as pool:
         assert all(p.answer is not None for p in pool.submit(asyncio.run, twice()).result())
     assert len(server.asked) == 3
-    assert list(lm.engine.refused) == ["response_format"]
+    assert list(lm.engine.record.known.refused) == ["response_format"]
 
 
-@pytest.mark.parametrize(("status", "message"), [(400, "image is too small"), (401, "no"), (404, "no such model")])
+@pytest.mark.parametrize(("status", "message"), [(400, "image is too small"), (401, "no"), (404, "no")])
 def test_other_refusals_are_not_asked_again(status, message, loopback, loopback_module, rate):
     server = loopback(rules=[(lambda q: True, loopback_module.Reply(status, {"error": {"message": message}}))])
     lm = build_lm(RoleSettings(backend="openai/x", api_base=server.base), cache_dir=None)
     with pytest.raises(dspy.utils.exceptions.LMError, match=message):
+        rate(lm)
+    assert len(server.asked) == 1
+
+
+def test_a_model_that_the_server_lacks_is_named_with_those_that_it_has(loopback, loopback_module, rate):
+    server = loopback(rules=[(lambda q: True, loopback_module.Reply(404, {"error": {"message": "no such model"}}))])
+    lm = build_lm(RoleSettings(backend="openai/x", api_base=server.base), cache_dir=None)
+    with pytest.raises(EndpointError, match=r"^openai/x: [^\n]*not on the server; it has small-vlm; [^\n]*--lm$"):
         rate(lm)
     assert len(server.asked) == 1
 
@@ -265,7 +275,7 @@ def test_auto_scores_by_log_probabilities_where_they_come_and_by_words_where_not
     iqa = AgenticIQA(on(server, **overrides))
     results = [iqa(image=bitmap) for _ in range(2)]
     assert [r.level_probabilities_from for r in results] == ["probabilities", "probabilities"]
-    assert sum(q.fields[0] == "quality_level" for q in server.asked) == 1
+    assert sum(q.name == "quality_level" for q in server.asked) == 1
     assert results[0].usage.wire_notes == ["openai/small-vlm: logprobs asked for, none came with the answer"]
 
 

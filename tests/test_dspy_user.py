@@ -340,7 +340,7 @@ def test_a_predictor_may_think_first(spoken, iqa, picture):
             assert program(image=picture(), query=RATE).status == "ok"
             assert dspy.settings.trace[-1][2].reasoning
     assert iqa(image=picture(), query=RATE).final_answer == plain
-    assert "`reasoning`" in prompts(spoken.get_lm())[-1]
+    assert "\nreasoning: " in prompts(spoken.get_lm())[-1]
 
 
 def test_a_predictor_that_cannot_stand_there_is_refused_in_one_line(spoken, picture):

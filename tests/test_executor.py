@@ -64,7 +64,8 @@ def test_tool_selection_sees_text_only_and_only_ready_tools_of_the_mode(execute)
     assert sent(engine, "selected_tools", "distortion_set") == {"Global": ["Blurs"]}
     offered = sent(engine, "selected_tools", "tools")
     assert [t["name"] for t in offered] == ["VIF", "PSNR"]  # the strongest first
-    assert set(offered[0]) == {"name", "mode", "description", "strengths", "general"}
+    assert set(offered[0]) == {"name", "description", "strengths", "general"}
+    assert set(offered[0]["strengths"]) == {"Blurs"}
     _, engine, _ = execute(plan(reference_mode="NR"), reference=False)
     assert [t["name"] for t in sent(engine, "selected_tools", "tools")] == ["PIQE"]
 
