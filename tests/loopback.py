@@ -340,7 +340,7 @@ class Loopback:
         message = {"role": "assistant", "content": None if refusal else text, "refusal": refusal}
         choice: dict[str, Any] = {"index": 0, "finish_reason": finish_reason, "message": message, "logprobs": None}
         most = min(self.most_alternatives, int(question.body.get("top_logprobs") or 0))
-        if question.body.get("logprobs") and self.most_alternatives and fault not in {"no_logprobs", "huge"} and not refusal:
+        if question.body.get("logprobs") and self.most_alternatives and fault != "no_logprobs" and not refusal:
             bad = float("nan") if fault == "nan_logprobs" else None
             choice["logprobs"] = {"content": _tokens(question, text, most, bad), "refusal": None}
         used = _used(question, text)
@@ -377,11 +377,14 @@ def _stretched(text: str, size: int) -> str:
         value = json.loads(text)
     except ValueError:
         return text + " and so on" * (size // 10)
-    for name, field in value.items() if isinstance(value, dict) else ():
+    for name, field in reversed(value.items()) if isinstance(value, dict) else ():
         if isinstance(field, str) and len(field) > 1:
             value[name] = field + " and so on" * (size // 10)
             return json.dumps(value)
     return text + " " * size
+
+
+_CUT = 4000
 
 
 def _tokens(question: Any, text: str, most: int, bad: float | None) -> list[dict[str, Any]]:
@@ -391,7 +394,8 @@ def _tokens(question: Any, text: str, most: int, bad: float | None) -> list[dict
     # A draft may stand before the answer: its letter is as certain as any other token.
     *_, level = None, *re.finditer(r'"quality_level"\s*:\s*"', text)
     tokens, place = [], 0
-    for token in re.findall(r"[^\W\d_]+|\d+|\s+|[^\s\w]|_", text):
+    # Of a text without end only the beginning is cut into tokens.
+    for token in filter(None, [*re.findall(r"[^\W\d_]+|\d+|\s+|[^\s\w]|_", text[:_CUT]), text[_CUT:]]):
         table = {token: -0.01}
         if token in by_letter and (place == (level.end() if level else 0)):
             table = {letter: _log(p) for letter, p in by_letter.items()}

@@ -105,7 +105,7 @@ def test_what_a_server_lacks_is_noted_and_stops_nothing(loopback, loopback_modul
 @pytest.mark.parametrize(
     ("arguments", "end", "detail", "mend"),
     [
-        (["--lm", "openai/smal-vlm"], "listed", "serves small-vlm", "did you mean 'small-vlm'?"),
+        (["--lm", "openai/smal-vlm"], "listed", "serves another, small-vlm", "did you mean 'small-vlm'?"),
         (["--lm", "openai/small-vlm", "--planner-lm", "nonsense"], "(planner)", "not of the form provider/model", None),
         (
             ["--lm", "perceptual/expert@r0", "--planner-lm", "openai/small-vlm"],
@@ -116,7 +116,7 @@ def test_what_a_server_lacks_is_noted_and_stops_nothing(loopback, loopback_modul
     ],
 )
 def test_a_wrong_name_is_told_with_its_mend(arguments, end, detail, mend, loopback, capsys):
-    server = loopback(rules=[("left", seeing)])
+    server = loopback(rules=[("left", seeing)], models=["small-vlm", "another"])
     code, found = examined(capsys, *arguments, "--api-base", server.base)
     (check,) = [check for name, check in found.items() if name.endswith(end)]
     assert (code, check["status"]) == (1, "failed")

@@ -14,7 +14,7 @@ from PIL import Image
 from data.manifest import Sample
 from program.agent.loop import AgenticIQA
 from program.agent.module import BatchInterrupted
-from program.common.errors import ImageError
+from program.common.errors import EndpointError, ImageError
 from program.common.settings import load_settings
 from program.evaluation.runner import run_samples
 from program.lms.limits import Budget, BudgetSpent
@@ -206,7 +206,7 @@ def test_an_image_altered_meanwhile_is_told_as_that_and_not_asked_about(loopback
 
 def test_a_refused_key_is_told_at_once(loopback, iqa_on, picture):
     server = loopback(key="another")
-    with pytest.raises(dspy.utils.exceptions.LMAuthError):
+    with pytest.raises(EndpointError, match=r"^the server at http[^\n]* refuses the key; set [^\n]*AGENTICIQA_API_KEY$"):
         iqa_on(server)(image=picture())
 
 
