@@ -17,7 +17,7 @@ from program.common.settings import Settings
 from program.fusion import ScoreFusion
 from program.lms.build import build_lm, role_model
 from program.lms.dspy_private import EMBEDDED
-from program.lms.traits import ModelTraits, traits_of
+from program.lms.traits import ModelTraits, is_expert, traits_of
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
@@ -102,7 +102,7 @@ class Resources:
     @property
     def expert_judges(self) -> bool:
         """Whether the embedded expert plays the Summarizer: its answers cost nothing, and it reads what tools read."""
-        return self.traits("summarizer").embedded
+        return is_expert(self.lm("summarizer"))
 
     def traits(self, role: Role) -> ModelTraits:
         """Return what the model of a role can do."""
@@ -119,8 +119,10 @@ class Resources:
         It does not where it reads no images, and where only a score is asked of it.
         """
         lm = self.lm("executor")
+        if is_expert(lm):
+            return lm
         looks = self.traits("executor").reads_images is not False and not self.settings.assessment.score_only
-        return lm if looks or traits_of(lm).embedded else self.expert
+        return lm if looks else self.expert
 
     @property
     def sight_note(self) -> str | None:

@@ -40,6 +40,9 @@ class ModelError(InputError):
 class EndpointError(ModelError):
     """A model's service cannot be used as it is addressed: address, key, model or context. The next question fails too."""
 
+    is_repeated = False
+    """Whether the service failed like this before, with no answer since: a run over many images ends here."""
+
 
 class ImagesRefused(ModelError):  # noqa: N818 (it says what happened)
     """A model turned out to read no images; the same question can be asked without."""

@@ -101,6 +101,9 @@ class ReferenceEngine:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     is_asked: bool = True
     """Whether the service is asked what it can do: an OpenAI-compatible server is, a provider's own service is not."""
+    has_answered: bool = False
+    failures: int = 0
+    """Of the endpoint, since its last answer."""
     gave_logprobs: bool = False
     """Whether log-probabilities ever came: one answer without them then means nothing."""
 
@@ -174,7 +177,11 @@ class ReferenceEngine:
                 self._explain(error)
                 if cause is None:
                     raise
+                if isinstance(cause, EndpointError):
+                    self.failures += 1
+                    cause.is_repeated = self.failures > 1
                 raise cause from error
+        self.has_answered, self.failures = True, 0
         self._note_changes(sent, response)
         return response
 
@@ -232,6 +239,8 @@ class ReferenceEngine:
         if context_is_full(error):
             size = f" of {known.context_tokens:,} tokens" if known.context_tokens else ""
             return EndpointError(f"{self.name}: the context{size} is full; show fewer demos (compile with --demos 4)")
+        if isinstance(error, lm15.TransportError) and not self.has_answered and "refused" in words.casefold():
+            return EndpointError(f"no server answers at {self.address or self.title}; start it, or check --api-base")
         if model_is_missing(error):
             there = f"; it has {', '.join(known.models[:8])}" if known.models else ""
             return EndpointError(f"{self.title}: the model is not on the server{there}; name another one with --lm")
