@@ -36,7 +36,7 @@ from program.lms.refusals import (
     words_of,
 )
 from program.lms.traits import ModelRecord, ModelTraits
-from program.lms.wire_images import encoded_image
+from program.lms.wire_images import encoded_image, limits_of_request
 
 __all__ = ("AsyncReferenceEngine", "ImageTransport", "ReferenceEngine")
 
@@ -200,7 +200,11 @@ class ReferenceEngine:
 
         Without refused features. Raises ImageError when an image is unknown here or has changed since it was opened.
         """
-        messages = tuple(replace(m, parts=tuple(self._part(p, images) for p in m.parts)) for m in request.messages)
+        shown = [p for m in request.messages for p in m.parts if _is_reference(p)]
+        limits = limits_of_request([IMAGES.find(p.url) for p in shown], self.limits) if len(shown) > 1 else self.limits
+        messages = tuple(
+            replace(m, parts=tuple(_sent_part(p, limits, images) for p in m.parts)) for m in request.messages
+        )
         known = self.record.known
         left_out: dict[str, Any] = {n: None for n in known.refused if getattr(request.config, n, None) is not None}
         for name in left_out:
@@ -212,17 +216,6 @@ class ReferenceEngine:
         if known.wire_model:
             model = f"{request.model.partition('/')[0]}/{known.wire_model}"
         return replace(request, messages=messages, config=config, model=model)
-
-    def _part(self, part: Any, images: dict[bytes, bytes] | None) -> Any:
-        if not (isinstance(part, lm15.ImagePart) and part.url and part.url.startswith(HOST)):
-            return part
-        ref = IMAGES.find(part.url)
-        image = encoded_image(ref, self.limits)
-        if images is None:
-            return lm15.ImagePart(data=image.data, media_type=image.media_type)
-        token = token_for(ref.sha256)
-        images[token.encode("ascii")] = image.data.encode("ascii")
-        return lm15.ImagePart(data=token, media_type=image.media_type)
 
     def _cause(self, request: lm15.Request, error: lm15.LM15Error) -> Exception | None:
         """Return what is wrong, where the service's words say it, and remember it; None where they do not.
@@ -285,6 +278,23 @@ class ReferenceEngine:
             self.record.learn(token_probabilities=0)
             self.record.refuse("logprobs", "none came with the answer")
             note_change(f"{self.title}: logprobs asked for, none came with the answer")
+
+
+def _is_reference(part: Any) -> bool:
+    return isinstance(part, lm15.ImagePart) and bool(part.url) and str(part.url).startswith(HOST)
+
+
+def _sent_part(part: Any, limits: ImageLimits, images: dict[bytes, bytes] | None) -> Any:
+    """Return a part of a message as it is sent: an image's reference as its bytes, or as a token for them."""
+    if not _is_reference(part):
+        return part
+    ref = IMAGES.find(part.url)
+    image = encoded_image(ref, limits)
+    if images is None:
+        return lm15.ImagePart(data=image.data, media_type=image.media_type)
+    token = token_for(ref.sha256)
+    images[token.encode("ascii")] = image.data.encode("ascii")
+    return lm15.ImagePart(data=token, media_type=image.media_type)
 
 
 class AsyncReferenceEngine:
