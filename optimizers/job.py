@@ -14,7 +14,8 @@ from data.manifest import Sample, manifest_sha256, read_manifest
 from data.splits import check_contents, check_leaks
 from optimizers.examples import choose_samples
 from optimizers.recipes import recipe_named
-from optimizers.student import Student, metered_lm
+from optimizers.reflection import metered_lm
+from optimizers.student import Student
 from program.agent.loop import AgenticIQA
 from program.agent.program_file import digest
 from program.agent.resources import ROLES, lm_of

@@ -21,8 +21,10 @@ from dspy.clients import costs
 from dspy.clients._http import retry_after_seconds
 from dspy.clients.engines import LM15Engine
 from dspy.clients.legacy_requests import _strict_json_schema
+from dspy.propose import GroundedProposer
 from dspy.streaming.messages import sync_send_to_stream
 from dspy.teleprompt import MIPROv2
+from dspy.utils.exceptions import AdapterParseError, LMError
 from pydantic import BaseModel
 
 from program.tracking.traces import stripped
@@ -164,6 +166,16 @@ def traced_prediction(
     return predictor._forward_postprocess([dict(fields)], signature, **inputs)
 
 
+class _EnduringProposer(GroundedProposer):
+    """Proposes a predictor's own instructions where the model that writes gives none, which would end MIPROv2."""
+
+    def propose_instruction_for_predictor(self, **named: Any) -> str:
+        try:
+            return str(super().propose_instruction_for_predictor(**named))
+        except (LMError, AdapterParseError):
+            return str(named["predictor"].signature.instructions)
+
+
 class DemoSetMIPRO(MIPROv2):
     """MIPROv2 that chooses among the sets of demos which `demo_sets` gives for each predictor, by its place."""
 
@@ -175,6 +187,20 @@ class DemoSetMIPRO(MIPROv2):
 
     def _bootstrap_fewshot_examples(self, program: Any, *_: Any, **__: Any) -> dict[int, list[list[dspy.Example]]]:
         return self.demo_sets(program)
+
+    def _propose_instructions(
+        self, program: Any, trainset: Any, demo_candidates: Any, *_: Any, num_instruct_candidates: int
+    ) -> dict[int, list[str]]:
+        proposer = _EnduringProposer(
+            self.prompt_model, program, trainset, use_instruct_history=False, set_history_randomly=False, rng=self.rng,
+            init_temperature=self.init_temperature,
+        )  # fmt: skip
+        proposed: dict[int, list[str]] = proposer.propose_instructions_for_program(
+            trainset=trainset, program=program, demo_candidates=demo_candidates, trial_logs={}, N=num_instruct_candidates
+        )
+        for place, predictor in enumerate(program.predictors()):
+            proposed[place][0] = predictor.signature.instructions
+        return proposed
 
 
 KEPT = 100
