@@ -91,7 +91,7 @@ class Job:
             role = summarizer.model_copy(update=sampling)
         if _is_embedded(role):
             return None
-        lm = lm_of(role, cache_dir=self.settings.cache_dir)
+        lm = lm_of(role, cache_dir=self.settings.kept_dir)
         if not resolves_references(lm):
             raise InputError(
                 f"reflection model {role.backend!r}: is reached through LiteLLM, which cannot be shown the images; "

@@ -3,6 +3,7 @@
 Every optimizer asks it through one LM, so that what holds of its prompts is seen to here, whoever forms them.
 """
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -25,11 +26,13 @@ __all__ = ("Reflections", "metered_lm", "shortened")
 
 _MOST_CHARS = 32_000
 """Of a prompt whose model's context is not known: some 12,000 tokens, which 16,384 hold with an instruction in reply.
-Three examples and their feedback take a third of it."""
+GEPA's take 5,000 characters, SIMBA's 17,000; MIPRO's, which quote the whole program, 50,000."""
 _CHARS_A_TOKEN = 2.5
 """Of evidence in JSON, where most tokenizers spend a token a digit; prose has four."""
 _REPLY_SHARE = 4
 """At most this part of a known context is the reply's: whatever is asked for beyond leaves the question no room."""
+_FIELD = re.compile(r"^(?=\[\[ ## |Respond with )", re.MULTILINE)
+"""Where a field begins in the prompts of DSPy's adapters, or what to answer with."""
 
 
 def metered_lm(lm: dspy.BaseLM) -> dspy.BaseLM:
@@ -87,30 +90,28 @@ def _in_words(message: lm15.Message) -> lm15.Message:
 
 
 def shortened(texts: Sequence[str], most: int) -> list[str]:
-    """Return texts of at most `most` characters together: the longest paragraphs lose their middle.
+    r"""Return prompts of at most `most` characters together: their longest fields lose their middle.
 
-    Instructions are short paragraphs, evidence and answers long ones.
-
-    >>> shortened(["Judge it.", "a" * 99], 60)
-    ['Judge it.', 'aaaaaaaaaaa ... (77 characters left out) ... aaaaaaaaaaa']
+    >>> shortened(["[[ ## code ## ]]\n" + "a" * 99 + "\n\nRespond with JSON."], 95)
+    ['[[ ## code ## ]]\naaaa ... (76 characters left out) ... aaaaaaaaaaaaaaaaaaa\n\nRespond with JSON.']
     """
-    paragraphs = [text.split("\n\n") for text in texts]
-    lengths = sorted(len(paragraph) + 2 for each in paragraphs for paragraph in each)
+    fields = [_FIELD.split(text) for text in texts]
+    lengths = sorted(len(field) for each in fields for field in each)
     room, limit = most, max(lengths, default=0)
     for place, length in enumerate(lengths):
-        share = room // (len(lengths) - place)
+        share = max(0, room) // (len(lengths) - place)
         if length > share:
             limit = share
             break
         room -= length
-    return ["\n\n".join(_without_middle(paragraph, limit - 2) for paragraph in each) for each in paragraphs]
+    return ["".join(_without_middle(field, limit) for field in each) for each in fields]
 
 
 def _without_middle(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     kept = max(0, most - len(f" ... ({len(text)} characters left out) ... ")) // 2
-    return f"{text[:kept]} ... ({len(text) - 2 * kept} characters left out) ... {text[len(text) - kept :]}"[: max(0, most)]
+    return f"{text[:kept]} ... ({len(text) - 2 * kept} characters left out) ... {text[len(text) - kept :]}"[:most]
 
 
 class Reflections(BaseCallback):

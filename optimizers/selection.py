@@ -170,8 +170,9 @@ def verdict_of(
     baseline = _best_baseline(test)
     if chosen == "uncompiled":
         saved = "the program saved, and recommended, is the uncompiled one"
-        why = f"No instruction was written: {unwritten}" if unwritten else "Compiling did not help on the validation samples"
-        return Verdict(False, f"{why}; {saved}." if unwritten else f"{why}: {saved}.", baseline)
+        helped_not = "Compiling did not help on the validation samples"
+        why = f"No instruction was written ({unwritten})" if unwritten else helped_not
+        return Verdict(False, f"{why}: {saved}.", baseline)
     names = [name for name in ("preference", "srcc", "plcc", "rmse", "accuracy") if name in differences]
     words = [_words(name, differences[name]) for name in names]
     text = f"{chosen} is {_gain(best, uncompiled)} on validation. On test: {'; '.join(words)}."

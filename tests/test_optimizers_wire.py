@@ -343,12 +343,13 @@ def test_some_failed_reflections_are_counted_and_the_others_used(
     assert instructions, "no proposal was tried"
 
 
-def test_the_longest_paragraphs_give_way_first() -> None:
-    texts = ["Do this.\n\n" + "a" * 900 + "z", "short\n\n" + "b" * 300]
+def test_the_longest_fields_of_a_prompt_give_way_first() -> None:
+    code, rest = "def f():\n\n" * 200, "[[ ## tip ## ]]\nBe brief.\n\nRespond with `[[ ## instruction ## ]]`."
+    texts = [f"[[ ## code ## ]]\n{code}", f"[[ ## demos ## ]]\n{'b' * 300}\n\n{rest}"]
     cut = shortened(texts, 700)
-    assert sum(map(len, cut)) <= 700
-    assert cut[0].startswith("Do this.\n\naaa")
-    assert cut[0].endswith("z")
-    assert cut[1].startswith("short\n\n")
+    assert 650 < sum(map(len, cut)) <= 700
+    assert cut[0].startswith("[[ ## code ## ]]\ndef f():")
     assert "characters left out" in cut[0]
+    assert cut[1].endswith(f"b\n\n{rest}")
     assert shortened(texts, 5000) == texts
+    assert sum(map(len, shortened(texts, -5))) == 0

@@ -108,7 +108,7 @@ class Resources:
             return chosen
         with self._lock:
             if role not in self._built:
-                lm = lm_of(getattr(self.settings.models, role), cache_dir=self.settings.cache_dir)
+                lm = lm_of(getattr(self.settings.models, role), cache_dir=self.settings.kept_dir)
                 share_refused_features([*self._built.values(), lm])
                 self._built[role] = lm
             return self._built[role]

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
+    from logging import LogRecord
+
     from program.common.settings import Settings
 
 __all__ = (
@@ -166,7 +168,7 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-base", metavar="URL", help="OpenAI-compatible server of the models named openai/NAME")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
     parser.add_argument("--seed", type=whole_number(), metavar="N", help="seed of everything random")
-    parser.add_argument("--no-cache", action="store_true", help="run the tools anew, and keep none of their readings")
+    parser.add_argument("--no-cache", action="store_true", help="measure and ask everything anew, and keep none of it")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
 
 
@@ -195,6 +197,18 @@ def add_engine_flags(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def _first_truncated() -> "Callable[[LogRecord], bool]":
+    """Return a filter for DSPy's lines on answers that were cut short: the first of a run says enough."""
+    met: list[LogRecord] = []
+
+    def passes(record: "LogRecord") -> bool:
+        if "truncated" in record.getMessage():
+            met.append(record)
+        return record not in met[1:]
+
+    return passes
+
+
 def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings":
     """Return the settings a command's flags ask for, and set up logging."""
     import logging
@@ -218,10 +232,11 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
         levels |= dict.fromkeys(("dspy.evaluate", "dspy.teleprompt"), logging.WARNING)
     for name, value in levels.items():
         logging.getLogger(name).setLevel(value)
+    logging.getLogger("dspy.clients.lm").filters = [_first_truncated()]
     if arguments.seed is not None:
         overrides["seed"] = arguments.seed
     if arguments.no_cache:
-        overrides["tools"] = {**overrides.get("tools", {}), "cache": False}
+        overrides["cache"] = False
     return load_settings(arguments.config, overrides).with_model(
         arguments.lm, arguments.api_base, {role: getattr(arguments, f"{role}_lm") for role in _ROLE_FLAGS}
     )

@@ -196,7 +196,7 @@ class DemoSetMIPRO(MIPROv2):
             init_temperature=self.init_temperature,
         )  # fmt: skip
         proposed: dict[int, list[str]] = proposer.propose_instructions_for_program(
-            trainset=trainset, program=program, demo_candidates=demo_candidates, trial_logs={}, N=num_instruct_candidates
+            trainset, program, demo_candidates, trial_logs={}, N=num_instruct_candidates
         )
         for place, predictor in enumerate(program.predictors()):
             proposed[place][0] = predictor.signature.instructions
