@@ -15,7 +15,7 @@ from program.common.redaction import keys_among
 from program.common.settings import Settings
 from program.fusion import ScoreFusion
 from program.lms.build import build_lm, role_model
-from program.lms.dspy_private import EMBEDDED, is_embedded
+from program.lms.dspy_private import EMBEDDED, is_embedded, say_once_of_truncation
 from program.lms.reference_engine import share_refused_features
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
@@ -70,6 +70,7 @@ class Resources:
         if lm is not None and not isinstance(lm, dspy.BaseLM):
             raise ModelError(f"lm of type {type(lm).__name__}: give a dspy.LM, or a name through the settings")
         self.settings = settings
+        say_once_of_truncation()
         share(settings.cache_dir, placed(settings.shared_cache) if settings.shared_cache else None)
         self.fusion = ScoreFusion(
             eta=settings.fusion.eta, normalize=settings.fusion.normalize, tool_weights=settings.fusion.tool_weights

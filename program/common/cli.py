@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
-    from logging import LogRecord
-
     from program.common.settings import Settings
 
 __all__ = (
@@ -197,18 +195,6 @@ def add_engine_flags(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def _first_truncated() -> "Callable[[LogRecord], bool]":
-    """Return a filter for DSPy's lines on answers that were cut short: the first of a run says enough."""
-    met: list[LogRecord] = []
-
-    def passes(record: "LogRecord") -> bool:
-        if "truncated" in record.getMessage():
-            met.append(record)
-        return record not in met[1:]
-
-    return passes
-
-
 def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings":
     """Return the settings a command's flags ask for, and set up logging."""
     import logging
@@ -232,7 +218,6 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
         levels |= dict.fromkeys(("dspy.evaluate", "dspy.teleprompt"), logging.WARNING)
     for name, value in levels.items():
         logging.getLogger(name).setLevel(value)
-    logging.getLogger("dspy.clients.lm").filters = [_first_truncated()]
     if arguments.seed is not None:
         overrides["seed"] = arguments.seed
     if arguments.no_cache:

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import logging
 import re
 import threading
 from collections import deque
@@ -32,7 +33,8 @@ from program.tracking.traces import stripped
 __all__ = (
     "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "EMBEDDED", "DemoSetMIPRO", "KeptAdapter",
     "LM15Engine", "StdlibTransport", "adapter_for", "cached", "estimated_cost_usd", "events_of", "is_embedded",
-    "put_in_cache", "remember", "resolves_references", "retry_after_s", "sync_send_to_stream", "traced_prediction",
+    "put_in_cache", "remember", "resolves_references", "retry_after_s", "say_once_of_truncation", "sync_send_to_stream",
+    "traced_prediction",
 )  # fmt: skip
 
 EMBEDDED = "perceptual/expert"
@@ -79,6 +81,19 @@ def _response_format(signature: type[dspy.Signature], *, schema: bool) -> Any:
         return form
     wire_schema = {"name": form.__name__, "schema": _strict_json_schema(form.model_json_schema()), "strict": True}
     return {"type": "json_schema", "json_schema": wire_schema}
+
+
+def say_once_of_truncation() -> None:
+    """Let DSPy say of the next answer that it was cut short, and of no other: it would of each."""
+    said = False
+
+    def passes(record: logging.LogRecord) -> bool:
+        nonlocal said
+        tells_of_it = "truncated" in record.getMessage()
+        again, said = tells_of_it and said, tells_of_it or said
+        return not again
+
+    logging.getLogger("dspy.clients.lm").filters = [passes]
 
 
 # What an LM's engine says of itself
