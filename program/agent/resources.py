@@ -16,7 +16,7 @@ from program.common.redaction import keys_among
 from program.common.settings import Settings
 from program.fusion import ScoreFusion
 from program.lms.build import build_lm, role_model
-from program.lms.dspy_private import EMBEDDED
+from program.lms.dspy_private import EMBEDDED, say_once_of_truncation
 from program.lms.traits import ModelTraits, is_expert, traits_of
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
@@ -71,6 +71,7 @@ class Resources:
         if lm is not None and not isinstance(lm, dspy.BaseLM):
             raise ModelError(f"lm of type {type(lm).__name__}: give a dspy.LM, or a name through the settings")
         self.settings = settings
+        say_once_of_truncation()
         share(settings.cache_dir, placed(settings.shared_cache) if settings.shared_cache else None)
         self._given_lm = lm
         self._built: dict[Role, dspy.LM] = {}
@@ -111,7 +112,7 @@ class Resources:
     @cached_property
     def expert(self) -> dspy.LM:
         """The embedded expert, whoever plays the roles."""
-        return lm_of(RoleSettings(backend=EMBEDDED), cache_dir=self.settings.cache_dir)
+        return lm_of(RoleSettings(backend=EMBEDDED), cache_dir=self.settings.kept_dir)
 
     def eyes(self) -> dspy.BaseLM:
         """Return the model that looks for distortions: the Executor's, or the embedded expert where that one does not.
@@ -146,5 +147,5 @@ class Resources:
             return chosen
         with self._lock:
             if role not in self._built:
-                self._built[role] = lm_of(getattr(self.settings.models, role), cache_dir=self.settings.cache_dir)
+                self._built[role] = lm_of(getattr(self.settings.models, role), cache_dir=self.settings.kept_dir)
             return self._built[role]

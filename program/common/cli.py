@@ -177,7 +177,7 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--score-only", action="store_true", help="of a language model one word an image: for many")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
     parser.add_argument("--seed", type=whole_number(), metavar="N", help="seed of everything random")
-    parser.add_argument("--no-cache", action="store_true", help="run the tools anew, and keep none of their readings")
+    parser.add_argument("--no-cache", action="store_true", help="measure and ask everything anew, and keep none of it")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
 
 
@@ -236,7 +236,7 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
         scoring |= {"score_only": True} if arguments.score_only else {}
         overrides["assessment"] = {**overrides.get("assessment", {}), **scoring}
     if arguments.no_cache:
-        overrides["tools"] = {**overrides.get("tools", {}), "cache": False}
+        overrides["cache"] = False
     return load_settings(arguments.config, overrides).with_model(
         arguments.lm, arguments.api_base, {role: getattr(arguments, f"{role}_lm") for role in _ROLE_FLAGS}
     )
