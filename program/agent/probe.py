@@ -83,7 +83,8 @@ def _listing(name: str, traits: ModelTraits, title: str) -> list[Check]:
         return []
     names = ", ".join(traits.models[:8]) + (f" and {len(traits.models) - 8} more" if len(traits.models) > 8 else "")
     if name not in traits.models and traits.wire_model is None:
-        return [Check(title, "failed", f"the server has {names}", f"name one of them{did_you_mean(name, traits.models)}")]
+        mend = f"name one of them{did_you_mean(name, traits.models)}"
+        return [Check(title, "failed", f"the server has {names}", mend)]
     return [Check(title, "ok", f"the server has {names}")]
 
 
@@ -120,7 +121,8 @@ def _features(lm: dspy.LM, title: str) -> list[Check]:
     if not takes_schema:
         gap = traits.refused.get("response_format", "not known of this model")
         schema = schema._replace(status="note", detail=f"answers are read from text: {gap}")
-    logprobs = Check(f"{title}: token probabilities", "ok", f"{traits.token_probabilities} alternatives with each token")
+    given = f"{traits.token_probabilities} alternatives with each token"
+    logprobs = Check(f"{title}: token probabilities", "ok", given)
     if not traits.token_probabilities:
         gap = traits.refused.get("logprobs", "none came" if traits.token_probabilities == 0 else "not asked yet")
         logprobs = logprobs._replace(status="note", detail=f"{gap}; without them levels are asked for in numbers")

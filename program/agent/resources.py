@@ -97,8 +97,11 @@ class Resources:
     def fusion(self) -> ScoreFusion:
         """How tool scores and level probabilities become one score, where no compile fitted it."""
         settings = self.settings.fusion
-        own = {} if self.expert_judges else {"model_weight": settings.model_weight, "smoothing": settings.smoothing}
-        return ScoreFusion(settings.eta, normalize=settings.normalize, tool_weights=settings.tool_weights, **own)
+        weight, smoothing = (1.0, 0.0) if self.expert_judges else (settings.model_weight, settings.smoothing)
+        return ScoreFusion(
+            settings.eta, normalize=settings.normalize, tool_weights=settings.tool_weights, model_weight=weight,
+            smoothing=smoothing,
+        )  # fmt: skip
 
     @property
     def expert_judges(self) -> bool:

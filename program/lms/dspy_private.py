@@ -102,7 +102,9 @@ _JSON, _JSON_BY_SCHEMA = KeptAdapter(), KeptAdapter(shows_form=False)
 
 @functools.lru_cache(maxsize=256)
 def _system_message(signature: type[dspy.Signature], *, shows_form: bool) -> str:
-    form = _response_format(signature, schema=True, takes_bounds=False) if shows_form else None
+    if not shows_form:
+        return system_text(signature)
+    form: Any = _response_format(signature, schema=True, takes_bounds=False)
     return system_text(signature, form=(form or {}).get("json_schema", {}).get("schema"))
 
 

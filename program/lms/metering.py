@@ -130,7 +130,8 @@ class ModelCall:
         """Prepare a call of an LM; `take_call` takes one more call from the question's allowance."""
         self._lm, self._take_call, self._free = lm, take_call, is_embedded(lm)
         self._engine: Any = getattr(lm, "engine", None)
-        self._gate, self._budget = (None, None) if self._free else (gate_of(lm), current_budget())
+        self._gate = None if self._free else gate_of(lm)
+        self._budget = None if self._free else current_budget()
         self._keeps_history = not dspy.settings.disable_history
         self._whole_call: _Receipt | None = None
         self._requests, self._answers = 0, 0

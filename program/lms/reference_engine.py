@@ -46,6 +46,8 @@ _PREFIX = secrets.token_hex(16)
 """Of this process alone: no text that a user or a model writes can hold a token."""
 _TOKEN = re.compile(_PREFIX.encode("ascii") + rb"[0-9a-f]{32}")
 _IMAGES: ContextVar[dict[bytes, bytes]] = ContextVar("agentic_iqa_request_images")
+
+
 @contextmanager
 def images_by_token() -> Iterator[dict[bytes, bytes]]:
     """Collect the images, in base64, of the one request that is sent inside."""
@@ -133,7 +135,8 @@ class ReferenceEngine:
     @property
     def takes_schema(self) -> bool:
         """Whether the form of an answer travels as a JSON schema, so that no text need describe it."""
-        takes = self.capabilities["supports_response_schema"] and "response_format" in self.capabilities["supported_params"]
+        able = self.capabilities
+        takes = able["supports_response_schema"] and "response_format" in able["supported_params"]
         return bool(takes) and "response_format" not in self.record.known.refused
 
     @property
@@ -306,4 +309,3 @@ class AsyncReferenceEngine:
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request."""
         return await asyncio.to_thread(self._engine.complete, request)
-

@@ -1,4 +1,4 @@
-"""What a model can do, in one record: the embedded expert's is fixed, a service's is asked once and learnt from refusals.
+"""What a model can do, in one record: the embedded expert's is fixed, a service's is asked and learnt from refusals.
 
 A service is asked where it is free (its lists of models and properties) and, at an address, by one question of one
 token; what it says is kept in the cache folder by address and model, and every refusal after corrects it.
