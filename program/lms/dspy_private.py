@@ -104,7 +104,7 @@ _JSON, _JSON_BY_SCHEMA = KeptAdapter(), KeptAdapter(shows_form=False)
 def _system_message(signature: type[dspy.Signature], *, shows_form: bool) -> str:
     if not shows_form:
         return system_text(signature)
-    form: Any = _response_format(signature, schema=True, takes_bounds=False)
+    form: Any = _response_format(signature, schema=True, takes_bounds=False)  # type: ignore[arg-type]  # a class is hashable
     return system_text(signature, form=(form or {}).get("json_schema", {}).get("schema"))
 
 
