@@ -33,7 +33,7 @@ from pathlib import Path
 from program.images.store import IMAGES
 from program.common.settings import load_settings
 from program.tools.runner import ToolRunner
-runner = ToolRunner(load_settings(overrides={"tools": {"cache": False, "timeout_s": 600}}))
+runner = ToolRunner(load_settings(overrides={"cache": False, "tools": {"timeout_s": 600}}))
 image, reference = (IMAGES.add(Path(path)) for path in sys.argv[1:3])
 for mode in ("FR", "NR"):
     for spec in runner.ready(mode, expensive=True):

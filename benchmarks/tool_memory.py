@@ -30,7 +30,7 @@ def main() -> int:
     """Run the benchmark and return its exit code."""
     images = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     rng = np.random.default_rng(0)
-    runner = ToolRunner(load_settings(overrides={"tools": {"device": "cpu", "cache": False}}))
+    runner = ToolRunner(load_settings(overrides={"cache": False, "tools": {"device": "cpu"}}))
     base = rng.integers(40, 200, (384, 384, 3), dtype=np.uint8)
     reference = IMAGES.add(base)
     seen = []

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+from dspy.utils.exceptions import AdapterParseError, LMError
 from rich.console import Console
 
 from optimizers.demos import showable_demos
@@ -26,6 +27,7 @@ from optimizers.objectives import Objective
 from optimizers.on_ray import evidence_on_ray
 from optimizers.plan import Forecast, call_plan, time_words
 from optimizers.recipes import Recipe, recipe_named
+from optimizers.reflection import Reflections
 from optimizers.report import CandidateRuns, Compiled, advice, difference_markdown
 from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import Ranking, validation_figures, verdict_of
@@ -66,6 +68,7 @@ class Compile:
         self.seconds: dict[str, float] = {}
         self.notes = list(job.notes)
         self.runs = 0
+        self.reflections = Reflections()
         self.train, self.validation = job.samples("train"), job.samples("validation")
         self.context = job.context(self.program)
         key = job.key(self.program, [*self.train, *self.validation])
@@ -136,8 +139,16 @@ class Compile:
             )  # fmt: skip
             printed = io.StringIO()
             # DSPy's optimizers print their progress; it belongs to the log, not between the lines of a table or JSON.
-            with contextlib.redirect_stdout(printed):
-                candidates = recipe.run(search)
+            with (
+                contextlib.redirect_stdout(printed),
+                dspy.context(callbacks=[*dspy.settings.callbacks, self.reflections]),
+            ):
+                try:
+                    candidates = recipe.run(search)
+                except (LMError, AdapterParseError):
+                    if not self.reflections.failed:
+                        raise
+                    candidates = search.complete_candidates(search.student)  # what was found until then
         logger.debug("%s: %s", recipe.name, printed.getvalue())
         for candidate in candidates:
             showable_demos(candidate.program)
@@ -228,7 +239,11 @@ def _reported(run: Compile, ranking: Ranking) -> Compiled:
     if others is not None:
         # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.
         before, after = with_baselines(before), with_baselines(after)
-    verdict = verdict_of(chosen.name, ranking.best.record, ranking.uncompiled.record, differences, before)
+    failed = run.reflections.note
+    unwritten = failed if run.reflections.all_failed else ""
+    verdict = verdict_of(chosen.name, ranking.best.record, ranking.uncompiled.record, differences, before, unwritten)
+    if failed and failed not in verdict.text:
+        run.notes.append(failed)
     result = Compiled(
         program=chosen.program, folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before,
         compiled=after, differences=differences, verdict=verdict, validation=table,

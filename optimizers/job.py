@@ -14,7 +14,8 @@ from data.manifest import Sample, manifest_sha256, read_manifest
 from data.splits import check_contents, check_leaks
 from optimizers.examples import choose_samples
 from optimizers.recipes import recipe_named
-from optimizers.student import Student, metered_lm
+from optimizers.reflection import metered_lm
+from optimizers.student import Student
 from program.agent.loop import AgenticIQA
 from program.agent.program_file import digest
 from program.agent.resources import ROLES, lm_of
@@ -90,7 +91,7 @@ class Job:
             role = summarizer.model_copy(update=sampling)
         if _is_embedded(role):
             return None
-        lm = lm_of(role, cache_dir=self.settings.cache_dir)
+        lm = lm_of(role, cache_dir=self.settings.kept_dir)
         if not resolves_references(lm):
             raise InputError(
                 f"reflection model {role.backend!r}: is reached through LiteLLM, which cannot be shown the images; "

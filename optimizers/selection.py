@@ -161,13 +161,18 @@ class Verdict:
 
 def verdict_of(
     chosen: str, best: EvaluationRecord, uncompiled: EvaluationRecord, differences: Mapping[str, Figure],
-    test: EvaluationRecord,
+    test: EvaluationRecord, unwritten: str = "",
 ) -> Verdict:  # fmt: skip
-    """Return the verdict: what validation recommends, and what the test samples then said of it."""
+    """Return the verdict: what validation recommends, and what the test samples then said of it.
+
+    `unwritten` says why no instruction was written, where one was to be.
+    """
     baseline = _best_baseline(test)
     if chosen == "uncompiled":
         saved = "the program saved, and recommended, is the uncompiled one"
-        return Verdict(False, f"Compiling did not help on the validation samples: {saved}.", baseline)
+        helped_not = "Compiling did not help on the validation samples"
+        why = f"No instruction was written ({unwritten})" if unwritten else helped_not
+        return Verdict(False, f"{why}: {saved}.", baseline)
     names = [name for name in ("preference", "srcc", "plcc", "rmse", "accuracy") if name in differences]
     words = [_words(name, differences[name]) for name in names]
     text = f"{chosen} is {_gain(best, uncompiled)} on validation. On test: {'; '.join(words)}."

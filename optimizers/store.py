@@ -53,10 +53,10 @@ class Store:
     @classmethod
     def of(cls, program: AgenticIQA) -> "Store":
         """Return the store of compiles that start at this program; an empty one for models other than the expert."""
-        settings = program.resources.settings
-        if not settings.tools.cache or not all(is_embedded(program.resources.lm(role)) for role in ROLES):
+        kept = program.resources.settings.kept_dir
+        if kept is None or not all(is_embedded(program.resources.lm(role)) for role in ROLES):
             return cls()
-        return cls(settings.cache_dir / "compiles", context_of(program))
+        return cls(kept / "compiles", context_of(program))
 
     def get(self, *parts: Any) -> Any:
         """Return the JSON value stored under parts (samples, examples, JSON), or None."""

@@ -16,10 +16,9 @@ from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent, wired
-from program.lms.metering import ModelCall, metered
+from program.lms.metering import metered
 
-__all__ = ("Gathered", "Replayed", "SearchStopped", "Student", "inputs_key", "metered_lm",
-           "role_of", "taught_predictors")  # fmt: skip
+__all__ = ("Gathered", "Replayed", "SearchStopped", "Student", "inputs_key", "role_of", "taught_predictors")
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +93,7 @@ class Student(dspy.Module):
         self.names = tuple(names)
         self.gathered = gathered if gathered is not None else {}
         self._on_digest = on_digest
-        self._lm = dspy.settings.lm
+        self._lm, self._callbacks = dspy.settings.lm, dspy.settings.callbacks
 
     def named_parameters(self) -> list[tuple[str, Any]]:
         """Return the taught predictors by name; the others are frozen."""
@@ -128,8 +127,9 @@ class Student(dspy.Module):
         replays = all(role_of(name) == "summarizer" for name in self.names)
         program = Replayed(self.program, self.gathered) if replays else self.program
         try:
-            # MIPRO and GEPA put a model of their own into DSPy's settings, which would play every role here.
-            with dspy.context(lm=self._lm):
+            # MIPRO and GEPA put a model of their own into DSPy's settings, which would play every role here; and who
+            # watches the reflections is not to see these questions.
+            with dspy.context(lm=self._lm, callbacks=self._callbacks):
                 assessment: Assessment = program(**inputs)
                 return assessment
         except BudgetSpent as error:
@@ -153,36 +153,9 @@ class Student(dspy.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Student":
         copied = Student(self.program.deepcopy(), self.names, self.gathered, self._on_digest)
-        copied._lm = self._lm
+        copied._lm, copied._callbacks = self._lm, self._callbacks
         memo[id(self)] = copied
         return copied
-
-
-def metered_lm(lm: dspy.BaseLM) -> dspy.BaseLM:
-    """Return a copy of an LM whose calls count in the budget in force; one without an engine of its own as it is."""
-    return lm.copy(engine=_MeteredEngine(lm)) if hasattr(getattr(lm, "engine", None), "complete") else lm
-
-
-class _MeteredEngine:
-    """Charges each request before it goes out. It sits below DSPy's cache, so answers from there are free."""
-
-    def __init__(self, lm: dspy.BaseLM) -> None:
-        self._lm = lm
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._lm.engine, name)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_MeteredEngine":
-        return self
-
-    def complete(self, request: Any) -> Any:
-        """Answer one request."""
-        try:
-            return ModelCall(self._lm).complete(request)
-        except BudgetSpent as error:  # optimizers swallow errors of this model and go on
-            raise SearchStopped(error) from error
 
 
 def _as_image(source: Any) -> dspy.Image:

@@ -1,6 +1,7 @@
 """Disk caches stand in nobody's way: a folder that cannot be used is told once, and the work goes on without it."""
 
 import contextlib
+import json
 import logging
 import os
 import sqlite3
@@ -8,8 +9,10 @@ import sqlite3
 import dspy
 import numpy as np
 import pytest
+from PIL import Image
 
 from program import AgenticIQA
+from program.assess import main as assess
 from program.common.cache import PlainCache, _tell_once, share, use_lm_cache
 from program.common.errors import InputError
 from program.common.settings import load_settings
@@ -202,3 +205,48 @@ def test_a_shared_place_that_cannot_be_used_is_done_without(machine, picture, bl
     assert sum("cannot be used (Not a directory)" in record.getMessage() for record in caplog.records) == 1
     with pytest.raises(InputError, match="nosuch"):
         machine("two", "nosuch://lab/cache")
+
+
+@pytest.mark.parametrize("hosted", [True, False])
+def test_no_cache_asks_and_measures_anew_and_keeps_nothing(tmp_path, loopback, rng, capsys, monkeypatch, hosted):
+    monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("DSPY_CACHEDIR", str(tmp_path / "cache" / "dspy"))
+    Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(tmp_path / "a.png")
+    server = loopback()
+    model = ["--lm", "openai/x", "--api-base", server.base] if hosted else []
+    arguments = [str(tmp_path / "a.png"), "--json", *model]
+
+    def assessed(*more):
+        before = server.stats()["requests"]
+        VIEWS.clear()  # as in another process
+        assert assess([*arguments, *more]) == 0
+        usage = json.loads(capsys.readouterr().out)["usage"]
+        return server.stats()["requests"] - before, usage["lm_cache_hits"], usage["tool_cache_hits"]
+
+    first, again = assessed("--no-cache"), assessed("--no-cache")
+    assert first == again
+    assert first[1:] == (0, 0)
+    assert (first[0] > 0) == hosted
+    assert [file for file in (tmp_path / "cache").rglob("*") if file.is_file()] == []
+
+    asked = assessed()
+    assert asked == first, "what was asked without a cache was kept"
+    repeated = assessed()
+    assert repeated[0] == 0
+    assert repeated[2] > 0
+    assert assessed("--no-cache") == first, "what was kept was used"
+
+
+def test_dspy_says_once_a_run_that_an_answer_was_cut_short(tmp_path, loopback, loopback_module, rng, caplog):
+    def cut_short(question):
+        message = {"role": "assistant", "content": loopback_module.answers.plausible(question)}
+        choice = {"index": 0, "finish_reason": "length", "message": message}
+        return loopback_module.Reply(200, {"id": "1", "object": "chat.completion", "choices": [choice], "usage": {}})
+
+    server = loopback(rules=[(lambda question: True, cut_short)])
+    for number in range(2):
+        Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(tmp_path / f"{number}.png")
+        caplog.clear()
+        assert assess([str(tmp_path / f"{number}.png"), "--lm", "openai/x", "--api-base", server.base]) == 0
+        assert sum("truncated" in record.getMessage() for record in caplog.records) == 1
+    assert server.stats()["requests"] > 2

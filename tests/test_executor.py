@@ -281,7 +281,7 @@ def test_a_box_below_a_tools_minimum_grows_and_the_log_says_so(execute, monkeypa
     runner = ToolRunner.__new__(ToolRunner)
     monkeypatch.setattr("program.tools.runner.open_calibration", lambda *_: Halves())
     monkeypatch.setattr("program.tools.runner.evaluate", lambda *_args, **_named: 30.0)
-    runner.__init__(load_settings(overrides={"tools": {"device": "cpu", "cache": False}}))
+    runner.__init__(load_settings(overrides={"cache": False, "tools": {"device": "cpu"}}))
     minimum = runner.registry.get("PSNR").minimum_size_px
     made = plan(query_scope=["car"], required_tools=["PSNR"], tool_selection=False)
     output, _, _ = execute(made, runner=runner, regions={"car": (20, 10, 22, 12)})

@@ -153,7 +153,7 @@ def test_the_hash_of_the_code_follows_every_file_that_counts(tmp_path, monkeypat
 
 
 def test_no_cache_and_other_models_leave_nothing_behind(compiled, scripted_lm, tmp_path) -> None:
-    compiled(cache="off", settings={"tools": {"cache": False}}, optimizer="none")
+    compiled(cache="off", settings={"cache": False}, optimizer="none")
     assert not (tmp_path / "off" / "compiles").exists()
     program = AgenticIQA(load_settings(), lm=scripted_lm([]))
     Store.of(program).put("what", value=1)

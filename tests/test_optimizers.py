@@ -242,7 +242,7 @@ def test_a_compile_reads_each_image_with_each_tool_once(blurred_manifest, tmp_pa
 
 @pytest.mark.parametrize("remembered", [True, False])
 def test_a_resumed_search_scores_no_candidate_again_and_ends_the_same(blurred_manifest, tmp_path, remembered) -> None:
-    settings = load_settings(overrides={**SMALL, "tools": {"cache": remembered}})
+    settings = load_settings(overrides={**SMALL, "cache": remembered})
     first = compile_program(prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out"))
     again = compile_program(prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out", resume=True))
     assert again.chosen == first.chosen

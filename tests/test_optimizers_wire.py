@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optimizers.student import metered_lm
+from optimizers import reflection
+from optimizers.reflection import metered_lm, shortened
 from program.agent.loop import AgenticIQA
 from program.agent.saving import save
 from program.common.settings import load_settings
 from program.compile import main
 from program.lms.limits import Budget
+from program.lms.traits import ModelTraits
 from program.service.columns import interface
 from program.tracking import Tracker
 from program.tracking.models import promote, register
@@ -249,3 +251,105 @@ def test_reflection_is_priced_and_a_failed_call_of_it_leaves_nobody_waiting(host
         metered("Write a third.")
     assert server.stats()["requests"] == budget.calls == 3
     assert 0 < spent < budget.cost_usd < 0.01
+
+
+PROPOSALS = ("new_instruction", "proposed_instruction", "module_advice")
+"""Outputs of the questions in which GEPA, MIPRO and COPRO, and SIMBA let a model write."""
+REFLECTING = ("gepa", "mipro", "simba", "copro")
+
+
+def asks_for_an_instruction(question) -> bool:
+    return not set(question.fields).isdisjoint(PROPOSALS)
+
+
+def is_a_reflection(question) -> bool:
+    program = {"plan", "findings", "selected_tools", "quality_probs", "quality_level", "final_answer"}
+    return program.isdisjoint(question.fields)
+
+
+def reflections_of(server) -> list:
+    found = list(filter(is_a_reflection, server.asked))
+    assert any(asks_for_an_instruction(question) for question in found)
+    return found
+
+
+@pytest.mark.parametrize("optimizer", REFLECTING)
+def test_no_token_probabilities_reach_a_reflection(data, loopback, optimizer) -> None:
+    (data / "small.yaml").write_text(f"{SMALL}assessment: {{scoring: logprobs}}\n", "utf-8")
+    server = loopback()
+    assert main(command(data, server.base, optimizer)) == 0
+    assert any(question.body.get("logprobs") for question in server.asked)
+    for question in reflections_of(server):
+        assert not re.search(r"logprob\W+-?\d", question.text)
+        assert len(question.text) <= 32_000
+
+
+@pytest.mark.spec("D29")
+@pytest.mark.parametrize(("reads_images", "shown"), [(False, False), (None, True)])
+def test_a_model_without_eyes_reflects_on_words_alone(data, loopback, monkeypatch, reads_images, shown) -> None:
+    monkeypatch.setattr(reflection, "traits_of", lambda lm: ModelTraits(reads_images=reads_images))
+    server = loopback()
+    assert main(command(data, server.base, "gepa")) == 0
+    assert any(question.images for question in reflections_of(server)) == shown
+    if not shown:
+        assert all(isinstance(m["content"], str) for q in reflections_of(server) for m in q.body["messages"])
+
+
+@pytest.mark.parametrize("optimizer", REFLECTING)
+def test_reflections_fit_into_the_context(data, loopback, monkeypatch, optimizer) -> None:
+    monkeypatch.setattr(reflection, "traits_of", lambda lm: ModelTraits(reads_images=False, context_tokens=4096))
+    server = loopback(rules=[("quality_reasoning", long_winded)])
+    assert main(command(data, server.base, optimizer)) == 0
+    for question in reflections_of(server):
+        room = 4096 - int(question.body["max_tokens"])
+        assert len(question.text) <= 2.5 * room + len(question.body["messages"])  # their line ends
+        assert "Your output fields are:" in question.system
+        assert "[[ ## completed ## ]]" in question.last[-100:] or "JSON object" in question.last[-200:]
+
+
+def long_winded(question) -> dict[str, object]:
+    level = question.quality
+    reasons = " ".join(f"In place {number} it looks like {level:.1f} of 5." for number in range(220))
+    return {
+        "quality_reasoning": reasons,
+        "quality_probs": {word: 0.2 for word in ("bad", "poor", "fair", "good", "excellent")},
+    }
+
+
+@pytest.mark.parametrize("optimizer", REFLECTING)
+def test_a_compile_whose_reflections_all_failed_says_that(data, loopback, loopback_module, capsys, optimizer) -> None:
+    full = {"error": {"message": "the request exceeds the available context size", "type": "exceed_context_size"}}
+    server = loopback(rules=[(is_a_reflection, loopback_module.Reply(400, full))])
+    assert main(command(data, server.base, optimizer)) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert "did not help" not in told["verdict"] or told["chosen"] != "uncompiled"
+    said = told["verdict"] if told["chosen"] == "uncompiled" else " ".join(told["notes"])
+    assert re.search(r"\b(\d+) of \1 reflections failed: .*exceeds the available context size", said), said
+    assert not told["helped"] or optimizer in {"mipro", "simba"}  # demos need no instructions
+
+
+@pytest.mark.parametrize("optimizer", ["gepa", "mipro"])
+def test_some_failed_reflections_are_counted_and_the_others_used(
+    data, loopback, loopback_module, capsys, optimizer
+) -> None:
+    refused = loopback_module.Reply(400, {"error": {"message": "no room", "type": "invalid_request_error"}})
+    faults = [refused, "", refused]
+    server = loopback(rules=[(lambda q: asks_for_an_instruction(q) and faults and (faults.pop() or False), refused)])
+    assert main(command(data, server.base, optimizer)) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert any(re.match(r"2 of \d+ reflections failed: .*no room", note) for note in told["notes"]), told["notes"]
+    assert "reflections failed" not in told["verdict"]
+    instructions = {question.text for question in server.asked if "Look closely at fine detail" in question.system}
+    assert instructions, "no proposal was tried"
+
+
+def test_the_longest_fields_of_a_prompt_give_way_first() -> None:
+    code, rest = "def f():\n\n" * 200, "[[ ## tip ## ]]\nBe brief.\n\nRespond with `[[ ## instruction ## ]]`."
+    texts = [f"[[ ## code ## ]]\n{code}", f"[[ ## demos ## ]]\n{'b' * 300}\n\n{rest}"]
+    cut = shortened(texts, 700)
+    assert 650 < sum(map(len, cut)) <= 700
+    assert cut[0].startswith("[[ ## code ## ]]\ndef f():")
+    assert "characters left out" in cut[0]
+    assert cut[1].endswith(f"b\n\n{rest}")
+    assert shortened(texts, 5000) == texts
+    assert sum(map(len, shortened(texts, -5))) == 0

@@ -100,14 +100,14 @@ def test_the_flag_turns_the_cache_off():
 
     parser = argparse.ArgumentParser()
     add_settings_flags(parser)
-    assert settings_from(parser.parse_args([])).tools.cache is True
-    assert settings_from(parser.parse_args(["--no-cache"])).tools.cache is False
+    assert settings_from(parser.parse_args([])).kept_dir is not None
+    assert settings_from(parser.parse_args(["--no-cache"])).kept_dir is None
 
 
 def test_without_a_cache_nothing_is_read_or_kept(tmp_path, picture):
     image = IMAGES.add(picture(5, 64, 64))
     kept = load_settings(overrides={"cache_dir": tmp_path, "tools": {"device": "cpu"}})
-    off = load_settings(overrides={"cache_dir": tmp_path, "tools": {"device": "cpu", "cache": False}})
+    off = load_settings(overrides={"cache_dir": tmp_path, "cache": False, "tools": {"device": "cpu"}})
     registry = ToolRegistry.load()
     first = ToolRunner(kept, registry).measure("PIQE", image)
     assert ToolRunner(kept, registry).measure("PIQE", image).cached

@@ -18,7 +18,7 @@ from program.tools.runner import ToolRunner
 
 PARAMS = Path(__file__).resolve().parents[2] / "shared" / "data" / "params"
 REGISTRY = ToolRegistry.load()
-SETTINGS = load_settings(overrides={"tools": {"params_dir": PARAMS, "device": "cpu", "cache": False}})
+SETTINGS = load_settings(overrides={"cache": False, "tools": {"params_dir": PARAMS, "device": "cpu"}})
 RUNNER = ToolRunner(SETTINGS, REGISTRY)
 SLOW = {"ILNIQE"}
 """Ten seconds an image: left to a run by hand (same values twice and anew, within 1e-3 with two threads)."""
@@ -73,8 +73,8 @@ from program.images.store import IMAGES
 from program.common.settings import load_settings
 from program.tools.runner import ToolRunner
 clean, noisy = (IMAGES.add(p) for p in np.load(sys.argv[1]))
-tools = {"params_dir": Path(sys.argv[2]), "device": "cpu", "cache": False}
-runner = ToolRunner(load_settings(overrides={"tools": tools}))
+tools = {"params_dir": Path(sys.argv[2]), "device": "cpu"}
+runner = ToolRunner(load_settings(overrides={"cache": False, "tools": tools}))
 for name in sys.argv[3:]:
     print(repr(runner.measure(name, noisy, clean).raw))
 """

@@ -48,7 +48,7 @@ def alone(monkeypatch):
 
 def _runner(**options):
     cache_dir = options.pop("cache_dir", None)
-    settings = load_settings(overrides={"tools": {"device": "cpu", "cache": cache_dir is not None}})
+    settings = load_settings(overrides={"cache": cache_dir is not None, "tools": {"device": "cpu"}})
     # Limits for small pictures, which settings do not allow.
     tools = settings.tools.model_copy(update=options)
     return ToolRunner(settings.model_copy(update={"tools": tools, "cache_dir": cache_dir}), REGISTRY)
@@ -269,7 +269,7 @@ def test_settings_reach_the_runner(tmp_path):
     runner = ToolRunner(settings)
     assert runner.settings == settings.tools
     assert runner.cache_state() == {"entries": 0, "size_mb": pytest.approx(0.03, abs=0.1), "limit_mb": 3}
-    off = ToolRunner(load_settings(overrides={"tools": {"cache": False}, "cache_dir": tmp_path}))
+    off = ToolRunner(load_settings(overrides={"cache": False, "cache_dir": tmp_path}))
     assert off.cache_state() == {}
 
 

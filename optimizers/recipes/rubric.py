@@ -78,7 +78,7 @@ def _speaks_of_the_same(sentence: str, others: Sequence[str]) -> bool:
 
 
 def _labelled(search: Search) -> Labelled:
-    viewer = Viewer(search.base.program.resources.settings.cache_dir)
+    viewer = Viewer(search.base.program.resources.settings.kept_dir)
     by_id = {example.id: example for example in search.train.examples}
     believed, views, truth = [], [], []
     for judge, examples in unseen(search.base.program, search.train.examples):

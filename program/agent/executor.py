@@ -32,7 +32,7 @@ _LISTED_TOOLS = 6
 """The strongest for what is to be measured; a longer list costs a model more tokens than it helps."""
 
 _LEAST_SHARE = 0.5
-"""Of the best tool's agreement with people, which a tool that a model picks has to have; one below says next to nothing."""
+"""Of the best tool's agreement with people: a tool that a model picks has to have so much, or it says nothing."""
 
 _DETECTED = {"distortion_set": [{"region": GLOBAL, "distortions": ["Blurs"]}]}
 _FINDINGS = [{"region": GLOBAL, "type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]

@@ -69,7 +69,7 @@ class Planner(dspy.Module):
                 error = answer.errors[-1]
                 plan = rule_plan(boxes, named)
         repaired, repairs = apply_rules(
-            plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry, named=named
+            plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry, asked_for=named
         )
         logger.info("plan: %s, scope %s, repairs: %s", repaired.query_type, repaired.query_scope, repairs or "none")
         return PlanReading(repaired, repairs, error)
@@ -94,22 +94,22 @@ def apply_rules(
     has_reference: bool,
     boxes: Collection[str],
     registry: ToolRegistry,
-    named: Collection[str] | None = None,
+    asked_for: Collection[str] | None = None,
 ) -> tuple[Plan, list[str]]:
     """Return the plan as the paper's rules allow it, with one line per change.
 
     Rules: "Other" runs no step; detection only where no distortion is named; analysis always; tool+region or tool only:
     execute without selection; region without a known box: no tools; otherwise both. A known box makes
-    a region measurable, so it counts like the whole image; regions get the names of their boxes. `named` are the tools
-    that the question names: a model that requires others is not followed.
+    a region measurable, so it counts like the whole image; regions get the names of their boxes. `asked_for` are the
+    tools that the question names: a model that requires others is not followed.
     """
     changes: list[str] = []
     scope = list(dict.fromkeys(_called(region, boxes) for region in plan.query_scope))
     if len(scope) > 1 and GLOBAL in scope:
         scope.remove(GLOBAL)
     tools = _usable_tools(plan.required_tools, has_reference, registry, changes)
-    if named is not None and (unnamed := [tool for tool in tools if tool not in named]):
-        tools = [tool for tool in tools if tool in named]
+    if asked_for is not None and (unnamed := [tool for tool in tools if tool not in asked_for]):
+        tools = [tool for tool in tools if tool in asked_for]
         changes.append(f"required_tools: the question does not name {', '.join(unnamed)}; left out")
     is_iqa = plan.query_type == "IQA"
     named = [r for r in plan.distortions if r.distortions] if is_iqa and plan.distortion_source == "explicit" else []

@@ -1,9 +1,9 @@
-"""Whether a role's model works here: reachable, sees, takes schemas, gives log-probabilities; one tiny call tells."""
+"""Whether a role's model works here: reachable, sees, takes schemas, gives token probabilities; two tiny calls tell."""
 
 import math
 import secrets
 import time
-from collections.abc import Mapping
+from pathlib import Path
 
 import dspy
 import numpy as np
@@ -15,14 +15,13 @@ from program.agent.checks import Check
 from program.agent.query import DEFAULT_QUERY
 from program.agent.resources import lm_of
 from program.common.backends import ROLES, RoleSettings
-from program.common.errors import ModelError, did_you_mean
+from program.common.errors import ImagesRefused, ModelError, did_you_mean
 from program.common.redaction import redact
 from program.common.settings import Settings
-from program.fusion.levels import tokens_of
 from program.images.store import IMAGES
-from program.lms.build import api_key_of
 from program.lms.call import Unquoting
-from program.lms.dspy_private import adapter_for, is_embedded
+from program.lms.dspy_private import adapter_for
+from program.lms.traits import ModelTraits, is_expert, own_record, traits_of
 from signatures.probe import NameColours
 from signatures.summarizer import ScoreQuality
 
@@ -34,7 +33,6 @@ COLOURS = {
 }  # fmt: skip
 SIDE_PX = 64
 """Of the picture that is sent; smaller ones are refused by some models."""
-LISTING_TIMEOUT_S = 10
 _MENDS = {
     "LMAuthError": "set the provider's key in the environment",
     "LMNotConfiguredError": "set the provider's key in the environment",
@@ -47,91 +45,93 @@ _MENDS = {
 
 
 def model_checks(settings: Settings) -> list[Check]:
-    """Return the checks of each distinct model; every one is called once with a small picture."""
+    """Return the checks of each distinct model, which is asked anew what it can do and called with a small picture."""
     models: dict[tuple[str, str | None], tuple[RoleSettings, list[str]]] = {}
     for name in ROLES:
         role: RoleSettings | None = getattr(settings.models, name)
         if role is not None:
             models.setdefault((role.backend, role.api_base), (role, []))[1].append(name)
     return [
-        check for role, names in models.values() for check in _model(role, f"model {role.backend} ({', '.join(names)})")
+        check
+        for role, names in models.values()
+        for check in _model(role, f"model {role.backend} ({', '.join(names)})", settings.cache_dir)
     ]
 
 
-def _model(role: RoleSettings, title: str) -> list[Check]:
+def _model(role: RoleSettings, title: str, cache_dir: Path) -> list[Check]:
     try:
-        lm = lm_of(role, cache_dir=None)
-    except ModelError as error:
-        return [Check(title, "failed", str(error))]
-    if is_embedded(lm):
-        return [_embedded(lm, title)]
-    base = (role.entry.api_base if role.entry else None) or role.api_base
-    if base is None or not str(lm.model).startswith("server-"):
-        return _called(lm, title)
-    listing = _listing(lm, base, api_key_of(role), f"{title}: listed")
-    unreachable = listing.status == "failed" and "reached" in listing.detail
-    return [listing] if unreachable else [listing, *_called(lm, title)]
+        lm = lm_of(role, cache_dir=cache_dir)
+        if is_expert(lm):
+            return [_embedded(lm, title)]
+        record = getattr(lm.engine, "record", None) or own_record(lm)
+        record.forget()
+        traits = traits_of(lm)
+    except (ModelError, LMError) as error:
+        return [Check(title, "failed", _line(error))]
+    listing = _listing(str(lm.model).partition("/")[2], traits, f"{title}: listed")
+    if any(check.status == "failed" for check in listing):
+        return listing
+    sight = [Check(f"{title}: images", "note", "reads none: the embedded expert looks in its place")]
+    if traits.reads_images is not False:
+        sight = _called(lm, title)
+    return [*listing, *sight, *([] if sight[-1].status == "failed" else _features(lm, title))]
 
 
-def _listing(lm: dspy.LM, base: str, key: str | None, title: str) -> Check:
-    """Ask a server for its models, through the official client."""
-    import openai
-
-    name = str(lm.model).partition("/")[2]
-    try:
-        with openai.OpenAI(base_url=base, api_key=key or "none", max_retries=0, timeout=LISTING_TIMEOUT_S) as client:
-            models = sorted(model.id for model in client.models.list())
-    except openai.APIConnectionError as error:
-        reason = redact(str(error.__cause__ or error))
-        mend = "start the server, or give its --api-base"
-        return Check(title, "failed", f"{base} cannot be reached ({reason})", mend)
-    except openai.AuthenticationError:
-        return Check(title, "failed", f"{base} refuses the key", "set the key of this server in AGENTICIQA_API_KEY")
-    except openai.OpenAIError as error:
-        return Check(title, "note", f"{base} lists no models ({_line(error)})")
-    names = ", ".join(models[:8]) + (f" and {len(models) - 8} more" if len(models) > 8 else "")
-    if models and name not in models:
-        return Check(title, "failed", f"{base} serves {names}", f"name one of them{did_you_mean(name, models)}")
-    return Check(title, "ok", f"{base} serves {names or 'no model by name'}")
+def _listing(name: str, traits: ModelTraits, title: str) -> list[Check]:
+    """Compare a model's name with those its server lists; on a server of one model any name means that one."""
+    if not traits.models:
+        return []
+    names = ", ".join(traits.models[:8]) + (f" and {len(traits.models) - 8} more" if len(traits.models) > 8 else "")
+    if name not in traits.models and traits.wire_model is None:
+        mend = f"name one of them{did_you_mean(name, traits.models)}"
+        return [Check(title, "failed", f"the server has {names}", mend)]
+    return [Check(title, "ok", f"the server has {names}")]
 
 
 def _called(lm: dspy.LM, title: str) -> list[Check]:
     """Show a model two colours, and return what it makes of them."""
     colours = tuple(secrets.SystemRandom().sample(sorted(COLOURS), 2))
-    options = {"logprobs": True, "top_logprobs": 5} if "logprobs" in lm.supported_params else {}
     started = time.perf_counter()
     try:
         with dspy.context(lm=lm.copy(num_retries=0, cache=False), adapter=adapter_for(lm), callbacks=[Unquoting(lm)]):
-            answer = dspy.Predict(NameColours)(image=_two_halves(*colours), config=options)
+            answer = dspy.Predict(NameColours)(image=_two_halves(*colours))
     except AdapterParseError as error:
         detail = f"answers, but not as asked ({redact(str(error.lm_response))[:80]!r})"
         return [Check(f"{title}: called", "failed", detail, "choose a model that follows a JSON form")]
     except LMError as error:
+        if isinstance(error.__cause__, ImagesRefused):
+            return [Check(f"{title}: images", "note", "reads none: the embedded expert looks in its place")]
         mend = _MENDS.get(type(error).__name__, "see the service's message")
         return [Check(f"{title}: called", "failed", _line(error), mend)]
     seconds = time.perf_counter() - started
     names = (answer.left, answer.right)
     if names == colours:
-        sight = Check(f"{title}: sees", "ok", f"named {names[0]} and {names[1]} in {seconds:.1f} s")
-    else:
-        detail = f"was shown {colours[0]} and {colours[1]}, and says {names[0]} and {names[1]}"
-        sight = Check(f"{title}: sees", "failed", detail, "choose a model that takes images")
-    return [sight, *_features(lm, title, answer)]
+        return [Check(f"{title}: sees", "ok", f"named {names[0]} and {names[1]} in {seconds:.1f} s")]
+    # A server may lose an image without a word: from now on the embedded expert looks in this model's place.
+    (getattr(lm.engine, "record", None) or own_record(lm)).learn(reads_images=False)
+    detail = f"was shown {colours[0]} and {colours[1]}, and says {names[0]} and {names[1]}; it gets no more images"
+    return [Check(f"{title}: sees", "failed", detail, "choose a model that takes images")]
 
 
-def _features(lm: dspy.LM, title: str, answer: dspy.Prediction) -> list[Check]:
-    refusals: Mapping[str, str] = getattr(lm.engine, "refused", {})
-    takes_schema = lm.supports_response_schema and "response_format" in lm.supported_params
-    gap = refusals.get("response_format") or ("" if takes_schema else "not known of this model")
+def _features(lm: dspy.LM, title: str) -> list[Check]:
+    """Return what the model's record says of forms, token probabilities and context."""
+    traits = traits_of(lm)
+    takes_schema = getattr(lm.engine, "takes_schema", lm.supports_response_schema)
     schema = Check(f"{title}: structured output", "ok", "takes a JSON schema")
-    if gap:
+    if not takes_schema:
+        gap = traits.refused.get("response_format", "not known of this model")
         schema = schema._replace(status="note", detail=f"answers are read from text: {gap}")
-    gap = refusals.get("logprobs") or "not known of this model"
-    given = "given; --config with assessment: {scoring: auto} uses them"
-    logprobs = Check(f"{title}: log-probabilities", "ok", given)
-    if not tokens_of(answer.get("logprobs")):
-        logprobs = logprobs._replace(status="note", detail=f"none: {gap}; levels are asked for in numbers")
-    return [schema, logprobs]
+    given = f"{traits.token_probabilities} alternatives with each token"
+    logprobs = Check(f"{title}: token probabilities", "ok", given)
+    if not traits.token_probabilities:
+        gap = traits.refused.get("logprobs", "none came" if traits.token_probabilities == 0 else "not asked yet")
+        logprobs = logprobs._replace(status="note", detail=f"{gap}; without them levels are asked for in numbers")
+    context = f"{traits.context_tokens:,} tokens" if traits.context_tokens else "not said"
+    others = [f"no {name}" for name in traits.refused if name not in {"response_format", "logprobs"}]
+    if traits.max_tokens_field != "max_tokens":
+        others.append(f"{traits.max_tokens_field} in place of max_tokens")
+    detail = "; ".join([f"context {context}", *others])
+    return [schema, logprobs, Check(f"{title}: requests", "ok", detail)]
 
 
 def _embedded(lm: dspy.LM, title: str) -> Check:

@@ -16,8 +16,8 @@ from program.common.redaction import keys_among
 from program.common.settings import Settings
 from program.fusion import ScoreFusion
 from program.lms.build import build_lm, role_model
-from program.lms.dspy_private import EMBEDDED
-from program.lms.traits import ModelTraits, traits_of
+from program.lms.dspy_private import EMBEDDED, say_once_of_truncation
+from program.lms.traits import ModelTraits, is_expert, traits_of
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
@@ -71,6 +71,7 @@ class Resources:
         if lm is not None and not isinstance(lm, dspy.BaseLM):
             raise ModelError(f"lm of type {type(lm).__name__}: give a dspy.LM, or a name through the settings")
         self.settings = settings
+        say_once_of_truncation()
         share(settings.cache_dir, placed(settings.shared_cache) if settings.shared_cache else None)
         self._given_lm = lm
         self._built: dict[Role, dspy.LM] = {}
@@ -96,13 +97,16 @@ class Resources:
     def fusion(self) -> ScoreFusion:
         """How tool scores and level probabilities become one score, where no compile fitted it."""
         settings = self.settings.fusion
-        own = {} if self.expert_judges else {"model_weight": settings.model_weight, "smoothing": settings.smoothing}
-        return ScoreFusion(settings.eta, normalize=settings.normalize, tool_weights=settings.tool_weights, **own)
+        weight, smoothing = (1.0, 0.0) if self.expert_judges else (settings.model_weight, settings.smoothing)
+        return ScoreFusion(
+            settings.eta, normalize=settings.normalize, tool_weights=settings.tool_weights, model_weight=weight,
+            smoothing=smoothing,
+        )  # fmt: skip
 
     @property
     def expert_judges(self) -> bool:
         """Whether the embedded expert plays the Summarizer: its answers cost nothing, and it reads what tools read."""
-        return self.traits("summarizer").embedded
+        return is_expert(self.lm("summarizer"))
 
     def traits(self, role: Role) -> ModelTraits:
         """Return what the model of a role can do."""
@@ -111,7 +115,7 @@ class Resources:
     @cached_property
     def expert(self) -> dspy.LM:
         """The embedded expert, whoever plays the roles."""
-        return lm_of(RoleSettings(backend=EMBEDDED), cache_dir=self.settings.cache_dir)
+        return lm_of(RoleSettings(backend=EMBEDDED), cache_dir=self.settings.kept_dir)
 
     def eyes(self) -> dspy.BaseLM:
         """Return the model that looks for distortions: the Executor's, or the embedded expert where that one does not.
@@ -119,8 +123,10 @@ class Resources:
         It does not where it reads no images, and where only a score is asked of it.
         """
         lm = self.lm("executor")
+        if is_expert(lm):
+            return lm
         looks = self.traits("executor").reads_images is not False and not self.settings.assessment.score_only
-        return lm if looks or traits_of(lm).embedded else self.expert
+        return lm if looks else self.expert
 
     @property
     def sight_note(self) -> str | None:
@@ -144,5 +150,5 @@ class Resources:
             return chosen
         with self._lock:
             if role not in self._built:
-                self._built[role] = lm_of(getattr(self.settings.models, role), cache_dir=self.settings.cache_dir)
+                self._built[role] = lm_of(getattr(self.settings.models, role), cache_dir=self.settings.kept_dir)
             return self._built[role]

@@ -55,7 +55,7 @@ _SCORED = {
     "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees.",
     "quality_probs": {"bad": 0.02, "poor": 0.13, "fair": 0.6, "good": 0.2, "excellent": 0.05},
 }
-_CLASSIFIED = {"quality_level": "fair", "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees."}
+_CLASSIFIED = {"quality_level": "fair", "quality_reasoning": _SCORED["quality_reasoning"]}
 _ANSWERED = {"final_answer": "B", "quality_reasoning": "Moderate blur, and a tool score of 2.6."}
 _EXPLAINED = {
     "final_answer": "The image is moderately blurred.",
@@ -181,8 +181,8 @@ class Summarizer(dspy.Module):
         gap = disagreement(mean, probabilities, chinese=chinese)
         low, high = fusion.interval(score, scores, probabilities, precisions)
         if gap and mean is not None and probabilities:
-            level = expected_level(probabilities)
-            low, high = min(low, mean, level), max(high, mean, level)
+            believed = expected_level(probabilities)
+            low, high = min(low, mean, believed), max(high, mean, believed)
         made_of = fusion_note(fusion, score, scores, probabilities, precisions, chinese=chinese)
         return {
             "final_answer": score,

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import dspy
+from dspy.utils.exceptions import is_retryable_lm_error
 
 from program.agent.loop import DEFAULT_QUERY, AgenticIQA
 from program.batch.inputs import Item, Items
 from program.batch.journal import Journal
 from program.batch.rows import BatchRow, row_of
 from program.batch.tables import PART_ROWS, format_of, read_parts, write_part, write_rows
-from program.common.errors import ImageError, InputError
+from program.common.errors import EndpointError, ImageError, InputError
 from program.common.places import Place, exists, joined, opened, placed, remove, writing
 from program.common.pool import completed
 from program.common.progress import progress as progress_bar
@@ -28,7 +29,8 @@ __all__ = ("Engine", "Judge", "Question", "failed_row", "is_begun", "judge", "ju
 logger = logging.getLogger(__name__)
 
 _MODEL_FAULTS = 3
-"""So many answers of a model service that fail in a row end the run: the next thousand would fail too."""
+"""So many answers of a model service that fail in a row end the run, and two where no repeat mends it, as of a refused
+key: the next thousand would fail too."""
 _HEADER = "_run.json"
 """Lies in a folder elsewhere while its parts are written: with whose work they are."""
 
@@ -182,7 +184,7 @@ class Judge:
             row = self._row(item)
         except dspy.LMError as error:
             self._faults += 1
-            if self._faults >= _MODEL_FAULTS:
+            if self._faults >= _MODEL_FAULTS or (self._faults > 1 and not is_retryable_lm_error(error)):
                 raise
             return failed_row(item, f"language model: {error}")
         self._faults = self._faults if row.status == "error" else 0
@@ -206,6 +208,8 @@ class Judge:
             except (BudgetSpent, dspy.LMError):
                 raise
             except InputError as error:
+                if isinstance(error, EndpointError) and error.is_repeated:
+                    raise
                 if not isinstance(error, ImageError):
                     logger.warning("%s: %s", item.id, error)
                 return failed_row(item, str(error))

@@ -54,16 +54,16 @@ class Limits:
         """Let no worker begin anything else."""
         self._stopped = self._stopped or reason
 
-    def charge(self, worker: str, free: bool) -> str:
+    def charge(self, worker: str) -> str:
         """Charge one call once the budget admits it; return why it is spent, or nothing."""
         if self._budget is None:
             return ""
         try:
-            self._budget.charge(free=free)
+            self._budget.charge()
         except BudgetSpent as error:
             return str(error)
-        if not free:  # it was counted as a call; what it cost nobody knows should the worker be killed
-            self._hold(worker, _CALL, partial(self._budget.settle, 0.0, 0, ""))
+        # It was counted as a call; what it cost nobody knows should the worker be killed.
+        self._hold(worker, _CALL, partial(self._budget.settle, 0.0, 0, ""))
         return ""
 
     def refund(self, worker: str) -> None:
@@ -153,8 +153,8 @@ class _SharedBudget(Budget):
         super().__init__()
         self._shared = shared
 
-    def charge(self, *, free: bool = False) -> None:
-        if reason := self._shared.ask("charge", self._shared.worker, free, wait=True):
+    def charge(self) -> None:
+        if reason := self._shared.ask("charge", self._shared.worker, wait=True):
             raise BudgetSpent(reason)
 
     def refund(self) -> None:

@@ -39,6 +39,11 @@ class ImageLimits(Section):
     max_bytes: int | None = Field(None, ge=10_000)
     """Of the image itself; base64 makes it a third longer on the wire."""
     max_side_px: int | None = Field(None, ge=64)
+    max_request_bytes: int | None = Field(None, ge=100_000)
+    """Of all images of a request together, those of demos too."""
+    many: int = Field(20, ge=1)
+    max_side_px_of_many: int | None = Field(None, ge=64)
+    """Where a request holds more images than `many`."""
 
 
 class BackendSettings(Section):

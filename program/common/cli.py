@@ -30,6 +30,12 @@ EXIT_PROBLEMS = 1
 """The command ran, and some inputs failed or a check found faults."""
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
+_MENDS = {
+    "LMTransportError": "is the server running at --api-base?", "LMTimeoutError": "is the server running, and idle?",
+    "LMServerError": "the service's log says more", "LMRateLimitError": "wait, or set wire.requests_per_minute",
+    "LMAuthError": "set its key in the environment", "LMNotConfiguredError": "set its key in the environment",
+}  # fmt: skip
+"""What to do about a failing model service, by the error's type."""
 STARTED_AS: ContextVar[str] = ContextVar("STARTED_AS", default="")
 """The installed command that this one runs under; empty under `python -m`."""
 
@@ -142,7 +148,7 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
     except Exception as error:
         # A failing model service is an outside fault, told in one line; anything else is a bug and keeps its traceback.
         if type(error).__name__.startswith("LM") and type(error).__module__.startswith("dspy"):
-            mend = "check --lm, --api-base and the key in the environment"
+            mend = _MENDS.get(type(error).__name__, "check --lm, --api-base and the key in the environment")
             return _complain("; ".join(filter(None, (f"language model: {error}", mend, kept))))
         raise
 
@@ -171,7 +177,7 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--score-only", action="store_true", help="of a language model one word an image: for many")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
     parser.add_argument("--seed", type=whole_number(), metavar="N", help="seed of everything random")
-    parser.add_argument("--no-cache", action="store_true", help="run the tools anew, and keep none of their readings")
+    parser.add_argument("--no-cache", action="store_true", help="measure and ask everything anew, and keep none of it")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
 
 
@@ -230,7 +236,7 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
         scoring |= {"score_only": True} if arguments.score_only else {}
         overrides["assessment"] = {**overrides.get("assessment", {}), **scoring}
     if arguments.no_cache:
-        overrides["tools"] = {**overrides.get("tools", {}), "cache": False}
+        overrides["cache"] = False
     return load_settings(arguments.config, overrides).with_model(
         arguments.lm, arguments.api_base, {role: getattr(arguments, f"{role}_lm") for role in _ROLE_FLAGS}
     )

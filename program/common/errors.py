@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 __all__ = (
-    "DataError", "EndpointError", "ImageError", "ImagesRefused", "InputError", "ModelError", "SettingsError", "ToolError", "did_you_mean",
-    "first_fault", "one_line",
+    "DataError", "EndpointError", "ImageError", "ImagesRefused", "InputError", "ModelError", "SettingsError",
+    "ToolError", "did_you_mean", "first_fault", "one_line",
 )  # fmt: skip
 
 
@@ -38,7 +38,10 @@ class ModelError(InputError):
 
 
 class EndpointError(ModelError):
-    """A model's service cannot be used as it is addressed: address, key, model or context. The next question fails too."""
+    """A model's service cannot be used as it is addressed: address, key, model or context. The next question fails."""
+
+    is_repeated = False
+    """Whether the service failed like this before, with no answer since: a run over many images ends here."""
 
 
 class ImagesRefused(ModelError):  # noqa: N818 (it says what happened)

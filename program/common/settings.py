@@ -62,7 +62,6 @@ class ToolSettings(Section):
     params_dir: Path | None = None
     device: Literal["auto", "cpu", "cuda"]
     calibration: Path | None = None
-    cache: bool
     cache_mb: int = Field(gt=0)
     threads: int = Field(ge=1)
     timeout_s: float = Field(gt=0)
@@ -143,6 +142,7 @@ class Settings(Section):
 
     seed: int = Field(ge=0)
     cache_dir: Path
+    cache: bool
     shared_cache: str | None
     mlruns_dir: Path
     programs_dir: Path
@@ -156,6 +156,11 @@ class Settings(Section):
     optimizers: OptimizerSettings
     models: LanguageModels
     wire: WireSettings
+
+    @property
+    def kept_dir(self) -> Path | None:
+        """Where readings, measurements and models' answers are kept; None: work out all anew, and keep nothing."""
+        return self.cache_dir if self.cache else None
 
     def with_model(
         self, backend: str | None, api_base: str | None = None, roles: Mapping[str, str] | None = None
@@ -180,8 +185,8 @@ class Settings(Section):
 _NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 """What reading YAML raises: a date or tagged value that is none, and text nested too deep, raise no YAMLError."""
 
-PLACES = ("cache_dir", "shared_cache", "mlruns_dir", "programs_dir")
-"""Settings that say where things lie; no result depends on them."""
+PLACES = ("cache_dir", "cache", "shared_cache", "mlruns_dir", "programs_dir")
+"""Settings that say where things lie, if anywhere; no result depends on them."""
 _ENVIRONMENT = {
     "AGENTICIQA_CACHE_DIR": ("cache_dir",),
     "AGENTICIQA_SHARED_CACHE": ("shared_cache",),

@@ -20,7 +20,7 @@ from pydantic import JsonValue
 from data.manifest import Sample
 from program.agent.evidence import tool_precisions, tool_scores, used_evidence
 from program.agent.query import DEFAULT_QUERY
-from program.common.errors import InputError
+from program.common.errors import EndpointError, InputError
 from program.common.linelog import ResumeLog
 from program.common.pool import completed
 from program.common.progress import progress as progress_bar
@@ -139,6 +139,8 @@ def _answered(program: Callable[..., Any], sample: Sample) -> tuple[Row, Any]:
     except BudgetSpent:
         raise
     except Exception as error:  # the sample border: one bad sample must not end the run
+        if isinstance(error, EndpointError) and error.is_repeated:
+            raise
         logger.debug("sample %s failed", sample.id, exc_info=True)
         return failed.model_copy(update={"error": _one_line(f"{type(error).__name__}: {error}")}), None
 

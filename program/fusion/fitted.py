@@ -58,12 +58,15 @@ class FittedFusion(ScoreFusion):
     def to_json(self) -> dict[str, Any]:
         """Return what a saved program holds of it."""
         knots = [list(knot) for knot in self.curve]
-        return {"eta": self.eta, "model_weight": self.model_weight, "map": self.kind, "curve": knots}
+        fitted = {"eta": self.eta, "model_weight": self.model_weight, "map": self.kind, "curve": knots}
+        return {**fitted, "smoothing": self.smoothing} if self.smoothing else fitted
 
     @classmethod
     def from_json(cls, base: ScoreFusion, fitted: Mapping[str, Any]) -> "FittedFusion":
         """Make the fusion a saved program holds. Raises ValueError for other fields or values."""
-        if set(fitted) - {"map"} != set(FIELDS):
+        if set(fitted) - {"map", "smoothing"} != set(FIELDS):
             raise ValueError(f"fusion holds {', '.join(sorted(fitted))}; {', '.join(FIELDS)} are needed")
         curve, kind = [(float(x), float(y)) for x, y in fitted["curve"]], str(fitted.get("map", "knots"))
-        return cls(base, eta=float(fitted["eta"]), model_weight=float(fitted["model_weight"]), curve=curve, kind=kind)
+        fusion = cls(base, eta=float(fitted["eta"]), model_weight=float(fitted["model_weight"]), curve=curve, kind=kind)
+        fusion.smoothing = finite("smoothing", float(fitted.get("smoothing", 0.0)))
+        return fusion

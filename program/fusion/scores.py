@@ -51,8 +51,8 @@ class ScoreFusion:
     it adds, as 1 / variance), m = sum(g s) / sum(g), and eta is multiplied by sum(g) / 2: alpha is a normal density of
     that precision. A tool with g = 0 is left out; where all are, the model's opinion stands alone.
 
-    A language model's belief is mixed with an even spread by `smoothing` (0 .. 1), so that no level that it rules out is
-    lost, and raised to `model_weight` (0: the tools alone decide, 1: as it is); both only where tools speak too.
+    A language model's belief is mixed with an even spread by `smoothing` (0 .. 1), so that no level that it rules out
+    is lost, and raised to `model_weight` (0: the tools alone decide, 1: as it is); both only where tools speak too.
 
     >>> fusion = ScoreFusion()
     >>> p = fusion.extract_vlm_probabilities({1: -3.2, 2: -0.5, 3: -0.1, 4: -2.1, 5: -4.5})

@@ -100,7 +100,7 @@ def ask(
     present = {name: value for name, value in given.items() if traits.reads_images is not False or not _shows(value)}
     signature = _without(predictor.signature, tuple(name for name in inputs if name not in present))
     if len(present) < len(given):
-        signature = _blind(signature)
+        signature = _blind(signature)  # type: ignore[arg-type]  # a class is hashable
     demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
     question = Question(predictor, demos, present, model, dict(config or {}), None, calls or CallAllowance())
     if resolves_references(model) and not traits.thinks:

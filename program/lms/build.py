@@ -41,10 +41,13 @@ def model_name(backend: str) -> str:
 
 
 def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
-    """Return the LM a role's settings name. No connection is made; keys are read from the environment only."""
+    """Return the LM a role's settings name. No connection is made; keys are read from the environment only.
+
+    Its answers are kept under `cache_dir`; with None each is asked for anew.
+    """
     entry = role.entry or BackendSettings()
     name = role_model(role)
-    options = {"temperature": role.temperature, "max_tokens": role.max_tokens}
+    options = {"temperature": role.temperature, "max_tokens": role.max_tokens, "cache": cache_dir is not None}
     if cache_dir is not None:
         use_lm_cache(cache_dir / "lm-answers")
     api_base, key = entry.api_base or role.api_base, api_key_of(role)
@@ -178,7 +181,7 @@ def _allowed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         dspy.LM(name, **options)
     except LMConfigurationError:
-        return {"temperature": None, "max_tokens": None}
+        return {**options, "temperature": None, "max_tokens": None}
     return dict(options)
 
 

@@ -4,7 +4,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,6 +109,7 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
             prediction = question.predictor(
                 signature=signature, demos=question.demos, lm=prepared, config=_config_of(question), **question.inputs
             )
+            _tidy(prediction, signature.output_fields)
     except LMError as error:
         # DSPy rewords every error that passes through an engine; the caller's own mistakes are raised as they were.
         if isinstance(error.__cause__, InputError):
@@ -121,12 +122,16 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
     if missing:
         raise ValueError(f"the model's answer holds no {', '.join(missing)}")
     _refuse_unusable(model_call.answer_text, signature.output_fields)
-    for name in signature.output_fields:
-        if isinstance(prediction[name], str):
+    return prediction
+
+
+def _tidy(prediction: dspy.Prediction, outputs: Collection[str]) -> None:
+    """Bound an answer's texts, and take out of them what no UTF-8 holds."""
+    for name in outputs:
+        if isinstance(prediction.get(name), str):
             text = encodable(prediction[name])
             left_out = f" ... ({len(text) - MAX_TEXT} characters left out)" if len(text) > MAX_TEXT else ""
             prediction[name] = text[:MAX_TEXT] + left_out
-    return prediction
 
 
 def _config_of(question: Question) -> dict[str, Any]:
@@ -143,16 +148,28 @@ def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:
 
 @contextmanager
 def _traced_with(inputs: Mapping[str, Any] | None) -> Iterator[None]:
-    """Let DSPy's trace hold these inputs, if any, in place of those sent: optimizers save demos made of it."""
+    """Let DSPy's trace hold these inputs, if any, in place of those sent, and no tokens' log-probabilities.
+
+    Optimizers save demos made of it and write it whole into prompts, which some 30,000 tokens an answer would fill.
+    """
     trace = dspy.settings.trace
-    if inputs is None or trace is None:
+    if trace is None:
         yield
         return
     with dspy.context(trace=[]):
         yield
-        traced = [(predictor, dict(inputs), prediction) for predictor, _, prediction in dspy.settings.trace]
+        traced = [
+            (predictor, sent if inputs is None else dict(inputs), _without_logprobs(prediction))
+            for predictor, sent, prediction in dspy.settings.trace
+        ]
     trace += traced
     del trace[: max(0, len(trace) - dspy.settings.max_trace_size)]
+
+
+def _without_logprobs(prediction: dspy.Prediction) -> dspy.Prediction:
+    if "logprobs" not in prediction:
+        return prediction
+    return dspy.Prediction(**{name: value for name, value in prediction.items() if name != "logprobs"})
 
 
 def _refuse_unusable(text: str, outputs: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import logging
 import re
 import threading
 from collections import deque
@@ -22,9 +23,10 @@ from dspy.clients import costs
 from dspy.clients._http import retry_after_seconds
 from dspy.clients.engines import LM15Engine
 from dspy.clients.legacy_requests import _strict_json_schema
+from dspy.propose import GroundedProposer
 from dspy.streaming.messages import sync_send_to_stream
 from dspy.teleprompt import MIPROv2
-from dspy.utils.exceptions import AdapterParseError
+from dspy.utils.exceptions import AdapterParseError, LMError
 from pydantic import BaseModel
 
 from program.common.answer_text import final_answer
@@ -34,7 +36,8 @@ from program.tracking.traces import stripped
 __all__ = (
     "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "EMBEDDED", "DemoSetMIPRO", "KeptAdapter",
     "LM15Engine", "StdlibTransport", "adapter_for", "cached", "estimated_cost_usd", "events_of", "is_embedded",
-    "put_in_cache", "remember", "resolves_references", "retry_after_s", "sync_send_to_stream", "traced_prediction",
+    "put_in_cache", "remember", "resolves_references", "retry_after_s", "say_once_of_truncation", "sync_send_to_stream",
+    "traced_prediction",
 )  # fmt: skip
 
 EMBEDDED = "perceptual/expert"
@@ -99,7 +102,9 @@ _JSON, _JSON_BY_SCHEMA = KeptAdapter(), KeptAdapter(shows_form=False)
 
 @functools.lru_cache(maxsize=256)
 def _system_message(signature: type[dspy.Signature], *, shows_form: bool) -> str:
-    form = _response_format(signature, schema=True, takes_bounds=False) if shows_form else None
+    if not shows_form:
+        return system_text(signature)
+    form: Any = _response_format(signature, schema=True, takes_bounds=False)  # type: ignore[arg-type]  # a class is hashable
     return system_text(signature, form=(form or {}).get("json_schema", {}).get("schema"))
 
 
@@ -118,6 +123,19 @@ def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bou
     strict = _strict_json_schema(form.model_json_schema())
     wire_schema = {"name": form.__name__, "schema": bounded(strict) if takes_bounds else strict, "strict": True}
     return {"type": "json_schema", "json_schema": wire_schema}
+
+
+def say_once_of_truncation() -> None:
+    """Let DSPy say of the next answer that it was cut short, and of no other: it would of each."""
+    said = False
+
+    def passes(record: logging.LogRecord) -> bool:
+        nonlocal said
+        tells_of_it = "truncated" in record.getMessage()
+        again, said = tells_of_it and said, tells_of_it or said
+        return not again
+
+    logging.getLogger("dspy.clients.lm").filters = [passes]
 
 
 # What an LM's engine says of itself
@@ -207,6 +225,16 @@ def traced_prediction(
     return predictor._forward_postprocess([dict(fields)], signature, **inputs)
 
 
+class _EnduringProposer(GroundedProposer):
+    """Proposes a predictor's own instructions where the model that writes gives none, which would end MIPROv2."""
+
+    def propose_instruction_for_predictor(self, **named: Any) -> str:
+        try:
+            return str(super().propose_instruction_for_predictor(**named))
+        except (LMError, AdapterParseError):
+            return str(named["predictor"].signature.instructions)
+
+
 class DemoSetMIPRO(MIPROv2):
     """MIPROv2 that chooses among the sets of demos which `demo_sets` gives for each predictor, by its place."""
 
@@ -218,6 +246,20 @@ class DemoSetMIPRO(MIPROv2):
 
     def _bootstrap_fewshot_examples(self, program: Any, *_: Any, **__: Any) -> dict[int, list[list[dspy.Example]]]:
         return self.demo_sets(program)
+
+    def _propose_instructions(
+        self, program: Any, trainset: Any, demo_candidates: Any, *_: Any, num_instruct_candidates: int
+    ) -> dict[int, list[str]]:
+        proposer = _EnduringProposer(
+            self.prompt_model, program, trainset, use_instruct_history=False, set_history_randomly=False, rng=self.rng,
+            init_temperature=self.init_temperature,
+        )  # fmt: skip
+        proposed: dict[int, list[str]] = proposer.propose_instructions_for_program(
+            trainset, program, demo_candidates, trial_logs={}, N=num_instruct_candidates
+        )
+        for place, predictor in enumerate(program.predictors()):
+            proposed[place][0] = predictor.signature.instructions
+        return proposed
 
 
 KEPT = 100

@@ -8,11 +8,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from dspy import lm15
 
-from program.common.errors import EndpointError, did_you_mean
+from program.common.errors import EndpointError
 
 __all__ = ("inquire", "listed_traits")
 
@@ -81,20 +80,18 @@ def _page(
             page = json.loads(answer.read(4 << 20))
     except urllib.error.HTTPError as error:
         if must_answer and error.code in {401, 403}:
-            raise EndpointError(f"the server at {_shown(url)} refuses the key; set its key in AGENTICIQA_API_KEY") from None
+            server = url.removesuffix("/models")
+            raise EndpointError(f"{server} refuses the key; set the key of this server in AGENTICIQA_API_KEY") from None
         return None
-    except (OSError, ValueError) as error:
-        if must_answer and not isinstance(error, ValueError):
-            reason = getattr(error, "reason", None) or error
-            raise EndpointError(
-                f"no server answers at {_shown(url)} ({reason}); start it, or give its address with --api-base"
-            ) from None
+    except ValueError:
+        return None
+    except OSError as error:
+        if must_answer:
+            server, reason = url.removesuffix("/models"), getattr(error, "reason", None) or error
+            mend = "start it, or give its address with --api-base"
+            raise EndpointError(f"no server answers at {server} ({reason}); {mend}") from None
         return None
     return page if isinstance(page, dict) else None
-
-
-def _shown(url: str) -> str:
-    return url.removesuffix("/models")
 
 
 def _probe(engine: Any, *, sighted: bool) -> None:

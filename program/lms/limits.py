@@ -60,7 +60,8 @@ class _Sum:
 class Budget:
     """At most so many model calls, dollars or tokens inside the `with` block; shared by all its threads.
 
-    Every call that goes to a model counts, a repeat after a fault too; answers from a cache are free. Under a limit of
+    Every call that goes to a service counts, a repeat after a fault too; answers from a cache and the embedded expert's
+    are free. Under a limit of
     dollars or tokens each call in flight is assumed to cost as much as the dearest one so far, and at most as many may
     be in flight as have been priced (one, to begin with): further calls wait. Budgets nest: an inner one's calls count
     for the outer ones. Raises InputError for a limit that is not positive.
@@ -101,14 +102,14 @@ class Budget:
     def __exit__(self, *fault: object) -> None:
         self._context.__exit__(*fault)
 
-    def charge(self, *, free: bool = False) -> None:
-        """Count one call about to go out, once it may; BudgetSpent past the limit. A `free` one is not settled."""
+    def charge(self) -> None:
+        """Count one call about to go out, once it may; BudgetSpent past the limit."""
         with self._changed:
-            while not all(budget._admits(free=free) for budget in self._chain):
+            while not all(budget._admits() for budget in self._chain):
                 self._changed.wait()
             for budget in self._chain:
                 budget.calls += 1
-                budget._in_flight += not free
+                budget._in_flight += 1
 
     def refund(self) -> None:
         """Take back one charge: the answer came from a cache."""
@@ -127,11 +128,11 @@ class Budget:
                 budget._tokens.add(tokens, model)
             self._changed.notify_all()
 
-    def _admits(self, *, free: bool) -> bool:
+    def _admits(self) -> bool:
         limit = self.limits["max_calls"]
         if limit is not None and self.calls >= limit:
             raise BudgetSpent(f"budget: {self.calls} model calls are spent; allow more with --max-calls")
-        return free or all(total.admits(self._in_flight, self.calls) for total in (self._usd, self._tokens))
+        return all(total.admits(self._in_flight, self.calls) for total in (self._usd, self._tokens))
 
 
 def current_budget() -> Budget | None:

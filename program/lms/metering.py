@@ -92,11 +92,9 @@ def _book(receipt: _Receipt) -> None:
 
 
 def book_kept_answer(lm: dspy.BaseLM) -> None:
-    """Count a question whose answer was kept. The expert's counts as a call: what it costs does not depend on order."""
-    embedded = is_embedded(lm)
-    if embedded and (budget := current_budget()) is not None:
-        budget.charge(free=True)
-    _book(_Receipt(from_cache=not embedded))
+    """Count a question whose answer was kept; the embedded expert's costs nothing and is not counted."""
+    if not is_embedded(lm):
+        _book(_Receipt(from_cache=True))
 
 
 def note_image(image: WireImage) -> None:
@@ -132,7 +130,8 @@ class ModelCall:
         """Prepare a call of an LM; `take_call` takes one more call from the question's allowance."""
         self._lm, self._take_call, self._free = lm, take_call, is_embedded(lm)
         self._engine: Any = getattr(lm, "engine", None)
-        self._gate, self._budget = None if self._free else gate_of(lm), current_budget()
+        self._gate = None if self._free else gate_of(lm)
+        self._budget = None if self._free else current_budget()
         self._keeps_history = not dspy.settings.disable_history
         self._whole_call: _Receipt | None = None
         self._requests, self._answers = 0, 0
@@ -156,7 +155,7 @@ class ModelCall:
         try:
             yield lm
         finally:
-            if self._answers and not self._requests:
+            if self._answers and not self._requests and not self._free:
                 _book(_Receipt(from_cache=True))
 
     def complete(self, request: lm15.Request) -> lm15.Response:
@@ -192,7 +191,7 @@ class ModelCall:
     def _request(self) -> Iterator[_Receipt]:
         """Let one request out once budget and gate allow it, and settle its account however it ends."""
         if self._budget is not None:
-            self._budget.charge(free=self._free)
+            self._budget.charge()
         self._requests += 1
         receipt = _Receipt()
         try:
@@ -202,10 +201,11 @@ class ModelCall:
             self._settle(receipt)
 
     def _settle(self, receipt: _Receipt) -> None:
-        _book(receipt)
+        if not self._free:
+            _book(receipt)
         if self._gate is not None and receipt.answered and not receipt.from_cache:
             self._gate.spent(receipt.input_tokens + receipt.output_tokens)
-        if self._budget is None or self._free:
+        if self._budget is None:
             return
         if receipt.from_cache:
             self._budget.refund()

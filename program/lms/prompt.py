@@ -29,9 +29,7 @@ def system_text(signature: type[dspy.Signature], *, form: Mapping[str, Any] | No
     given = "\n".join(f"{name}: {_described(field)}" for name, field in signature.input_fields.items())
     parts = [signature.instructions.strip(), f"Given are\n{given}" if given else ""]
     if not is_word(signature):
-        wanted = [
-            f"{name}: {_described(field)}{_shown(form, name)}" for name, field in signature.output_fields.items()
-        ]
+        wanted = [f"{name}: {_described(field)}{_shown(form, name)}" for name, field in signature.output_fields.items()]
         parts.append("\n".join(["Respond with a JSON object of these fields, in this order:", *wanted]))
     return "\n\n".join(filter(None, parts))
 
@@ -54,9 +52,9 @@ def is_word(signature: type[dspy.Signature]) -> bool:
 
 
 def without_sight(instructions: str) -> str:
-    """Return instructions for a model that is shown no image.
+    r"""Return instructions for a model that is shown no image.
 
-    >>> without_sight("1. Look it up.\\n4. If they are unclear or insufficient, look at the image itself.")
+    >>> without_sight("1. Look it up.\n4. If they are unclear or insufficient, look at the image itself.")
     '1. Look it up.'
     """
     for pattern, instead in _SIGHT:

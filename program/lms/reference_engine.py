@@ -36,7 +36,7 @@ from program.lms.refusals import (
     words_of,
 )
 from program.lms.traits import ModelRecord, ModelTraits
-from program.lms.wire_images import encoded_image
+from program.lms.wire_images import encoded_image, limits_of_request
 
 __all__ = ("AsyncReferenceEngine", "ImageTransport", "ReferenceEngine")
 
@@ -46,6 +46,8 @@ _PREFIX = secrets.token_hex(16)
 """Of this process alone: no text that a user or a model writes can hold a token."""
 _TOKEN = re.compile(_PREFIX.encode("ascii") + rb"[0-9a-f]{32}")
 _IMAGES: ContextVar[dict[bytes, bytes]] = ContextVar("agentic_iqa_request_images")
+
+
 @contextmanager
 def images_by_token() -> Iterator[dict[bytes, bytes]]:
     """Collect the images, in base64, of the one request that is sent inside."""
@@ -101,6 +103,9 @@ class ReferenceEngine:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     is_asked: bool = True
     """Whether the service is asked what it can do: an OpenAI-compatible server is, a provider's own service is not."""
+    has_answered: bool = False
+    failures: int = 0
+    """Of the endpoint, since its last answer."""
     gave_logprobs: bool = False
     """Whether log-probabilities ever came: one answer without them then means nothing."""
 
@@ -130,7 +135,8 @@ class ReferenceEngine:
     @property
     def takes_schema(self) -> bool:
         """Whether the form of an answer travels as a JSON schema, so that no text need describe it."""
-        takes = self.capabilities["supports_response_schema"] and "response_format" in self.capabilities["supported_params"]
+        able = self.capabilities
+        takes = able["supports_response_schema"] and "response_format" in able["supported_params"]
         return bool(takes) and "response_format" not in self.record.known.refused
 
     @property
@@ -174,7 +180,11 @@ class ReferenceEngine:
                 self._explain(error)
                 if cause is None:
                     raise
+                if isinstance(cause, EndpointError):
+                    self.failures += 1
+                    cause.is_repeated = self.failures > 1
                 raise cause from error
+        self.has_answered, self.failures = True, 0
         self._note_changes(sent, response)
         return response
 
@@ -193,7 +203,11 @@ class ReferenceEngine:
 
         Without refused features. Raises ImageError when an image is unknown here or has changed since it was opened.
         """
-        messages = tuple(replace(m, parts=tuple(self._part(p, images) for p in m.parts)) for m in request.messages)
+        shown = [p for m in request.messages for p in m.parts if _is_reference(p)]
+        limits = limits_of_request([IMAGES.find(p.url) for p in shown], self.limits) if len(shown) > 1 else self.limits
+        messages = tuple(
+            replace(m, parts=tuple(_sent_part(p, limits, images) for p in m.parts)) for m in request.messages
+        )
         known = self.record.known
         left_out: dict[str, Any] = {n: None for n in known.refused if getattr(request.config, n, None) is not None}
         for name in left_out:
@@ -205,17 +219,6 @@ class ReferenceEngine:
         if known.wire_model:
             model = f"{request.model.partition('/')[0]}/{known.wire_model}"
         return replace(request, messages=messages, config=config, model=model)
-
-    def _part(self, part: Any, images: dict[bytes, bytes] | None) -> Any:
-        if not (isinstance(part, lm15.ImagePart) and part.url and part.url.startswith(HOST)):
-            return part
-        ref = IMAGES.find(part.url)
-        image = encoded_image(ref, self.limits)
-        if images is None:
-            return lm15.ImagePart(data=image.data, media_type=image.media_type)
-        token = token_for(ref.sha256)
-        images[token.encode("ascii")] = image.data.encode("ascii")
-        return lm15.ImagePart(data=token, media_type=image.media_type)
 
     def _cause(self, request: lm15.Request, error: lm15.LM15Error) -> Exception | None:
         """Return what is wrong, where the service's words say it, and remember it; None where they do not.
@@ -232,6 +235,8 @@ class ReferenceEngine:
         if context_is_full(error):
             size = f" of {known.context_tokens:,} tokens" if known.context_tokens else ""
             return EndpointError(f"{self.name}: the context{size} is full; show fewer demos (compile with --demos 4)")
+        if isinstance(error, lm15.TransportError) and not self.has_answered and "refused" in words.casefold():
+            return EndpointError(f"no server answers at {self.address or self.title}; start it, or check --api-base")
         if model_is_missing(error):
             there = f"; it has {', '.join(known.models[:8])}" if known.models else ""
             return EndpointError(f"{self.title}: the model is not on the server{there}; name another one with --lm")
@@ -278,6 +283,23 @@ class ReferenceEngine:
             note_change(f"{self.title}: logprobs asked for, none came with the answer")
 
 
+def _is_reference(part: Any) -> bool:
+    return isinstance(part, lm15.ImagePart) and bool(part.url) and str(part.url).startswith(HOST)
+
+
+def _sent_part(part: Any, limits: ImageLimits, images: dict[bytes, bytes] | None) -> Any:
+    """Return a part of a message as it is sent: an image's reference as its bytes, or as a token for them."""
+    if not _is_reference(part):
+        return part
+    ref = IMAGES.find(part.url)
+    image = encoded_image(ref, limits)
+    if images is None:
+        return lm15.ImagePart(data=image.data, media_type=image.media_type)
+    token = token_for(ref.sha256)
+    images[token.encode("ascii")] = image.data.encode("ascii")
+    return lm15.ImagePart(data=token, media_type=image.media_type)
+
+
 class AsyncReferenceEngine:
     """The same engine for asynchronous callers, each of whose requests takes a thread."""
 
@@ -287,4 +309,3 @@ class AsyncReferenceEngine:
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request."""
         return await asyncio.to_thread(self._engine.complete, request)
-

@@ -12,8 +12,9 @@ __all__ = (
 _IMAGES = re.compile(
     r"image input is not supported|mmproj|unsupported content part|content type.{0,20}image|not a multimodal model"
     r"|(?:does|do)(?: not|n't) support (?:image|vision|multimodal)|support image input|(?:image|vision)\S* (?:input )?"
-    r"(?:is|are) not supported|no endpoints found that support image|image_url.{0,40}(?:not|invalid|unsupported|expected)"
-    r"|(?:invalid|unsupported|unknown).{0,40}image_url|at most 0 image|cannot (?:read|process|see) images?",
+    r"(?:is|are) not supported|no endpoints found that support image"
+    r"|image_url.{0,40}(?:not|invalid|unsupported|expected)|(?:invalid|unsupported|unknown).{0,40}image_url"
+    r"|at most 0 image|cannot (?:read|process|see) images?",
     re.IGNORECASE,
 )
 """llama.cpp, vLLM, LM Studio, OpenRouter, LiteLLM's proxy and OpenAI, each in its own words."""
@@ -56,7 +57,8 @@ def names_images(words: str) -> bool:
 
 def context_is_full(error: lm15.LM15Error) -> bool:
     """Return whether a request was longer than the model's context."""
-    return isinstance(error, lm15.ContextLengthError) or bool(error.status in _STATUSES and _CONTEXT.search(words_of(error)))
+    full = error.status in _STATUSES and _CONTEXT.search(words_of(error))
+    return isinstance(error, lm15.ContextLengthError) or bool(full)
 
 
 def model_is_missing(error: lm15.LM15Error) -> bool:
@@ -77,11 +79,9 @@ def wants_other_limit(error: lm15.LM15Error, field: str) -> bool:
 
     OpenAI's names the other one: "Unsupported parameter: 'max_tokens' ... Use 'max_completion_tokens' instead."
     """
-    words = words_of(error)
-    return error.status in _STATUSES and bool(
-        re.search(rf"(?<![a-z_]){field}\b", words)
-        and re.search(r"unsupported|not supported|unknown|unrecognized|unexpected|extra|not permitted|instead", words, re.I)
-    )
+    words, refusal = words_of(error), r"not supported|unsupported|unknown|unrecognized|unexpected|not permitted|instead"
+    names_it = re.search(rf"(?<![a-z_]){field}\b", words)
+    return error.status in _STATUSES and bool(names_it and re.search(refusal, words, re.IGNORECASE))
 
 
 def largest_choice(words: str) -> int | None:

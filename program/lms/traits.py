@@ -1,4 +1,4 @@
-"""What a model can do, in one record: the embedded expert's is fixed, a service's is asked once and learnt from refusals.
+"""What a model can do, in one record: the embedded expert's is fixed, a service's is asked and learnt from refusals.
 
 A service is asked where it is free (its lists of models and properties) and, at an address, by one question of one
 token; what it says is kept in the cache folder by address and model, and every refusal after corrects it.
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from program.common.files import write_whole
 
-__all__ = ("EMBEDDED_TRAITS", "ModelRecord", "ModelTraits", "own_record", "record_of", "traits_of")
+__all__ = ("EMBEDDED_TRAITS", "ModelRecord", "ModelTraits", "is_expert", "own_record", "record_of", "traits_of")
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +114,11 @@ def traits_of(lm: dspy.BaseLM | None) -> ModelTraits:
     """
     traits = getattr(getattr(lm, "engine", None), "traits", None)
     return traits if isinstance(traits, ModelTraits) else own_record(lm).traits
+
+
+def is_expert(lm: dspy.BaseLM | None) -> bool:
+    """Return whether a model is the embedded expert, which can be said without asking any service."""
+    return getattr(type(getattr(lm, "engine", None)), "traits", None) is EMBEDDED_TRAITS
 
 
 def own_record(lm: dspy.BaseLM | None) -> ModelRecord:

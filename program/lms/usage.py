@@ -29,7 +29,7 @@ class StageUsage(Record):
     """What the model calls of one stage cost."""
 
     lm_calls: int = 0
-    """Calls of a model, repeats after a fault among them, answered from a cache or not."""
+    """Calls of a model's service, repeats after a fault among them, answered from a cache or not."""
     lm_cache_hits: int = 0
     input_tokens: int = 0
     output_tokens: int = 0

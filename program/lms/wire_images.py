@@ -7,6 +7,7 @@ import base64
 import functools
 import io
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from program.images.store import HOST, IMAGES, ImageRef
 from program.lms.metering import note_image
 from program.lms.usage import WireImage
 
-__all__ = ("encoded_image", "inline", "inline_demo", "limits_for")
+__all__ = ("encoded_image", "inline", "inline_demo", "limits_for", "limits_of_request")
 
 CACHE_MB = 24
 """Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
@@ -77,6 +78,18 @@ def limits_for(model: str) -> ImageLimits:
 def _shipped_limits() -> dict[str, ImageLimits]:
     text = (CONFIGS / "model_backends.yaml").read_text("utf-8")
     return {name: ImageLimits.model_validate(limits) for name, limits in yaml.safe_load(text)["images"].items()}
+
+
+def limits_of_request(refs: Sequence[ImageRef], limits: ImageLimits) -> ImageLimits:
+    """Return what each image of a request may be, so that all of them together are what the service takes."""
+    found: dict[str, int] = {}
+    if len(refs) > limits.many and limits.max_side_px_of_many is not None:
+        found["max_side_px"] = min(limits.max_side_px_of_many, limits.max_side_px or limits.max_side_px_of_many)
+    if limits.max_request_bytes is not None and len(refs) > 1:
+        share = limits.max_request_bytes // len(refs)
+        if sum(len(IMAGES.read(ref)) for ref in refs) > limits.max_request_bytes:
+            found["max_bytes"] = max(10_000, min(share, limits.max_bytes or share))
+    return limits.model_copy(update=found) if found else limits
 
 
 def encoded_image(ref: ImageRef, limits: ImageLimits) -> EncodedImage:

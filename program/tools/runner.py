@@ -51,7 +51,8 @@ class ToolRunner:
         self.calibration = open_calibration(tools.calibration)
         self.counts: Counter[str] = Counter()
         """Readings so far, over all threads: fresh, cached and failed."""
-        self._cache = PlainCache(settings.cache_dir / "readings", size_limit_mb=tools.cache_mb) if tools.cache else None
+        kept = settings.kept_dir
+        self._cache = PlainCache(kept / "readings", size_limit_mb=tools.cache_mb) if kept is not None else None
         self._lock = threading.Lock()
 
     def cache_state(self) -> dict[str, Any]:
