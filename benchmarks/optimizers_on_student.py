@@ -88,7 +88,7 @@ def compiled(
     if feedback == "bare":
         Objective.feedback = lambda self, example, assessment, role=None: f"{self.score(example, assessment):.2f}"
     try:
-        with loopback.Loopback(rules=student.rules, keep=False) as server:
+        with loopback.Loopback(rules=student.rules, token_probabilities=0, keep=False) as server:
             name = f"openai/{'student' if obeys else 'control'}-{seed}"
             modelled = settings.with_model(name, server.base, {"reflection": f"openai/writer-{seed}-{feedback}"})
             started = time.perf_counter()

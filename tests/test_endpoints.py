@@ -1,0 +1,253 @@
+"""What a model can do is asked of its server once, learnt from refusals, kept, and never asked for again in vain."""
+
+import json
+import re
+
+import dspy
+import numpy as np
+import pytest
+
+from program.agent.loop import AgenticIQA
+from program.assess import main as assess
+from program.common.errors import EndpointError
+from program.common.settings import load_settings
+from program.doctor import main as doctor
+from program.lms import traits
+
+RATE = "Rate the perceptual quality of this image."
+WHOSE_EYES = r"reads no images: the embedded expert's findings are used$"
+BLIND = ("llamacpp", "vllm", "lmstudio", "openrouter", "ollama", "")
+FINDING = {"region": "Global", "type": "Noise", "severity": "moderate", "explanation": "Grain."}
+
+
+@pytest.fixture(autouse=True)
+def _no_answers_kept():
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
+
+
+@pytest.fixture
+def on(fake_runner):
+    """Make the program on a server, as a process that has just started does."""
+
+    def make(server, model="openai/small-vlm", **overrides):
+        traits._RECORDS.clear()
+        tree = {"assessment": {"max_replan_iterations": 0}, "wire": {"backoff_s": 0.01}, **overrides}
+        iqa = AgenticIQA(load_settings(overrides=tree).with_model(model, server.base))
+        iqa.resources.__dict__["runner"] = fake_runner()
+        return iqa
+
+    return make
+
+
+@pytest.fixture
+def photo(tmp_path, encoded):
+    file = tmp_path / "photo.png"
+    file.write_bytes(encoded(3, 64, 64))
+    return file
+
+
+def kept(tmp_path_factory):
+    """Return what the cache folder holds of models."""
+    folder = load_settings().cache_dir / "models"
+    return [json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("*.json"))]
+
+
+@pytest.mark.spec("D29")
+@pytest.mark.spec("43/text-only")
+@pytest.mark.parametrize("flavour", BLIND)
+@pytest.mark.parametrize(("query", "options"), [(RATE, None), ("Which is worst?", ["Blur", "Noise"]), ("图像为何模糊？", None)])
+def test_a_model_that_reads_no_images_is_shown_none_and_the_result_says_whose_eyes(
+    loopback, on, picture, flavour, query, options
+):
+    server = loopback(flavour=flavour, sees=False)
+    result = on(server)(image=picture(), query=query, options=options)
+    assert result.status == "ok"
+    assert sum("small-vlm" in note and re.search(WHOSE_EYES, note) is not None for note in result.notes) == 1
+    assert result.state.executor_evidence.distortion_analysis
+    assert {q.name for q in server.asked} <= {"plan", "selected_tools", "quality_level", "quality_probs", "final_answer"}
+    assert result.usage.lm_calls == len(server.asked) <= 3
+    assert server.stats()["images"] == 0
+    for question in server.asked:
+        assert "[[ ## image ## ]]" not in question.text
+        assert "look at the image" not in question.text
+        assert not question.images
+
+
+@pytest.mark.spec("D29")
+@pytest.mark.parametrize("flavour", BLIND)
+def test_sight_is_asked_with_one_picture_at_most_and_never_again(loopback, on, picture, flavour):
+    server = loopback(flavour=flavour, sees=False)
+    on(server)(image=picture())
+    shown = [q for q in server.probes if q.images]
+    assert len(shown) == (0 if flavour in {"llamacpp", "ollama"} else 1)  # those say it themselves
+    assert len(server.probes) <= len(shown) + 1
+    before = len(server.probes)
+    again = on(server)(image=picture(2))
+    assert len(server.probes) == before
+    assert re.search(WHOSE_EYES, again.notes[-1])
+    (record,) = kept(on)
+    assert record["reads_images"] is False
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["asked"])
+
+
+@pytest.mark.spec("D29")
+@pytest.mark.parametrize("flavour", ["llamacpp", "vllm", "lmstudio", "openrouter", ""])
+def test_a_refusal_of_an_image_is_met_once_whatever_the_server_promised(loopback, loopback_module, on, picture, flavour):
+    server = loopback(flavour=flavour, sees=False)
+    refused = loopback_module.Reply(*reply_to_an_image(loopback_module, server))
+    promised = loopback(rules=[(lambda q: bool(q.images), refused)], modalities=("text", "image"))
+    iqa = on(promised)
+    results = [iqa(image=picture(n)) for n in range(2)]
+    assert [r.status for r in results] == ["ok", "ok"]
+    assert all(re.search(WHOSE_EYES, r.notes[-1]) for r in results)
+    assert sum(bool(q.images) for q in promised.asked) == 1
+    assert on(promised)(image=picture(3)).status == "ok"
+    assert sum(bool(q.images) for q in promised.asked) == 1
+
+
+def reply_to_an_image(module, server):
+    status, words, code = server.flavour.no_images
+    words = words.format(model="small-vlm")
+    return status, {"error": {"message": words, "type": code, "code": code}}
+
+
+@pytest.mark.spec("D29")
+@pytest.mark.parametrize("flavour", [*BLIND, "azure"])
+def test_a_model_that_sees_gets_the_original_bytes(loopback, on, photo, flavour):
+    server = loopback(flavour=flavour, modalities=("text", "image") if flavour == "openrouter" else None)
+    result = on(server)(image=photo)
+    assert (result.status, result.notes) == ("ok", [])
+    shown = [q.images for q in server.asked if q.images]
+    assert shown == [[photo.read_bytes()]] * 2  # diagnosis and score
+    assert len(server.asked) == result.usage.lm_calls <= 4
+
+
+@pytest.mark.spec("D29")
+def test_what_a_list_of_models_says_is_believed_without_a_picture(loopback, on, picture):
+    for modalities in (("text",), ("text", "image")):
+        server = loopback(modalities=modalities)
+        result = on(server)(image=picture())
+        assert not any(q.images for q in server.probes)
+        assert any(q.images for q in server.asked) == ("image" in modalities)
+        assert bool(result.notes) == ("image" not in modalities)
+
+
+@pytest.mark.spec("43/declared")
+def test_configuration_goes_before_what_a_server_says(loopback, on, picture):
+    server = loopback()
+    entry = {"provider": "openai", "model": "small-vlm", "api_base": server.base, "vision": False}
+    traits._RECORDS.clear()
+    iqa = AgenticIQA(load_settings(overrides={"models": {"backends": {"mine": entry}}}).with_model("mine"))
+    result = iqa(image=picture())
+    assert re.search(WHOSE_EYES, result.notes[-1])
+    assert not any(q.images for q in [*server.asked, *server.probes])
+
+
+@pytest.mark.spec("43/refused-fields")
+@pytest.mark.parametrize("field", ["response_format", "logprobs", "temperature"])
+def test_a_refused_field_is_met_once_and_left_out_by_later_processes(loopback, on, picture, field):
+    server = loopback(refuses=[field])
+    results = [on(server)(image=picture(n)) for n in range(2)]
+    assert [r.status for r in results] == ["ok", "ok"]
+    refused = [q for q in [*server.probes, *server.asked] if field in q.body]
+    assert len(refused) == 1
+    others = {"response_format", "temperature"} - {field}
+    assert all(name in q.body for q in server.asked for name in others)
+    assert all(field not in q.body for q in server.asked[len(server.asked) // 2 :])
+    (record,) = kept(on)
+    assert list(record["refused"]) == [field]
+    assert f"argument supplied: {field}" in record["refused"][field]
+    if field == "logprobs":
+        assert results[1].level_probabilities_from == "probabilities"
+
+
+@pytest.mark.spec("D26")
+@pytest.mark.parametrize(
+    ("options", "source"),
+    [({}, "logprobs"), ({"flavour": "lmstudio"}, "probabilities"), ({"token_probabilities": 0}, "probabilities")],
+)
+def test_token_probabilities_are_used_where_they_come_and_not_asked_for_where_not(loopback, on, picture, options, source):
+    server = loopback(**options)
+    assert on(server)(image=picture()).level_probabilities_from == source
+    (asked,) = [q for q in server.asked if {"quality_level", "quality_probs"} & set(q.fields)]
+    assert ("logprobs" in asked.body) == (source == "logprobs")
+    first = "quality_level" if source == "logprobs" else "quality_reasoning"
+    assert asked.fields[0] == first
+
+
+@pytest.mark.spec("43/refused-fields")
+@pytest.mark.parametrize("model", ["openai/my-azure-o3", "openai/small-vlm"])
+def test_the_other_field_for_the_most_tokens_is_taken_once(loopback, on, picture, model):
+    server = loopback(flavour="azure", models=[model.partition("/")[2]])
+    for number in range(2):
+        assert on(server, model)(image=picture(number)).status == "ok"
+    assert sum("max_tokens" in q.body for q in [*server.probes, *server.asked]) == 1
+    assert not any("max_tokens" in q.body for q in server.asked)
+    (record,) = kept(on)
+    assert record["max_tokens_field"] == "max_completion_tokens"
+
+
+@pytest.mark.spec("43/names")
+def test_on_a_server_of_one_model_any_name_means_that_one(loopback, on, picture):
+    server = loopback(flavour="vllm", models=["Qwen/Qwen2.5-VL-7B"])
+    assert on(server, "openai/qwen")(image=picture()).status == "ok"
+    assert {q.model for q in [*server.asked, *server.probes]} == {"Qwen/Qwen2.5-VL-7B"}
+
+
+@pytest.mark.spec("43/errors")
+def test_a_wrong_name_on_a_server_of_several_names_those(loopback, on, picture, photo, capsys):
+    server = loopback(flavour="vllm", models=["qwen", "llava"])
+    for _ in range(2):
+        with pytest.raises(EndpointError, match=r"^openai/qwem: [^\n]*not on [^\n]*server[^\n]*qwen, llava[^\n]*$"):
+            on(server, "openai/qwem")(image=picture())
+    assert not server.asked
+    assert assess([str(photo), "--lm", "openai/qwem", "--api-base", server.base]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+@pytest.mark.spec("43/errors")
+@pytest.mark.parametrize("flavour", ["llamacpp", "vllm"])
+def test_a_full_context_is_one_line_and_one_request(loopback, photo, capsys, flavour):
+    server = loopback(flavour=flavour, context_tokens=100)
+    assert assess([str(photo), "--lm", "openai/small-vlm", "--api-base", server.base]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert re.search(r"openai/small-vlm at http://\S+: the context of 100 tokens is full; [^\n]*--demos 4", line)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.spec("43/errors")
+def test_a_server_that_is_not_there_is_one_line(loopback, photo, capsys):
+    server = loopback()
+    server.stop()
+    assert assess([str(photo), "--lm", "openai/small-vlm", "--api-base", server.base]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert f"no server answers at {server.base}" in line
+
+
+@pytest.mark.spec("43/record")
+def test_a_record_is_of_one_model_at_one_address(loopback, on, picture):
+    blind, sighted = loopback(sees=False), loopback(models=["small-vlm", "other"])
+    on(blind)(image=picture())
+    assert on(sighted)(image=picture()).notes == []
+    assert on(sighted, "openai/other")(image=picture()).notes == []
+    assert len(sighted.probes) == 2
+    assert sorted(record["reads_images"] for record in kept(on)) == [False, True, True]
+
+
+@pytest.mark.spec("43/record")
+def test_all_roles_and_threads_share_one_record(loopback, on, rng):
+    server = loopback(latency_s=0.05)
+    images = [rng.integers(0, 256, (48, 64, 3), dtype=np.uint8) for _ in range(6)]
+    assert {r.status for r in on(server).batch(images, workers=6)} == {"ok"}
+    assert len(server.probes) == 1
+
+
+@pytest.mark.spec("43/record")
+def test_the_doctor_asks_again(loopback, on, picture, capsys):
+    server = loopback(rules=[("left", lambda q: {"left": "red", "right": "red"})])
+    on(server)(image=picture())
+    assert len(server.probes) == 1
+    server.sees = False
+    traits._RECORDS.clear()
+    assert doctor(["--lm", "openai/any-name", "--api-base", server.base]) == 0
+    assert "reads none" in capsys.readouterr().out
