@@ -10,6 +10,7 @@ from PIL import Image
 
 from program.agent import checks
 from program.agent.probe import COLOURS
+from program.assess import main as assess
 from program.doctor import main
 
 KEY = "sk-planted-for-the-doctor"
@@ -75,37 +76,42 @@ def test_a_server_that_sees_passes_in_one_call(loopback, capsys, monkeypatch):
     assert "small-vlm" in found[f"{name}: listed"]["detail"]
     assert found[f"{name}: sees"]["status"] == "ok"
     assert found[f"{name}: structured output"]["status"] == "ok"
-    assert found[f"{name}: log-probabilities"]["status"] == "ok"
+    assert found[f"{name}: token probabilities"]["status"] == "ok"
+    assert "20 alternatives" in found[f"{name}: token probabilities"]["detail"]
     assert "AGENTICIQA_API_KEY set" in found["keys"]["detail"]
-    assert len(server.asked) == 1
+    assert (len(server.asked), len(server.probes)) == (1, 1)
 
 
-def test_a_model_that_does_not_see_is_found_out(loopback, capsys):
+def test_a_model_that_does_not_see_is_found_out(loopback, capsys, tmp_path, encoded):
     server = loopback(rules=[("left", {"left": "red", "right": "red"})])
     code, found = examined(capsys, "--lm", "openai/small-vlm", "--api-base", server.base)
     (sees,) = [check for name, check in found.items() if name.endswith("sees")]
     assert code == 1
     assert sees["status"] == "failed"
     assert "choose a model that takes images" in sees["mend"]
+    (tmp_path / "photo.png").write_bytes(encoded())
+    server.rules.clear()  # what was found out is kept for later commands
+    assess([str(tmp_path / "photo.png"), "--lm", "openai/small-vlm", "--api-base", server.base])
+    assert "reads no images" in capsys.readouterr().out
+    assert not any(question.images for question in server.asked[1:])
 
 
-def test_what_a_server_lacks_is_noted_and_stops_nothing(loopback, loopback_module, capsys):
-    refusal = loopback_module.Reply(400, {"error": {"message": "response_format is not supported"}})
+def test_what_a_server_lacks_is_noted_and_stops_nothing(loopback, capsys):
     server = loopback(
-        rules=[(lambda q: "response_format" in q.body, refusal), ("left", seeing)],
-        faults=lambda number, question: "no_logprobs",
+        rules=[("left", seeing)], refuses=["response_format", "temperature"], token_probabilities=0, context_tokens=8192
     )
     code, found = examined(capsys, "--lm", "openai/small-vlm", "--api-base", server.base)
     by_end = {name.rpartition(": ")[2]: check for name, check in found.items()}
     assert code == 0
-    assert by_end["structured output"]["status"] == by_end["log-probabilities"]["status"] == "note"
-    assert "response_format is not supported" in by_end["structured output"]["detail"]
+    assert by_end["structured output"]["status"] == by_end["token probabilities"]["status"] == "note"
+    assert "supplied: response_format" in by_end["structured output"]["detail"]
+    assert by_end["requests"]["detail"] == "context 8,192 tokens; no temperature"
 
 
 @pytest.mark.parametrize(
     ("arguments", "end", "detail", "mend"),
     [
-        (["--lm", "openai/smal-vlm"], "listed", "serves another, small-vlm", "did you mean 'small-vlm'?"),
+        (["--lm", "openai/smal-vlm"], "listed", "the server has small-vlm, another", "did you mean 'small-vlm'?"),
         (["--lm", "openai/small-vlm", "--planner-lm", "nonsense"], "(planner)", "not of the form provider/model", None),
         (
             ["--lm", "perceptual/expert@r0", "--planner-lm", "openai/small-vlm"],
@@ -128,9 +134,9 @@ def test_a_dead_server_is_told_at_once(capsys, loopback):
     server = loopback()
     server.stop()
     code, found = examined(capsys, "--lm", "openai/small-vlm", "--api-base", server.base)
-    (check,) = [check for check in found.values() if "cannot be reached" in check["detail"]]
+    (check,) = [check for check in found.values() if "no server answers at" in check["detail"]]
     assert code == 1
-    assert "start the server" in check["mend"]
+    assert "start it" in check["detail"]
 
 
 def test_a_refused_key_is_told_without_the_key(loopback, capsys, monkeypatch):
