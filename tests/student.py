@@ -39,7 +39,8 @@ _KINDS = {
         ("blur", "colou?r", "compress", "nois", "bright|expos", "sharpness|over-sharp", "contrast"), strict=True
     )
 }  # fmt: skip
-_OBJECTIVE = "your objective is:"
+_OBJECTIVE, _INPUTS = "your objective is:", "\n\nGiven are\n"
+"""What stands before an instruction in the prompts of DSPy's adapters, and behind it in those of the program's own."""
 _SCALE = re.compile(r"\b(?:whole|full|entire|more of the) (?:scale|range)\b", re.IGNORECASE)
 _TOO_HIGH = re.compile(r"too high: people gave[^\n]*?Evidence: found ([^;.]*)")
 _WRONG = re.compile(r"is wrong: people chose[^\n]*?Evidence: found ([^;.]*)")
@@ -118,7 +119,9 @@ class Student:
         return quality + noise * self._draw(question, "noise").gauss(0, 1)
 
     def _instruction(self, question: Any) -> str:
-        return question.system.partition(_OBJECTIVE)[2] if self.obeys else ""
+        if not self.obeys:
+            return ""
+        return question.system.partition(_OBJECTIVE)[2] or question.system.partition(_INPUTS)[0]
 
     def _blind(self, question: Any) -> set[Any]:
         """Return the kinds that are overlooked: those that no phrase of the instruction speaks of."""

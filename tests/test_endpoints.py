@@ -251,3 +251,33 @@ def test_the_doctor_asks_again(loopback, on, picture, capsys):
     traits._RECORDS.clear()
     assert doctor(["--lm", "openai/any-name", "--api-base", server.base]) == 0
     assert "reads none" in capsys.readouterr().out
+
+
+@pytest.mark.spec("43/errors")
+def test_a_folder_ends_with_the_second_failure_of_the_endpoint_and_keeps_what_is_done(
+    loopback, loopback_module, tmp_path, encoded, capsys
+):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(8):
+        (folder / f"{number}.png").write_bytes(encoded(number))
+    gone = loopback_module.Reply(404, {"error": {"message": "model small-vlm not found, try pulling it first"}})
+    shown = []
+
+    def answer_two(question):
+        shown.append(question)
+        return len(shown) > 4  # diagnosis and score of two images
+
+    server = loopback(rules=[(lambda q: bool(q.images) and answer_two(q), gone)])
+    results = tmp_path / "results.jsonl"
+    arguments = ["--lm", "openai/small-vlm", "--api-base", server.base, "--workers", "1", "--out", str(results)]
+    assert assess([str(folder), *arguments]) == 2
+    assert "not on the server" in capsys.readouterr().err
+    assert results.with_name("results.jsonl.partial").read_text("utf-8").count('"status": "ok"') == 2
+    assert len(shown) <= 7  # one may be on its way
+    server.rules.clear()
+    before = sum(bool(q.images) for q in server.asked)
+    assert assess([str(folder), *arguments]) in {0, 1}
+    assert sum(bool(q.images) for q in server.asked) - before <= 2 * 6
+    lines = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
+    assert [line["status"] for line in lines].count("ok") >= 7

@@ -324,7 +324,7 @@ def test_a_compile_whose_reflections_all_failed_says_that(data, loopback, loopba
     told = json.loads(capsys.readouterr().out)
     assert "did not help" not in told["verdict"] or told["chosen"] != "uncompiled"
     said = told["verdict"] if told["chosen"] == "uncompiled" else " ".join(told["notes"])
-    assert re.search(r"\b(\d+) of \1 reflections failed: .*exceeds the available context size", said), said
+    assert re.search(r"\b(\d+) of \1 reflections failed: .*the context is full", said), said
     assert not told["helped"] or optimizer in {"mipro", "simba"}  # demos need no instructions
 
 
