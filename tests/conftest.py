@@ -293,8 +293,9 @@ def scripted_iqa(scripted_lm, fake_runner):
 
     def make(script, runner=None, settings=None, **engine):
         # The documents' arithmetic, unless a test wants the defaults for language models.
-        plain = {"fusion": {"smoothing": 0, "model_weight": 1}}
-        iqa = AgenticIQA(load_settings(overrides={**plain, **(settings or {})}), lm=scripted_lm(script, **engine))
+        given = settings or {}
+        tree = {**given, "fusion": {"smoothing": 0, "model_weight": 1, **given.get("fusion", {})}}
+        iqa = AgenticIQA(load_settings(overrides=tree), lm=scripted_lm(script, **engine))
         iqa.resources.__dict__["runner"] = runner if runner is not None else fake_runner()
         iqa.engine = iqa.resources.lm("planner").engine
         return iqa

@@ -186,7 +186,7 @@ def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, m
     assert json.loads(capsys.readouterr().out)["registered"]["champion"]
     spent = counting.stats()["requests"]
     other = AgenticIQA(load_settings())
-    other.summarizer.score.signature = other.summarizer.score.signature.with_instructions("Rate it.")
+    other.summarizer.classify.signature = other.summarizer.classify.signature.with_instructions("Rate it.")
     settings = load_settings()
     tracker = Tracker(settings.mlruns_dir, "champion")
     with tracker.run("by hand") as run:
@@ -202,10 +202,11 @@ def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, m
     assert server.stats()["requests"] == spent
 
 
-def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback) -> None:
-    server = loopback()
+@pytest.mark.parametrize(("token_probabilities", "belief"), [(20, "quality_level"), (0, "quality_probs")])
+def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback, token_probabilities, belief) -> None:
+    server = loopback(token_probabilities=token_probabilities)
     assert main(command(data, server.base, "labeled", "--roles", "planner,executor,summarizer")) == 0
-    for field in ("plan", "selected_tools", "quality_probs"):
+    for field in ("plan", "selected_tools", belief):
         prompts = [question.body["messages"] for question in server.asked if field in question.fields]
         taught = [messages for messages in prompts if any(message["role"] == "assistant" for message in messages)]
         assert taught, f"no demo in any prompt for {field}"
