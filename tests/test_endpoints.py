@@ -52,8 +52,7 @@ def kept(tmp_path_factory):
     return [json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("*.json"))]
 
 
-@pytest.mark.spec("D29")
-@pytest.mark.spec("43/text-only")
+@pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
 @pytest.mark.parametrize("flavour", BLIND)
 @pytest.mark.parametrize(("query", "options"), [(RATE, None), ("Which is worst?", ["Blur", "Noise"]), ("图像为何模糊？", None)])
 def test_a_model_that_reads_no_images_is_shown_none_and_the_result_says_whose_eyes(
@@ -73,7 +72,7 @@ def test_a_model_that_reads_no_images_is_shown_none_and_the_result_says_whose_ey
         assert not question.images
 
 
-@pytest.mark.spec("D29")
+@pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
 @pytest.mark.parametrize("flavour", BLIND)
 def test_sight_is_asked_with_one_picture_at_most_and_never_again(loopback, on, picture, flavour):
     server = loopback(flavour=flavour, sees=False)
@@ -90,7 +89,7 @@ def test_sight_is_asked_with_one_picture_at_most_and_never_again(loopback, on, p
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["asked"])
 
 
-@pytest.mark.spec("D29")
+@pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
 @pytest.mark.parametrize("flavour", ["llamacpp", "vllm", "lmstudio", "openrouter", ""])
 def test_a_refusal_of_an_image_is_met_once_whatever_the_server_promised(loopback, loopback_module, on, picture, flavour):
     server = loopback(flavour=flavour, sees=False)
@@ -111,7 +110,7 @@ def reply_to_an_image(module, server):
     return status, {"error": {"message": words, "type": code, "code": code}}
 
 
-@pytest.mark.spec("D29")
+@pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
 @pytest.mark.parametrize("flavour", [*BLIND, "azure"])
 def test_a_model_that_sees_gets_the_original_bytes(loopback, on, photo, flavour):
     server = loopback(flavour=flavour, modalities=("text", "image") if flavour == "openrouter" else None)
@@ -122,7 +121,7 @@ def test_a_model_that_sees_gets_the_original_bytes(loopback, on, photo, flavour)
     assert len(server.asked) == result.usage.lm_calls <= 4
 
 
-@pytest.mark.spec("D29")
+@pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
 def test_what_a_list_of_models_says_is_believed_without_a_picture(loopback, on, picture):
     for modalities in (("text",), ("text", "image")):
         server = loopback(modalities=modalities)
@@ -132,7 +131,7 @@ def test_what_a_list_of_models_says_is_believed_without_a_picture(loopback, on, 
         assert bool(result.notes) == ("image" not in modalities)
 
 
-@pytest.mark.spec("43/declared")
+@pytest.mark.spec("43/an-endpoints-record")
 def test_configuration_goes_before_what_a_server_says(loopback, on, picture):
     server = loopback()
     entry = {"provider": "openai", "model": "small-vlm", "api_base": server.base, "vision": False}
@@ -143,7 +142,7 @@ def test_configuration_goes_before_what_a_server_says(loopback, on, picture):
     assert not any(q.images for q in [*server.asked, *server.probes])
 
 
-@pytest.mark.spec("43/refused-fields")
+@pytest.mark.spec("43/an-endpoints-record")
 @pytest.mark.parametrize("field", ["response_format", "logprobs", "temperature"])
 def test_a_refused_field_is_met_once_and_left_out_by_later_processes(loopback, on, picture, field):
     server = loopback(refuses=[field])
@@ -175,7 +174,7 @@ def test_token_probabilities_are_used_where_they_come_and_not_asked_for_where_no
     assert asked.fields[0] == first
 
 
-@pytest.mark.spec("43/refused-fields")
+@pytest.mark.spec("43/an-endpoints-record")
 @pytest.mark.parametrize("model", ["openai/my-azure-o3", "openai/small-vlm"])
 def test_the_other_field_for_the_most_tokens_is_taken_once(loopback, on, picture, model):
     server = loopback(flavour="azure", models=[model.partition("/")[2]])
@@ -187,14 +186,14 @@ def test_the_other_field_for_the_most_tokens_is_taken_once(loopback, on, picture
     assert record["max_tokens_field"] == "max_completion_tokens"
 
 
-@pytest.mark.spec("43/names")
+@pytest.mark.spec("43/an-endpoints-record")
 def test_on_a_server_of_one_model_any_name_means_that_one(loopback, on, picture):
     server = loopback(flavour="vllm", models=["Qwen/Qwen2.5-VL-7B"])
     assert on(server, "openai/qwen")(image=picture()).status == "ok"
     assert {q.model for q in [*server.asked, *server.probes]} == {"Qwen/Qwen2.5-VL-7B"}
 
 
-@pytest.mark.spec("43/errors")
+@pytest.mark.spec("43/errors-name-the-cause")
 def test_a_wrong_name_on_a_server_of_several_names_those(loopback, on, picture, photo, capsys):
     server = loopback(flavour="vllm", models=["qwen", "llava"])
     for _ in range(2):
@@ -205,7 +204,7 @@ def test_a_wrong_name_on_a_server_of_several_names_those(loopback, on, picture, 
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-@pytest.mark.spec("43/errors")
+@pytest.mark.spec("43/errors-name-the-cause")
 @pytest.mark.parametrize("flavour", ["llamacpp", "vllm"])
 def test_a_full_context_is_one_line_and_one_request(loopback, photo, capsys, flavour):
     server = loopback(flavour=flavour, context_tokens=100)
@@ -215,7 +214,7 @@ def test_a_full_context_is_one_line_and_one_request(loopback, photo, capsys, fla
     assert len(server.asked) == 1
 
 
-@pytest.mark.spec("43/errors")
+@pytest.mark.spec("43/errors-name-the-cause")
 def test_a_server_that_is_not_there_is_one_line(loopback, photo, capsys):
     server = loopback()
     server.stop()
@@ -224,7 +223,7 @@ def test_a_server_that_is_not_there_is_one_line(loopback, photo, capsys):
     assert f"no server answers at {server.base}" in line
 
 
-@pytest.mark.spec("43/record")
+@pytest.mark.spec("43/an-endpoints-record")
 def test_a_record_is_of_one_model_at_one_address(loopback, on, picture):
     blind, sighted = loopback(sees=False), loopback(models=["small-vlm", "other"])
     on(blind)(image=picture())
@@ -234,7 +233,7 @@ def test_a_record_is_of_one_model_at_one_address(loopback, on, picture):
     assert sorted(record["reads_images"] for record in kept(on)) == [False, True, True]
 
 
-@pytest.mark.spec("43/record")
+@pytest.mark.spec("43/an-endpoints-record")
 def test_all_roles_and_threads_share_one_record(loopback, on, rng):
     server = loopback(latency_s=0.05)
     images = [rng.integers(0, 256, (48, 64, 3), dtype=np.uint8) for _ in range(6)]
@@ -242,7 +241,7 @@ def test_all_roles_and_threads_share_one_record(loopback, on, rng):
     assert len(server.probes) == 1
 
 
-@pytest.mark.spec("43/record")
+@pytest.mark.spec("43/an-endpoints-record")
 def test_the_doctor_asks_again(loopback, on, picture, capsys):
     server = loopback(rules=[("left", lambda q: {"left": "red", "right": "red"})])
     on(server)(image=picture())
@@ -253,7 +252,7 @@ def test_the_doctor_asks_again(loopback, on, picture, capsys):
     assert "reads none" in capsys.readouterr().out
 
 
-@pytest.mark.spec("43/errors")
+@pytest.mark.spec("43/errors-name-the-cause")
 def test_a_folder_ends_with_the_second_failure_of_the_endpoint_and_keeps_what_is_done(
     loopback, loopback_module, tmp_path, encoded, capsys
 ):

@@ -55,7 +55,7 @@ def test_the_lines_of_the_embedded_expert_run(folder, capsys) -> None:
 
 
 def test_the_lines_with_a_language_model_run(folder, loopback, capsys) -> None:
-    server = loopback()
+    server = loopback(models=["small-vlm", "large-vlm"])
     lines = [line for line in LINES if "--lm" in line]
     assert len(lines) == 2
     for line in lines:
