@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import logging
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
@@ -21,7 +22,7 @@ from rich.console import Console
 
 from optimizers.demos import showable_demos
 from optimizers.examples import Evidence, ExampleSet, gather
-from optimizers.job import Job
+from optimizers.job import Job, upside_down
 from optimizers.objectives import Objective
 from optimizers.on_ray import evidence_on_ray
 from optimizers.plan import Forecast, call_plan, time_words
@@ -186,6 +187,9 @@ def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
 def _compiled(run: Compile) -> Compiled:
     job = run.job
     train, validation = run.gathered()
+    if (fault := upside_down(job, train.agreement())) and not job.force:
+        run.log.withdraw()
+        raise InputError(fault)
 
     def judged(candidate: Candidate) -> EvaluationRecord:
         # Where only the Summarizer is taught, the evidence at hand is every candidate's.
@@ -279,6 +283,11 @@ class CompileLog:
             run = {"run.json": json.dumps({"key": self._key}, indent=1) + "\n"}
             record = {"chosen": "uncompiled", "finished": False}
             save(program, self.folder, record=record, keep=_LOGS if self._resume else (), files=run)
+
+    def withdraw(self) -> None:
+        """Leave no folder behind of a compile whose data turned out to be unusable."""
+        if not self._resume:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self) -> None:
         """Let another compile have the folder."""

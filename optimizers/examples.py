@@ -18,6 +18,7 @@ from program.agent.loop import DEFAULT_QUERY, AgenticIQA
 from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.common.pool import in_order
+from program.evaluation.intervals import Figure, interval
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 
@@ -45,6 +46,16 @@ class ExampleSet:
         """Whether many samples show the same photograph: then one says too much of another to be scored on it."""
         groups = {example.group for example in self.examples}
         return 2 * len(groups) <= len(self.examples)
+
+    def agreement(self) -> Figure:
+        """Return the SRCC of the uncompiled program's scores with people's."""
+        found = []
+        for example in self.examples:
+            result = self.gathered[inputs_key(example.inputs())].summarizer_result
+            if example.get("quality") is not None and result is not None and result.rating is not None:
+                found.append((example.quality, result.rating, example.group))
+        truth, rated, groups = zip(*found, strict=True) if found else ((), (), ())
+        return interval("srcc", truth, rated, groups)
 
 
 def choose_samples(samples: Iterable[Sample], *, scoring: int, mcq: int, seed: int) -> list[Sample]:

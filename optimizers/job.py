@@ -10,7 +10,7 @@ import dspy
 from rich.console import Console
 
 from data.catalogue import resolve_dataset
-from data.manifest import Sample, manifest_sha256, read_manifest
+from data.manifest import Layout, Sample, manifest_sha256, read_manifest
 from data.splits import check_contents, check_leaks
 from optimizers.examples import choose_samples
 from optimizers.recipes import recipe_named
@@ -24,11 +24,12 @@ from program.common.errors import InputError, did_you_mean
 from program.common.places import Place
 from program.common.settings import PLACES, RecipeSettings, RoleSettings, Settings
 from program.evaluation.evaluating import context_of, tool_versions
+from program.evaluation.intervals import MIN_GROUPS, Figure
 from program.evaluation.record import Dataset
 from program.lms.dspy_private import resolves_references
 from program.tracking import dataset_name
 
-__all__ = ("Job", "prepared")
+__all__ = ("Job", "prepared", "upside_down")
 
 _UNSHOWN = {*PLACES, "serve", "optimizers", "seed"}
 
@@ -48,6 +49,8 @@ class Job:
     demos: int | None = None
     """Demos of the Summarizer's questions, instead of the budget's; 0 means every training sample."""
     resume: bool = False
+    force: bool = False
+    """Teach scores that run against the program's, which else are taken for upside down."""
     notes: tuple[str, ...] = ()
     """What of the data cannot be used."""
     cluster: Cluster | None = None
@@ -126,7 +129,7 @@ class Job:
         sampling = [[lm.kwargs.get(name) for name in ("temperature", "max_tokens")] for lm in lms]
         optimizers = self.settings.optimizers
         parts = {
-            "dataset": [self.dataset.manifest_sha256, sorted(s.id for s in samples)],
+            "dataset": [self.dataset.manifest_sha256, sorted([s.id, s.quality] for s in samples)],
             "program": [context_of(program), sampling],
             "objective": [self.settings.compile.objective, optimizers.weights],
             "optimizer": [self.optimizers, {n: self.budget(n).model_dump() for n in self.optimizers}, self.roles,
@@ -148,9 +151,10 @@ class Job:
 def prepared(
     settings: Settings, data: str, optimizer: str | None = None, out: Path | None = None, *,
     roles: str | Sequence[str] | None = None, teacher_lm: str | None = None, demos: int | None = None,
-    resume: bool = False, lm: dspy.BaseLM | None = None, cluster: Cluster | None = None, console: Console | None = None,
+    resume: bool = False, force: bool = False, lm: dspy.BaseLM | None = None, cluster: Cluster | None = None,
+    console: Console | None = None, layout: Layout | None = None,
 ) -> Job:  # fmt: skip
-    """Return the job with data and folder checked; `optimizer` names recipes in turn, separated by commas.
+    """Return the job with data, read by `layout`, and folder checked; `optimizer` names recipes in turn, by commas.
 
     Nothing is asked of a model. Raises InputError or DataError for what cannot be used.
     """
@@ -162,7 +166,7 @@ def prepared(
     out = out or settings.programs_dir / Path(data).stem
     job = Job(
         settings, data, tuple(recipe.name for recipe in recipes), taught, out, Dataset(name=data), {},
-        teacher_lm=teacher_lm, demos=demos, resume=resume, lm=lm, cluster=cluster,
+        teacher_lm=teacher_lm, demos=demos, resume=resume, force=force, lm=lm, cluster=cluster,
     )  # fmt: skip
     if teacher_lm is not None:
         lm_of(settings.with_model(teacher_lm).models.summarizer, cache_dir=None)
@@ -171,7 +175,7 @@ def prepared(
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
     dataset = Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split="test")
-    splits = _splits(manifest)
+    splits = _splits(manifest, layout or Layout())
     notes = _without_missing(splits)
     scored = {split: sum(s.task == "scoring" for s in members) for split, members in splits.items()}
     for recipe in list(recipes):
@@ -193,6 +197,25 @@ def prepared(
     )
 
 
+def upside_down(job: Job, agreement: Figure) -> str | None:
+    """Say that scores seem to be upside down where the uncompiled program's clearly run against them, else None.
+
+    Of fewer than eight samples the order says too little.
+    """
+    if agreement.sign >= 0 or agreement.n < MIN_GROUPS:
+        return None
+    low_first = any(not sample.higher_is_better for sample in job.splits["train"])
+    mend = (
+        'take "higher_is_better": false (--lower-is-better) out if high scores are the good ones'
+        if low_first
+        else 'say "higher_is_better": false (--lower-is-better) if low scores are the good ones'
+    )
+    return (
+        f"data {job.data!r}: its scores run against the program's (SRCC {agreement} on {agreement.n} training images); "
+        f"{mend}, or --force to teach them as they are"
+    )
+
+
 def _roles(given: str | Sequence[str] | None, *, embedded: bool) -> tuple[str, ...]:
     if given is None:
         return ("summarizer",) if embedded else ROLES
@@ -203,8 +226,8 @@ def _roles(given: str | Sequence[str] | None, *, embedded: bool) -> tuple[str, .
     return tuple(role for role in ROLES if role in names)
 
 
-def _splits(manifest: Place) -> dict[str, list[Sample]]:
-    samples = list(read_manifest(manifest))
+def _splits(manifest: Place, layout: Layout) -> dict[str, list[Sample]]:
+    samples = list(read_manifest(manifest, layout))
     check_leaks(samples)
     check_contents(samples)
     labelled = [sample for sample in samples if sample.task != "open"]

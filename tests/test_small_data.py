@@ -1,0 +1,122 @@
+"""Small and awkward data, through the commands: what is said of it and what is taken (docs/data.md has the table)."""
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from program.compile import main as compile_command
+from program.evaluate import main as evaluate_command
+
+SMALL = """
+compile: {rerank: 2, baselines: false}
+optimizers: {embedded: {random-search: {demos: 4, starts: 2, steps: 2, search_samples: 40}}}
+"""
+
+
+@pytest.fixture
+def photographs(tmp_path: Path, rng: np.random.Generator) -> Callable[..., list[dict[str, Any]]]:
+    """Make photographs from sharp to blurred, and return a row for each with the MOS that suits it."""
+
+    def make(count: int) -> list[dict[str, Any]]:
+        rows = []
+        for number in range(count):
+            level = number % 4
+            base = Image.fromarray(np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8))
+            base.resize((128 >> level, 96 >> level)).resize((128, 96)).save(tmp_path / f"{number}.png")
+            rows.append({"image": f"{number}.png", "mos": round(4.8 - 1.1 * level + rng.normal(0, 0.2), 2)})
+        return rows
+
+    return make
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Callable[..., Path]:
+    """Write rows as a manifest or a table, by the name's ending."""
+
+    def write(rows: Sequence[dict[str, Any]], name: str = "data.jsonl") -> Path:
+        path = tmp_path / name
+        if name.endswith(".csv"):
+            with path.open("w", encoding="utf-8", newline="") as file:
+                table = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+                table.writeheader()
+                table.writerows(rows)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a compile on the embedded expert; returns exit code, output and what was said on stderr."""
+    (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
+
+    def compile_it(path: Path, *flags: str) -> tuple[int, str, str]:
+        arguments = ["--data", str(path), "--config", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out")]
+        capsys.readouterr()
+        code = compile_command([*arguments, *flags])
+        return code, *capsys.readouterr()
+
+    return compile_it
+
+
+def with_splits(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    splits = ("train", "train", "validation", "test")
+    return [{**row, "split": splits[number // 4 % 4]} for number, row in enumerate(rows)]
+
+
+@pytest.mark.spec("issue-44/labels-upside-down")
+def test_labels_upside_down_stop_the_compile_in_one_line(photographs, data, run, tmp_path) -> None:
+    rows = with_splits([{**row, "mos": round(6 - row["mos"], 2)} for row in photographs(48)])
+    code, _, said = run(data(rows))
+    last = said.splitlines()[-1]
+    assert code == 2
+    assert "run against the program's (SRCC -0." in last
+    assert 'say "higher_is_better": false (--lower-is-better) if low scores are the good ones' in last
+    assert not (tmp_path / "out").exists(), "the same command with the flag would be refused"
+    code, told, _ = run(data(rows), "--lower-is-better", "--optimizer", "none", "--json")
+    assert code == 0
+    assert json.loads(told)["compiled"]["srcc"]["value"] > 0.5
+
+
+@pytest.mark.spec("issue-44/labels-upside-down")
+def test_a_flag_that_turns_good_labels_round_is_told_as_well(photographs, data, run) -> None:
+    path = data(with_splits(photographs(48)))
+    code, _, said = run(path, "--lower-is-better")
+    assert code == 2
+    assert 'take "higher_is_better": false (--lower-is-better) out' in said.splitlines()[-1]
+    assert run(path, "--lower-is-better", "--force", "--optimizer", "none")[0] == 0
+
+
+@pytest.mark.spec("issue-44/key-dmos")
+@pytest.mark.parametrize(("name", "line"), [("data.jsonl", 1), ("data.csv", 2)])
+def test_a_key_dmos_is_no_misspelt_mos(photographs, data, run, capsys, name, line) -> None:
+    rows = with_splits([{"image": row["image"], "dmos": round(5 - row["mos"], 2)} for row in photographs(48)])
+    path = data(rows, name)
+    mend = 'name the score "mos" (--columns mos=dmos), with "higher_is_better": false (--lower-is-better) where low'
+    fault = f'error: manifest {str(path)!r} line {line}: "dmos" is no key; {mend} scores are the good ones\n'
+    assert run(path)[::2] == (2, fault)
+    flags = ("--columns", "mos=dmos", "--lower-is-better", "--mos-range", "0,4")
+    assert run(path, *flags, "--dry-run")[0] == 0
+    assert evaluate_command([str(path), *flags, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["srcc"]["value"] > 0.5
+
+
+@pytest.mark.spec("issue-44/csv-0-to-100")
+def test_a_table_on_0_to_100_is_told_which_flag_names_its_scale(photographs, data, run, capsys) -> None:
+    rows = with_splits([{**row, "mos": round(25 * (row["mos"] - 1), 1)} for row in photographs(48)])
+    path = data(rows, "data.csv")
+    code, _, said = run(path)
+    assert code == 2
+    assert said.endswith('far outside 1..5; correct it or "mos_range" (--mos-range LOW,HIGH)\n')
+    assert len(said.splitlines()) == 1
+    assert run(path, "--mos-range", "0,100", "--dry-run")[0] == 0
+    assert evaluate_command([str(path), "--mos-range", "0,100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["srcc"]["value"] > 0.5
