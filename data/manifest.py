@@ -32,8 +32,8 @@ from program.common.places import Place, is_remote, joined, opened, placed
 from program.common.seen import Seen
 
 __all__ = (
-    "Layout", "Sample", "Split", "close_field", "difference_mend", "fault_of", "manifest_sha256", "read_manifest",
-    "scan_manifest", "write_manifest",
+    "Layout", "Sample", "Split", "close_field", "difference_mend", "fault_of", "left_out", "manifest_sha256",
+    "read_manifest", "scan_manifest", "write_manifest",
 )  # fmt: skip
 
 Split: TypeAlias = Literal["train", "validation", "test"]
@@ -103,6 +103,11 @@ class Sample(BaseModel):
     def is_labelled(self) -> bool:
         """Whether people have said what is right: a score, or the answer of a question with options."""
         return self.answer is not None if self.options else self.mos is not None
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is an image alone, with neither a label nor a question."""
+        return not (self.is_labelled or self.options or self.query)
 
     @field_validator("image", "reference", mode="before")
     @classmethod
@@ -184,6 +189,11 @@ def fault_of(error: Exception) -> str:
         return message
     place = ".".join(map(str, first["loc"]))
     return f'"{place}": {message} (given: {_shortened(first["input"])})'
+
+
+def left_out(count: int, of: int) -> str:
+    """Say that so many rows have no label."""
+    return f"{count} of {of} rows have no label and are left out"
 
 
 def read_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[Sample]:

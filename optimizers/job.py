@@ -10,7 +10,7 @@ import dspy
 from rich.console import Console
 
 from data.catalogue import resolve_dataset
-from data.manifest import Layout, Sample, manifest_sha256, read_manifest
+from data.manifest import Layout, Sample, left_out, manifest_sha256, read_manifest
 from data.splits import check_contents, check_leaks
 from optimizers.examples import choose_samples
 from optimizers.recipes import recipe_named
@@ -175,8 +175,8 @@ def prepared(
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
     dataset = Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split="test")
-    splits = _splits(manifest, layout or Layout())
-    notes = _without_missing(splits)
+    splits, unlabelled = _splits(manifest, layout or Layout())
+    notes = (*unlabelled, *_without_missing(splits))
     scored = {split: sum(s.task == "scoring" for s in members) for split, members in splits.items()}
     for recipe in list(recipes):
         fits = recipe.fits_scores
@@ -226,11 +226,12 @@ def _roles(given: str | Sequence[str] | None, *, embedded: bool) -> tuple[str, .
     return tuple(role for role in ROLES if role in names)
 
 
-def _splits(manifest: Place, layout: Layout) -> dict[str, list[Sample]]:
+def _splits(manifest: Place, layout: Layout) -> tuple[dict[str, list[Sample]], tuple[str, ...]]:
+    """Return the labelled samples by split, and a note on those without a label."""
     samples = list(read_manifest(manifest, layout))
     check_leaks(samples)
     check_contents(samples)
-    labelled = [sample for sample in samples if sample.task != "open"]
+    labelled = [sample for sample in samples if sample.is_labelled]
     if not labelled:
         raise InputError(
             f'manifest {str(manifest)!r}: no sample has a label; give "mos", or "options" with an "answer"'
@@ -242,7 +243,8 @@ def _splits(manifest: Place, layout: Layout) -> dict[str, list[Sample]]:
             f"manifest {str(manifest)!r}: no labelled sample in split {', '.join(empty)}; "
             'give every sample a "split" of train, validation or test'
         )
-    return splits
+    unlabelled = len(samples) - len(labelled)
+    return splits, (left_out(unlabelled, len(samples)),) if unlabelled else ()
 
 
 def _without_missing(splits: dict[str, list[Sample]]) -> tuple[str, ...]:

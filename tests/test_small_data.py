@@ -2,14 +2,19 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
+from data.tables import FOUND
+from program.assess import main as assess_command
+from program.batch.rows import BatchRow
 from program.compile import main as compile_command
 from program.evaluate import main as evaluate_command
 
@@ -120,3 +125,66 @@ def test_a_table_on_0_to_100_is_told_which_flag_names_its_scale(photographs, dat
     assert run(path, "--mos-range", "0,100", "--dry-run")[0] == 0
     assert evaluate_command([str(path), "--mos-range", "0,100", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["srcc"]["value"] > 0.5
+
+
+def reviewed(path: Path, says: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Add to each row of the program's own table what a person says of it, as a spreadsheet or pandas would."""
+    frame = {
+        ".csv": pd.read_csv, ".jsonl": lambda p: pd.read_json(p, lines=True), ".parquet": pd.read_parquet,
+    }[path.suffix](path)  # fmt: skip
+    for number, row in enumerate(frame.to_dict("records")):
+        for name, value in says(row).items():
+            frame.loc[number, name] = value
+    if path.is_dir():
+        shutil.rmtree(path)
+    write = {".csv": frame.to_csv, ".jsonl": frame.to_json, ".parquet": frame.to_parquet}[path.suffix]
+    write(path, **({"orient": "records", "lines": True} if path.suffix == ".jsonl" else {"index": False}))
+
+
+def test_every_column_of_an_own_table_is_known_as_found_or_as_the_manifests() -> None:
+    assert BatchRow.model_fields.keys() - FOUND == {
+        "id", "image", "reference", "query", "options", "answer", "group", "split"
+    }  # fmt: skip
+    assert BatchRow.model_fields.keys() >= FOUND
+
+
+@pytest.mark.spec("issue-44/own-table")
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_the_programs_own_table_with_a_column_of_scores_is_data(
+    photographs, data, run, tmp_path, monkeypatch, capsys, caplog, suffix
+) -> None:
+    rows = with_splits(photographs(48))
+    people = {row["image"]: row.pop("mos") for row in rows}
+    data([{**row, "group": row["image"]} for row in rows])
+    monkeypatch.chdir(tmp_path)
+    review = tmp_path / "tables" / f"review{suffix}"
+    review.parent.mkdir()
+    assert assess_command(["data.jsonl", "--out", str(review), "--json"]) == 0
+    disagreed = [name for name in people if int(name.removesuffix(".png")) % 8 != 7]
+    reviewed(review, lambda row: {"mos": people[row["id"]]} if row["id"] in disagreed else {})
+    tested = sum(row["split"] == "test" for row in rows if row["image"] in disagreed)
+    capsys.readouterr()
+    assert evaluate_command([str(review), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scoring"]["asked"] == tested == 9
+    assert "3 of 12 rows have no label and are left out" in caplog.text
+    code, _, said = run(review, *(["--optimizer", "none"] if suffix == ".csv" else ["--dry-run"]))
+    assert code == 0
+    assert "6 of 48 rows have no label and are left out" in said
+    if suffix == ".csv":
+        record = json.loads((tmp_path / "out" / "program.json").read_text("utf-8"))["record"]
+        assert record["compiled"]["scoring"]["asked"] == tested
+
+
+@pytest.mark.spec("issue-44/own-table")
+def test_another_letter_in_the_programs_own_table_is_a_persons_answer(photographs, data, run, tmp_path, capsys) -> None:
+    rows = with_splits([{"image": row["image"]} for row in photographs(48)])
+    question = ("--query", "Is the image blurry?", "--option", "Yes", "--option", "No")
+    review = tmp_path / "review.csv"
+    assert assess_command([str(data(rows)), *question, "--out", str(review), "--json"]) == 0
+    reviewed(review, lambda row: {"answer": "AB"[row["answer"] == "A"]} if row["split"] != "test" else {})
+    capsys.readouterr()
+    assert evaluate_command([str(review), "--split", "train", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["accuracy"]
+    assert (told["value"], told["n"]) == (0.0, sum(row["split"] == "train" for row in rows))
+    assert evaluate_command([str(review)]) == 2
+    assert "no sample of split 'test' has a label" in capsys.readouterr().err

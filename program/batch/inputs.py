@@ -31,6 +31,8 @@ class Item:
     query: str | None = None
     options: dict[str, str] | None = None
     regions: dict[str, Box] | None = None
+    group: str | None = None
+    split: str | None = None
     error: str | None = None
 
 
@@ -168,7 +170,10 @@ def _of_manifest(source: str, columns: Mapping[str, str]) -> Iterator[Item]:
         if isinstance(sample, DataError):
             yield Item(f"{_name(placed(source))}:{number}", None, error=str(sample))
         else:
-            yield Item(sample.id, sample.image, sample.reference, sample.query, sample.options, sample.regions)
+            yield Item(
+                sample.id, sample.image, sample.reference, sample.query, sample.options, sample.regions,
+                group=sample.group, split=sample.split,
+            )  # fmt: skip
 
 
 def _name(place: Place) -> str:

@@ -12,7 +12,7 @@ import dspy
 from pydantic import JsonValue
 
 from data.catalogue import GENERATED, resolve_dataset
-from data.manifest import Layout, Sample, Split, manifest_sha256, read_manifest
+from data.manifest import Layout, Sample, Split, left_out, manifest_sha256, read_manifest
 from data.splits import check_leaks
 from program.agent.loop import AgenticIQA
 from program.agent.program_file import digest
@@ -49,7 +49,7 @@ class ManifestSplit:
         return self.size
 
     def __iter__(self) -> Iterator[Sample]:
-        return (s for s in read_manifest(self.manifest, self.layout) if self.split in {None, s.split})
+        return (s for s in read_manifest(self.manifest, self.layout) if self.split in {None, s.split} and not s.is_bare)
 
 
 def samples_of(
@@ -65,17 +65,20 @@ def samples_of(
     manifest, layout = resolve_dataset(data, settings.cache_dir, progress=progress), layout or Layout()
     if split is not None:
         check_leaks(read_manifest(manifest, layout))
-    labelled = Counter(s.is_labelled for s in read_manifest(manifest, layout) if split in {None, s.split})
-    if not labelled:
+    chosen = Counter((s.is_labelled, s.is_bare) for s in read_manifest(manifest, layout) if split in {None, s.split})
+    labelled, bare = chosen[True, False], chosen[False, True]
+    if not chosen:
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; choose another --split, or all")
-    if not labelled[True]:
+    if not labelled:
         raise InputError(
             f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; "
             'give "mos", or "options" with an "answer"'
         )
+    if bare:
+        logger.warning("%s: %s", str(manifest), left_out(bare, chosen.total()))
     path = manifest.resolve() if isinstance(manifest, Path) else PurePosixPath(manifest)
     name = str(data) if str(data) in GENERATED else "/".join(path.parts[-2:])
-    return ManifestSplit(manifest, split, labelled.total(), name, layout)
+    return ManifestSplit(manifest, split, chosen.total() - bare, name, layout)
 
 
 def evaluate(
