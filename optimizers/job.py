@@ -187,6 +187,8 @@ def prepared(
             if request is not None or not fits:
                 raise
             recipes.remove(recipe)  # the default fits what there is enough for
+            if not any(scored.values()):
+                continue  # of questions alone nobody expects a fit of scores
             had = f"{train} scored training and {validation} scored validation samples"
             needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
             notes = (*notes, f"{recipe.name} is left out: there are {had}, it needs {needed}")

@@ -104,12 +104,14 @@ class Compiled:
 
 def advice(job: Job) -> str:
     """Return in one line what has not been tried yet, the most promising first."""
-    count, tried = len(job.samples("train")), set(job.optimizers)
+    samples, tried = job.samples("train"), set(job.optimizers)
+    count, scored = len(samples), sum(sample.task == "scoring" for sample in samples)
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
     recipes, model = _UNTRIED[job.embedded]
     for names in recipes:
         asked = [recipe_named(name) for name in names.partition(" ")[0].split(",")]
-        if not {recipe.name for recipe in asked} <= tried and all(r.least(job.budget(r.name)) <= count for r in asked):
+        enough = all(r.least(job.budget(r.name)) <= (scored if r.fits_scores else count) for r in asked)
+        if enough and not {recipe.name for recipe in asked} <= tried:
             ways.append(f"--optimizer {names}")
     return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', model])}"
 
@@ -174,7 +176,8 @@ def log_compile(run: RunHandle, result: Compiled, results: Sequence[Compiled]) -
             run.log_metrics({f"seeds/gain_{metric}_{key}": value for key, value in over_seeds.items()})
     run.log_table([row.model_dump(mode="json") for row in result.compiled.rows], "samples")
     run.log_table([row.model_dump(mode="json") for row in result.uncompiled.rows], "samples_uncompiled")
-    run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": result.compiled}), "scatter")
+    if result.compiled.srcc is not None:
+        run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": result.compiled}), "scatter")
     run.log_json(result.summary(), "result")
     run.log_folder(result.folder, "program")
     run.log_params({"chosen": result.chosen, "chosen_seed": result.seed})

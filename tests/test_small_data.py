@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -188,3 +189,15 @@ def test_another_letter_in_the_programs_own_table_is_a_persons_answer(photograph
     assert (told["value"], told["n"]) == (0.0, sum(row["split"] == "train" for row in rows))
     assert evaluate_command([str(review)]) == 2
     assert "no sample of split 'test' has a label" in capsys.readouterr().err
+
+
+@pytest.mark.spec("issue-44/questions-only")
+def test_questions_alone_bring_no_line_on_scores(photographs, data, run, tmp_path) -> None:
+    question = {"query": "Is the image blurry?", "options": {"A": "Yes", "B": "No"}}
+    rows = [{"image": row["image"], **question, "answer": "AB"[row["mos"] > 3]} for row in photographs(64)]
+    code, told, said = run(data(with_splits(rows)))
+    assert code == 0
+    assert "Accuracy" in told
+    page = (tmp_path / "out" / "report.html").read_text("utf-8").partition("What compiling changed")[0]
+    for text in (told, said, page):
+        assert not re.search(r"fusion|scored|SRCC|RMSE|to the scores", text, re.IGNORECASE)
