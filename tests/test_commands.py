@@ -124,9 +124,13 @@ def test_every_command_refuses_an_altered_program_and_takes_it_by_force(manifest
     served = []
     monkeypatch.setattr("program.service.running.serve", lambda program, *_: served.append(program))
     file = save(AgenticIQA(), tmp_path / "program") / "program.json"
-    instructions = AgenticIQA().planner.plan.signature.instructions
-    file.write_text(file.read_text("utf-8").replace(json.dumps(instructions, ensure_ascii=False), '"Plan."'), "utf-8")
+    text, instructions = file.read_text("utf-8"), AgenticIQA().planner.plan.signature.instructions
+    file.write_text(text.replace(json.dumps(instructions, ensure_ascii=False), '"Plan."'), "utf-8")
     given = ["--program", str(file.parent)]
+    assert assess.main([str(photo), *given]) == 0  # a person may edit instructions, and nothing else
+    capsys.readouterr()
+    altered = file.read_text("utf-8").replace('"demos": []', '"demos": [{"query": "x"}]', 1)
+    file.write_text(altered, "utf-8")
     for command, words in ((assess, [str(photo)]), (evaluate, [str(manifest)]), (serve, ["--port", "0"])):
         assert command.main([*words, *given]) == 2
         assert str(file.parent) in one_line(capsys)
