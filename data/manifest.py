@@ -105,6 +105,11 @@ class Sample(BaseModel):
         return self.answer is not None if self.options else self.mos is not None
 
     @property
+    def is_made_up(self) -> bool:
+        """Whether its label is by a rule, not by people, as the data says of itself."""
+        return self.metadata.get("labels") == "made-up"
+
+    @property
     def is_bare(self) -> bool:
         """Whether it is an image alone, with neither a label nor a question."""
         return not (self.is_labelled or self.options or self.query)

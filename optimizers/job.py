@@ -4,14 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, get_args
 
 import dspy
 from rich.console import Console
 
 from data.catalogue import resolve_dataset
-from data.manifest import Layout, Sample, left_out, manifest_sha256, read_manifest
-from data.splits import check_contents, check_leaks
+from data.manifest import Layout, Sample, Split, left_out, manifest_sha256, read_manifest
+from data.splits import (
+    FRACTIONS,
+    check_contents,
+    check_leaks,
+    group_of,
+    joined_by_content,
+    plan_folds,
+    plan_splits,
+)  # fmt: skip
 from optimizers.examples import choose_samples
 from optimizers.recipes import recipe_named
 from optimizers.student import Student, metered_lm
@@ -29,9 +37,17 @@ from program.evaluation.record import Dataset
 from program.lms.dspy_private import resolves_references
 from program.tracking import dataset_name
 
-__all__ = ("Job", "prepared", "upside_down")
+__all__ = ("Job", "Splits", "prepared", "upside_down")
 
+LEAST_LABELS, FOLDS = 20, 5
+"""Labels without a split that can show a gain, and the folds that they are divided into."""
+_ONE_SPLIT, _TAUGHT = 100, (0.75, 0.25, 0.0)
+"""Labels from which one split does, and the shares to teach and to choose on of what no fold holds back."""
+_SPLITS = get_args(Split)
 _UNSHOWN = {*PLACES, "serve", "optimizers", "seed"}
+
+
+Splits: TypeAlias = dict[str, list[Sample]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,12 @@ class Job:
     roles: tuple[str, ...]
     out: Path
     dataset: Dataset
-    splits: dict[str, list[Sample]]
+    splits: Splits
+    """Where there are folds, "test" is all of the samples."""
+    folds: tuple[Splits, ...] = ()
+    """Data that is taught on all but one fold in turn, so that each label is tested once; empty for one split."""
+    kept: str | None = None
+    """Why the data can show no gain, so that nothing is taught; None where it can."""
     teacher_lm: str | None = None
     demos: int | None = None
     """Demos of the Summarizer's questions, instead of the budget's; 0 means every training sample."""
@@ -111,7 +132,7 @@ class Job:
         return {
             "data": {
                 "name": dataset_name(self.data), "manifest_sha256": self.dataset.manifest_sha256,
-                "samples": {name: len(samples) for name, samples in self.splits.items()},
+                "samples": {name: len(samples) for name, samples in self.splits.items()}, "folds": len(self.folds),
             },
             "seed": self.settings.seed,
             "optimizer": self.optimizer,
@@ -174,13 +195,17 @@ def prepared(
         recipe.check(embedded=job.embedded, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
-    dataset = Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split="test")
-    splits, unlabelled = _splits(manifest, layout or Layout())
-    notes = (*unlabelled, *_without_missing(splits))
-    scored = {split: sum(s.task == "scoring" for s in members) for split, members in splits.items()}
-    for recipe in list(recipes):
+    division = _divided(manifest, layout or Layout(), settings.seed)
+    # Where nothing is held back for a test, each label is tested once all the same.
+    whole = bool(division.folds) or division.splits["train"] is division.splits["test"]
+    dataset = Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split=None if whole else "test")
+    notes, parts = division.notes, (division.splits, *division.folds)
+    # Whatever fold is left out, the same recipes run.
+    sizes = {name: min(len(part[name]) for part in parts) for name in ("train", "validation")}
+    scored = {name: min(sum(s.task == "scoring" for s in part[name]) for part in parts) for name in sizes}
+    for recipe in list(recipes) if division.kept is None else ():
         fits = recipe.fits_scores
-        train, validation = scored["train"] if fits else len(splits["train"]), scored["validation"]
+        train, validation = scored["train"] if fits else sizes["train"], scored["validation"]
         try:
             recipe.check_data(job.budget(recipe.name), train, validation)
         except InputError:
@@ -192,11 +217,14 @@ def prepared(
             had = f"{train} scored training and {validation} scored validation samples"
             needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
             notes = (*notes, f"{recipe.name} is left out: there are {had}, it needs {needed}")
+    if division.kept is not None:
+        notes = (*notes, f"nothing is taught: {division.kept}")
     if console is not None and notes:
         console.print("\n".join(notes), highlight=False, markup=False)
     return replace(
-        job, dataset=dataset, splits=splits, optimizers=tuple(recipe.name for recipe in recipes), notes=notes
-    )
+        job, dataset=dataset, splits=division.splits, folds=division.folds, kept=division.kept,
+        optimizers=tuple(recipe.name for recipe in recipes), notes=notes,
+    )  # fmt: skip
 
 
 def upside_down(job: Job, agreement: Figure) -> str | None:
@@ -228,8 +256,18 @@ def _roles(given: str | Sequence[str] | None, *, embedded: bool) -> tuple[str, .
     return tuple(role for role in ROLES if role in names)
 
 
-def _splits(manifest: Place, layout: Layout) -> tuple[dict[str, list[Sample]], tuple[str, ...]]:
-    """Return the labelled samples by split, and a note on those without a label."""
+@dataclass(frozen=True)
+class _Division:
+    """The labelled samples by what they are for, and what is to be said of that."""
+
+    splits: Splits
+    notes: tuple[str, ...]
+    folds: tuple[Splits, ...] = ()
+    kept: str | None = None
+
+
+def _divided(manifest: Place, layout: Layout, seed: int) -> _Division:
+    """Return a manifest's labelled samples by their own splits, or drawn where it has none."""
     samples = list(read_manifest(manifest, layout))
     check_leaks(samples)
     check_contents(samples)
@@ -238,18 +276,73 @@ def _splits(manifest: Place, layout: Layout) -> tuple[dict[str, list[Sample]], t
         raise InputError(
             f'manifest {str(manifest)!r}: no sample has a label; give "mos", or "options" with an "answer"'
         )
-    splits = {name: [s for s in labelled if s.split == name] for name in ("train", "validation", "test")}
-    empty = [name for name, members in splits.items() if not members]
-    if empty:
-        raise InputError(
-            f"manifest {str(manifest)!r}: no labelled sample in split {', '.join(empty)}; "
-            'give every sample a "split" of train, validation or test'
-        )
     unlabelled = len(samples) - len(labelled)
-    return splits, (left_out(unlabelled, len(samples)),) if unlabelled else ()
+    notes = (left_out(unlabelled, len(samples)),) if unlabelled else ()
+    fixed = any(sample.split for sample in labelled)
+    return _as_given(labelled, manifest, notes) if fixed else _drawn(labelled, notes, seed)
 
 
-def _without_missing(splits: dict[str, list[Sample]]) -> tuple[str, ...]:
+def _as_given(labelled: Sequence[Sample], manifest: Place, notes: tuple[str, ...]) -> _Division:
+    splits = {name: [s for s in labelled if s.split == name] for name in _SPLITS}
+    if empty := [name for name, members in splits.items() if not members]:
+        raise InputError(
+            f"manifest {str(manifest)!r}: no labelled sample in split {', '.join(empty)}; give each sample a "
+            '"split" of train, validation or test, or none at all'
+        )
+    if without := sum(sample.split is None for sample in labelled):
+        notes = (*notes, f"{without} of {len(labelled)} labelled rows have no split and are left out")
+    photographs = _groups(splits["validation"])
+    notes, kept = (*notes, *_without_missing(splits)), _constant([*splits["train"], *splits["validation"]])
+    if photographs < MIN_GROUPS and not all(sample.is_made_up for sample in labelled):
+        few = f"validation has {photographs} photograph{'s' * (photographs != 1)}"
+        kept = f"{few}, and a choice by fewer than {MIN_GROUPS} does not hold for others"
+    return _Division(splits, notes, kept=kept)
+
+
+def _drawn(labelled: Sequence[Sample], notes: tuple[str, ...], seed: int) -> _Division:
+    """Split by group where that leaves enough of each, else into folds; what is too little for both is not taught."""
+    usable = {"train": list(labelled)}
+    notes = (*notes, *_without_missing(usable))
+    samples, joined = joined_by_content(usable["train"])
+    count, groups, kept = len(samples), _groups(samples), _constant(samples)
+    if joined:
+        notes = (*notes, f"{joined} samples show the same image file as another: they stay together")
+    if count < LEAST_LABELS or groups < MIN_GROUPS:
+        few = f"{count} label{'s' * (count != 1)} of {groups} photograph{'s' * (groups != 1)}"
+        kept = f"{few} are too few to tell a gain from chance (from {LEAST_LABELS} of {MIN_GROUPS} on it can be told)"
+    if kept is not None:
+        return _Division(dict.fromkeys(_SPLITS, samples), notes, kept=kept)
+    splits = _by_plan(samples, FRACTIONS, seed)
+    sizes = ", ".join(f"{len(splits[name])} {name}" for name in _SPLITS)
+    if count >= _ONE_SPLIT and _groups(splits["validation"]) >= MIN_GROUPS:
+        return _Division(splits, (*notes, f"no split in the data: {sizes}, drawn by group with seed {seed}"))
+    fold_of = plan_folds(samples, FOLDS, seed=seed)
+    folds = []
+    for fold in range(FOLDS):
+        rest = [sample for sample in samples if fold_of[group_of(sample)] != fold]
+        held = [sample for sample in samples if fold_of[group_of(sample)] == fold]
+        folds.append({**_by_plan(rest, _TAUGHT, seed), "test": held})
+    told = f"no split in the data, {count} labels of {groups} photographs: cross-validation over {FOLDS} folds by group"
+    splits = {**_by_plan(samples, _TAUGHT, seed), "test": samples}
+    return _Division(splits, (*notes, f"{told}, seed {seed}"), tuple(folds))
+
+
+def _by_plan(samples: Sequence[Sample], fractions: tuple[float, float, float], seed: int) -> Splits:
+    split_of = plan_splits(samples, fractions=fractions, seed=seed).splits
+    return {name: [sample for sample in samples if split_of[group_of(sample)] == name] for name in _SPLITS}
+
+
+def _constant(samples: Sequence[Sample]) -> str | None:
+    """Say that all labels are one score, if they are."""
+    alike = len({sample.quality for sample in samples}) == 1 and not any(sample.options for sample in samples)
+    return "all scores are the same" if alike else None
+
+
+def _groups(samples: Sequence[Sample]) -> int:
+    return len({group_of(sample) for sample in samples})
+
+
+def _without_missing(splits: Splits) -> tuple[str, ...]:
     """Take samples whose files are gone out of train; return a note on each split that has such. InputError if all."""
     notes = []
     for name, members in splits.items():

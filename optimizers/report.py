@@ -15,7 +15,7 @@ from rich.console import Console
 from optimizers.job import Job
 from optimizers.recipes import recipe_named
 from optimizers.search import Candidate
-from optimizers.selection import Verdict, label, leading
+from optimizers.selection import CrossValidation, Verdict, label, leading
 from program.agent.loop import AgenticIQA
 from program.agent.taught import taught
 from program.evaluation.charts import scatter_plot
@@ -62,6 +62,8 @@ class Compiled:
     seconds: dict[str, float]
     runs: int
     """Program runs of the search."""
+    crossed: CrossValidation | None = None
+    """Where nothing was held back for a test and a candidate was to be had."""
 
     def summary(self) -> dict[str, Any]:
         """Return what `--json` prints: figures as {"value", "low", "high", "n", ...}, without per-sample rows."""
@@ -75,6 +77,7 @@ class Compiled:
             "baseline": self.verdict.baseline.model_dump(mode="json") if self.verdict.baseline else None,
             "verdict": self.verdict.text,
             "helped": self.verdict.helped,
+            "cross_validation": _plain(self.crossed),
             "validation": self.validation,
             "notes": self.notes,
             "seconds": self.seconds,
@@ -94,12 +97,15 @@ class Compiled:
         """Return what the page says of the compile, by heading."""
         before, gained = self.uncompiled.figures, self.differences
         lines = [f"{name}: {before[name]} -> {self.compiled.figures[name]}, gain {gained[name]}" for name in gained]
+        if self.verdict.helped is False:
+            lines = [f"{name}: {figure} (same program)" for name, figure in before.items()]
         ranked = [f"{v['score']:.4f}  {name}" for name, v in self.validation.items()]
-        return {
+        sections = {
             "What compiling gained": "\n".join([*lines, *self.words()]),
             "Candidates on validation": "\n".join(ranked),
             "What compiling changed": self.difference,
         }
+        return {heading: text for heading, text in sections.items() if text}
 
 
 def advice(job: Job) -> str:

@@ -169,7 +169,7 @@ def test_a_sample_that_fails_is_recorded_and_the_run_goes_on(manifest, capsys) -
 )
 def test_compile_refuses_before_it_starts_and_saves_nothing(tmp_path, capsys, arguments, message) -> None:
     (tmp_path / "bad.jsonl").write_text('{"id": "a", "image": "a.png", "mos": 1}\n{"id": "b"\n')
-    (tmp_path / "untold.jsonl").write_text('{"id": "a", "image": "a.png", "mos": 1}\n')
+    (tmp_path / "untold.jsonl").write_text('{"id": "a", "image": "a.png", "mos": 1, "split": "train"}\n')
     (tmp_path / "unlabelled.jsonl").write_text('{"id": "a", "image": "a.png", "split": "train"}\n')
     names = {name: tmp_path / f"{name}.jsonl" for name in ("bad", "untold", "unlabelled")} | {"folder": tmp_path}
     filled = [a.format(**names) for a in arguments]
