@@ -30,7 +30,7 @@ def manifest(tmp_path: Path, rng: np.random.Generator) -> Path:
             name = f"{number}-{level}.png"
             small = base.resize((128 >> level, 96 >> level)) if level else base
             small.resize((128, 96), Image.Resampling.BILINEAR).save(tmp_path / name)
-            shared = {"image": name, "group": str(number), "split": split}
+            shared = {"image": name, "group": str(number), "split": split, "labels": "made-up"}
             lines.append({"id": f"s{name}", "mos": mos, **shared})
             options = {"A": "Yes", "B": "No"}
             answer = "A" if mos < 3 else "B"
