@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -31,7 +32,8 @@ from program.common.places import Place, is_remote, joined, opened, placed
 from program.common.seen import Seen
 
 __all__ = (
-    "Sample", "Split", "close_field", "fault_of", "manifest_sha256", "read_manifest", "scan_manifest", "write_manifest",
+    "Layout", "Sample", "Split", "close_field", "difference_mend", "fault_of", "left_out", "manifest_sha256",
+    "read_manifest", "scan_manifest", "write_manifest",
 )  # fmt: skip
 
 Split: TypeAlias = Literal["train", "validation", "test"]
@@ -102,6 +104,16 @@ class Sample(BaseModel):
         """Whether people have said what is right: a score, or the answer of a question with options."""
         return self.answer is not None if self.options else self.mos is not None
 
+    @property
+    def is_made_up(self) -> bool:
+        """Whether its label is by a rule, not by people, as the data says of itself."""
+        return self.metadata.get("labels") == "made-up"
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is an image alone, with neither a label nor a question."""
+        return not (self.is_labelled or self.options or self.query)
+
     @field_validator("image", "reference", mode="before")
     @classmethod
     def _names_a_file(cls, value: Any) -> Any:
@@ -123,17 +135,53 @@ class Sample(BaseModel):
         if not low < high:
             raise ValueError(f'"mos_range" is {[low, high]}; give the lower end first')
         if self.mos is not None and max(low - self.mos, self.mos - high) > _FAR_OUTSIDE * (high - low):
-            raise ValueError(f'"mos" is {self.mos:g}, far outside {low:g}..{high:g}; correct it or "mos_range"')
+            mend = 'correct it or "mos_range" (--mos-range LOW,HIGH)'
+            raise ValueError(f'"mos" is {self.mos:g}, far outside {low:g}..{high:g}; {mend}')
         for name, (left, top, right, bottom) in (self.regions or {}).items():
             if not (left < right and top < bottom):
                 raise ValueError(f'"regions" {name!r} is empty; give left < right and top < bottom')
         return self
 
 
+@dataclass(frozen=True)
+class Layout:
+    """What a manifest's rows leave unsaid: which columns they have, and the scale of their scores."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """By field, the column that holds it."""
+    mos_range: tuple[float, float] | None = None
+    """Of every score, whatever its row says; None leaves it to the rows."""
+    lower_is_better: bool = False
+    """Of every score, likewise."""
+
+    @property
+    def scale(self) -> dict[str, Any]:
+        """The fields that every row gets."""
+        scale: dict[str, Any] = {} if self.mos_range is None else {"mos_range": self.mos_range}
+        return scale | ({"higher_is_better": False} if self.lower_is_better else {})
+
+
+_AS_WRITTEN = Layout()
+_DIFFERENCE = "dmos"
+
+
+def difference_mend(key: str, row: Mapping[str, Any]) -> str | None:
+    """Say what to do with a key `dmos` of a row that has no `mos`; None for another key or row.
+
+    It is no misspelt `mos`: of most datasets it says how much worse an image is, of some (KADID-10k) how good.
+    """
+    if key.strip().casefold() != _DIFFERENCE or "mos" in row:
+        return None
+    mend = f'name the score "mos" (--columns mos={key})'
+    return f'{mend}, with "higher_is_better": false (--lower-is-better) where low scores are the good ones'
+
+
 @lru_cache(maxsize=1024)
 def close_field(key: str) -> str | None:
     """Return the manifest's key that an unknown one was probably meant to be, or None."""
-    return next(iter(get_close_matches(key.strip().casefold(), Sample.model_fields, n=1, cutoff=0.85)), None)
+    word = key.strip().casefold()
+    close = get_close_matches(word, Sample.model_fields, n=1, cutoff=0.85)
+    return next(iter(close), None) if _DIFFERENCE not in word else None
 
 
 def fault_of(error: Exception) -> str:
@@ -148,30 +196,35 @@ def fault_of(error: Exception) -> str:
     return f'"{place}": {message} (given: {_shortened(first["input"])})'
 
 
-def read_manifest(path: Place, columns: Mapping[str, str] | None = None) -> Iterator[Sample]:
+def left_out(count: int, of: int) -> str:
+    """Say that so many rows have no label."""
+    return f"{count} of {of} rows have no label and are left out"
+
+
+def read_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[Sample]:
     """Yield a manifest's samples in order; paths become absolute. DataError names manifest, line, fault and mend."""
-    for _, sample in scan_manifest(path, columns):
+    for _, sample in scan_manifest(path, layout):
         if isinstance(sample, DataError):
             raise sample
         yield sample
 
 
-def scan_manifest(path: Place, columns: Mapping[str, str] | None = None) -> Iterator[tuple[int, Sample | DataError]]:
+def scan_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[tuple[int, Sample | DataError]]:
     """Yield line number and sample of each line (or row), or the DataError that says what is wrong with it.
 
-    .jsonl, .csv, or .parquet (a file, or a folder of such files), local or by URI; `columns` says which column is which
-    field. Without an "id" the image's name as it stands there is the sample's. Raises DataError when the file as a
-    whole cannot be read or is empty.
+    .jsonl, .csv, or .parquet (a file, or a folder of such files), local or by URI; `layout` says which column is which
+    field, and the scale. Without an "id" the image's name as it stands there is the sample's. Raises DataError when the
+    file as a whole cannot be read or is empty.
     """
     path = str(path) if str(path).startswith(HUB) else placed(path)
     folder = path.resolve().parent if isinstance(path, Path) else path.rpartition("/")[0]
     number = 0
     with closing(Seen()) as ids:
-        for number, row in scan_rows(path, columns or {}):
+        for number, row in scan_rows(path, layout.columns):
             try:
                 if isinstance(row, Exception):
                     raise row
-                sample = _sample(row, folder)
+                sample = _sample(row, folder, layout.scale)
                 if not ids.add(sample.id):
                     raise ValueError(f'"id" {_shortened(sample.id)} was there before; give each line its own')
             except (ValueError, RecursionError) as error:
@@ -210,14 +263,17 @@ def manifest_sha256(path: Place) -> str:
         raise unreadable(path, error) from error
 
 
-def _sample(row: Any, folder: Place) -> Sample:
+def _sample(row: Any, folder: Place, scale: Mapping[str, Any]) -> Sample:
     if not isinstance(row, dict):
         raise ValueError(f"holds {_shortened(row)}, not an object; write it as {{...}}")
     fields = {key: value for key, value in row.items() if key in Sample.model_fields and value is not None}
+    fields.update(scale)
     own = {key: value for key, value in row.items() if key not in Sample.model_fields}
     if {"other", "better"} <= own.keys():
         raise ValueError("is a pair; make a manifest of the pairs with python -m data.prepare pairs")
     for key in own:
+        if mend := difference_mend(key, row):
+            raise ValueError(f"{_shortened(key)} is no key; {mend}")
         meant = close_field(key)
         if meant is not None and meant not in row:
             raise ValueError(

@@ -2,11 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from program.common.cli import EXIT_PROBLEMS, Parser, column_names, run_command, whole_number
+from program.common.cli import EXIT_PROBLEMS, Parser, add_layout_flags, numbers, run_command, whole_number
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,19 +21,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--root", metavar="DIR", help="folder of the unpacked release (table, pairs: its file; "
                         "huggingface: or a hub name)")  # fmt: skip
     parser.add_argument("--out", metavar="FILE", type=Path, help="manifest to write, as koniq10k/manifest.jsonl")
-    parser.add_argument("--fractions", metavar="A,B,C", type=_numbers(3), help="shares of train, validation and test "
+    parser.add_argument("--fractions", metavar="A,B,C", type=numbers(3), help="shares of train, validation and test "
                         "by content (default: the release's own split, else 0.6,0.2,0.2)")  # fmt: skip
     parser.add_argument("--seed", metavar="N", type=whole_number(), default=0, help="seed of the split (default: 0)")
     parser.add_argument("--allow-missing", action="store_true", help="leave out lines whose image is not there")
-    parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
-                        help="table, huggingface, pairs: which column is which, as image=img,mos=score")  # fmt: skip
-    parser.add_argument(
-        "--mos-range",
-        metavar="LOW,HIGH",
-        type=_numbers(2),
-        help="table, huggingface: scale of the scores (default: 1,5)",
-    )
-    parser.add_argument("--lower-is-better", action="store_true", help="table, huggingface: low scores are good ones")
+    add_layout_flags(parser, columns="table, huggingface, pairs: ", scale="table, huggingface: ")
     parser.add_argument("--json", action="store_true", help="print the record (or the list) as JSON")
     arguments = parser.parse_args(argv)
     if not arguments.list and not (arguments.name and arguments.root and arguments.out):
@@ -112,19 +104,6 @@ def _list(arguments: argparse.Namespace) -> int:
         note = "" if entry.verified else " (layout not verified)"
         sys.stdout.write(f"{name:<16} {entry.count or '':>6}  {entry.title}{note}\n{'':<24} {entry.licence}\n")
     return 0
-
-
-def _numbers(count: int) -> Callable[[str], tuple[float, ...]]:
-    def parse(text: str) -> tuple[float, ...]:
-        try:
-            values = tuple(float(part) for part in text.split(","))
-        except ValueError:
-            values = ()
-        if len(values) != count:
-            raise argparse.ArgumentTypeError(f"{text!r}: give {count} numbers with commas between")
-        return values
-
-    return parse
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from program.common.progress import progress as progress_bar
 
 __all__ = ("FULL", "QuickstartPlan", "build_quickstart")
 
-GENERATOR_VERSION = 2
+GENERATOR_VERSION = 3
 """Raise it when the same inputs would give other images, questions or lines: old folders are then left aside."""
 
 Images: TypeAlias = Mapping[str, Mapping[Version, str]]
@@ -197,7 +197,9 @@ def _facts(name: str, version: Version, **more: str) -> dict[str, Any]:
     "label_std" is the deviation of KADID-10k's images from the score, not of people's opinions of this one.
     """
     photograph = PHOTOGRAPHS[name]
-    metadata: dict[str, Any] = {"photograph": name, "licence": photograph.licence, "source": photograph.source}
+    metadata: dict[str, Any] = {
+        "photograph": name, "licence": photograph.licence, "source": photograph.source, "labels": "made-up"
+    }  # fmt: skip
     if version.distortion:
         mean = level_mean(version.distortion, version.level)
         metadata |= {

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data.manifest import Sample, Split, close_field, fault_of
+from data.manifest import Sample, Split, close_field, difference_mend, fault_of
 from data.release import Release, Row, read_csv
 from program.common.errors import DataError
 
@@ -91,6 +91,8 @@ def sample_from_row(release: Release, row: Row, folder: Path) -> Sample:
     cells = _renamed(row.cells, release.columns)
     for name in cells:
         meant = close_field(name) if name not in Sample.model_fields else None
+        if mend := difference_mend(name, cells):
+            raise row.error(f"column {name!r} is no field; {mend}")
         if meant is not None and meant not in cells:
             raise row.error(f"column {name!r} is no field; did you mean {meant!r}? (--columns {meant}={name})")
     cells = {name: value for name, value in cells.items() if value is not None and str(value).strip()}

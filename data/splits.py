@@ -6,11 +6,11 @@ scores are kept, so a manifest of millions of lines streams through.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from data.manifest import Sample, Split
 from program.common.errors import DataError
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ("FRACTIONS", "SplitPlan", "SplitsByKey", "check_contents", "check_leaks", "group_of", "plan_splits")
+__all__ = (
+    "FRACTIONS", "SplitPlan", "SplitsByKey", "check_contents", "check_leaks", "group_of", "joined_by_content",
+    "plan_folds", "plan_splits",
+)  # fmt: skip
+
+_Tag = TypeVar("_Tag", bound=Hashable)
 
 FRACTIONS = (0.6, 0.2, 0.2)
 
@@ -70,27 +75,24 @@ def plan_splits(
     groups, their scores and the seed alone, not on their order or the machine. Raises DataError when a share is
     negative or all are zero, or when a share above zero would get no group.
     """
-    import numpy as np
-
     total = sum(fractions)
     if len(fractions) != len(_SPLITS) or not 0 < total < float("inf") or min(fractions) < 0:
         raise DataError(f"split fractions {fractions}: give three numbers from 0, for train, validation and test")
-    groups = _scores_by_group(samples)
-    keys = np.array([_key(group) for group in groups], dtype=np.uint64)
-    sums, counts = np.array(list(groups.values()), dtype=np.float64).reshape(-1, 2).T
-    # Sums differ in their last digits with the order of the lines; means to 1e-9 do not.
-    means = np.where(counts > 0, np.round(sums / np.maximum(counts, 1), 9), 0.0)
-    ranks = _mixed(keys, seed)
-    shares = tuple(share / total for share in fractions)
-    codes = _dealt(np.lexsort((ranks, means)), ranks, shares)
+    groups, keys, codes = _assigned(samples, tuple(share / total for share in fractions), seed)
     for code, share in enumerate(fractions):
         if share and code not in codes:
             raise DataError(
                 f"split {_SPLITS[code]!r}: {len(groups)} group(s) leave it none at {share:g}; give more groups or 0"
             )
-    order = np.argsort(keys)
+    order = keys.argsort()
     digest = hashlib.sha256(keys[order].astype("<u8").tobytes() + codes[order].tobytes()).hexdigest()
     return SplitPlan({group: _SPLITS[code] for group, code in zip(groups, codes, strict=True)}, digest)
+
+
+def plan_folds(samples: Iterable[Sample], count: int, *, seed: int = 0) -> dict[str, int]:
+    """Return which of `count` folds, 0 and up, each group belongs to: of about one size, each spanning the scores."""
+    groups, _, codes = _assigned(samples, (1 / count,) * count, seed)
+    return dict(zip(groups, codes.tolist(), strict=True))
 
 
 def check_leaks(samples: Iterable[Sample]) -> None:
@@ -106,22 +108,70 @@ def check_leaks(samples: Iterable[Sample]) -> None:
 
 def check_contents(samples: Iterable[Sample]) -> None:
     """Raise DataError naming an image or reference whose bytes are in two splits; files that are not there pass."""
-    # Only files of one size may hold the same bytes.
-    by_size: defaultdict[int, dict[tuple[Path, Split], None]] = defaultdict(dict)
-    for sample in samples:
-        for path in (sample.image, sample.reference):
-            if sample.split is not None and isinstance(path, Path) and path.is_file():
-                by_size[path.stat().st_size][path, sample.split] = None
     by_content = SplitsByKey()
-    suspects = (files for files in by_size.values() if len({split for _, split in files}) > 1)
-    for path, split in chain.from_iterable(suspects):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").digest()
+    placed = ((sample, sample.split) for sample in samples if sample.split is not None)
+    for path, split, digest in _same_sized(placed):
         if splits := by_content.enter(digest, split):
             raise DataError(
                 f"image {str(path)!r}: is in {' and '.join(splits)} (by content); keep it in one split (python -m "
                 "data.check lists all)"
             )
+
+
+def joined_by_content(samples: Sequence[Sample]) -> tuple[list[Sample], int]:
+    """Return the samples with one group for those whose image or reference has the same bytes, and how many these are.
+
+    Files that are not there are left as they are.
+    """
+    joined: dict[str, str] = {}
+
+    def root(group: str) -> str:
+        while (parent := joined.get(group, group)) != group:
+            group = parent
+        return group
+
+    seen: dict[bytes, str] = {}
+    for _, group, digest in _same_sized((sample, group_of(sample)) for sample in samples):
+        first, other = root(seen.setdefault(digest, group)), root(group)
+        if first != other:
+            joined[other] = first
+    roots = set(joined.values())
+    together = [
+        sample.model_copy(update={"group": f"content-{_key(root(group)):016x}"})
+        if (group := group_of(sample)) in joined or group in roots
+        else sample
+        for sample in samples
+    ]
+    return together, sum(new is not old for new, old in zip(together, samples, strict=True))
+
+
+def _same_sized(tagged: Iterable[tuple[Sample, _Tag]]) -> Iterator[tuple[Path, _Tag, bytes]]:
+    """Yield path, tag and hash of the images and references that may hold another's bytes under another tag."""
+    # Only files of one size may.
+    by_size: defaultdict[int, dict[tuple[Path, _Tag], None]] = defaultdict(dict)
+    for sample, tag in tagged:
+        for path in (sample.image, sample.reference):
+            if isinstance(path, Path) and path.is_file():
+                by_size[path.stat().st_size][path, tag] = None
+    suspects = (files for files in by_size.values() if len({tag for _, tag in files}) > 1)
+    for path, tag in chain.from_iterable(suspects):
+        with path.open("rb") as file:
+            yield path, tag, hashlib.file_digest(file, "sha256").digest()
+
+
+def _assigned(
+    samples: Iterable[Sample], shares: tuple[float, ...], seed: int
+) -> tuple[list[str], "NDArray[np.uint64]", "NDArray[np.uint8]"]:
+    """Return the groups, their keys, and which share (0 and up) each belongs to."""
+    import numpy as np
+
+    groups = _scores_by_group(samples)
+    keys = np.array([_key(group) for group in groups], dtype=np.uint64)
+    sums, counts = np.array(list(groups.values()), dtype=np.float64).reshape(-1, 2).T
+    # Sums differ in their last digits with the order of the lines; means to 1e-9 do not.
+    means = np.where(counts > 0, np.round(sums / np.maximum(counts, 1), 9), 0.0)
+    ranks = _mixed(keys, seed)
+    return list(groups), keys, _dealt(np.lexsort((ranks, means)), ranks, shares)
 
 
 def _scores_by_group(samples: Iterable[Sample]) -> dict[str, tuple[float, int]]:
@@ -151,7 +201,7 @@ def _mixed(keys: "NDArray[np.uint64]", seed: int) -> "NDArray[np.uint64]":
 
 
 def _dealt(order: "NDArray[np.intp]", ranks: "NDArray[np.uint64]", shares: tuple[float, ...]) -> "NDArray[np.uint8]":
-    """Return the split (0, 1, 2) of each group, dealt run by run along `order`."""
+    """Return the share (0 and up) of each group, dealt run by run along `order`."""
     import numpy as np
 
     codes = np.zeros(len(order), dtype=np.uint8)

@@ -5,15 +5,22 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from program.common.errors import DataError, one_line
 from program.common.places import Place, check_text, exists, opened, placed, system_of
 
-__all__ = ("HUB", "is_manifest", "scan_rows", "unreadable")
+__all__ = ("FOUND", "HUB", "is_manifest", "scan_rows", "unreadable")
 
 HUB = "hf:"
 """hf:NAME or hf:NAME:SPLIT is a dataset of Hugging Face's, streamed."""
+
+FOUND = frozenset({
+    "status", "score", "low", "high", "level", "option", "tool_mean", "distortions", "tools", "reasoning", "notes",
+    "error", "lm_calls", "cost_usd", "seconds",
+})  # fmt: skip
+"""Columns of the program's own tables (`assess --out`) with what it found; a table with all of them is one."""
 
 _NUMBERS, _JSON = ("mos", "mos_std"), ("options", "regions", "mos_range", "metadata", "higher_is_better")
 _ROWS_AT_ONCE = 1024
@@ -27,23 +34,46 @@ def is_manifest(source: str) -> bool:
 def scan_rows(source: Place, columns: Mapping[str, str]) -> Iterator[tuple[int, Any]]:
     """Yield number and row of each row, or the ValueError that says why it is none.
 
-    `columns` says by field which column holds it. Raises DataError when the source as a whole cannot be read, or lacks
-    one of the columns.
+    `columns` says by field which column holds it. Of the program's own tables a row is what a person said in it, and of
+    which image. Raises DataError when the source as a whole cannot be read, or lacks one of the columns.
     """
     name = str(source)
     by_name = next((read for end, read in _READERS.items() if name.casefold().endswith(end)), _json_lines)
     read = _hub if name.startswith(HUB) else by_name
-    rows = read(source if read is _hub else placed(source))
+    source = source if read is _hub else placed(source)
+    rows = read(source)
     try:
         for number, row in rows:
+            own = isinstance(row, dict) and row.keys() >= FOUND
             if isinstance(row, dict):
                 row = _renamed(row, columns, name, strict=read is not _json_lines) if columns else row
                 row = _typed(row) if read is _csv else _filled(row) if read is not _json_lines else row
-            yield number, row
+            yield number, _said(row, columns, source) if own and isinstance(row, dict) else row
     except UnicodeDecodeError as error:
         raise DataError(f"manifest {name!r}: is not UTF-8; save it as UTF-8") from error
     except OSError as error:
         raise unreadable(source, error) from error
+
+
+def _said(row: dict[str, Any], columns: Mapping[str, str], source: Place) -> dict[str, Any] | Exception:
+    """Return what a person said in a row of the program's own table: a `mos`, or another letter than its own."""
+    said = {name: value for name, value in row.items() if name not in FOUND and value is not None}
+    for name in {"image", "reference"} & said.keys():
+        # As it was named where `assess` ran, which may be elsewhere than the table.
+        named = placed(str(said[name]))
+        if isinstance(source, Path) and isinstance(named, Path) and not exists(source.parent / named) and exists(named):
+            said[name] = str(named.resolve())
+    if isinstance(said.get("options"), str):
+        said["options"] = _parsed(said["options"])
+    options = said.get("options")
+    if isinstance(options, Exception):
+        return options
+    if "mos" in said or not isinstance(options, dict):
+        # What was asked of the image beside a score has no answer but the program's own.
+        return {name: value for name, value in said.items() if name not in {"query", "options", "answer"}}
+    if "answer" not in columns and options.get(str(said.get("answer"))) == row.get("option"):
+        said.pop("answer", None)
+    return said
 
 
 def unreadable(source: Place, error: OSError) -> DataError:

@@ -135,7 +135,7 @@ def _begun(job: Job, count: int, console: Console | None, held: ExitStack) -> li
 
 def _best(results: Sequence[Compiled], out: Path) -> Compiled:
     """Return the compile that did best on validation, its program in `out`."""
-    best = max(results, key=lambda r: r.validation[r.chosen]["score"])
+    best = max(results, key=lambda r: r.validation[r.chosen]["score"] if r.validation else 0.0)
     if best.folder != out:
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(best.folder, out)

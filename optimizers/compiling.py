@@ -6,12 +6,15 @@ again from there; answers of paid models come from the LM cache. No state of an 
 """
 
 import contextlib
+import copy
 import io
 import json
 import logging
+import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,15 +25,24 @@ from rich.console import Console
 
 from optimizers.demos import showable_demos
 from optimizers.examples import Evidence, ExampleSet, gather
-from optimizers.job import Job
+from optimizers.job import Job, Splits, upside_down
 from optimizers.objectives import Objective
 from optimizers.on_ray import evidence_on_ray
-from optimizers.plan import Forecast, call_plan, time_words
+from optimizers.plan import CROSSED, Forecast, call_plan, time_words
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.reflection import Reflections
 from optimizers.report import CandidateRuns, Compiled, advice, difference_markdown
 from optimizers.search import Candidate, Search, scored_examples
-from optimizers.selection import Ranking, validation_figures, verdict_of
+from optimizers.selection import (
+    NO_BETTER,
+    CrossValidation,
+    Ranking,
+    Verdict,
+    best_baseline,
+    kept_verdict,
+    validation_figures,
+    verdict_of,
+)  # fmt: skip
 from optimizers.store import Store
 from optimizers.student import Replayed, SearchStopped, taught_predictors
 from program.agent.loop import AgenticIQA
@@ -40,8 +52,9 @@ from program.common.linelog import LineLog
 from program.common.progress import progress, timed
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import compare, summarize
+from program.evaluation.intervals import Figure
 from program.evaluation.publishing import render
-from program.evaluation.record import EvaluationRecord
+from program.evaluation.record import EvaluationRecord, Row
 from program.evaluation.runner import OtherAnswers, run_samples
 from program.lms.limits import BudgetSpent
 from program.tracking import RunHandle
@@ -74,7 +87,11 @@ class Compile:
         key = job.key(self.program, [*self.train, *self.validation])
         self.plan = call_plan(job)
         self.forecast = Forecast(self.plan)
+        self.uncompiled = Candidate("uncompiled", self.program)
+        self.others = BaselineAnswers(self.program) if job.settings.compile.baselines else None
+        self.tracked = CandidateRuns()
         self.log = CompileLog(job.out, key, resume=job.resume)
+        self.scored, self.known = self._scored, self.log.scores
 
     def result(self, run: RunHandle | None = None) -> Compiled:
         """Teach, choose, save and compare, as `compile_program` does, and log candidates to a run."""
@@ -89,6 +106,13 @@ class Compile:
                 raise BudgetSpent(f"{stopped}; {best}, --resume goes on") from stopped
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"{best}; go on with --resume and the same --out") from None
+
+    @property
+    def kept_because(self) -> str:
+        """Why the uncompiled program stays, where no candidate was better."""
+        if self.reflections.all_failed:
+            return f"no instruction was written ({self.reflections.note})"
+        return f"{NO_BETTER} on validation"
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -135,7 +159,7 @@ class Compile:
                 Objective(job.settings.optimizers.weights), kind, seed, job.settings.compile.workers, self.store,
                 reflection=job.reflection if recipe.reflects else None,
                 teacher=job.teacher(names) if recipe.takes_teacher else None,
-                log=self._scored, logged=self.log.scores, advance=advance,
+                log=self.scored, logged=self.known, advance=advance,
             )  # fmt: skip
             printed = io.StringIO()
             # DSPy's optimizers print their progress; it belongs to the log, not between the lines of a table or JSON.
@@ -154,6 +178,36 @@ class Compile:
             showable_demos(candidate.program)
         self.runs += search.runs
         return candidates, search.note
+
+    def within(self, splits: Splits) -> "Compile":
+        """Return the same compile over other splits of the data: it says, logs and saves nothing."""
+        fold = copy.copy(self)
+        fold.job, fold.console = replace(self.job, splits=splits, folds=()), None
+        fold.train, fold.validation = fold.job.samples("train"), fold.job.samples("validation")
+        fold.progress = partial(progress, shown=False)
+        fold.forecast, fold.seconds, fold.notes, fold.runs = Forecast(self.plan), {}, [], 0
+        # A score of the same candidate over other samples is another.
+        fold.tracked, fold.known, fold.scored = CandidateRuns(), {}, lambda candidate: None
+        return fold
+
+    def check_direction(self, agreement: Figure | None) -> None:
+        """Raise InputError, with no folder left behind, where the labels seem to be upside down."""
+        fault = upside_down(self.job, agreement) if agreement is not None and not self.job.force else None
+        if fault is not None:
+            self.log.withdraw()
+            raise InputError(fault)
+
+    def replayed(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | Replayed:
+        """Return the program on the evidence at hand, which is every candidate's where only answers are taught."""
+        return program if set(self.job.roles) - {"summarizer"} else Replayed(program, examples.gathered)
+
+    def traced(self) -> AbstractContextManager[None]:
+        """Return a context in which a share of the test's assessments is recorded as traces."""
+        return self.tracked.traced(self.job.settings.tracking.trace_sampling, len(self.job.splits["test"]))
+
+    def gains(self, before: EvaluationRecord, after: EvaluationRecord) -> dict[str, Figure]:
+        """Return what one record gains over another."""
+        return compare(before.rows, after.rows, seed=self.job.settings.seed)
 
     def _scored(self, candidate: Candidate) -> None:
         self.log.scored(candidate)
@@ -196,19 +250,43 @@ def compile_program(job: Job, *, console: Console | None = None) -> Compiled:
 
 def _compiled(run: Compile) -> Compiled:
     job = run.job
+    if job.kept is not None:
+        before = _uncompiled(run)
+        run.check_direction(before.figures.get("srcc"))
+        return _reported(run, run.uncompiled, before, before, kept_verdict(job.kept, before), {})
     train, validation = run.gathered()
+    run.check_direction(train.agreement())
+    ranking = _ranked(run, train, validation)
+    chosen, table = ranking.best.candidate, ranking.table()
+    if not job.folds:
+        # Saved before the test, so that a kill during it loses nothing.
+        run.log.finished(chosen.program, {"chosen": chosen.name, "validation": table})
+        before, after = _tested(run, chosen)
+        verdict = verdict_of(
+            chosen.name, ranking.best.record, ranking.uncompiled.record, run.gains(before, after), before,
+            run.kept_because,
+        )  # fmt: skip
+        return _reported(run, chosen, before, after, verdict, table)
+    before = _uncompiled(run)
+    if ranking.best is ranking.uncompiled:
+        return _reported(run, chosen, before, before, kept_verdict(run.kept_because, before), table)
+    after = _crossed(run, train, validation, before, program_sha256(chosen.program))
+    crossed = CrossValidation.of(len(job.folds), run.gains(before, after))
+    chosen, after = (chosen, after) if crossed.adopted else (run.uncompiled, before)
+    return _reported(run, chosen, before, after, crossed.verdict(chosen.name, before), table, crossed)
+
+
+def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
+    """Run the recipes in turn, and return their candidates ranked on validation."""
 
     def judged(candidate: Candidate) -> EvaluationRecord:
-        # Where only the Summarizer is taught, the evidence at hand is every candidate's.
-        only_answers = not set(job.roles) - {"summarizer"}
-        program = Replayed(candidate.program, train.gathered) if only_answers else candidate.program
-        record = run.judged(candidate.name, program, "validation")
+        record = run.judged(candidate.name, run.replayed(candidate.program, train), "validation")
         run.tracked.judged(candidate, validation_figures(record))
         return record
 
     with timed(run.seconds, "choose on validation"):
-        ranking = Ranking(judged, Candidate("uncompiled", run.program), keep=job.settings.compile.rerank)
-    for recipe in map(recipe_named, job.optimizers):
+        ranking = Ranking(judged, run.uncompiled, keep=run.job.settings.compile.rerank)
+    for recipe in map(recipe_named, run.job.optimizers):
         with run.phase(recipe.name):
             candidates, note = run.candidates(recipe, ranking.best.candidate, train, validation)
         with run.phase("choose on validation"):
@@ -217,38 +295,65 @@ def _compiled(run: Compile) -> Compiled:
             run.notes.append("; ".join(filter(None, (note, ranking.shortfall(candidates)))))
     if ranking.equal:
         run.notes.append("not judged twice: " + ", ".join(f"{new} is {old}" for new, old in ranking.equal.items()))
-    if ranking.best is ranking.uncompiled:
-        run.notes.append(advice(job))
-    run.tracked.chosen(ranking.best.candidate.name)
-    return _reported(run, ranking)
+    return ranking
 
 
-def _reported(run: Compile, ranking: Ranking) -> Compiled:
-    job, chosen = run.job, ranking.best.candidate
-    # Saved before the test, so that a kill during it loses nothing.
-    table = ranking.table()
-    run.log.finished(chosen.program, {"chosen": chosen.name, "validation": table})
+def _uncompiled(run: Compile) -> EvaluationRecord:
+    """Return the test record of the uncompiled program, which is the one that is saved, as far as one can tell."""
+    with timed(run.seconds, "test"), run.traced():
+        return run.judged("uncompiled", run.program, "test", run.others)
+
+
+def _tested(run: Compile, chosen: Candidate) -> tuple[EvaluationRecord, EvaluationRecord]:
+    """Return the test records of the uncompiled and of the chosen program."""
     with timed(run.seconds, "test"):
-        others = BaselineAnswers(run.program) if job.settings.compile.baselines else None
         same = program_sha256(chosen.program) == program_sha256(run.program)
-        uncompiled = None if same else run.judged("uncompiled", run.program, "test", others)
-        with run.tracked.traced(job.settings.tracking.trace_sampling, len(job.splits["test"])):
-            after = run.judged(chosen.name, chosen.program, "test", others if same else None)
-        before = uncompiled or after
-    differences = compare(before.rows, after.rows, seed=job.settings.seed)
-    if others is not None:
+        uncompiled = None if same else run.judged("uncompiled", run.program, "test", run.others)
+        with run.traced():
+            after = run.judged(chosen.name, chosen.program, "test", run.others if same else None)
+    return uncompiled or after, after
+
+
+def _crossed(
+    run: Compile, train: ExampleSet, validation: ExampleSet, before: EvaluationRecord, sha256: str
+) -> EvaluationRecord:
+    """Return the record over all samples, each judged by the program that was taught on the folds without it."""
+    rows: dict[str, Row] = {}
+    with run.phase(CROSSED), run.progress(CROSSED, len(run.job.folds)) as advance:
+        for splits in run.job.folds:
+            fold = run.within(splits)
+            taught, held = (train.of(splits[name], validation) for name in ("train", "validation"))
+            best = _ranked(fold, taught, held).best.candidate
+            record = fold.judged(best.name, fold.replayed(best.program, train), "test")
+            rows |= {row.id: row for row in record.rows}
+            run.runs += fold.runs
+            advance()
+    context = {**before.context, "program": "cross-validated", "program_sha256": sha256}
+    ordered = [rows[row.id] for row in before.rows]
+    seconds = run.seconds[CROSSED]
+    return summarize(ordered, dataset=run.job.dataset, context=context, seed=before.seed, wall_seconds=seconds)
+
+
+def _reported(
+    run: Compile, chosen: Candidate, before: EvaluationRecord, after: EvaluationRecord, verdict: Verdict,
+    table: dict[str, dict[str, Any]], crossed: CrossValidation | None = None,
+) -> Compiled:  # fmt: skip
+    job = run.job
+    run.tracked.chosen(chosen.name)
+    if chosen is run.uncompiled and job.kept is None:
+        run.notes.append(advice(job))
+    differences = run.gains(before, after)
+    if run.others is not None:
         # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.
         before, after = with_baselines(before), with_baselines(after)
-    failed = run.reflections.note
-    unwritten = failed if run.reflections.all_failed else ""
-    verdict = verdict_of(chosen.name, ranking.best.record, ranking.uncompiled.record, differences, before, unwritten)
-    if failed and failed not in verdict.text:
+        verdict = replace(verdict, baseline=best_baseline(before))
+    if (failed := run.reflections.note) and failed not in verdict.text:
         run.notes.append(failed)
     result = Compiled(
         program=chosen.program, folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before,
         compiled=after, differences=differences, verdict=verdict, validation=table,
         curve=run.log.curve, notes=run.notes, seconds=run.seconds, runs=run.runs,
-        difference=difference_markdown(run.program, chosen.program),
+        difference=difference_markdown(run.program, chosen.program), crossed=crossed,
     )  # fmt: skip
     page = render(after, job.splits["test"], sections=result.sections(), before=before)
     run.log.finished(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
@@ -294,6 +399,11 @@ class CompileLog:
             run = {"run.json": json.dumps({"key": self._key}, indent=1) + "\n"}
             record = {"chosen": "uncompiled", "finished": False}
             save(program, self.folder, record=record, keep=_LOGS if self._resume else (), files=run)
+
+    def withdraw(self) -> None:
+        """Leave no folder behind of a compile whose data turned out to be unusable."""
+        if not self._resume:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self) -> None:
         """Let another compile have the folder."""

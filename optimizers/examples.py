@@ -13,11 +13,12 @@ from data.manifest import Sample
 from data.splits import group_of
 from optimizers.demos import LabelledDemo, distortion_truth, labelled_demos, plan_by_rule
 from optimizers.store import Questions, Store
-from optimizers.student import Gathered, inputs_key
+from optimizers.student import Gathered, inputs_key, role_of
 from program.agent.loop import DEFAULT_QUERY, AgenticIQA
 from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.common.pool import in_order
+from program.evaluation.intervals import Figure, interval
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 
@@ -45,6 +46,26 @@ class ExampleSet:
         """Whether many samples show the same photograph: then one says too much of another to be scored on it."""
         groups = {example.group for example in self.examples}
         return 2 * len(groups) <= len(self.examples)
+
+    def of(self, samples: Iterable[Sample], *others: "ExampleSet") -> "ExampleSet":
+        """Return what this pass and others gave on some samples alone."""
+        ids, parts = {sample.id for sample in samples}, (self, *others)
+        demos: dict[str, list[LabelledDemo]] = {}
+        for name, demo in ((name, demo) for part in parts for name, some in part.demos.items() for demo in some):
+            # A plan says nothing of an image, and one stands for all that were asked alike.
+            if demo.sample in ids or role_of(name) == "planner":
+                demos.setdefault(name, []).append(demo)
+        return ExampleSet([e for part in parts for e in part.examples if e.id in ids], demos, self.gathered)
+
+    def agreement(self) -> Figure:
+        """Return the SRCC of the uncompiled program's scores with people's."""
+        found = []
+        for example in self.examples:
+            result = self.gathered[inputs_key(example.inputs())].summarizer_result
+            if example.get("quality") is not None and result is not None and result.rating is not None:
+                found.append((example.quality, result.rating, example.group))
+        truth, rated, groups = zip(*found, strict=True) if found else ((), (), ())
+        return interval("srcc", truth, rated, groups)
 
 
 def choose_samples(samples: Iterable[Sample], *, scoring: int, mcq: int, seed: int) -> list[Sample]:

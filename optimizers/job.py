@@ -4,14 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, get_args
 
 import dspy
 from rich.console import Console
 
 from data.catalogue import resolve_dataset
-from data.manifest import Sample, manifest_sha256, read_manifest
-from data.splits import check_contents, check_leaks
+from data.manifest import Layout, Sample, Split, left_out, manifest_sha256, read_manifest
+from data.splits import (
+    FRACTIONS,
+    check_contents,
+    check_leaks,
+    group_of,
+    joined_by_content,
+    plan_folds,
+    plan_splits,
+)  # fmt: skip
 from optimizers.examples import choose_samples
 from optimizers.recipes import recipe_named
 from optimizers.reflection import metered_lm
@@ -25,13 +33,22 @@ from program.common.errors import InputError, did_you_mean
 from program.common.places import Place
 from program.common.settings import PLACES, RecipeSettings, RoleSettings, Settings
 from program.evaluation.evaluating import context_of, tool_versions
+from program.evaluation.intervals import MIN_GROUPS, Figure
 from program.evaluation.record import Dataset
 from program.lms.dspy_private import resolves_references
 from program.tracking import dataset_name
 
-__all__ = ("Job", "prepared")
+__all__ = ("Job", "Splits", "prepared", "upside_down")
 
+LEAST_LABELS, FOLDS = 20, 5
+"""Labels without a split that can show a gain, and the folds that they are divided into."""
+_ONE_SPLIT, _TAUGHT = 100, (0.75, 0.25, 0.0)
+"""Labels from which one split does, and the shares to teach and to choose on of what no fold holds back."""
+_SPLITS = get_args(Split)
 _UNSHOWN = {*PLACES, "serve", "optimizers", "seed"}
+
+
+Splits: TypeAlias = dict[str, list[Sample]]
 
 
 @dataclass(frozen=True)
@@ -44,11 +61,18 @@ class Job:
     roles: tuple[str, ...]
     out: Path
     dataset: Dataset
-    splits: dict[str, list[Sample]]
+    splits: Splits
+    """Where there are folds, "test" is all of the samples."""
+    folds: tuple[Splits, ...] = ()
+    """Data that is taught on all but one fold in turn, so that each label is tested once; empty for one split."""
+    kept: str | None = None
+    """Why the data can show no gain, so that nothing is taught; None where it can."""
     teacher_lm: str | None = None
     demos: int | None = None
     """Demos of the Summarizer's questions, instead of the budget's; 0 means every training sample."""
     resume: bool = False
+    force: bool = False
+    """Teach scores that run against the program's, which else are taken for upside down."""
     notes: tuple[str, ...] = ()
     """What of the data cannot be used."""
     cluster: Cluster | None = None
@@ -109,7 +133,7 @@ class Job:
         return {
             "data": {
                 "name": dataset_name(self.data), "manifest_sha256": self.dataset.manifest_sha256,
-                "samples": {name: len(samples) for name, samples in self.splits.items()},
+                "samples": {name: len(samples) for name, samples in self.splits.items()}, "folds": len(self.folds),
             },
             "seed": self.settings.seed,
             "optimizer": self.optimizer,
@@ -127,7 +151,7 @@ class Job:
         sampling = [[lm.kwargs.get(name) for name in ("temperature", "max_tokens")] for lm in lms]
         optimizers = self.settings.optimizers
         parts = {
-            "dataset": [self.dataset.manifest_sha256, sorted(s.id for s in samples)],
+            "dataset": [self.dataset.manifest_sha256, sorted([s.id, s.quality] for s in samples)],
             "program": [context_of(program), sampling],
             "objective": [self.settings.compile.objective, optimizers.weights],
             "optimizer": [self.optimizers, {n: self.budget(n).model_dump() for n in self.optimizers}, self.roles,
@@ -149,9 +173,10 @@ class Job:
 def prepared(
     settings: Settings, data: str, optimizer: str | None = None, out: Path | None = None, *,
     roles: str | Sequence[str] | None = None, teacher_lm: str | None = None, demos: int | None = None,
-    resume: bool = False, lm: dspy.BaseLM | None = None, cluster: Cluster | None = None, console: Console | None = None,
+    resume: bool = False, force: bool = False, lm: dspy.BaseLM | None = None, cluster: Cluster | None = None,
+    console: Console | None = None, layout: Layout | None = None,
 ) -> Job:  # fmt: skip
-    """Return the job with data and folder checked; `optimizer` names recipes in turn, separated by commas.
+    """Return the job with data, read by `layout`, and folder checked; `optimizer` names recipes in turn, by commas.
 
     Nothing is asked of a model. Raises InputError or DataError for what cannot be used.
     """
@@ -163,7 +188,7 @@ def prepared(
     out = out or settings.programs_dir / Path(data).stem
     job = Job(
         settings, data, tuple(recipe.name for recipe in recipes), taught, out, Dataset(name=data), {},
-        teacher_lm=teacher_lm, demos=demos, resume=resume, lm=lm, cluster=cluster,
+        teacher_lm=teacher_lm, demos=demos, resume=resume, force=force, lm=lm, cluster=cluster,
     )  # fmt: skip
     if teacher_lm is not None:
         lm_of(settings.with_model(teacher_lm).models.summarizer, cache_dir=None)
@@ -171,26 +196,54 @@ def prepared(
         recipe.check(embedded=job.embedded, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
-    dataset = Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split="test")
-    splits = _splits(manifest)
-    notes = _without_missing(splits)
-    scored = {split: sum(s.task == "scoring" for s in members) for split, members in splits.items()}
-    for recipe in list(recipes):
+    division = _divided(manifest, layout or Layout(), settings.seed)
+    # Where nothing is held back for a test, each label is tested once all the same.
+    whole = bool(division.folds) or division.splits["train"] is division.splits["test"]
+    dataset = Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split=None if whole else "test")
+    notes, parts = division.notes, (division.splits, *division.folds)
+    # Whatever fold is left out, the same recipes run.
+    sizes = {name: min(len(part[name]) for part in parts) for name in ("train", "validation")}
+    scored = {name: min(sum(s.task == "scoring" for s in part[name]) for part in parts) for name in sizes}
+    for recipe in list(recipes) if division.kept is None else ():
         fits = recipe.fits_scores
-        train, validation = scored["train"] if fits else len(splits["train"]), scored["validation"]
+        train, validation = scored["train"] if fits else sizes["train"], scored["validation"]
         try:
             recipe.check_data(job.budget(recipe.name), train, validation)
         except InputError:
             if request is not None or not fits:
                 raise
             recipes.remove(recipe)  # the default fits what there is enough for
+            if not any(scored.values()):
+                continue  # of questions alone nobody expects a fit of scores
             had = f"{train} scored training and {validation} scored validation samples"
             needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
             notes = (*notes, f"{recipe.name} is left out: there are {had}, it needs {needed}")
+    if division.kept is not None:
+        notes = (*notes, f"nothing is taught: {division.kept}")
     if console is not None and notes:
         console.print("\n".join(notes), highlight=False, markup=False)
     return replace(
-        job, dataset=dataset, splits=splits, optimizers=tuple(recipe.name for recipe in recipes), notes=notes
+        job, dataset=dataset, splits=division.splits, folds=division.folds, kept=division.kept,
+        optimizers=tuple(recipe.name for recipe in recipes), notes=notes,
+    )  # fmt: skip
+
+
+def upside_down(job: Job, agreement: Figure) -> str | None:
+    """Say that scores seem to be upside down where the uncompiled program's clearly run against them, else None.
+
+    Of fewer than eight samples the order says too little.
+    """
+    if agreement.sign >= 0 or agreement.n < MIN_GROUPS:
+        return None
+    low_first = any(not sample.higher_is_better for sample in job.splits["train"])
+    mend = (
+        'take "higher_is_better": false (--lower-is-better) out if high scores are the good ones'
+        if low_first
+        else 'say "higher_is_better": false (--lower-is-better) if low scores are the good ones'
+    )
+    return (
+        f"data {job.data!r}: its scores run against the program's (SRCC {agreement} on {agreement.n} training images); "
+        f"{mend}, or --force to teach them as they are"
     )
 
 
@@ -204,26 +257,93 @@ def _roles(given: str | Sequence[str] | None, *, embedded: bool) -> tuple[str, .
     return tuple(role for role in ROLES if role in names)
 
 
-def _splits(manifest: Place) -> dict[str, list[Sample]]:
-    samples = list(read_manifest(manifest))
+@dataclass(frozen=True)
+class _Division:
+    """The labelled samples by what they are for, and what is to be said of that."""
+
+    splits: Splits
+    notes: tuple[str, ...]
+    folds: tuple[Splits, ...] = ()
+    kept: str | None = None
+
+
+def _divided(manifest: Place, layout: Layout, seed: int) -> _Division:
+    """Return a manifest's labelled samples by their own splits, or drawn where it has none."""
+    samples = list(read_manifest(manifest, layout))
     check_leaks(samples)
     check_contents(samples)
-    labelled = [sample for sample in samples if sample.task != "open"]
+    labelled = [sample for sample in samples if sample.is_labelled]
     if not labelled:
         raise InputError(
             f'manifest {str(manifest)!r}: no sample has a label; give "mos", or "options" with an "answer"'
         )
-    splits = {name: [s for s in labelled if s.split == name] for name in ("train", "validation", "test")}
-    empty = [name for name, members in splits.items() if not members]
-    if empty:
+    unlabelled = len(samples) - len(labelled)
+    notes = (left_out(unlabelled, len(samples)),) if unlabelled else ()
+    fixed = any(sample.split for sample in labelled)
+    return _as_given(labelled, manifest, notes) if fixed else _drawn(labelled, notes, seed)
+
+
+def _as_given(labelled: Sequence[Sample], manifest: Place, notes: tuple[str, ...]) -> _Division:
+    splits = {name: [s for s in labelled if s.split == name] for name in _SPLITS}
+    if empty := [name for name, members in splits.items() if not members]:
         raise InputError(
-            f"manifest {str(manifest)!r}: no labelled sample in split {', '.join(empty)}; "
-            'give every sample a "split" of train, validation or test'
+            f"manifest {str(manifest)!r}: no labelled sample in split {', '.join(empty)}; give each sample a "
+            '"split" of train, validation or test, or none at all'
         )
-    return splits
+    if without := sum(sample.split is None for sample in labelled):
+        notes = (*notes, f"{without} of {len(labelled)} labelled rows have no split and are left out")
+    photographs = _groups(splits["validation"])
+    notes, kept = (*notes, *_without_missing(splits)), _constant([*splits["train"], *splits["validation"]])
+    if photographs < MIN_GROUPS and not all(sample.is_made_up for sample in labelled):
+        few = f"validation has {photographs} photograph{'s' * (photographs != 1)}"
+        kept = f"{few}, and a choice by fewer than {MIN_GROUPS} does not hold for others"
+    return _Division(splits, notes, kept=kept)
 
 
-def _without_missing(splits: dict[str, list[Sample]]) -> tuple[str, ...]:
+def _drawn(labelled: Sequence[Sample], notes: tuple[str, ...], seed: int) -> _Division:
+    """Split by group where that leaves enough of each, else into folds; what is too little for both is not taught."""
+    usable = {"train": list(labelled)}
+    notes = (*notes, *_without_missing(usable))
+    samples, joined = joined_by_content(usable["train"])
+    count, groups, kept = len(samples), _groups(samples), _constant(samples)
+    if joined:
+        notes = (*notes, f"{joined} samples show the same image file as another: they stay together")
+    if count < LEAST_LABELS or groups < MIN_GROUPS:
+        few = f"{count} label{'s' * (count != 1)} of {groups} photograph{'s' * (groups != 1)}"
+        kept = f"{few} are too few to tell a gain from chance (from {LEAST_LABELS} of {MIN_GROUPS} on it can be told)"
+    if kept is not None:
+        return _Division(dict.fromkeys(_SPLITS, samples), notes, kept=kept)
+    splits = _by_plan(samples, FRACTIONS, seed)
+    sizes = ", ".join(f"{len(splits[name])} {name}" for name in _SPLITS)
+    if count >= _ONE_SPLIT and _groups(splits["validation"]) >= MIN_GROUPS:
+        return _Division(splits, (*notes, f"no split in the data: {sizes}, drawn by group with seed {seed}"))
+    fold_of = plan_folds(samples, FOLDS, seed=seed)
+    folds = []
+    for fold in range(FOLDS):
+        rest = [sample for sample in samples if fold_of[group_of(sample)] != fold]
+        held = [sample for sample in samples if fold_of[group_of(sample)] == fold]
+        folds.append({**_by_plan(rest, _TAUGHT, seed), "test": held})
+    told = f"no split in the data, {count} labels of {groups} photographs: cross-validation over {FOLDS} folds by group"
+    splits = {**_by_plan(samples, _TAUGHT, seed), "test": samples}
+    return _Division(splits, (*notes, f"{told}, seed {seed}"), tuple(folds))
+
+
+def _by_plan(samples: Sequence[Sample], fractions: tuple[float, float, float], seed: int) -> Splits:
+    split_of = plan_splits(samples, fractions=fractions, seed=seed).splits
+    return {name: [sample for sample in samples if split_of[group_of(sample)] == name] for name in _SPLITS}
+
+
+def _constant(samples: Sequence[Sample]) -> str | None:
+    """Say that all labels are one score, if they are."""
+    alike = len({sample.quality for sample in samples}) == 1 and not any(sample.options for sample in samples)
+    return "all scores are the same" if alike else None
+
+
+def _groups(samples: Sequence[Sample]) -> int:
+    return len({group_of(sample) for sample in samples})
+
+
+def _without_missing(splits: Splits) -> tuple[str, ...]:
     """Take samples whose files are gone out of train; return a note on each split that has such. InputError if all."""
     notes = []
     for name, members in splits.items():

@@ -2,7 +2,7 @@
 
 import contextlib
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from PIL import Image
 from optimizers.job import Job
 from optimizers.recipes import Sizes, recipe_named
 
-__all__ = ("CallPlan", "Forecast", "call_plan", "time_words")
+__all__ = ("CROSSED", "CallPlan", "Forecast", "call_plan", "time_words")
 
 _TOKENS_IN, _TOKENS_OUT = 1500, 200
 """Assumed of a call with an image and eight demos, for the cost."""
@@ -24,6 +24,7 @@ _LOOKED_AT = 16
 _SECONDS_AROUND = 6.0
 """To start, to report and to log."""
 _CHOICE = "choose on validation"
+CROSSED = "cross-validation"
 
 
 @dataclass(frozen=True)
@@ -82,24 +83,45 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     def phase(name: str, runs: int, expected: int, most: int, *, images: int = 0, times: int = seeds) -> Phase:
         return Phase(name, times * runs, times * expected, times * most, images * image_s, times * expected * answer_s)
 
-    phases = [phase("evidence", gathered, full * gathered, full_most * gathered, images=drawn)]
-    ranked = sizes.validation
-    for recipe in map(recipe_named, job.optimizers):
-        bound = recipe.bound(job.budget(recipe.name), sizes)
-        calls, most = (full, full_most) if recipe.runs_whole_program else (one, one_most)
-        phases.append(phase(recipe.name, bound.runs, calls * bound.runs + bound.reflections // 2,
-                            most * bound.runs + bound.reflections))  # fmt: skip
-        ranked += min(chosen.rerank, bound.candidates) * sizes.validation
-    # The uncompiled program's answers are those of the evidence, from the cache.
-    phases.append(phase(_CHOICE, ranked, one * (ranked - sizes.validation), one_most * ranked))
+    phases: list[Phase] = []
+    if job.kept is None:
+        phases = [phase("evidence", gathered, full * gathered, full_most * gathered, images=drawn)]
+        phases += _searches(job, sizes, phase, (one, one_most), (full, full_most))
+    once = bool(job.folds) or job.kept is not None
+    programs, unseen = 1 if once else 2, 0 if job.folds else tested
     beside, beside_most = (tested, attempts * tested) if chosen.baselines else (0, 0)
-    test_calls, test_most = 2 * full * tested + beside, 2 * full_most * tested + beside_most
-    phases.append(phase("test", 2 * tested, test_calls, test_most, images=tested))
+    test_calls, test_most = programs * full * tested + beside, programs * full_most * tested + beside_most
+    phases.append(phase("test", programs * tested, test_calls, test_most, images=unseen))
     if champion:
         phases.append(phase("champion on test", tested, full * tested, full_most * tested, times=1))
     expected, most = sum(p.expected for p in phases), sum(p.most for p in phases)
     seconds = _SECONDS_AROUND + sum(p.image_s + p.answer_s for p in phases)
     return CallPlan(tuple(phases), expected, most, not job.embedded, seconds, _cost(job, expected))
+
+
+def _searches(
+    job: Job, sizes: Sizes, phase: Callable[..., Phase], one: tuple[int, int], full: tuple[int, int]
+) -> list[Phase]:
+    """Return the phases of the recipes, of the choice and of the folds.
+
+    `one` and `full` are calls, as expected and at most: of the Summarizer alone, and of a whole run.
+    """
+    ranked = sizes.validation
+    asked: list[tuple[str, int, int, int]] = []
+    for recipe in map(recipe_named, job.optimizers):
+        bound = recipe.bound(job.budget(recipe.name), sizes)
+        calls, most = full if recipe.runs_whole_program else one
+        expected = calls * bound.runs + bound.reflections // 2
+        asked.append((recipe.name, bound.runs, expected, most * bound.runs + bound.reflections))
+        ranked += min(job.settings.compile.rerank, bound.candidates) * sizes.validation
+    # The uncompiled program's answers are those of the evidence, from the cache.
+    asked.append((_CHOICE, ranked, one[0] * (ranked - sizes.validation), one[1] * ranked))
+    if job.folds:
+        # The search of a fold is at most as large as the one over all.
+        tested, folds = len(job.splits["test"]), len(job.folds)
+        runs, expected, most = (folds * sum(counts) for counts in zip(*(each[1:] for each in asked), strict=True))
+        asked.append((CROSSED, runs + tested, expected + one[0] * tested, most + one[1] * tested))
+    return [phase(*each) for each in asked]
 
 
 class Forecast:

@@ -15,7 +15,7 @@ from rich.console import Console
 from optimizers.job import Job
 from optimizers.recipes import recipe_named
 from optimizers.search import Candidate
-from optimizers.selection import Verdict, label, leading
+from optimizers.selection import CrossValidation, Verdict, label, leading
 from program.agent.loop import AgenticIQA
 from program.agent.taught import taught
 from program.evaluation.charts import scatter_plot
@@ -62,6 +62,8 @@ class Compiled:
     seconds: dict[str, float]
     runs: int
     """Program runs of the search."""
+    crossed: CrossValidation | None = None
+    """Where nothing was held back for a test and a candidate was to be had."""
 
     def summary(self) -> dict[str, Any]:
         """Return what `--json` prints: figures as {"value", "low", "high", "n", ...}, without per-sample rows."""
@@ -75,6 +77,7 @@ class Compiled:
             "baseline": self.verdict.baseline.model_dump(mode="json") if self.verdict.baseline else None,
             "verdict": self.verdict.text,
             "helped": self.verdict.helped,
+            "cross_validation": _plain(self.crossed),
             "validation": self.validation,
             "notes": self.notes,
             "seconds": self.seconds,
@@ -94,22 +97,27 @@ class Compiled:
         """Return what the page says of the compile, by heading."""
         before, gained = self.uncompiled.figures, self.differences
         lines = [f"{name}: {before[name]} -> {self.compiled.figures[name]}, gain {gained[name]}" for name in gained]
+        if self.verdict.helped is False:
+            lines = [f"{name}: {figure} (same program)" for name, figure in before.items()]
         ranked = [f"{v['score']:.4f}  {name}" for name, v in self.validation.items()]
-        return {
+        sections = {
             "What compiling gained": "\n".join([*lines, *self.words()]),
             "Candidates on validation": "\n".join(ranked),
             "What compiling changed": self.difference,
         }
+        return {heading: text for heading, text in sections.items() if text}
 
 
 def advice(job: Job) -> str:
     """Return in one line what has not been tried yet, the most promising first."""
-    count, tried = len(job.samples("train")), set(job.optimizers)
+    samples, tried = job.samples("train"), set(job.optimizers)
+    count, scored = len(samples), sum(sample.task == "scoring" for sample in samples)
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
     recipes, model = _UNTRIED[job.embedded]
     for names in recipes:
         asked = [recipe_named(name) for name in names.partition(" ")[0].split(",")]
-        if not {recipe.name for recipe in asked} <= tried and all(r.least(job.budget(r.name)) <= count for r in asked):
+        enough = all(r.least(job.budget(r.name)) <= (scored if r.fits_scores else count) for r in asked)
+        if enough and not {recipe.name for recipe in asked} <= tried:
             ways.append(f"--optimizer {names}")
     return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', model])}"
 
@@ -174,7 +182,8 @@ def log_compile(run: RunHandle, result: Compiled, results: Sequence[Compiled]) -
             run.log_metrics({f"seeds/gain_{metric}_{key}": value for key, value in over_seeds.items()})
     run.log_table([row.model_dump(mode="json") for row in result.compiled.rows], "samples")
     run.log_table([row.model_dump(mode="json") for row in result.uncompiled.rows], "samples_uncompiled")
-    run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": result.compiled}), "scatter")
+    if result.compiled.srcc is not None:
+        run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": result.compiled}), "scatter")
     run.log_json(result.summary(), "result")
     run.log_folder(result.folder, "program")
     run.log_params({"chosen": result.chosen, "chosen_seed": result.seed})

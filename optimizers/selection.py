@@ -10,8 +10,10 @@ from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
 from program.evaluation.record import Baseline, EvaluationRecord
 
-__all__ = ("SCORE_STEP", "Ranked", "Ranking", "Verdict", "clear_gain", "label", "leading", "validation_figures",
-           "validation_score", "verdict_of")  # fmt: skip
+__all__ = ("NO_BETTER", "SCORE_STEP", "CrossValidation", "Ranked", "Ranking", "Verdict", "best_baseline", "clear_gain",
+           "kept_verdict", "label", "leading", "validation_figures", "validation_score", "verdict_of")  # fmt: skip
+
+NO_BETTER = "no candidate was better"
 
 SCORE_STEP, PLCC_STEP = 0.002, 0.005
 """Smaller differences in score decide nothing: PLCC does then, and where that is no larger either, RMSE."""
@@ -161,24 +163,53 @@ class Verdict:
 
 def verdict_of(
     chosen: str, best: EvaluationRecord, uncompiled: EvaluationRecord, differences: Mapping[str, Figure],
-    test: EvaluationRecord, unwritten: str = "",
+    test: EvaluationRecord, kept_because: str = f"{NO_BETTER} on validation",
 ) -> Verdict:  # fmt: skip
     """Return the verdict: what validation recommends, and what the test samples then said of it.
 
-    `unwritten` says why no instruction was written, where one was to be.
+    `kept_because` says why the uncompiled program stays, where it does.
     """
-    baseline = _best_baseline(test)
     if chosen == "uncompiled":
-        saved = "the program saved, and recommended, is the uncompiled one"
-        helped_not = "Compiling did not help on the validation samples"
-        why = f"No instruction was written ({unwritten})" if unwritten else helped_not
-        return Verdict(False, f"{why}: {saved}.", baseline)
+        return kept_verdict(kept_because, test)
     names = [name for name in ("preference", "srcc", "plcc", "rmse", "accuracy") if name in differences]
     words = [_words(name, differences[name]) for name in names]
     text = f"{chosen} is {_gain(best, uncompiled)} on validation. On test: {'; '.join(words)}."
     if "srcc" in names and differences["rmse"].sign == differences["srcc"].sign == 1:
         text += " The order of images is better, and their scores lie further from people's: compare, do not grade."
-    return Verdict(True, text, baseline)
+    return Verdict(True, text, best_baseline(test))
+
+
+def kept_verdict(why: str, test: EvaluationRecord) -> Verdict:
+    """Return the verdict where the uncompiled program is the one that is saved."""
+    return Verdict(False, f"The uncompiled program is kept, and recommended: {why}.", best_baseline(test))
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """What programs gain on the samples of one fold that were taught on the others, and whether one is adopted."""
+
+    folds: int
+    gains: dict[str, Figure]
+    adopted: bool
+    """The interval over photographs of the leading figure lies above 0. That the error falls is not enough: answers
+    near the mean of all labels, in no order, lower it, too."""
+
+    @classmethod
+    def of(cls, folds: int, gains: Mapping[str, Figure]) -> "CrossValidation":
+        """Judge gains."""
+        first = gains.get(leading(gains))
+        return cls(folds, dict(gains), first is not None and first.sign > 0 and not first.descriptive)
+
+    def verdict(self, chosen: str, test: EvaluationRecord) -> Verdict:
+        """Say what the folds say."""
+        names = [name for name in ("preference", "srcc", "rmse", "accuracy") if name in self.gains]
+        words = "; ".join(_words(name, self.gains[name], ends=True) for name in names)
+        groups = max(figure.groups for figure in self.gains.values())
+        taught = f"taught on {self.folds - 1} of {self.folds} folds of {groups} photographs"
+        told = f"{taught} and tested on the other, programs gain {words}"
+        if not self.adopted:
+            return kept_verdict(told, test)
+        return Verdict(True, f"{chosen} is recommended: {told}.", best_baseline(test))
 
 
 def _gain(best: EvaluationRecord, uncompiled: EvaluationRecord) -> str:
@@ -189,16 +220,17 @@ def _gain(best: EvaluationRecord, uncompiled: EvaluationRecord) -> str:
     return f"as good in order and nearer to people's scores ({scale})"
 
 
-def _words(name: str, figure: Figure) -> str:
+def _words(name: str, figure: Figure, *, ends: bool = False) -> str:
     if figure.value is None:
         return f"{label(name)} undefined"
     if not figure.ends_text():
         return f"{label(name)} {figure.value:+.3f}, no interval"
     sure = {1: "better", 0: "no sure difference", -1: "worse"}[figure.sign * METRICS[name].direction]
-    return f"{label(name)} {figure.value:+.3f} ({sure})"
+    interval = f" {figure.ends_text('+')}" if ends else ""
+    return f"{label(name)} {figure.value:+.3f}{interval} ({sure})"
 
 
-def _best_baseline(record: EvaluationRecord) -> Baseline | None:
+def best_baseline(record: EvaluationRecord) -> Baseline | None:
     """Return the single tool or model that did best on these very samples: a choice that favours it."""
     ways = [way for way in record.baselines.values() if way.kind in {"tool", "model"}]
     name = leading(record.figures)

@@ -21,7 +21,9 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m program.compile",
         description="Teach a program on train, choose on validation, compare on test; save it and log it to MLflow.",
     )
-    parser.add_argument("--data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest.jsonl")
+    parser.add_argument("--data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest "
+                        "(.jsonl, .csv, .parquet)")  # fmt: skip
+    cli.add_layout_flags(parser, columns="of the manifest, ")
     parser.add_argument("--optimizer", metavar="NAME[,NAME]",
                         help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: random-search,fusion for the "
                         "embedded expert, rubric,gepa for other models)")  # fmt: skip
@@ -32,7 +34,8 @@ def main(argv: list[str] | None = None) -> int:
         "--repeat", metavar="K", type=cli.whole_number(1), default=1, help="compile with K seeds and show the spread"
     )
     parser.add_argument("--resume", action="store_true", help="go on with the compile that was begun in --out")
-    parser.add_argument("--force", action="store_true", help="replace the program that is in --out")
+    parser.add_argument("--force", action="store_true", help="replace the program that is in --out; teach scores that "
+                        "run against the program's")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the plan of calls, time and cost; ask nothing")
     parser.add_argument(
         "--out", metavar="DIR", type=Path, help="folder of the compiled program (default: programs/DATA-TIME)"
@@ -49,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 def _compile(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from data.manifest import Layout
     from optimizers.command import check_folders, check_request, compile_tracked
     from optimizers.job import prepared
     from optimizers.plan import call_plan
@@ -65,7 +69,8 @@ def _compile(arguments: argparse.Namespace) -> int:
         settings, data, arguments.optimizer, console=console, cluster=cluster_from(arguments, settings.compile.workers),
         roles=arguments.roles, demos=arguments.demos,
         out=arguments.out or settings.programs_dir / f"{Path(data).stem}-{time.strftime('%Y%m%d-%H%M%S')}",
-        teacher_lm=arguments.teacher_lm, resume=arguments.resume,
+        teacher_lm=arguments.teacher_lm, resume=arguments.resume, force=arguments.force,
+        layout=Layout(arguments.columns, arguments.mos_range, arguments.lower_is_better),
     )  # fmt: skip
     plan = call_plan(job, seeds=repeat, champion=arguments.register is not None)
     if arguments.dry_run:

@@ -16,8 +16,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest (.jsonl, .csv, "
                         ".parquet), a path or a URI; or a dataset hf:NAME:SPLIT")  # fmt: skip
-    parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=cli.column_names, default={},
-                        help="which column of the manifest is which field, as image=path,mos=score")  # fmt: skip
+    cli.add_layout_flags(parser, columns="of the manifest, ")
     cli.add_program_flags(parser)
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
                         help="train, validation, test or all (default: test)")  # fmt: skip
@@ -39,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
 def _evaluate(arguments: argparse.Namespace) -> int:
     import json
 
+    from data.manifest import Layout
     from program.agent.saving import program_from
     from program.cluster.engine import cluster_from
     from program.evaluation.evaluating import evaluate, samples_of
@@ -50,7 +50,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     settings = cli.settings_from(arguments)
     program = program_from(arguments, settings)
     split = None if arguments.split == "all" else arguments.split
-    samples = samples_of(arguments.data, settings, split, columns=arguments.columns)
+    layout = Layout(arguments.columns, arguments.mos_range, arguments.lower_is_better)
+    samples = samples_of(arguments.data, settings, split, layout=layout)
     if arguments.report:
         check_report_folder(arguments.report)
     cluster = cluster_from(arguments, arguments.workers or settings.compile.workers)

@@ -265,7 +265,7 @@ def test_an_image_that_kills_every_worker_is_a_row_with_its_error(tmp_path):
 
 
 def test_an_evaluation_is_the_same_on_either_engine(service_program, blurred_manifest, monkeypatch):
-    from data.manifest import read_manifest
+    from data.manifest import Layout, read_manifest
     from program.evaluation.evaluating import evaluate, samples_of
     from program.evaluation.on_ray import ray_engine as evaluation_engine
 
@@ -281,7 +281,7 @@ def test_an_evaluation_is_the_same_on_either_engine(service_program, blurred_man
     lines = [f"{s.image.name},{s.mos},{s.group},test,{s.id}" for s in samples]
     table.write_text("path,score,group,split,id\n" + "\n".join(lines) + "\n", "utf-8")
     on_ray = evaluation_engine(lambda: program, Cluster(), baselines=True)
-    named = samples_of(table, program.resources.settings, columns={"image": "path", "mos": "score"})
+    named = samples_of(table, program.resources.settings, layout=Layout({"image": "path", "mos": "score"}))
     held = evaluate(program, samples, workers=1, progress=False, baselines=True)
     cluster = evaluate(program, named, engine=on_ray, progress=False, baselines=True)
     assert [row.id for row in cluster.rows] == [row.id for row in held.rows] == [s.id for s in samples]

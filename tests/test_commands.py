@@ -30,7 +30,7 @@ def manifest(tmp_path: Path, rng: np.random.Generator) -> Path:
             name = f"{number}-{level}.png"
             small = base.resize((128 >> level, 96 >> level)) if level else base
             small.resize((128, 96), Image.Resampling.BILINEAR).save(tmp_path / name)
-            shared = {"image": name, "group": str(number), "split": split}
+            shared = {"image": name, "group": str(number), "split": split, "labels": "made-up"}
             lines.append({"id": f"s{name}", "mos": mos, **shared})
             options = {"A": "Yes", "B": "No"}
             answer = "A" if mos < 3 else "B"
@@ -124,9 +124,13 @@ def test_every_command_refuses_an_altered_program_and_takes_it_by_force(manifest
     served = []
     monkeypatch.setattr("program.service.running.serve", lambda program, *_: served.append(program))
     file = save(AgenticIQA(), tmp_path / "program") / "program.json"
-    instructions = AgenticIQA().planner.plan.signature.instructions
-    file.write_text(file.read_text("utf-8").replace(json.dumps(instructions, ensure_ascii=False), '"Plan."'), "utf-8")
+    text, instructions = file.read_text("utf-8"), AgenticIQA().planner.plan.signature.instructions
+    file.write_text(text.replace(json.dumps(instructions, ensure_ascii=False), '"Plan."'), "utf-8")
     given = ["--program", str(file.parent)]
+    assert assess.main([str(photo), *given]) == 0  # a person may edit instructions, and nothing else
+    capsys.readouterr()
+    altered = file.read_text("utf-8").replace('"demos": []', '"demos": [{"query": "x"}]', 1)
+    file.write_text(altered, "utf-8")
     for command, words in ((assess, [str(photo)]), (evaluate, [str(manifest)]), (serve, ["--port", "0"])):
         assert command.main([*words, *given]) == 2
         assert str(file.parent) in one_line(capsys)
@@ -165,7 +169,7 @@ def test_a_sample_that_fails_is_recorded_and_the_run_goes_on(manifest, capsys) -
 )
 def test_compile_refuses_before_it_starts_and_saves_nothing(tmp_path, capsys, arguments, message) -> None:
     (tmp_path / "bad.jsonl").write_text('{"id": "a", "image": "a.png", "mos": 1}\n{"id": "b"\n')
-    (tmp_path / "untold.jsonl").write_text('{"id": "a", "image": "a.png", "mos": 1}\n')
+    (tmp_path / "untold.jsonl").write_text('{"id": "a", "image": "a.png", "mos": 1, "split": "train"}\n')
     (tmp_path / "unlabelled.jsonl").write_text('{"id": "a", "image": "a.png", "split": "train"}\n')
     names = {name: tmp_path / f"{name}.jsonl" for name in ("bad", "untold", "unlabelled")} | {"folder": tmp_path}
     filled = [a.format(**names) for a in arguments]

@@ -50,7 +50,9 @@ def words(tmp_path: Path, rng: np.random.Generator, monkeypatch) -> list[str]:
             image = f"{name}-{number}.png"
             blocks = np.kron(rng.integers(0, 256, (8, 12, 3)), np.ones((8, 8, 1))).astype(np.uint8)
             Image.fromarray(blocks).save(tmp_path / image)
-            lines.append({"id": f"s{number}", "image": image, "mos": 1 + number % 4, "split": split})
+            lines.append(
+                {"id": f"s{number}", "image": image, "mos": 1 + number % 4, "split": split, "labels": "made-up"}
+            )
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     return ["--lm", "openai/gpt-4o", "--optimizer", "random-search", "--config", "small.yaml", "--test-samples", "4"]
 

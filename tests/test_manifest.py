@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data.manifest import Sample, manifest_sha256, read_manifest, scan_manifest, write_manifest
+from data.manifest import Layout, Sample, manifest_sha256, read_manifest, scan_manifest, write_manifest
 from program.common.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,12 +77,12 @@ def test_tables_hold_the_same_samples_as_lines(tmp_path: Path) -> None:
 
 def test_columns_of_a_table_are_named(tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text("path,score\na.png,2\nb.png,many\nc.png\n", "utf-8")
-    first, second, third = (s for _, s in scan_manifest(tmp_path / "m.csv", {"image": "path", "mos": "score"}))
+    first, second, third = (s for _, s in scan_manifest(tmp_path / "m.csv", Layout({"image": "path", "mos": "score"})))
     assert (first.id, first.quality) == ("a.png", 2)
     assert 'line 3: "mos" is "many"' in str(second)
     assert "line 4: has other than the header's cells" in str(third)
     with pytest.raises(DataError, match="has no column 'file' but path, score"):
-        list(read_manifest(tmp_path / "m.csv", {"image": "file"}))
+        list(read_manifest(tmp_path / "m.csv", Layout({"image": "file"})))
     (tmp_path / "m.parquet").write_bytes(b"PAR1 no table")
     with pytest.raises(DataError, match="is no Parquet table"):
         list(read_manifest(tmp_path / "m.parquet"))

@@ -285,7 +285,9 @@ def test_a_compile_is_not_resumed_with_what_changes_an_answer(blurred_manifest, 
 def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest, tmp_path) -> None:
     result = compile_program(prepared(load_settings(overrides=SMALL), str(blurred_manifest), "none", tmp_path / "out"))
     assert (result.chosen, result.verdict.helped) == ("uncompiled", False)
-    assert "did not help" in result.verdict.text
+    assert result.verdict.text == (
+        "The uncompiled program is kept, and recommended: no candidate was better on validation."
+    )
     assert "Nothing changed" in (tmp_path / "out" / "diff.md").read_text("utf-8")
     assert program_sha256(load(tmp_path / "out")) == program_sha256(AgenticIQA())
 

@@ -35,7 +35,8 @@ def folder(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyP
         split = "train" if number < 32 else "validation" if number < 44 else "test"
         small = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
         Image.fromarray(small).save(tmp_path / f"{number}.png")
-        lines.append({"id": str(number), "image": f"{number}.png", "mos": 1 + number % 5, "split": split})
+        shared = {"id": str(number), "image": f"{number}.png", "split": split, "labels": "made-up"}
+        lines.append({**shared, "mos": 1 + number % 5})
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     (tmp_path / "few.jsonl").write_text("".join(json.dumps(lines[i]) + "\n" for i in (0, 1, 2, 33, 34, 45)), "utf-8")
     (tmp_path / "small.yaml").write_text(SMALL, "utf-8")

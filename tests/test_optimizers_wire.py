@@ -51,7 +51,8 @@ def data(tmp_path: Path, rng: np.random.Generator) -> Path:
         name = f"{number}.png"
         blocks = np.kron(rng.integers(0, 256, (8, 12, 3)), np.ones((8, 8, 1))).astype(np.uint8)
         Image.fromarray(blocks).save(tmp_path / name)
-        lines.append({"id": f"s{number}", "image": name, "mos": 1 + number % 4, "mos_std": 0.6, "split": split})
+        shared = {"id": f"s{number}", "image": name, "split": split, "labels": "made-up"}
+        lines.append({**shared, "mos": 1 + number % 4, "mos_std": 0.6})
     (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     return tmp_path

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-
 from program.assess import main as assess_main
 from program.compile import main as compile_main
 from program.evaluate import main as evaluate_main

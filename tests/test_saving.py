@@ -148,13 +148,27 @@ def test_dspys_own_files_are_loaded_still(tmp_path, taught) -> None:
 
 
 def test_an_altered_program_is_loaded_by_force_only(tmp_path, taught, caplog) -> None:
+    def plant(document):
+        document["state"]["planner.plan"]["demos"] = [{"query": "Rate it."}]
+
+    folder = altered(save(taught, tmp_path / "p"), plant, hashed=False)
+    refused(folder)
+    assert load(folder, force=True).planner.plan.demos == [{"query": "Rate it."}]
+    assert str(folder) in caplog.text
+
+
+@pytest.mark.spec("issue-44/edited-instructions")
+def test_instructions_edited_by_hand_are_taken_with_a_note_and_nothing_else_is(tmp_path, taught, caplog) -> None:
     def reword(document):
         document["state"]["planner.plan"]["signature"]["instructions"] = "Plan at length."
 
     folder = altered(save(taught, tmp_path / "p"), reword, hashed=False)
-    refused(folder)
-    assert load(folder, force=True).planner.plan.signature.instructions == "Plan at length."
-    assert str(folder) in caplog.text
+    loaded = load(folder)
+    assert loaded.planner.plan.signature.instructions == "Plan at length."
+    assert len(loaded.summarizer.score.demos) == 1
+    assert f"program {str(folder)!r}: its instructions were edited since it was saved" in caplog.text
+    plant = lambda document: document["state"]["planner.plan"].update(lm={"model": "openai/x", "api_base": "x"})  # noqa: E731
+    assert "planner.plan.lm" in refused(altered(folder, plant, hashed=False), force=True)
 
 
 def test_a_program_names_the_embedded_engine_it_was_taught_with(tmp_path, taught, scripted_lm) -> None:

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from program.common.errors import InputError, first_fault
 
-__all__ = ("ProgramFile", "check_state", "digest")
+__all__ = ("ProgramFile", "check_state", "digest", "rest_sha256")
 
 
 class _Part(BaseModel):
@@ -24,6 +24,8 @@ class ProgramFile(_Part):
     format: Literal[1] = 1
     schema_sha256: str
     program_sha256: str
+    rest_sha256: str | None = None
+    """Of all but the instructions, which a person may edit."""
     engine: str | None = Field(default=None, pattern=r"^perceptual/expert@[\w.]{1,20}$")
     """The embedded engine that played a taught role, as perceptual/expert@r8."""
     record: dict[str, Any] = Field(default_factory=dict)
@@ -56,11 +58,17 @@ class _PredictorState(_Part):
     train: list[JsonValue]
     demos: list[dict[str, JsonValue]]
     signature: _SignatureState
-    lm: None = None
+    lm: None
     """Settings and environment alone name language models."""
 
 
 _PREDICTORS = TypeAdapter(dict[str, _PredictorState])
+
+
+def rest_sha256(state: Mapping[str, Any], fusion: Mapping[str, Any] | None) -> str:
+    """Return the hash of all that a program has learned but its instructions; `check_state` comes first."""
+    kept = {n: {**part, "signature": part["signature"]["fields"]} for n, part in state.items() if n != "metadata"}
+    return digest([kept, fusion])
 
 
 def check_state(state: Mapping[str, Any], names: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import dspy
 
 from program.agent.loop import AgenticIQA
-from program.agent.program_file import ProgramFile, digest
+from program.agent.program_file import ProgramFile, digest, rest_sha256
 from program.common.errors import ImageError, InputError
 from program.common.settings import Settings, load_settings
 from program.expert.store import REVISION
@@ -69,6 +69,7 @@ def _save(
         "format": 1,
         "schema_sha256": schema_sha256(program),
         "program_sha256": program_sha256(program),
+        "rest_sha256": rest_sha256(state, _fusion(program)),
         **({"engine": engine} if (engine := _engine(program)) else {}),
         "record": dict(record or {}),
         "fusion": _fusion(program),
@@ -112,11 +113,11 @@ def load(
 ) -> AgenticIQA:
     """Return the compiled program of a folder, with the LMs of `settings` (or `lm`); none is stored inside.
 
-    A registered program is named as models:/NAME@champion or models:/NAME/VERSION. `force` loads a program that was
-    altered since it was saved, and the demos and instructions, never the fitted fusion, of one that another revision of
-    the embedded engine was taught with. Raises InputError for these without `force`, and always when the folder is no
-    compiled program, was made for other signatures or names a language model; ImageError when a demo's image is
-    missing or altered.
+    A registered program is named as models:/NAME@champion or models:/NAME/VERSION. Instructions edited in the file are
+    taken, with a warning. `force` loads a program that was altered otherwise since it was saved, and the demos and
+    instructions, never the fitted fusion, of one that another revision of the embedded engine was taught with. Raises
+    InputError for these without `force`, and always when the folder is no compiled program, was made for other
+    signatures or names a language model; ImageError when a demo's image is missing or altered.
     """
     registered = str(folder).startswith(SCHEME)
     path = fetch(str(folder), settings or load_settings()) if registered else Path(folder)
@@ -154,7 +155,10 @@ def _read(path: Path, name: str) -> ProgramFile:
 def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
     """Return whether another revision of the embedded engine was taught. Raises InputError for what needs `force`."""
     faults = []
-    if digest([file.state, file.fusion]) != file.program_sha256:
+    altered = digest([file.state, file.fusion]) != file.program_sha256
+    if altered and file.rest_sha256 == rest_sha256(file.state, file.fusion):
+        logger.warning("%s: its instructions were edited since it was saved", name)
+    elif altered:
         faults.append("was altered since it was saved; compile again, or load it as it is with --force (force=True)")
     if foreign := file.engine is not None and file.engine != _EXPERT:
         faults.append(

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from data.manifest import scan_manifest
+from data.manifest import Layout, scan_manifest
 from data.tables import HUB, is_manifest, scan_rows
 from program.common.errors import DataError, InputError
 from program.common.places import Place, exists, is_folder, is_remote, joined, listed, name_of, placed, readable
@@ -31,6 +31,8 @@ class Item:
     query: str | None = None
     options: dict[str, str] | None = None
     regions: dict[str, Box] | None = None
+    group: str | None = None
+    split: str | None = None
     error: str | None = None
 
 
@@ -164,11 +166,14 @@ def _item(name: str, place: Place, reference: Place | None, *, paired: bool, bel
 
 
 def _of_manifest(source: str, columns: Mapping[str, str]) -> Iterator[Item]:
-    for number, sample in scan_manifest(source, columns):
+    for number, sample in scan_manifest(source, Layout(columns)):
         if isinstance(sample, DataError):
             yield Item(f"{_name(placed(source))}:{number}", None, error=str(sample))
         else:
-            yield Item(sample.id, sample.image, sample.reference, sample.query, sample.options, sample.regions)
+            yield Item(
+                sample.id, sample.image, sample.reference, sample.query, sample.options, sample.regions,
+                group=sample.group, split=sample.split,
+            )  # fmt: skip
 
 
 def _name(place: Place) -> str:

@@ -1,5 +1,6 @@
 """What is kept of one image's assessment."""
 
+import json
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from program.agent.assessment import Assessment
 from program.agent.evidence import looked_at
+from program.agent.query import read_query
 from signatures.schemas import GLOBAL
 
 __all__ = ("BatchRow", "row_of", "safe_cell", "verdict")
@@ -41,6 +43,11 @@ class BatchRow(BaseModel):
     image: str | None = None
     reference: str | None = None
     query: str | None = None
+    options: str | None = None
+    """The choices by letter, as JSON."""
+    group: str | None = None
+    """Content and split as the manifest says: a table with people's labels added is data to learn from."""
+    split: str | None = None
     lm_calls: int | None = None
     cost_usd: float | None = None
     seconds: float | None = None
@@ -52,7 +59,9 @@ class BatchRow(BaseModel):
         return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-def row_of(identity: str, image: str | None, result: Assessment) -> BatchRow:
+def row_of(
+    identity: str, image: str | None, result: Assessment, *, group: str | None = None, split: str | None = None
+) -> BatchRow:
     """Return an assessment as a row."""
     low, high = result.score_interval or (None, None)
     evidence = result.state.evidence
@@ -62,9 +71,11 @@ def row_of(identity: str, image: str | None, result: Assessment) -> BatchRow:
         if f.severity != "none"
     ]
     scored = [log for log in evidence.tool_logs if log.score is not None]
+    options = read_query(result.state.query, result.state.options).options if result.option is not None else None
     readings = list(dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in scored))
     return BatchRow(
         id=identity, image=image, reference=result.state.reference_path, query=result.state.query,
+        options=json.dumps(options, ensure_ascii=False) if options else None, group=group, split=split,
         status=result.status, score=result.quality_score if result.level else None, low=low, high=high,
         level=result.level,
         answer=None if isinstance(result.final_answer, float) else result.final_answer, option=result.option,

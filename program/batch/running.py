@@ -204,7 +204,8 @@ class Judge:
             try:
                 image = IMAGES.add(item.image, max_pixels=limit)
                 reference = IMAGES.add(item.reference, max_pixels=limit) if item.reference else None
-                return row_of(item.id, _shown(item), self._program(image=image, reference=reference, **request))
+                result = self._program(image=image, reference=reference, **request)
+                return row_of(item.id, _shown(item), result, group=item.group, split=item.split)
             except (BudgetSpent, dspy.LMError):
                 raise
             except InputError as error:
@@ -226,4 +227,6 @@ def _shown(item: Item) -> str | None:
 def failed_row(item: Item, error: str) -> BatchRow:
     """Return the row of an item that could not be judged."""
     text = " ".join(error.split())[:500]
-    return BatchRow(id=item.id, status="error", error=text, image=_shown(item), query=item.query)
+    return BatchRow(
+        id=item.id, status="error", error=text, image=_shown(item), query=item.query, group=item.group, split=item.split
+    )

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = (
     "EXIT_PROBLEMS", "EXIT_UNUSABLE", "STARTED_AS", "Parser", "add_budget_flags", "add_engine_flags",
-    "add_program_flags",
-    "add_settings_flags", "as_started", "column_names", "number", "run_command", "settings_from", "whole_number",
+    "add_layout_flags", "add_program_flags", "add_settings_flags", "as_started", "column_names", "number", "numbers",
+    "run_command", "settings_from", "whole_number",
 )  # fmt: skip
 
 N = TypeVar("N", int, float)
@@ -101,6 +101,19 @@ def _number(kind: Callable[[str], N], noun: str, least: float, most: float) -> C
                 return value
         limits = f"from {least:g}" + (f" to {most:g}" if math.isfinite(most) else "")
         raise argparse.ArgumentTypeError(f"{text!r}: give {noun} {limits}")
+
+    return read
+
+
+def numbers(count: int) -> Callable[[str], tuple[float, ...]]:
+    """Return what reads so many numbers with commas between for an option."""
+
+    def read(text: str) -> tuple[float, ...]:
+        with contextlib.suppress(ValueError):
+            values = tuple(float(part) for part in text.split(","))
+            if len(values) == count:
+                return values
+        raise argparse.ArgumentTypeError(f"{text!r}: give {count} numbers with commas between")
 
     return read
 
@@ -186,6 +199,15 @@ def add_program_flags(parser: argparse.ArgumentParser, *, replaces: str = "") ->
     parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
     forced = "load a --program that was altered, or taught with another revision of perceptual/expert"
     parser.add_argument("--force", action="store_true", help="; ".join(filter(None, (replaces, forced))))
+
+
+def add_layout_flags(parser: argparse.ArgumentParser, *, columns: str, scale: str = "") -> None:
+    """Add the flags that say how a table is read; `columns` and `scale` begin with which tables these are for."""
+    parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
+                        help=f"{columns}which column is which, as image=img,mos=score")  # fmt: skip
+    parser.add_argument("--mos-range", metavar="LOW,HIGH", type=numbers(2), help=f"{scale}scale of the scores "
+                        "(default: what the rows say, else 1,5)")  # fmt: skip
+    parser.add_argument("--lower-is-better", action="store_true", help=f"{scale}low scores are good ones")
 
 
 def add_budget_flags(parser: argparse.ArgumentParser) -> None:

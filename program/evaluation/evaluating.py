@@ -3,8 +3,8 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
@@ -12,7 +12,7 @@ import dspy
 from pydantic import JsonValue
 
 from data.catalogue import GENERATED, resolve_dataset
-from data.manifest import Sample, Split, manifest_sha256, read_manifest
+from data.manifest import Layout, Sample, Split, left_out, manifest_sha256, read_manifest
 from data.splits import check_leaks
 from program.agent.loop import AgenticIQA
 from program.agent.program_file import digest
@@ -43,39 +43,42 @@ class ManifestSplit:
     size: int
     name: str
     """The dataset's own name, or the manifest's with the folder it lies in."""
-    columns: Mapping[str, str] = field(default_factory=dict)
+    layout: Layout
 
     def __len__(self) -> int:
         return self.size
 
     def __iter__(self) -> Iterator[Sample]:
-        return (s for s in read_manifest(self.manifest, self.columns) if self.split in {None, s.split})
+        return (s for s in read_manifest(self.manifest, self.layout) if self.split in {None, s.split} and not s.is_bare)
 
 
 def samples_of(
     data: str | Path, settings: Settings, split: str | None = "test", *, progress: bool = True,
-    columns: Mapping[str, str] | None = None,
+    layout: Layout | None = None,
 ) -> ManifestSplit:  # fmt: skip
     """Return a dataset's samples, after reading every line: a fault is told before the first model call.
 
-    `data` is a dataset's name or a manifest's path or URI, whose `columns` say which holds what; `split` None takes
-    all. Raises InputError for an empty split or one without a single label, and DataError for a group in two splits, as
-    compiling does.
+    `data` is a dataset's name or a manifest's path or URI, which is read by `layout`; `split` None takes all. Raises
+    InputError for an empty split or one without a single label, and DataError for a group in two splits, as compiling
+    does.
     """
-    manifest = resolve_dataset(data, settings.cache_dir, progress=progress)
+    manifest, layout = resolve_dataset(data, settings.cache_dir, progress=progress), layout or Layout()
     if split is not None:
-        check_leaks(read_manifest(manifest, columns))
-    labelled = Counter(s.is_labelled for s in read_manifest(manifest, columns) if split in {None, s.split})
-    if not labelled:
+        check_leaks(read_manifest(manifest, layout))
+    chosen = Counter((s.is_labelled, s.is_bare) for s in read_manifest(manifest, layout) if split in {None, s.split})
+    labelled, bare = chosen[True, False], chosen[False, True]
+    if not chosen:
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; choose another --split, or all")
-    if not labelled[True]:
+    if not labelled:
         raise InputError(
             f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; "
             'give "mos", or "options" with an "answer"'
         )
+    if bare:
+        logger.warning("%s: %s", str(manifest), left_out(bare, chosen.total()))
     path = manifest.resolve() if isinstance(manifest, Path) else PurePosixPath(manifest)
     name = str(data) if str(data) in GENERATED else "/".join(path.parts[-2:])
-    return ManifestSplit(manifest, split, labelled.total(), name, columns or {})
+    return ManifestSplit(manifest, split, chosen.total() - bare, name, layout)
 
 
 def evaluate(

@@ -22,7 +22,7 @@ from program.common.errors import InputError
 from program.evaluation.metric_table import METRICS, Metric, bootstrap
 from program.evaluation.metrics import Values
 
-__all__ = ("Figure", "interval", "paired_difference", "wilson")
+__all__ = ("MIN_GROUPS", "Figure", "interval", "paired_difference", "wilson")
 
 CONFIDENCE = 0.95
 

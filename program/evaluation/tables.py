@@ -40,10 +40,12 @@ def figures_table(record: EvaluationRecord) -> Table:
     """Return one row per figure: value, 95 % interval, samples used and asked."""
     table = Table(title=heading(record), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("", no_wrap=True)
-    for column in ("value", "95 % interval", "used / asked"):
+    told = any(figure.ends_text() for _, figure in figure_lines(record))
+    for column in ("value", *(["95 % interval"] if told else []), "used / asked"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, figure in figure_lines(record):
-        table.add_row(name, figure.value_text(), figure.ends_text() or "-", f"{figure.n} / {figure.asked}")
+        ends = [figure.ends_text() or "-"] if told else []
+        table.add_row(name, figure.value_text(), *ends, f"{figure.n} / {figure.asked}")
     table.caption, table.caption_justify = "\n".join(notes(record)), "left"
     return table
 
@@ -63,8 +65,11 @@ def baselines_by_task(record: EvaluationRecord) -> Iterator[tuple[list[Baseline]
 
 def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differences: Mapping[str, Figure]) -> Table:
     """Return one row per figure: both programs, their paired difference, each with its 95 % interval, and n."""
+    figures = [*before.figures.values(), *after.figures.values(), *differences.values()]
     split = f" · {after.dataset.split} split" if after.dataset.split else ""
-    title = f"{after.dataset.name}{split} · 95 % intervals in brackets"
+    intervals = " · 95 % intervals in brackets" if any(figure.ends_text() for figure in figures) else ""
+    same = before.context.get("program_sha256") == after.context.get("program_sha256") is not None
+    title = f"{after.dataset.name}{split}{intervals}"
     table = Table(title=title, title_justify="left", box=box.HORIZONTALS, pad_edge=False, caption_justify="left")
     table.add_column("", no_wrap=True)
     for column in ("uncompiled", "compiled", "difference", "n\nphotographs"):
@@ -74,17 +79,17 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
         basis = change or new or old
         size = f"{basis.n}\n{basis.groups}" if basis else ""
         gain = change if change is not None and change.value is not None else None
-        table.add_row(METRICS[metric].title, figure_cell(old), figure_cell(new), gain_cell(metric, gain), size)
+        cell = Text("same\nprogram") if same else gain_cell(metric, gain)
+        table.add_row(METRICS[metric].title, figure_cell(old), figure_cell(new), cell, size)
     lines = [
         f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out"
         for name, record in (("uncompiled", before), ("compiled", after))
         if record.failed
     ]
-    figures = [*before.figures.values(), *after.figures.values(), *differences.values()]
     if few := [figure.groups for figure in figures if figure.descriptive]:
         only = _photographs(min(few))
         lines.append(f"Descriptive intervals: over images, from only {only}; they do not speak of new photographs.")
-    table.caption = "\n".join(lines)
+    table.caption = "\n".join([*lines, *_too_few(before)])
     return table
 
 
@@ -96,10 +101,7 @@ def notes(record: EvaluationRecord) -> list[str]:
     if any(figure.descriptive for figure in record.figures.values()):
         groups = sorted({figure.groups for figure in record.figures.values()})
         lines.append(f"Only {_photographs(groups[0])}: the intervals are over images and say nothing of new ones.")
-    for figure, what in ((record.srcc, "score"), (record.accuracy, "question")):
-        if figure is not None and figure.n < _FEW:
-            told = f"Only {figure.n} {what}{'s' * (figure.n != 1)}"
-            lines.append(f"{told}: neither figures nor intervals of so few say anything of others.")
+    lines += _too_few(record)
     if any(figure.value is None for _, figure in figure_lines(record)):
         lines.append("Undefined: too few samples, or scores that are all the same.")
     if any("line instead" in figure.method for _, figure in figure_lines(record)):
@@ -111,6 +113,13 @@ def notes(record: EvaluationRecord) -> list[str]:
     if rungs:
         lines.append(f"Answers were read from: {rungs}.")
     return lines
+
+
+def _too_few(record: EvaluationRecord) -> Iterator[str]:
+    for figure, what in ((record.srcc, "score"), (record.accuracy, "question")):
+        if figure is not None and figure.n < _FEW:
+            told = f"Only {figure.n} {what}{'s' * (figure.n != 1)}"
+            yield f"{told}: neither figures nor intervals of so few say anything of others."
 
 
 def _superfluous(record: EvaluationRecord) -> Iterator[str]:
