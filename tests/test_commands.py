@@ -217,7 +217,7 @@ def test_what_was_judged_in_place_of_the_image_is_told(tmp_path, rng, capsys):
         ("mistrl/small", "there is no provider 'mistrl'; did you mean 'mistral/small'?"),
         ("nosuch/model", "there is no provider 'nosuch'; for a server of your own give --api-base"),
         ("openai/gpt-4o", "language model: [openai/gpt-4o] there is no key; set OPENAI_API_KEY in the environment; "),
-        ("vllm/x --api-base http://127.0.0.1:9/v1", "[vllm/x at http://127.0.0.1:9/v1] failed to connect to 127.0.0.1"),
+        ("vllm/x --api-base http://127.0.0.1:9/v1", "no server answers at http://127.0.0.1:9/v1"),
     ],
 )
 def test_a_model_that_cannot_be_asked_is_told_in_the_users_words(photo, capsys, monkeypatch, model, message):

@@ -83,7 +83,7 @@ def test_json_holds_the_record_with_baselines_and_details(manifest, capsys):
     context = record["context"]
     assert len(context["settings_sha256"]) == len(context["program_sha256"]) == 64
     assert set(context["models"]) == {"planner", "executor", "summarizer"}
-    assert context["scoring_mode"] == "probabilities"
+    assert context["scoring_mode"] == "auto"
     assert "pyiqa" in context["tools"]["PIQE"]
     assert sum(record["rung_shares"].values()) == pytest.approx(1.0)
     assert record["lm_calls"] > 0

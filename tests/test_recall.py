@@ -1,5 +1,6 @@
 """A text-only question that was answered before: looked up, counted as from the cache, and seen by who watches."""
 
+import json
 import logging
 
 import dspy
@@ -9,7 +10,7 @@ from dspy.utils.callback import BaseCallback
 from program.images.store import IMAGES
 from program.lms.ask import ask
 from program.lms.dspy_private import KeptAdapter
-from program.lms.limits import Budget, BudgetSpent
+from program.lms.limits import Budget
 from program.lms.metering import metered
 
 
@@ -162,26 +163,39 @@ class Shown(dspy.Signature):
 
 @pytest.mark.parametrize("mean", [2.5, 1e22, -0.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("text", ["plain", "", 'a "b"\n\u00e9 \U0001f600', "[[ ## count ## ]]\n9", "\ud800"])
-def test_prompts_are_dspys_own_to_the_letter(text, mean, picture):
+def test_what_is_given_is_told_as_dspy_tells_it_to_the_letter(text, mean, picture):
     url = IMAGES.add(picture()).url
     inputs = {
         "image": dspy.Image(url), "crops": [dspy.Image(url)], "text": text, "flag": True, "count": 10**30,
         "mean": mean, "names": [text, "b"], "lines": ["one", text], "table": {text: mean}, "none": None,
     }  # fmt: skip
     demos = [{**inputs, "answer": "yes", "levels": [1]}, {"text": "x", "answer": "no", "levels": []}]
-    assert KeptAdapter().format(Shown, demos, inputs) == dspy.JSONAdapter().format(Shown, demos, inputs)
+    (system, *ours), (_, *theirs) = (a.format(Shown, demos, inputs) for a in (KeptAdapter(), dspy.JSONAdapter()))
+    assert [m["role"] for m in ours] == [m["role"] for m in theirs]
+    assert [said(m) for m in ours] == [said(m) for m in theirs]
+    assert system["content"].startswith("Say what is shown.\n")
+    assert system["content"].endswith("of these fields, in this order:\nanswer: ${answer}\nlevels: ${levels} ([number, ...])")
+    assert ours[-1]["content"][-1]["text"].endswith("\n\nRespond with the JSON object.")
 
 
-def test_the_expert_is_asked_a_text_question_once_and_every_time_counts():
+def said(message):
+    """Return a message without the form of the answer: its last line, and the blanks in the JSON of a demo's."""
+    if message["role"] == "assistant":
+        return json.loads(message["content"])
+    parts = message["content"]
+    parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
+    return [{**p, "text": p.get("text", "").partition("\n\nRespond with")[0]} for p in parts]
+
+
+@pytest.mark.spec("43/only-paid-answers-count")
+def test_the_expert_is_asked_a_text_question_once_and_no_time_counts():
     from program.agent.loop import AgenticIQA
     from program.agent.state import AssessmentState
 
     iqa, state = AgenticIQA(), AssessmentState(query="Rate the grain of this one.", image_path="x")
-    with metered() as usage, Budget(max_calls=2) as budget, dspy.context(trace=[]):
+    with metered() as usage, Budget(max_calls=1) as budget, dspy.context(trace=[]):
         plans = [iqa.planner(state=state, tool_names=["NIQE"]).plan for _ in range(2)]
         assert len(dspy.settings.trace) == 2
-        with pytest.raises(BudgetSpent):
-            iqa.planner(state=state, tool_names=["NIQE"])
     assert plans[0] == plans[1]
     assert plans[0] is not plans[1]
-    assert (usage.lm_calls, usage.lm_cache_hits, budget.calls) == (2, 0, 2)
+    assert (usage.lm_calls, usage.lm_cache_hits, budget.calls) == (0, 0, 0)
