@@ -357,7 +357,9 @@ def hosted(loopback, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-for-a-hosted-model")
         lm = build_lm(load_settings().with_model("openai/gpt-4o").models.summarizer, cache_dir=None)
         config = lm15.RouterConfig(base_urls={"openai-chat": server.base})
-        return lm.copy(engine=dataclasses.replace(lm.engine, make_inner=lambda _: LM15Engine(config)), cache=False), server
+        return lm.copy(
+            engine=dataclasses.replace(lm.engine, make_inner=lambda _: LM15Engine(config)), cache=False
+        ), server
 
     return make
 

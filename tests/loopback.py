@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import importlib.util
 import json
-import re
 import sys
 import threading
 import time
@@ -277,8 +276,9 @@ class Loopback:
             self.met[fault] += 1
         await asyncio.sleep(self.latency_s + (self.slow_s if fault == "slow" else 0))
         failed = self._failed(fault)
-        if failed is not False:
-            return failed
+        return self._answered(question, fault) if failed is False else failed
+
+    def _answered(self, question: Any, fault: str | None) -> Reply:
         try:
             answered = self._ruled(question)
         except Exception as error:  # whoever wrote the rule sees it in the client's error
@@ -342,7 +342,7 @@ class Loopback:
         most = min(self.most_alternatives, int(question.body.get("top_logprobs") or 0))
         if question.body.get("logprobs") and self.most_alternatives and fault != "no_logprobs" and not refusal:
             bad = float("nan") if fault == "nan_logprobs" else None
-            choice["logprobs"] = {"content": _tokens(question, text, most, bad), "refusal": None}
+            choice["logprobs"] = {"content": answers.tokens(question, text, most, bad), "refusal": None}
         used = _used(question, text)
         return {
             "id": f"chatcmpl-{self.counts['requests']}", "object": "chat.completion", "created": 1,
@@ -382,44 +382,6 @@ def _stretched(text: str, size: int) -> str:
             value[name] = field + " and so on" * (size // 10)
             return json.dumps(value)
     return text + " " * size
-
-
-_CUT = 4000
-
-
-def _tokens(question: Any, text: str, most: int, bad: float | None) -> list[dict[str, Any]]:
-    """Return the text's tokens with log-probabilities; a level's word or letter carries the belief over all of them."""
-    belief = answers.level_belief(question.quality)
-    by_letter = dict(zip(answers.LETTERS, belief.values(), strict=True))
-    # A draft may stand before the answer: its letter is as certain as any other token.
-    *_, level = None, *re.finditer(r'"quality_level"\s*:\s*"', text)
-    tokens, place = [], 0
-    # Of a text without end only the beginning is cut into tokens.
-    for token in filter(None, [*re.findall(r"[^\W\d_]+|\d+|\s+|[^\s\w]|_", text[:_CUT]), text[_CUT:]]):
-        table = {token: -0.01}
-        if token in by_letter and (place == (level.end() if level else 0)):
-            table = {letter: _log(p) for letter, p in by_letter.items()}
-        elif token.casefold() in belief:
-            table = {word if token.islower() else word.capitalize(): _log(p) for word, p in belief.items()}
-        ranked = sorted(table.items(), key=lambda item: -item[1])
-        if len(ranked) > 1:  # beside a level as many as a server gives; elsewhere they only cost time
-            ranked += [(f"x{n}", -20.0) for n in range(most - len(ranked))]
-        tokens.append({
-            **_scored(token, table.get(token, -0.01) if bad is None else bad),
-            "top_logprobs": [_scored(t, p if bad is None else bad) for t, p in ranked[:most]],
-        })  # fmt: skip
-        place += len(token)
-    return tokens
-
-
-def _log(probability: float) -> float:
-    import math
-
-    return round(math.log(max(probability, 1e-9)), 6)
-
-
-def _scored(token: str, logprob: float) -> dict[str, Any]:
-    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

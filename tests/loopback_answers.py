@@ -136,6 +136,42 @@ def instruction(question: Question) -> str:
     return f"Look closely at fine detail and flat areas, then answer each asked field exactly. (variant {variant})"
 
 
+_CUT = 4000
+"""Characters that are cut into tokens; of a text without end, what follows is one."""
+
+
+def tokens(question: Any, text: str, most: int, bad: float | None) -> list[dict[str, Any]]:
+    """Return the text's tokens with log-probabilities; a level's word or letter carries the belief over all of them."""
+    belief = level_belief(question.quality)
+    by_letter = dict(zip(LETTERS, belief.values(), strict=True))
+    # A draft may stand before the answer: its letter is as certain as any other token.
+    *_, level = None, *re.finditer(r'"quality_level"\s*:\s*"', text)
+    listed, place = [], 0
+    for token in filter(None, [*re.findall(r"[^\W\d_]+|\d+|\s+|[^\s\w]|_", text[:_CUT]), text[_CUT:]]):
+        table = {token: -0.01}
+        if token in by_letter and (place == (level.end() if level else 0)):
+            table = {letter: _log(p) for letter, p in by_letter.items()}
+        elif token.casefold() in belief:
+            table = {word if token.islower() else word.capitalize(): _log(p) for word, p in belief.items()}
+        ranked = sorted(table.items(), key=lambda item: -item[1])
+        if len(ranked) > 1:  # beside a level as many as a server gives; elsewhere they only cost time
+            ranked += [(f"x{n}", -20.0) for n in range(most - len(ranked))]
+        listed.append({
+            **_scored(token, table.get(token, -0.01) if bad is None else bad),
+            "top_logprobs": [_scored(t, p if bad is None else bad) for t, p in ranked[:most]],
+        })  # fmt: skip
+        place += len(token)
+    return listed
+
+
+def _log(probability: float) -> float:
+    return round(math.log(max(probability, 1e-9)), 6)
+
+
+def _scored(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+
+
 def _plan(question: Question) -> dict[str, Any]:
     explicit = [c for c in CATEGORIES if c.rstrip("s").casefold() in question.inputs.get("query", "").casefold()]
     named = [{"region": "Global", "distortions": explicit}] if explicit else []

@@ -28,14 +28,17 @@ class Flavour(NamedTuple):
     """Fields that change nothing."""
 
 
-_OTHER_LIMIT = "Unsupported parameter: '{}' is not supported with this model. Use '{}' instead."
+_OTHER_LIMIT = (
+    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+)
+_NO_EYES = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
 _LMSTUDIO_FORM = "'response_format.type' must be 'json_schema' or 'text'"
 FLAVOURS: Mapping[str, Flavour] = {
     "": Flavour(),
     "llamacpp": Flavour(
         "llamacpp",
-        (500, "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj", "server_error"),
-        context_full=(400, "the request exceeds the available context size, try increasing it", "exceed_context_size_error"),
+        (500, _NO_EYES, "server_error"),
+        context_full=(400, "the request exceeds the available context size, try increasing it", "exceed_context_size"),
     ),
     "vllm": Flavour(
         "vllm", (400, "{model} is not a multimodal model None", "BadRequestError"),
@@ -54,7 +57,8 @@ FLAVOURS: Mapping[str, Flavour] = {
         ignores=frozenset({"max_completion_tokens"}),
     ),
     "azure": Flavour(
-        "system", refuses={"max_tokens": (400, _OTHER_LIMIT.format("max_tokens", "max_completion_tokens"), "unsupported_parameter")}
+        "system",
+        refuses={"max_tokens": (400, _OTHER_LIMIT, "unsupported_parameter")},
     ),
 }  # fmt: skip
 
