@@ -278,3 +278,27 @@ def test_a_folder_ends_with_the_second_failure_of_the_endpoint_and_keeps_what_is
     assert sum(bool(q.images) for q in server.asked) - before <= 2 * 6
     lines = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
     assert [line["status"] for line in lines].count("ok") >= 7
+
+
+@pytest.mark.spec("43/one-word-an-image")
+@pytest.mark.parametrize(("options", "source"), [({}, "logprobs"), ({"token_probabilities": 0}, "classification")])
+def test_a_score_alone_costs_one_word_an_image(loopback, on, picture, options, source):
+    server = loopback(**options)
+    iqa = on(server, assessment={"score_only": True})
+    results = [iqa(image=picture(n), query=RATE) for n in range(3)]
+    assert [(r.status, r.level_probabilities_from, r.usage.lm_calls) for r in results] == [("ok", source, 1)] * 3
+    assert all(r.quality_reasoning for r in results)
+    assert len(server.asked) == 3
+    for question in server.asked:
+        assert question.is_word
+        assert question.most_tokens <= 8
+        assert "response_format" not in question.body
+
+
+@pytest.mark.spec("43/errors-name-the-cause")
+def test_a_refused_key_is_named_by_its_own_variable(loopback, picture, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "another")
+    entry = {"provider": "openai", "model": "small-vlm", "api_base": loopback(key="k").base, "key_env": "MY_KEY"}
+    settings = load_settings(overrides={"models": {"backends": {"mine": entry}}}).with_model("mine")
+    with pytest.raises(EndpointError, match=r"^[^\n]*refuses the key[^\n]*MY_KEY[^\n]*$"):
+        AgenticIQA(settings)(image=picture())
