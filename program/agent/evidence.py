@@ -5,8 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from program.agent.state import ExecutorOutput, Finding
-from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, SEVERITIES_CHINESE, DistortionCategory
+from program.agent.state import SAME_PIXELS, ExecutorOutput, Finding
+from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, SEVERITIES_CHINESE, DistortionCategory, Plan
 
 __all__ = (
     "contradiction",
@@ -14,6 +14,8 @@ __all__ = (
     "findings_note",
     "lacking",
     "looked_at",
+    "of_same_pixels",
+    "rating_of_same_pixels",
     "scores_json",
     "tool_precisions",
     "tool_scores",
@@ -22,6 +24,36 @@ __all__ = (
 
 HIGH_SCORE = 4.0
 LOW_SCORE = 2.0
+
+
+_UNDISTORTED = ("Nothing is distorted: every pixel is the reference's.", "没有任何失真：每个像素都与参考图像相同。")
+"""English and Chinese."""
+
+
+def of_same_pixels(plan: Plan) -> ExecutorOutput:
+    """Return the evidence on an image that is its own reference: of each region the one finding that nothing is wrong.
+
+    No model is asked and no tool runs: neither could add to it.
+    """
+    none = Finding(type="Compression", severity="none", explanation=_UNDISTORTED[0])
+    return ExecutorOutput(
+        distortion_set={region: [] for region in plan.query_scope},
+        distortion_analysis={region: [none] for region in plan.query_scope},
+        notes=[SAME_PIXELS, *(f"tool {tool!r}: was not run, as nothing differs" for tool in plan.required_tools)],
+    )
+
+
+def rating_of_same_pixels(*, chinese: bool) -> dict[str, Any]:
+    """Return what an answer says of the quality of an image that is its own reference: 5, and no doubt."""
+    return {
+        "final_answer": 5.0,
+        "quality_score": 5.0,
+        "quality_reasoning": _UNDISTORTED[chinese],
+        "summary": _UNDISTORTED[chinese],
+        "level_probabilities": {level: float(level == 5) for level in range(1, 6)},
+        "score_interval": (5.0, 5.0),
+        "status": "ok",
+    }
 
 
 def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
