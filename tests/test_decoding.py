@@ -262,12 +262,13 @@ def test_a_colour_profile_is_applied(photo):
     assert np.abs(half - over_white(photo[:, :, [1, 0, 2]].astype(float), 128)).max() <= 2
 
 
-def test_srgb_and_broken_profiles_change_nothing(photo):
+def test_srgb_and_broken_profiles_change_nothing_and_the_broken_ones_are_noted(photo):
     srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    for profile in (srgb, b"no profile at all", srgb[:200]):
+    unusable = ("the embedded profile: cannot be used; the colours are taken for sRGB",)
+    for profile, notes in ((srgb, ()), (b"no profile at all", unusable), (srgb[:200], unusable)):
         found = decode(saved(photo, icc_profile=profile), "i")
         assert np.array_equal(found.pixels, photo)
-        assert found.notes == ()
+        assert found.notes == notes
 
 
 def test_of_an_animation_the_first_frame_is_read(photo):

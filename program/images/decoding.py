@@ -2,8 +2,8 @@
 
 - Transparency (alpha channel, palette entry or colour key) is laid over white.
 - 16 bits a channel become 8: grey by rounding v / 257, colour by its high byte (as Pillow reads it; at most 1 apart).
-- CMYK, and colours with an embedded ICC profile other than sRGB, are converted to sRGB; a profile that cannot be used
-  is ignored. What raters saw on a screen went through the same conversion.
+- CMYK, and colours that the file says are not sRGB's, are converted to sRGB (see `colour`); what cannot be is noted.
+  What raters saw on a screen went through the same conversion.
 - EXIF orientation is applied. Of an animation the first frame is read.
 - Large images are averaged down in blocks of whole pixels while they are read (see `refs.reduction`).
 """
@@ -20,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ImageError, one_line
+from program.images.colour import Colours, colours_of
 from program.images.refs import Area, reduced_size, reduction
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
-    from PIL.ImageCms import ImageCmsTransform
 
 __all__ = ("MAX_PIXELS", "READING_RULES", "DecodedImage", "decode", "encode_png")
 
-READING_RULES = 3
+READING_RULES = 4
 """Raised whenever the same bytes may give other pixels than before: part of the key of everything measured."""
 MAX_PIXELS = 120_000_000
 """Larger images are refused before they are decoded, unless told otherwise: decoding takes 4 bytes a pixel."""
@@ -103,7 +103,7 @@ def decode(
             # How many frames is not asked for: counting them takes minutes in a file made for it.
             several = image.format != "MPO" and getattr(image, "is_animated", False)
             image.load()
-            pixels, width, height, notes = _read(image, at_most, area)
+            pixels, width, height, notes = _read(image, colours_of(image, data), at_most, area)
     except UnidentifiedImageError as error:
         known = "give a PNG, JPEG, BMP, TIFF, WebP, GIF, PPM or AVIF, or for HEIF pip install 'agentic-iqa[heif]'"
         raise ImageError(f"image {name!r}: not an image that can be read; {known}") from error
@@ -149,20 +149,17 @@ def _read_heif() -> None:
 
 
 def _read(
-    image: "PILImage", at_most: int | None, area: Area | None
+    image: "PILImage", colours: Colours, at_most: int | None, area: Area | None
 ) -> tuple[NDArray[np.uint8], int, int, tuple[str, ...]]:
     orientation = image.getexif().get(_ORIENTATION, 1)
     turned = _UPRIGHT.get(orientation)
     width, height = (image.height, image.width) if orientation in {5, 6, 7, 8} else image.size
-    notes = []
-    to_srgb = _srgb_conversion(image)
-    if to_srgb is not None:
-        notes.append("colours converted to sRGB from the embedded profile")
+    notes = [*colours.notes]
     if _is_transparent(image):
         notes.append("transparency laid over white")
     stored = (0, 0, *image.size) if area is None else _stored(area, orientation, width, height)
     factor = reduction(stored[2] - stored[0], stored[3] - stored[1], at_most)
-    pixels = _strips(image, stored, factor, partial(_as_rgb, to_srgb=to_srgb))
+    pixels = _strips(image, stored, factor, partial(_as_rgb, colours=colours))
     if turned is not None:
         pixels = np.ascontiguousarray(turned(pixels))
     return pixels, width, height, tuple(notes)
@@ -204,37 +201,16 @@ def _is_transparent(image: "PILImage") -> bool:
     return "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info
 
 
-def _as_rgb(image: "PILImage", to_srgb: "ImageCmsTransform | None") -> NDArray[np.uint8]:
-    """Return H x W x 3 pixels; `to_srgb` is the image's `_srgb_conversion`."""
+def _as_rgb(image: "PILImage", colours: Colours) -> NDArray[np.uint8]:
+    """Return H x W x 3 pixels."""
     if image.mode.startswith("I"):
-        return _deep_grey(image)
+        return _deep_grey(image, colours)
     if not _is_transparent(image):
-        if to_srgb is not None:
-            image = to_srgb.apply(image if image.mode in {"RGB", "CMYK", "L"} else image.convert("RGB"))
-        return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+        return np.array(colours.applied(image))
     rgba = image.convert("RGBA")
     alpha = np.asarray(rgba.getchannel("A"), dtype=np.uint32)[:, :, None]
-    opaque = rgba.convert("RGB")
-    colours = np.asarray(to_srgb.apply(opaque) if to_srgb is not None else opaque, dtype=np.uint32)
-    return ((colours * alpha + _BACKGROUND * (255 - alpha) + 127) // 255).astype(np.uint8)
-
-
-def _srgb_conversion(image: "PILImage") -> "ImageCmsTransform | None":
-    """Return the conversion that the embedded profile asks for; None without one, for sRGB, or when it is unusable."""
-    profile = image.info.get("icc_profile")
-    if not profile or image.mode.startswith("I"):
-        return None
-    from PIL import ImageCms
-
-    try:
-        embedded = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        if "srgb" in ImageCms.getProfileDescription(embedded).lower():
-            return None
-        mode = {"CMYK": "CMYK", "L": "L"}.get(image.mode, "RGB")
-        intent = ImageCms.Intent.RELATIVE_COLORIMETRIC
-        return ImageCms.buildTransform(embedded, ImageCms.createProfile("sRGB"), mode, "RGB", intent)
-    except (ImportError, OSError, TypeError, ValueError, ImageCms.PyCMSError):
-        return None
+    opaque = np.asarray(colours.applied(rgba.convert("RGB")), dtype=np.uint32)
+    return ((opaque * alpha + _BACKGROUND * (255 - alpha) + 127) // 255).astype(np.uint8)
 
 
 def encode_png(source: object) -> bytes:
@@ -256,8 +232,11 @@ def encode_png(source: object) -> bytes:
         upright = ImageOps.exif_transpose(source)
         if upright.mode == "I":
             upright = Image.fromarray(np.clip(np.asarray(upright), 0, 65535).astype(np.uint16))
-        elif upright.mode not in {*_PNG_MODES, "F"}:  # floating-point pixels have no white: saving refuses them
-            upright = Image.fromarray(_as_rgb(upright, _srgb_conversion(upright)))
+        colours = colours_of(upright)
+        unsaid = colours.transform is not None and not upright.info.get("icc_profile")
+        # Floating-point pixels have no white: saving refuses them.
+        if unsaid or upright.mode not in {*_PNG_MODES, "F"}:
+            upright = Image.fromarray(_as_rgb(upright, colours))
         upright.save(buffer, "PNG")
     except Exception as error:  # an image opened from a file is decoded only now, and a broken one may fail in any way
         reason = one_line(error)[:120]
@@ -265,11 +244,17 @@ def encode_png(source: object) -> bytes:
     return buffer.getvalue()
 
 
-def _deep_grey(image: "PILImage") -> NDArray[np.uint8]:
+def _deep_grey(image: "PILImage", colours: Colours) -> NDArray[np.uint8]:
     """Read grey of 16 bits: 0..65535."""
+    from PIL import Image
+
     values = np.asarray(image, dtype=np.float64)
-    grey = np.clip(values / 65535.0 * 255.0 + 0.5, 0, 255).astype(np.uint8)
+    if colours.mode == image.mode:
+        pixels = np.array(colours.applied(image))
+    else:
+        grey = np.clip(values / 65535.0 * 255.0 + 0.5, 0, 255).astype(np.uint8)
+        pixels = np.array(colours.applied(Image.fromarray(grey)))
     clear = image.info.get("transparency")
     if isinstance(clear, int):
-        grey[values == clear] = _BACKGROUND
-    return np.repeat(grey[:, :, None], 3, axis=2)
+        pixels[values == clear] = _BACKGROUND
+    return pixels
