@@ -41,6 +41,7 @@ _SUFFIX_OF_FORMAT = {
     "PPM": ".ppm", "TIFF": ".tif", "WEBP": ".webp",
 }  # fmt: skip
 _ORIENTATION = 0x0112
+_BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _UPRIGHT: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
     2: lambda a: a[:, ::-1],
     3: lambda a: a[::-1, ::-1],
@@ -82,15 +83,14 @@ def decode(
 
     Memory: the file, 4 bytes for each of its pixels (25 of a WebP) and what is returned. `opened` is told the number of
     pixels before they are decoded. A file can be made to take any time and memory here: `bounded` sees to that. Raises
-    ImageError naming the image when it is truncated, has more than `max_pixels`, holds floating-point pixels or is not
-    an image.
+    ImageError naming the image when it is truncated, has more than `max_pixels`, holds pixels of no known range
+    (floating-point, integers of 32 bits or with a sign) or is not an image.
     """
     from PIL import UnidentifiedImageError
 
     try:
         with _opened(data) as image:
-            if image.format not in _SUFFIX_OF_FORMAT or image.mode == "F":
-                kind = "floating-point pixels" if image.mode == "F" else f"format {image.format}"
+            if kind := _unread(image):
                 raise ImageError(f"image {name!r}: {kind} are not read here; convert it to an 8- or 16-bit PNG")
             most = min(max_pixels, max(_MOST_WEBP, max_pixels // 2)) if image.format == "WEBP" else max_pixels
             if image.width * image.height > most:
@@ -117,6 +117,17 @@ def decode(
     if several:
         notes = ("the first of several frames is judged", *notes)
     return DecodedImage(pixels, suffix, width, height, notes)
+
+
+def _unread(image: "PILImage") -> str | None:
+    """Return what an opened image holds that has no black and white known here, or whose format is none of ours."""
+    if image.format not in _SUFFIX_OF_FORMAT:
+        return f"pictures of format {image.format}"
+    if image.mode == "F":
+        return "floating-point pixels"
+    if image.format == "TIFF" and (image.mode == "I" or 2 in getattr(image, "tag_v2", {}).get(_SAMPLE_FORMAT, ())):
+        return "integer pixels of 32 bits or with a sign"
+    return None
 
 
 _opening = threading.Lock()
@@ -155,11 +166,13 @@ def _read(
     turned = _UPRIGHT.get(orientation)
     width, height = (image.height, image.width) if orientation in {5, 6, 7, 8} else image.size
     notes = [*colours.notes]
-    if _is_transparent(image):
-        notes.append("transparency laid over white")
     stored = (0, 0, *image.size) if area is None else _stored(area, orientation, width, height)
     factor = reduction(stored[2] - stored[0], stored[3] - stored[1], at_most)
-    pixels = _strips(image, stored, factor, partial(_as_rgb, colours=colours))
+    seen_through: list[bool] = []
+    rgb = partial(_as_rgb, colours=colours, seen_through=seen_through)
+    pixels = _strips(_of_full_range(image), stored, factor, rgb)
+    if any(seen_through):
+        notes.append("transparency laid over white")
     if turned is not None:
         pixels = np.ascontiguousarray(turned(pixels))
     return pixels, width, height, tuple(notes)
@@ -201,14 +214,29 @@ def _is_transparent(image: "PILImage") -> bool:
     return "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info
 
 
-def _as_rgb(image: "PILImage", colours: Colours) -> NDArray[np.uint8]:
-    """Return H x W x 3 pixels."""
+def _of_full_range(image: "PILImage") -> "PILImage":
+    """Return 16-bit grey of a TIFF from black to white, however few bits hold it and whichever end is white."""
+    from PIL import Image
+
+    tags = getattr(image, "tag_v2", {})
+    bits, inverted = tags.get(_BITS, (16,))[0], tags.get(_PHOTOMETRIC) == 0
+    if not image.mode.startswith("I;16") or (bits == 16 and not inverted):
+        return image
+    values = np.asarray(image, dtype=np.uint32) * 65535 // (2**bits - 1)
+    scaled = Image.fromarray((65535 - values if inverted else values).astype(np.uint16))
+    scaled.info = image.info
+    return scaled
+
+
+def _as_rgb(image: "PILImage", colours: Colours, seen_through: list[bool]) -> NDArray[np.uint8]:
+    """Return H x W x 3 pixels, and add to `seen_through` whether one of them was not opaque."""
     if image.mode.startswith("I"):
-        return _deep_grey(image, colours)
+        return _deep_grey(image, colours, seen_through)
     if not _is_transparent(image):
         return np.array(colours.applied(image))
     rgba = image.convert("RGBA")
     alpha = np.asarray(rgba.getchannel("A"), dtype=np.uint32)[:, :, None]
+    seen_through.append(bool((alpha < 255).any()))
     opaque = np.asarray(colours.applied(rgba.convert("RGB")), dtype=np.uint32)
     return ((opaque * alpha + _BACKGROUND * (255 - alpha) + 127) // 255).astype(np.uint8)
 
@@ -231,20 +259,33 @@ def encode_png(source: object) -> bytes:
     try:
         upright = ImageOps.exif_transpose(source)
         if upright.mode == "I":
-            upright = Image.fromarray(np.clip(np.asarray(upright), 0, 65535).astype(np.uint16))
+            upright = _of_few_bits(upright)
         colours = colours_of(upright)
         unsaid = colours.transform is not None and not upright.info.get("icc_profile")
         # Floating-point pixels have no white: saving refuses them.
         if unsaid or upright.mode not in {*_PNG_MODES, "F"}:
-            upright = Image.fromarray(_as_rgb(upright, colours))
+            upright = Image.fromarray(_as_rgb(upright, colours, []))
         upright.save(buffer, "PNG")
+    except ImageError:
+        raise
     except Exception as error:  # an image opened from a file is decoded only now, and a broken one may fail in any way
         reason = one_line(error)[:120]
         raise ImageError(f"image of mode {source.mode}: cannot be read ({reason}); load it whole first") from error
     return buffer.getvalue()
 
 
-def _deep_grey(image: "PILImage", colours: Colours) -> NDArray[np.uint8]:
+def _of_few_bits(image: "PILImage") -> "PILImage":
+    """Return grey of 32-bit integers in the 8 or 16 bits that hold it. Raises ImageError where neither do."""
+    from PIL import Image
+
+    values = np.asarray(image)
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high > 65535:
+        raise ImageError(f"image of mode I: holds values from {low} to {high}; scale them to 0..255 or 0..65535")
+    return Image.fromarray(values.astype(np.uint8 if high < 256 else np.uint16))
+
+
+def _deep_grey(image: "PILImage", colours: Colours, seen_through: list[bool]) -> NDArray[np.uint8]:
     """Read grey of 16 bits: 0..65535."""
     from PIL import Image
 
@@ -256,5 +297,6 @@ def _deep_grey(image: "PILImage", colours: Colours) -> NDArray[np.uint8]:
         pixels = np.array(colours.applied(Image.fromarray(grey)))
     clear = image.info.get("transparency")
     if isinstance(clear, int):
+        seen_through.append(bool((values == clear).any()))
         pixels[values == clear] = _BACKGROUND
     return pixels
