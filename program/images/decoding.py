@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from program.common.errors import ImageError, one_line
 from program.images.colour import Colours, colours_of
+from program.images.jpeg import whole_jpeg
 from program.images.refs import Area, reduced_size, reduction
 
 if TYPE_CHECKING:
@@ -98,12 +99,13 @@ def decode(
                     f"image {name!r}: {image.width}x{image.height} is over {most / 1e6:g} megapixels; "
                     "scale it down, or raise images.max_pixels"
                 )
-            suffix = _SUFFIX_OF_FORMAT[image.format]
+            suffix = _SUFFIX_OF_FORMAT[str(image.format)]
             opened(image.width * image.height)
             # How many frames is not asked for: counting them takes minutes in a file made for it.
             several = image.format != "MPO" and getattr(image, "is_animated", False)
-            image.load()
-            pixels, width, height, notes = _read(image, colours_of(image, data), at_most, area)
+            picture, lost = whole_jpeg(data, known=area is not None) if image.format in {"JPEG", "MPO"} else (image, ())
+            picture.load()
+            pixels, width, height, notes = _read(picture, colours_of(picture, data), at_most, area)
     except UnidentifiedImageError as error:
         known = "give a PNG, JPEG, BMP, TIFF, WebP, GIF, PPM or AVIF, or for HEIF pip install 'agentic-iqa[heif]'"
         raise ImageError(f"image {name!r}: not an image that can be read; {known}") from error
@@ -116,7 +118,7 @@ def decode(
         raise ImageError(f"image {name!r}: damaged or truncated ({reason}); get a whole copy") from error
     if several:
         notes = ("the first of several frames is judged", *notes)
-    return DecodedImage(pixels, suffix, width, height, notes)
+    return DecodedImage(pixels, suffix, width, height, (*lost, *notes))
 
 
 def _unread(image: "PILImage") -> str | None:
