@@ -4,7 +4,7 @@
 - 16 bits a channel become 8: grey by rounding v / 257, colour by its high byte (as Pillow reads it; at most 1 apart).
 - CMYK, and colours that the file says are not sRGB's, are converted to sRGB (see `colour`); what cannot be is noted.
   What raters saw on a screen went through the same conversion.
-- EXIF orientation is applied. Of an animation the first frame is read.
+- EXIF orientation is applied. Of an animation the first frame is read, of a TIFF the full picture (see `tiff`).
 - Large images are averaged down in blocks of whole pixels while they are read (see `refs.reduction`).
 """
 
@@ -23,6 +23,7 @@ from program.common.errors import ImageError, one_line
 from program.images.colour import Colours, colours_of
 from program.images.jpeg import whole_jpeg
 from program.images.refs import Area, reduced_size, reduction
+from program.images.tiff import raw_kind, without_preview
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
@@ -89,6 +90,11 @@ def decode(
     """
     from PIL import UnidentifiedImageError
 
+    if raw := raw_kind(data):
+        raise ImageError(
+            f"image {name!r}: is a raw file ({raw}), which holds no finished picture; export it as TIFF, PNG or JPEG"
+        )
+    data, preview = without_preview(data)
     try:
         with _opened(data) as image:
             if kind := _unread(image):
@@ -102,7 +108,7 @@ def decode(
             suffix = _SUFFIX_OF_FORMAT[str(image.format)]
             opened(image.width * image.height)
             # How many frames is not asked for: counting them takes minutes in a file made for it.
-            several = image.format != "MPO" and getattr(image, "is_animated", False)
+            several = not preview and image.format != "MPO" and getattr(image, "is_animated", False)
             picture, lost = whole_jpeg(data, known=area is not None) if image.format in {"JPEG", "MPO"} else (image, ())
             picture.load()
             pixels, width, height, notes = _read(picture, colours_of(picture, data), at_most, area)
@@ -118,7 +124,7 @@ def decode(
         raise ImageError(f"image {name!r}: damaged or truncated ({reason}); get a whole copy") from error
     if several:
         notes = ("the first of several frames is judged", *notes)
-    return DecodedImage(pixels, suffix, width, height, (*lost, *notes))
+    return DecodedImage(pixels, suffix, width, height, (*((preview,) if preview else ()), *lost, *notes))
 
 
 def _unread(image: "PILImage") -> str | None:
