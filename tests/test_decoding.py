@@ -37,6 +37,13 @@ def saved(image, kind="PNG", **options):
     return buffer.getvalue()
 
 
+def packed(values, depth):
+    """Samples of 1 to 8 bits, side by side and filled up to whole bytes."""
+    bits = "".join(f"{value:0{depth}b}" for value in values)
+    bits += "0" * (-len(bits) % 8)
+    return int(bits, 2).to_bytes(len(bits) // 8)
+
+
 def png(samples, colour_type, *, depth=16, chunks=()):
     """A PNG written by hand from H x W x channels samples (ISO 15948, filter 0)."""
 
@@ -44,8 +51,8 @@ def png(samples, colour_type, *, depth=16, chunks=()):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     height, width = samples.shape[:2]
-    rows = samples.astype(">u2" if depth == 16 else np.uint8)
-    raw = b"".join(b"\0" + row.tobytes() for row in rows)
+    rows = (row.astype(">u2").tobytes() if depth == 16 else packed(row.ravel().tolist(), depth) for row in samples)
+    raw = b"".join(b"\0" + row for row in rows)
     head = struct.pack(">IIBBBBB", width, height, depth, colour_type, 0, 0, 0)
     middle = b"".join(chunk(kind, data) for kind, data in chunks)
     return (
@@ -108,6 +115,33 @@ def test_a_colour_key_is_transparent(photo):
     expected = photo.copy()
     expected[(photo == key).all(axis=2)] = 255
     assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+def test_a_grey_key_is_compared_with_the_samples_as_they_are_stored(depth):
+    highest = 2**depth - 1
+    samples = np.arange(16 * 17).reshape(16, 17) % (highest + 1)
+    for key in {0, 1, highest // 2 + 1, highest}:
+        for written in (key, key + 0x5100):  # only the lowest bits count
+            found = decode(png(samples, 0, depth=depth, chunks=[(b"tRNS", struct.pack(">H", written))]), "k")
+            expected = np.where(samples == key, 255, samples * 255 // highest)
+            assert np.array_equal(found.pixels, np.repeat(expected[:, :, None], 3, axis=2))
+            assert found.notes == ("transparency laid over white",)
+
+
+def test_a_key_of_16_bit_colour_is_compared_with_both_bytes_of_each_sample(rng):
+    values = rng.integers(0, 65536, (12, 20, 3), dtype=np.uint16)
+    values[2, 3], values[4, 5] = key, near = (4660, 22136, 39612), (4660, 22136, 39613)
+    keyed = decode(png(values, 2, chunks=[(b"tRNS", struct.pack(">3H", *key))]), "k")
+    expected = decode(png(values, 2), "k").pixels.copy()
+    expected[2, 3] = 255
+    assert np.array_equal(keyed.pixels, expected)
+    assert keyed.pixels[4, 5].tolist() == [value >> 8 for value in near]
+    assert keyed.notes == ("transparency laid over white",)
+    none = decode(png(values, 2, chunks=[(b"tRNS", struct.pack(">3H", 4660, 22136, 39614))]), "k")
+    assert none.notes == ()
+    dark = np.full((9, 9, 3), 5, np.uint16)  # a key below 256 is no colour of 8 bits
+    assert decode(png(dark * 257, 2, chunks=[(b"tRNS", struct.pack(">3H", 5, 5, 5))]), "k").notes == ()
 
 
 def test_16_bit_grey_is_rounded(rng):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
     from PIL.ImageCms import ImageCmsTransform
 
-__all__ = ("Colours", "colours_of")
+__all__ = ("Colours", "colours_of", "png_chunk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _stated(image: "PILImage", data: bytes) -> Iterator[tuple[str, Callable[[], 
     An empty profile stands for sRGB.
     """
     info = image.info
-    if len(cicp := _chunk(data, b"cICP")) == 4:
+    if len(cicp := png_chunk(data, b"cICP")) == 4:
         yield "cICP", partial(_profile_of_codes, *cicp[:2], full_range=cicp[3] != 0)
     if "icc_profile" in info:
         yield "the embedded profile", lambda: info["icc_profile"] or b"broken"
@@ -82,7 +82,7 @@ def _stated(image: "PILImage", data: bytes) -> Iterator[tuple[str, Callable[[], 
         yield "nclx", partial(_profile_of_codes, *nclx)
 
 
-def _chunk(data: bytes, kind: bytes) -> bytes:
+def png_chunk(data: bytes, kind: bytes) -> bytes:
     """Return the first chunk of a kind before a PNG's pixels; empty without one."""
     at = 8 if data.startswith(b"\x89PNG\r\n\x1a\n") else len(data)
     while (head := data[at : at + 8])[4:] not in {b"", b"IDAT"}:

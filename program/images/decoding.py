@@ -9,6 +9,7 @@
 """
 
 import io
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ImageError, one_line
-from program.images.colour import Colours, colours_of
+from program.images.colour import Colours, colours_of, png_chunk
 from program.images.jpeg import whole_jpeg
 from program.images.refs import Area, reduced_size, reduction
 from program.images.tiff import raw_kind, without_preview
@@ -111,6 +112,8 @@ def decode(
             several = not preview and image.format != "MPO" and getattr(image, "is_animated", False)
             picture, lost = whole_jpeg(data, known=area is not None) if image.format in {"JPEG", "MPO"} else (image, ())
             picture.load()
+            if image.format == "PNG" and "transparency" in image.info and image.mode != "P":
+                _set_key(image, data)
             pixels, width, height, notes = _read(picture, colours_of(picture, data), at_most, area)
     except UnidentifiedImageError as error:
         known = "give a PNG, JPEG, BMP, TIFF, WebP, GIF, PPM or AVIF, or for HEIF pip install 'agentic-iqa[heif]'"
@@ -220,6 +223,26 @@ def _strips(
 def _is_transparent(image: "PILImage") -> bool:
     """Return whether an image has an alpha channel, or a colour that is not to be seen."""
     return "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info
+
+
+def _set_key(image: "PILImage", data: bytes) -> None:
+    """Let a PNG's transparent colour be what it is in the samples as they are stored (PNG specification, 11.3.1.1)."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngImageFile
+
+    depth, stored = data[24], png_chunk(data, b"tRNS")
+    highest = (1 << depth) - 1
+    key = [sample & highest for sample in struct.unpack_from(f">{len(stored) // 2}H", stored)]
+    if image.mode == "RGB" and depth == 16:  # of which the image holds the high bytes
+        with PngImageFile(io.BytesIO(data)) as low:
+            low.tile = [part._replace(args=str(part.args).replace("16B", "16L")) for part in low.tile]
+            parts = np.asarray(image) == [sample >> 8 for sample in key], np.asarray(low) == [s & 255 for s in key]
+        clear = np.logical_and(*parts).all(axis=2)
+        image.putalpha(Image.fromarray(np.where(clear, 0, 255).astype(np.uint8)))
+    elif image.mode == "RGB":
+        image.info["transparency"] = tuple(key)
+    elif image.mode in {"1", "L"}:
+        image.info["transparency"] = key[0] * 255 // highest
 
 
 def _of_full_range(image: "PILImage") -> "PILImage":
