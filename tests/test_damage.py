@@ -142,3 +142,32 @@ def test_a_jpeg_that_lost_its_middle_passes_no_gate(tmp_path, capsys):
     (tmp_path / "cut.jpg").write_bytes(data[: len(data) // 3] + b"\xff\xd9")
     assert assess.main([str(tmp_path / "cut.jpg"), "--min-score", "1.5"]) in {1, 2}
     assert "damaged or truncated" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "options"), [
+    ("WEBP", {"quality": 80}), ("WEBP", {"lossless": True}), ("AVIF", {"quality": 70, "speed": 9}),
+    ("HEIF", {"quality": 80}),
+])  # fmt: skip
+def test_webp_avif_and_heif_with_a_part_that_was_never_written_are_refused(kind, options):
+    if kind == "HEIF":
+        pytest.importorskip("pillow_heif").register_heif_opener(thumbnails=False)
+    if kind not in Image.registered_extensions().values():
+        pytest.skip(f"this Pillow writes no {kind}")
+
+    def saved(image, **extra):
+        file = io.BytesIO()
+        image.save(file, kind, **options, **extra)
+        return file.getvalue()
+
+    exif = Image.Exif()
+    exif[0x010E] = "zeros that stand for nothing" + "\0" * 3000 + "here"
+    for picture in (flat(), Image.new("RGB", (2000, 1500)), letters(), scene()):
+        assert decode(saved(picture, exif=exif), "w").notes == ()
+    with_alpha = scene().convert("RGBA")
+    with_alpha.putalpha(Image.linear_gradient("L").resize(with_alpha.size))
+    assert decode(saved(with_alpha), "w").notes == ("transparency laid over white",)
+    data = saved(scene(400, 300))
+    size = len(data)
+    for first, last in ((size // 3, size * 2 // 3), (size // 2, size // 2 + 600), (size * 2 // 3, size)):
+        with pytest.raises(ImageError, match=r"damaged or truncated \(a part of it was never written\)"):
+            decode(data[:first] + bytes(last - first) + data[last:], "d")

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ImageError, one_line
+from program.images.boxes import is_unwritten
 from program.images.colour import Colours, colours_of, png_chunk
 from program.images.jpeg import whole_jpeg
 from program.images.refs import Area, reduced_size, reduction
@@ -110,10 +111,7 @@ def decode(
             opened(image.width * image.height)
             # How many frames is not asked for: counting them takes minutes in a file made for it.
             several = not preview and image.format != "MPO" and getattr(image, "is_animated", False)
-            picture, lost = whole_jpeg(data, known=area is not None) if image.format in {"JPEG", "MPO"} else (image, ())
-            picture.load()
-            if image.format == "PNG" and "transparency" in image.info and image.mode != "P":
-                _set_key(image, data)
+            picture, lost = _loaded(image, data, known=area is not None)
             pixels, width, height, notes = _read(picture, colours_of(picture, data), at_most, area)
     except UnidentifiedImageError as error:
         known = "give a PNG, JPEG, BMP, TIFF, WebP, GIF, PPM or AVIF, or for HEIF pip install 'agentic-iqa[heif]'"
@@ -128,6 +126,21 @@ def decode(
     if several:
         notes = ("the first of several frames is judged", *notes)
     return DecodedImage(pixels, suffix, width, height, (*((preview,) if preview else ()), *lost, *notes))
+
+
+def _loaded(image: "PILImage", data: bytes, *, known: bool) -> "tuple[PILImage, tuple[str, ...]]":
+    """Return an opened image, decoded, and what there is to note; `known`: it is known to be whole.
+
+    Raises ValueError, saying why, where a part of it is not there; what Pillow raises for other faults.
+    """
+    if image.format in {"JPEG", "MPO"}:
+        return whole_jpeg(data, known=known)
+    if image.format in {"AVIF", "HEIF", "WEBP"} and is_unwritten(data, image.width * image.height):
+        raise ValueError("a part of it was never written")
+    image.load()
+    if image.format == "PNG" and "transparency" in image.info and image.mode != "P":
+        _set_key(image, data)
+    return image, ()
 
 
 def _unread(image: "PILImage") -> str | None:
