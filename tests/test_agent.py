@@ -563,7 +563,7 @@ def test_an_image_that_is_its_own_reference_scores_5_whatever_model_tools_and_fu
         assert (result.final_answer, result.quality_score, result.level, result.status) == (5.0, 5.0, "A", "ok")
         assert (result.score_interval, result.need_replan, result.unresolved_gap) == ((5.0, 5.0), False, None)
         assert [finding.severity for _, finding in result.state.evidence.findings()] == ["none"]
-    assert runner.measured == []
+    assert [tool for tool, *_ in runner.measured] == ["VIF"] * 4
     one = pixels.copy()
     one[0, 0, 0] ^= 1
     assert iqa(image=one, reference=pixels, query=RATE).final_answer < 3
@@ -579,10 +579,15 @@ def test_questions_on_an_image_that_is_its_own_reference_are_still_answered(scri
         assert (result.final_answer, result.quality_score, result.level) == ("B", 5.0, "A")
         assert "image and reference are the same" in result.quality_reasoning
         assert [finding.severity for _, finding in result.state.evidence.findings()] == ["none"]
-    named = {**FULL, "required_tools": ["PSNR"]}
-    result = scripted_iqa({**SCRIPT, "plan": {"plan": named}})(image=pixels, reference=pixels, query="Rate by PSNR.")
-    assert result.final_answer == 5
-    assert "tool 'PSNR': was not run" in result.quality_reasoning
+
+
+@pytest.mark.spec("D30")
+def test_an_image_that_is_its_own_reference_scores_5_where_model_and_tools_fail(scripted_iqa, fake_runner, picture):
+    pixels = picture(1, 64, 64)
+    iqa = scripted_iqa(dict.fromkeys(SCRIPT, "%%%"), fake_runner(failing=["VIF", "PSNR", "PIQE"]))
+    result = iqa(image=pixels, reference=pixels, query=RATE)
+    assert (result.final_answer, result.status, result.need_replan, result.unresolved_gap) == (5.0, "ok", False, None)
+    assert [finding.severity for _, finding in result.state.evidence.findings()] == ["none"]
 
 
 @pytest.mark.spec("D30")

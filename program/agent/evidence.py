@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from program.agent.state import SAME_PIXELS, ExecutorOutput, Finding
-from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, SEVERITIES_CHINESE, DistortionCategory, Plan
+from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, SEVERITIES_CHINESE, DistortionCategory
 
 __all__ = (
     "contradiction",
@@ -30,16 +30,19 @@ _UNDISTORTED = ("Nothing is distorted: every pixel is the reference's.", "没有
 """English and Chinese."""
 
 
-def of_same_pixels(plan: Plan) -> ExecutorOutput:
+def of_same_pixels(output: ExecutorOutput, scope: Sequence[str]) -> ExecutorOutput:
     """Return the evidence on an image that is its own reference: of each region the one finding that nothing is wrong.
 
-    No model is asked and no tool runs: neither could add to it.
+    What tools measured stays on record. What the model failed to say is nothing that lacks.
     """
     none = Finding(type="Compression", severity="none", explanation=_UNDISTORTED[0])
-    return ExecutorOutput(
-        distortion_set={region: [] for region in plan.query_scope},
-        distortion_analysis={region: [none] for region in plan.query_scope},
-        notes=[SAME_PIXELS, *(f"tool {tool!r}: was not run, as nothing differs" for tool in plan.required_tools)],
+    return output.model_copy(
+        update={
+            "distortion_set": {region: [] for region in scope},
+            "distortion_analysis": {region: [none] for region in scope},
+            "notes": [SAME_PIXELS, *output.notes],
+            "failed_steps": [],
+        }
     )
 
 

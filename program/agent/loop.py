@@ -126,10 +126,9 @@ class AgenticIQA(ProgramModule):
                 if state.plan == previous and not failed:
                     result = state.summarizer_result = _unchanged(result, feedback)
                     break
-            if same and state.plan.query_type == "IQA":
-                state.executor_evidence = of_same_pixels(state.plan)
-            else:
-                state.executor_evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
+            evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
+            is_known = same and state.plan.query_type == "IQA"
+            state.executor_evidence = of_same_pixels(evidence, state.plan.query_scope) if is_known else evidence
             result = state.summarizer_result = self.summarizer(state=state, image=image, reference=reference)
         return result
 

@@ -74,7 +74,7 @@ class ExecutorOutput(Record):
 
     @property
     def same_pixels(self) -> bool:
-        """Whether image and reference were found to be the same: nothing was measured, and the score is 5."""
+        """Whether image and reference were found to be the same: then the score is 5, whatever was measured."""
         return SAME_PIXELS in self.notes
 
     @property
