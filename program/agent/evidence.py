@@ -5,7 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from program.agent.state import SAME_PIXELS, ExecutorOutput, Finding
+from program.agent.state import SAME_PIXELS, AssessmentState, ExecutorOutput, Finding
+from program.common.questions import is_chinese
 from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, SEVERITIES_CHINESE, DistortionCategory
 
 __all__ = (
@@ -30,12 +31,13 @@ _UNDISTORTED = ("Nothing is distorted: every pixel is the reference's.", "没有
 """English and Chinese."""
 
 
-def of_same_pixels(output: ExecutorOutput, scope: Sequence[str]) -> ExecutorOutput:
+def of_same_pixels(output: ExecutorOutput, state: AssessmentState) -> ExecutorOutput:
     """Return the evidence on an image that is its own reference: of each region the one finding that nothing is wrong.
 
     What tools measured stays on record. What the model failed to say is nothing that lacks.
     """
-    none = Finding(type="Compression", severity="none", explanation=_UNDISTORTED[0])
+    scope = state.plan.query_scope if state.plan else [GLOBAL]
+    none = Finding(type="Compression", severity="none", explanation=_UNDISTORTED[is_chinese(state.query)])
     return output.model_copy(
         update={
             "distortion_set": {region: [] for region in scope},

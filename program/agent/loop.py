@@ -128,7 +128,7 @@ class AgenticIQA(ProgramModule):
                     break
             evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
             is_known = same and state.plan.query_type == "IQA"
-            state.executor_evidence = of_same_pixels(evidence, state.plan.query_scope) if is_known else evidence
+            state.executor_evidence = of_same_pixels(evidence, state) if is_known else evidence
             result = state.summarizer_result = self.summarizer(state=state, image=image, reference=reference)
         return result
 
