@@ -15,6 +15,7 @@ from program.agent.evidence import (
     findings_note,
     lacking,
     quality_line,
+    rating_of_same_pixels,
     scores_json,
     tool_precisions,
     tool_scores,
@@ -130,13 +131,17 @@ class Summarizer(dspy.Module):
         with stage("summarizer"):
             if reading.type is QueryType.MCQ and reading.options:
                 fields = self._choose(inputs, reading.options)
+            elif reading.type is QueryType.SCORING and evidence.same_pixels:
+                fields = rating_of_same_pixels(chinese=is_chinese(state.query))
             elif reading.type is QueryType.SCORING and is_iqa:
                 fields = self._rate(inputs, evidence)
             else:
                 fields = self._explain(inputs)
-            if is_iqa and "quality_score" not in fields and self.resources.expert_judges:
+            if evidence.same_pixels:
+                fields = {**rating_of_same_pixels(chinese=is_chinese(state.query)), **fields}
+            elif is_iqa and "quality_score" not in fields and self.resources.expert_judges:
                 fields = self._with_score(fields, inputs, evidence)
-        if image.too_small and fields.get("score_interval"):
+        if image.too_small and fields.get("score_interval") and not evidence.same_pixels:
             fields = {**fields, "score_interval": (1.0, 5.0)}
         return self._output(fields, state, reading, evidence, is_iqa=is_iqa)
 
