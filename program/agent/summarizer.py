@@ -283,7 +283,9 @@ class Summarizer(dspy.Module):
 
         predictor, room = self.classify, _ROOM["quality_level"]
         if one_word:
-            predictor, room = _of_one_word(predictor), _ROOM_OF_A_WORD
+            predictor, room = _with_signature(predictor, _without_reasons), _ROOM_OF_A_WORD
+        elif not from_tokens and not self.resources.expert_judges:
+            predictor = _with_signature(predictor, _reasons_first)
         return ask(
             predictor, inputs, lm=self.resources.lm("summarizer"), check=read, calls=calls, room=room,
             example={k: v for k, v in _CLASSIFIED.items() if not one_word or k == "quality_level"},
@@ -414,11 +416,21 @@ def _without_reasons(signature: type[dspy.Signature]) -> type[dspy.Signature]:
     return signature
 
 
-def _of_one_word(predictor: dspy.Module) -> dspy.Predict:
-    """Return a predictor like this one that asks for no reasons."""
-    shorter = copy.copy(_asks(predictor))
-    shorter.signature = _without_reasons(shorter.signature)
-    return shorter
+@functools.lru_cache(maxsize=64)
+def _reasons_first(signature: type[dspy.Signature]) -> type[dspy.Signature]:
+    """Return a signature whose level comes last, for a model of which only text is read."""
+    level = signature.output_fields["quality_level"]
+    changed: type[dspy.Signature] = signature.delete("quality_level").append("quality_level", level, level.annotation)
+    return changed
+
+
+def _with_signature(
+    predictor: dspy.Module, change: Callable[[type[dspy.Signature]], type[dspy.Signature]]
+) -> dspy.Predict:
+    """Return a predictor like this one that asks for other fields, or in another order."""
+    changed = copy.copy(_asks(predictor))
+    changed.signature = change(changed.signature)
+    return changed
 
 
 def _reasoning(prediction: dspy.Prediction) -> str:
