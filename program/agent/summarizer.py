@@ -425,7 +425,7 @@ def _reasons_first(signature: type[dspy.Signature]) -> type[dspy.Signature]:
 
 
 def _with_signature(
-    predictor: dspy.Module, change: Callable[[type[dspy.Signature]], type[dspy.Signature]]
+    predictor: dspy.Module, change: Callable[..., type[dspy.Signature]]
 ) -> dspy.Predict:
     """Return a predictor like this one that asks for other fields, or in another order."""
     changed = copy.copy(_asks(predictor))
