@@ -424,9 +424,7 @@ def _reasons_first(signature: type[dspy.Signature]) -> type[dspy.Signature]:
     return changed
 
 
-def _with_signature(
-    predictor: dspy.Module, change: Callable[..., type[dspy.Signature]]
-) -> dspy.Predict:
+def _with_signature(predictor: dspy.Module, change: Callable[..., type[dspy.Signature]]) -> dspy.Predict:
     """Return a predictor like this one that asks for other fields, or in another order."""
     changed = copy.copy(_asks(predictor))
     changed.signature = change(changed.signature)
