@@ -19,7 +19,7 @@ from program.agent.resources import Resources
 from program.common.errors import InputError
 from program.common.settings import RecipeSettings
 from program.expert.answer.planning import plan_assessment
-from program.fusion import ScoreFusion
+from program.fusion.levels import nearest_level
 from program.lms.call import with_references
 from signatures.schemas import LEVEL_WORDS, DistortionFinding, LevelProbabilities, Plan, RegionDistortions, ToolChoice
 
@@ -234,6 +234,10 @@ def _rated(
     return quality, {output: answer(quality), "quality_reasoning": reasoning}
 
 
+def _level_word(score: float) -> str:
+    return LEVEL_WORDS[nearest_level(score) - 1]
+
+
 def _answered(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label | None:
     letter = example.get("answer")
     if letter is None:
@@ -250,7 +254,7 @@ _LABELS: dict[str, Callable[[dspy.Example, Inputs, Resources], Label | None]] = 
     "executor.diagnose": _diagnosed,
     "executor.select_tools": _selected,
     "summarizer.score": partial(_rated, output="quality_probs", answer=label_probabilities),
-    "summarizer.classify": partial(_rated, output="quality_level", answer=ScoreFusion().map_to_level),
+    "summarizer.classify": partial(_rated, output="quality_level", answer=_level_word),
     "summarizer.answer": _answered,
 }
 """The right answer to a question that a predictor was asked, or None where nobody knows it."""

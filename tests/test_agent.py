@@ -1,16 +1,19 @@
 """The whole program on a scripted model and fake tools: the loop, replanning, what a caller may give and gets back."""
 
+import io
 import json
 import logging
 
 import dspy
 import numpy as np
 import pytest
+from PIL import Image
 
 from program.agent.assessment import Assessment
 from program.agent.loop import DEFAULT_QUERY, AgenticIQA
 from program.agent.state import ReplanEntry
 from program.common.errors import ImageError, InputError, ModelError
+from program.fusion.fitted import FittedFusion
 from program.images.store import HOST, IMAGES
 
 STEPS = dict.fromkeys(("distortion_detection", "distortion_analysis", "tool_selection", "tool_execute"), True)
@@ -530,6 +533,75 @@ def test_a_reference_of_another_size_is_refused_or_resampled_for_all_stages(scri
     assert (used.width, used.height) == (60, 40)
     assert {url for request in iqa.engine.requests for url in iqa.engine.images(request)} >= {used.url}
     assert result.state.image_notes[:1] == ["reference resampled from 30x20 to 60x40"]
+
+
+def encoded(pixels, kind="PNG", **options):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
+
+
+FULL = {**PLAN, "reference_mode": "Full-Reference"}
+BAD = {"quality_probs": {"bad": 1, "poor": 0, "fair": 0, "good": 0, "excellent": 0}, "quality_reasoning": "Awful."}
+
+
+@pytest.mark.spec("D30")
+def test_an_image_that_is_its_own_reference_scores_5_whatever_model_tools_and_fusion_say(
+    scripted_iqa, fake_runner, picture
+):
+    pixels = picture(1, 64, 64)
+    runner = fake_runner({"VIF": 1.2}, ready=("VIF",))
+    script = {**SCRIPT, "plan": {"plan": FULL}, "quality_probs": BAD}
+    iqa = scripted_iqa(script, runner)
+    iqa.summarizer.fitted = FittedFusion(iqa.resources.fusion, curve=[(1, 1), (5, 3)])
+    for image, reference in (
+        (pixels, pixels),
+        (encoded(pixels, "BMP"), encoded(pixels)),
+        (encoded(np.dstack([pixels, np.full((64, 64), 255, np.uint8)])), encoded(pixels, "TIFF")),
+        (encoded(pixels, "JPEG", quality=50), Image.open(io.BytesIO(encoded(pixels, "JPEG", quality=50)))),
+    ):
+        result = iqa(image=image, reference=reference, query=RATE)
+        assert (result.final_answer, result.quality_score, result.level, result.status) == (5.0, 5.0, "A", "ok")
+        assert (result.score_interval, result.need_replan, result.unresolved_gap) == ((5.0, 5.0), False, None)
+        assert [finding.severity for _, finding in result.state.evidence.findings()] == ["none"]
+    assert [tool for tool, *_ in runner.measured] == ["VIF"] * 4
+    one = pixels.copy()
+    one[0, 0, 0] ^= 1
+    assert iqa(image=one, reference=pixels, query=RATE).final_answer < 3
+    assert iqa(image=pixels, query=RATE).final_answer < 3
+
+
+@pytest.mark.spec("D30")
+def test_questions_on_an_image_that_is_its_own_reference_are_still_answered(scripted_iqa, picture):
+    pixels = picture(1, 64, 64)
+    iqa = scripted_iqa({**SCRIPT, "plan": {"plan": FULL}})
+    for options in (["Noise", "Nothing"], None):
+        result = iqa(image=pixels, reference=pixels, query="Which distortion is there?", options=options)
+        assert (result.final_answer, result.quality_score, result.level) == ("B", 5.0, "A")
+        assert "image and reference are the same" in result.quality_reasoning
+        assert [finding.severity for _, finding in result.state.evidence.findings()] == ["none"]
+
+
+@pytest.mark.spec("D30")
+def test_an_image_that_is_its_own_reference_scores_5_where_model_and_tools_fail(scripted_iqa, fake_runner, picture):
+    pixels = picture(1, 64, 64)
+    iqa = scripted_iqa(dict.fromkeys(SCRIPT, "%%%"), fake_runner(failing=["VIF", "PSNR", "PIQE"]))
+    result = iqa(image=pixels, reference=pixels, query=RATE)
+    assert (result.final_answer, result.status, result.need_replan, result.unresolved_gap) == (5.0, "ok", False, None)
+    assert [finding.severity for _, finding in result.state.evidence.findings()] == ["none"]
+
+
+@pytest.mark.spec("D30")
+def test_no_lossy_version_scores_above_the_picture_itself(rng):
+    grid = np.mgrid[:96, :128] / 20.0
+    pixels = np.clip(128 + 90 * np.sin(grid[0])[..., None] + rng.normal(0, 12, (96, 128, 3)), 0, 255).astype(np.uint8)
+    iqa = AgenticIQA()
+    scores = [
+        iqa(image=image, reference=pixels).final_answer
+        for image in (pixels, encoded(pixels, "JPEG", quality=95), encoded(pixels, "JPEG", quality=30))
+    ]
+    assert scores[0] == 5.0
+    assert scores[0] > scores[1] > scores[2]
 
 
 @pytest.mark.spec("001/empty-executor-evidence")

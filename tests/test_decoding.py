@@ -37,6 +37,13 @@ def saved(image, kind="PNG", **options):
     return buffer.getvalue()
 
 
+def packed(values, depth):
+    """Samples of 1 to 8 bits, side by side and filled up to whole bytes."""
+    bits = "".join(f"{value:0{depth}b}" for value in values)
+    bits += "0" * (-len(bits) % 8)
+    return int(bits, 2).to_bytes(len(bits) // 8)
+
+
 def png(samples, colour_type, *, depth=16, chunks=()):
     """A PNG written by hand from H x W x channels samples (ISO 15948, filter 0)."""
 
@@ -44,8 +51,8 @@ def png(samples, colour_type, *, depth=16, chunks=()):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     height, width = samples.shape[:2]
-    rows = samples.astype(">u2" if depth == 16 else np.uint8)
-    raw = b"".join(b"\0" + row.tobytes() for row in rows)
+    rows = (row.astype(">u2").tobytes() if depth == 16 else packed(row.ravel().tolist(), depth) for row in samples)
+    raw = b"".join(b"\0" + row for row in rows)
     head = struct.pack(">IIBBBBB", width, height, depth, colour_type, 0, 0, 0)
     middle = b"".join(chunk(kind, data) for kind, data in chunks)
     return (
@@ -108,6 +115,33 @@ def test_a_colour_key_is_transparent(photo):
     expected = photo.copy()
     expected[(photo == key).all(axis=2)] = 255
     assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+def test_a_grey_key_is_compared_with_the_samples_as_they_are_stored(depth):
+    highest = 2**depth - 1
+    samples = np.arange(16 * 17).reshape(16, 17) % (highest + 1)
+    for key in {0, 1, highest // 2 + 1, highest}:
+        for written in (key, key + 0x5100):  # only the lowest bits count
+            found = decode(png(samples, 0, depth=depth, chunks=[(b"tRNS", struct.pack(">H", written))]), "k")
+            expected = np.where(samples == key, 255, samples * 255 // highest)
+            assert np.array_equal(found.pixels, np.repeat(expected[:, :, None], 3, axis=2))
+            assert found.notes == ("transparency laid over white",)
+
+
+def test_a_key_of_16_bit_colour_is_compared_with_both_bytes_of_each_sample(rng):
+    values = rng.integers(0, 65536, (12, 20, 3), dtype=np.uint16)
+    values[2, 3], values[4, 5] = key, near = (4660, 22136, 39612), (4660, 22136, 39613)
+    keyed = decode(png(values, 2, chunks=[(b"tRNS", struct.pack(">3H", *key))]), "k")
+    expected = decode(png(values, 2), "k").pixels.copy()
+    expected[2, 3] = 255
+    assert np.array_equal(keyed.pixels, expected)
+    assert keyed.pixels[4, 5].tolist() == [value >> 8 for value in near]
+    assert keyed.notes == ("transparency laid over white",)
+    none = decode(png(values, 2, chunks=[(b"tRNS", struct.pack(">3H", 4660, 22136, 39614))]), "k")
+    assert none.notes == ()
+    dark = np.full((9, 9, 3), 5, np.uint16)  # a key below 256 is no colour of 8 bits
+    assert decode(png(dark * 257, 2, chunks=[(b"tRNS", struct.pack(">3H", 5, 5, 5))]), "k").notes == ()
 
 
 def test_16_bit_grey_is_rounded(rng):
@@ -193,6 +227,74 @@ def test_a_deep_pil_image_is_not_clipped():
     assert store.pixels(store.add(deep)).tolist() == np.full((9, 9, 3), 128).tolist()
 
 
+def test_a_pil_image_of_32_bit_integers_is_read_by_its_range_or_refused(rng):
+    store, values = ImageStore(), rng.integers(0, 256, (9, 9)).astype(np.int32)
+    values[0, :2] = 0, 255
+    for wide, expected in ((values, values), (values * 257, values)):
+        found = store.pixels(store.add(Image.fromarray(wide)))
+        assert np.array_equal(found, np.repeat(expected[:, :, None], 3, axis=2))
+    for wide, told in (
+        (values * 65537 - 5, "from -5 to"),
+        (values - 1, "from -1 to 254"),
+        (values * 70000, "17850000"),
+    ):
+        with pytest.raises(ImageError, match=told):
+            store.add(Image.fromarray(wide))
+
+
+def grey_tiff(samples, bits, *, photometric=1, sample_format=1):
+    """A TIFF of one strip of grey, in the byte order of its samples; `samples` may be bytes of 64 x 64 pixels."""
+    order = ">" if isinstance(samples, np.ndarray) and samples.dtype.str[0] == ">" else "<"
+    data = samples if isinstance(samples, bytes) else samples.tobytes()
+    entries = [
+        (256, 64), (257, 64), (258, bits), (259, 1), (262, photometric), (273, 8), (277, 1), (278, 64),
+        (279, len(data)), (339, sample_format),
+    ]  # fmt: skip
+    packed = [struct.pack(f"{order}HHI", tag, 4, 1) + struct.pack(f"{order}I", value) for tag, value in entries]
+    directory = struct.pack(f"{order}H", len(entries)) + b"".join(packed) + bytes(4)
+    head = (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HI", 42, 8 + len(data))
+    return head + data + directory
+
+
+GREYS = np.arange(4096).reshape(64, 64)
+
+
+def test_greys_of_12_bits_and_greys_that_begin_at_white_are_read_by_their_range():
+    packed = b"".join(bytes([a >> 4, (a & 15) << 4 | b >> 8, b & 255]) for a, b in GREYS.reshape(-1, 2).tolist())
+    expected = np.repeat(np.rint(GREYS * 255 / 4095)[:, :, None], 3, axis=2)
+    assert np.abs(decode(grey_tiff(packed, 12), "t").pixels - expected).max() <= 1
+    deep = (GREYS * 16).astype("<u2")
+    white_first = decode(grey_tiff(deep, 16, photometric=0), "t").pixels
+    assert np.array_equal(white_first, 255 - decode(grey_tiff(deep, 16), "t").pixels)
+
+
+@pytest.mark.parametrize("dtype", ["<u4", "<i4", ">i4", "<i2", "<i1"])
+def test_integers_of_32_bits_or_with_a_sign_are_refused_in_a_line(dtype):
+    kind = np.dtype(dtype)
+    for scale in (1, 1 << max(0, kind.itemsize * 8 - 13)):
+        data = grey_tiff((GREYS * scale).astype(kind), kind.itemsize * 8, sample_format=2 if kind.kind == "i" else 1)
+        with pytest.raises(ImageError, match="integer pixels of 32 bits or with a sign are not read here; convert it"):
+            ImageStore().add(data)
+
+
+def test_the_note_on_transparency_speaks_of_pixels_that_are_not_opaque(photo):
+    opaque = np.dstack([photo, np.full((40, 60), 255, np.uint8)])
+    clear = opaque.copy()
+    clear[3, 4, 3] = 254
+    flat = Image.fromarray(photo).quantize(8)
+    unused = flat.copy()
+    unused.putpalette([*flat.getpalette()[:24], 1, 2, 3])
+    for image, options, notes in (
+        (opaque, {}, ()), (clear, {}, ("transparency laid over white",)),
+        (unused, {"transparency": 8}, ()), (flat, {"transparency": 0}, ("transparency laid over white",)),
+        (flat, {"transparency": bytes([255] * 8)}, ()),
+    ):  # fmt: skip
+        assert decode(saved(image, **options), "t").notes == notes
+    deep = np.full((9, 9), 700, np.uint16)
+    for key, notes in ((699, ()), (700, ("transparency laid over white",))):
+        assert decode(png(deep, 0, chunks=[(b"tRNS", struct.pack(">H", key))]), "t").notes == notes
+
+
 def test_floating_point_pixels_are_refused():
     image = Image.fromarray(np.full((9, 9), 0.5, np.float32))
     with pytest.raises(ImageError, match="floating-point pixels are not read here; convert it to an 8- or 16-bit PNG"):
@@ -262,12 +364,13 @@ def test_a_colour_profile_is_applied(photo):
     assert np.abs(half - over_white(photo[:, :, [1, 0, 2]].astype(float), 128)).max() <= 2
 
 
-def test_srgb_and_broken_profiles_change_nothing(photo):
+def test_srgb_and_broken_profiles_change_nothing_and_the_broken_ones_are_noted(photo):
     srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    for profile in (srgb, b"no profile at all", srgb[:200]):
+    unusable = ("the embedded profile: cannot be used; the colours are taken for sRGB",)
+    for profile, notes in ((srgb, ()), (b"no profile at all", unusable), (srgb[:200], unusable)):
         found = decode(saved(photo, icc_profile=profile), "i")
         assert np.array_equal(found.pixels, photo)
-        assert found.notes == ()
+        assert found.notes == notes
 
 
 def test_of_an_animation_the_first_frame_is_read(photo):

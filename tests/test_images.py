@@ -40,6 +40,20 @@ def test_pixels_of_arrays_and_pil_images_are_stored_without_loss(photo) -> None:
     assert np.array_equal(store.pixels(store.add(Image.fromarray(photo))), photo)
 
 
+@pytest.mark.spec("D30")
+def test_the_same_pixels_are_told_from_those_that_only_average_the_same(photo, monkeypatch) -> None:
+    monkeypatch.setattr("program.images.store.LARGE", 300)  # so 3 x 3 pixels are averaged
+    store = ImageStore()
+    swapped = photo.copy()
+    swapped[0, :2] = photo[0, 1::-1]
+    one, copy, other = (store.add(encoded(a, kind)) for a, kind in ((photo, "PNG"), (photo, "BMP"), (swapped, "PNG")))
+    assert np.array_equal(store.pixels(one, at_most=300), store.pixels(other, at_most=300))
+    assert store.same_pixels(one, one)
+    assert store.same_pixels(one, copy)
+    assert not store.same_pixels(one, other)
+    assert not store.same_pixels(one, store.add(photo[:, :30]))
+
+
 def test_pixels_are_upright_composited_and_8_bit(photo) -> None:
     store = ImageStore()
     turned = Image.fromarray(photo)

@@ -5,7 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from program.agent.state import ExecutorOutput, Finding
+from program.agent.state import SAME_PIXELS, AssessmentState, ExecutorOutput, Finding
+from program.common.questions import is_chinese
 from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, LEVEL_WORDS, SEVERITIES_CHINESE, DistortionCategory
 
 __all__ = (
@@ -15,7 +16,9 @@ __all__ = (
     "findings_note",
     "lacking",
     "looked_at",
+    "of_same_pixels",
     "quality_line",
+    "rating_of_same_pixels",
     "scores_json",
     "tool_precisions",
     "tool_scores",
@@ -24,6 +27,40 @@ __all__ = (
 
 HIGH_SCORE = 4.0
 LOW_SCORE = 2.0
+
+
+_UNDISTORTED = ("Nothing is distorted: every pixel is the reference's.", "没有任何失真：每个像素都与参考图像相同。")
+"""English and Chinese."""
+
+
+def of_same_pixels(output: ExecutorOutput, state: AssessmentState) -> ExecutorOutput:
+    """Return the evidence on an image that is its own reference: of each region the one finding that nothing is wrong.
+
+    What tools measured stays on record. What the model failed to say is nothing that lacks.
+    """
+    scope = state.plan.query_scope if state.plan else [GLOBAL]
+    none = Finding(type="Compression", severity="none", explanation=_UNDISTORTED[is_chinese(state.query)])
+    return output.model_copy(
+        update={
+            "distortion_set": {region: [] for region in scope},
+            "distortion_analysis": {region: [none] for region in scope},
+            "notes": [SAME_PIXELS, *output.notes],
+            "failed_steps": [],
+        }
+    )
+
+
+def rating_of_same_pixels(*, chinese: bool) -> dict[str, Any]:
+    """Return what an answer says of the quality of an image that is its own reference: 5, and no doubt."""
+    return {
+        "final_answer": 5.0,
+        "quality_score": 5.0,
+        "quality_reasoning": _UNDISTORTED[chinese],
+        "summary": _UNDISTORTED[chinese],
+        "level_probabilities": {level: float(level == 5) for level in range(1, 6)},
+        "score_interval": (5.0, 5.0),
+        "status": "ok",
+    }
 
 
 def quality_line(mean: float) -> str:

@@ -9,6 +9,7 @@ import dspy
 from PIL import Image
 
 from program.agent.assessment import Assessment
+from program.agent.evidence import of_same_pixels
 from program.agent.executor import Executor
 from program.agent.module import ProgramModule
 from program.agent.planner import Planner
@@ -119,6 +120,7 @@ class AgenticIQA(ProgramModule):
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
         result: SummarizerOutput | None = None
         avoid: list[str] = []
+        same = reference is not None and IMAGES.same_pixels(image, reference)
         while result is None or next_step(state) == "planner":
             feedback = result.replan_reason if result else None
             previous = state.plan
@@ -132,7 +134,9 @@ class AgenticIQA(ProgramModule):
                 if state.plan == previous and not failed:
                     result = state.summarizer_result = _unchanged(result, feedback)
                     break
-            state.executor_evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
+            evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
+            is_known = same and state.plan.query_type == "IQA"
+            state.executor_evidence = of_same_pixels(evidence, state) if is_known else evidence
             result = state.summarizer_result = self.summarizer(state=state, image=image, reference=reference)
         return result
 

@@ -32,6 +32,8 @@ def should_replan(
     """
     scope = [query_scope] if isinstance(query_scope, str) else list(query_scope)
     output = executor_output or ExecutorOutput()
+    if output.same_pixels:
+        return False, ""
     wants_analysis = plan.distortion_analysis if plan else True
     wants_tools = plan.tool_execute if plan else True
     checks = (

@@ -12,6 +12,7 @@ from program.tools.registry import Measurement
 from signatures.schemas import DistortionCategory, Plan, Severity
 
 __all__ = (
+    "SAME_PIXELS",
     "AssessmentState",
     "BeliefSource",
     "ExecutorOutput",
@@ -24,6 +25,8 @@ __all__ = (
 logger = logging.getLogger(__name__)
 
 HISTORY_LIMIT = 10
+SAME_PIXELS = "image and reference are the same, pixel for pixel"
+"""The note that says so."""
 Status = Literal["ok", "degraded", "failed"]
 BeliefSource = Literal["probabilities", "logprobs", "classification"]
 _Text = Annotated[str, StringConstraints(strict=True, strip_whitespace=True, min_length=1)]
@@ -68,6 +71,11 @@ class ExecutorOutput(Record):
     def findings(self) -> list[tuple[str, Finding]]:
         """Return every finding with its region."""
         return [(region, found) for region, each in (self.distortion_analysis or {}).items() for found in each]
+
+    @property
+    def same_pixels(self) -> bool:
+        """Whether image and reference were found to be the same: then the score is 5, whatever was measured."""
+        return SAME_PIXELS in self.notes
 
     @property
     def is_empty(self) -> bool:

@@ -15,6 +15,7 @@ from program.agent.evidence import (
     findings_note,
     lacking,
     quality_line,
+    rating_of_same_pixels,
     scores_json,
     tool_precisions,
     tool_scores,
@@ -130,13 +131,17 @@ class Summarizer(dspy.Module):
         with stage("summarizer"):
             if reading.type is QueryType.MCQ and reading.options:
                 fields = self._choose(inputs, reading.options)
+            elif reading.type is QueryType.SCORING and evidence.same_pixels:
+                fields = rating_of_same_pixels(chinese=is_chinese(state.query))
             elif reading.type is QueryType.SCORING and is_iqa:
                 fields = self._rate(inputs, evidence)
             else:
                 fields = self._explain(inputs)
-            if is_iqa and "quality_score" not in fields and self.resources.expert_judges:
+            if evidence.same_pixels:
+                fields = {**rating_of_same_pixels(chinese=is_chinese(state.query)), **fields}
+            elif is_iqa and "quality_score" not in fields and self.resources.expert_judges:
                 fields = self._with_score(fields, inputs, evidence)
-        if image.too_small and fields.get("score_interval"):
+        if image.too_small and fields.get("score_interval") and not evidence.same_pixels:
             fields = {**fields, "score_interval": (1.0, 5.0)}
         return self._output(fields, state, reading, evidence, is_iqa=is_iqa)
 
@@ -278,7 +283,9 @@ class Summarizer(dspy.Module):
 
         predictor, room = self.classify, _ROOM["quality_level"]
         if one_word:
-            predictor, room = _of_one_word(predictor), _ROOM_OF_A_WORD
+            predictor, room = _with_signature(predictor, _without_reasons), _ROOM_OF_A_WORD
+        elif not from_tokens and not self.resources.expert_judges:
+            predictor = _with_signature(predictor, _reasons_first)
         return ask(
             predictor, inputs, lm=self.resources.lm("summarizer"), check=read, calls=calls, room=room,
             example={k: v for k, v in _CLASSIFIED.items() if not one_word or k == "quality_level"},
@@ -409,11 +416,19 @@ def _without_reasons(signature: type[dspy.Signature]) -> type[dspy.Signature]:
     return signature
 
 
-def _of_one_word(predictor: dspy.Module) -> dspy.Predict:
-    """Return a predictor like this one that asks for no reasons."""
-    shorter = copy.copy(_asks(predictor))
-    shorter.signature = _without_reasons(shorter.signature)
-    return shorter
+@functools.lru_cache(maxsize=64)
+def _reasons_first(signature: type[dspy.Signature]) -> type[dspy.Signature]:
+    """Return a signature whose level comes last, for a model of which only text is read."""
+    level = signature.output_fields["quality_level"]
+    changed: type[dspy.Signature] = signature.delete("quality_level").append("quality_level", level, level.annotation)
+    return changed
+
+
+def _with_signature(predictor: dspy.Module, change: Callable[..., type[dspy.Signature]]) -> dspy.Predict:
+    """Return a predictor like this one that asks for other fields, or in another order."""
+    changed = copy.copy(_asks(predictor))
+    changed.signature = change(changed.signature)
+    return changed
 
 
 def _reasoning(prediction: dspy.Prediction) -> str:

@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from program.common.settings import Settings
 
 __all__ = (
-    "EXIT_PROBLEMS", "EXIT_UNUSABLE", "STARTED_AS", "Parser", "add_budget_flags", "add_engine_flags",
+    "EXIT_PROBLEMS", "EXIT_UNUSABLE", "MODEL_RECORDS", "STARTED_AS", "Parser", "add_budget_flags", "add_engine_flags",
     "add_layout_flags", "add_program_flags", "add_settings_flags", "as_started", "column_names", "number", "numbers",
     "run_command", "settings_from", "whole_number",
 )  # fmt: skip
@@ -30,6 +31,8 @@ EXIT_PROBLEMS = 1
 """The command ran, and some inputs failed or a check found faults."""
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
+MODEL_RECORDS = "models"
+"""Folder of the cache that holds what models' servers can do."""
 _MENDS = {
     "LMTransportError": "is the server running at --api-base?", "LMTimeoutError": "is the server running, and idle?",
     "LMServerError": "the service's log says more", "LMRateLimitError": "wait, or set wire.requests_per_minute",
@@ -190,6 +193,7 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--score-only", action="store_true", help="of a language model one word an image: for many")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
     parser.add_argument("--seed", type=whole_number(), metavar="N", help="seed of everything random")
+    parser.add_argument("--fresh", action="store_true", help="ask a model's server anew what it can do")
     parser.add_argument("--no-cache", action="store_true", help="measure and ask everything anew, and keep none of it")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
 
@@ -253,12 +257,14 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
         logging.getLogger(name).setLevel(value)
     if arguments.seed is not None:
         overrides["seed"] = arguments.seed
-    scoring = {"scoring": arguments.scoring} if arguments.scoring else {}
-    if scoring or arguments.score_only:
-        scoring |= {"score_only": True} if arguments.score_only else {}
-        overrides["assessment"] = {**overrides.get("assessment", {}), **scoring}
+    asked = {"scoring": arguments.scoring, "score_only": arguments.score_only or None}
+    if given := {name: value for name, value in asked.items() if value is not None}:
+        overrides["assessment"] = {**overrides.get("assessment", {}), **given}
     if arguments.no_cache:
         overrides["cache"] = False
-    return load_settings(arguments.config, overrides).with_model(
+    settings = load_settings(arguments.config, overrides).with_model(
         arguments.lm, arguments.api_base, {role: getattr(arguments, f"{role}_lm") for role in _ROLE_FLAGS}
     )
+    if arguments.fresh:
+        shutil.rmtree(settings.cache_dir / MODEL_RECORDS, ignore_errors=True)
+    return settings

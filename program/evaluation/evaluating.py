@@ -157,6 +157,7 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
     influences = {"device", "threads", "reduce_above_px", "resize_reference"}
     values["tools"] = settings.tools.model_dump(include=influences) | {"calibration_sha256": file_sha256(calibration)}
     return {
+        **_of_language_models(program),
         "program_sha256": program_sha256(program),
         "settings_sha256": digest(values),
         "models": {role: program.resources.lm(role).model for role in ("planner", "executor", "summarizer")},
@@ -165,6 +166,14 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
         "tools": tool_versions(program),
         "settings": values,
     }
+
+
+def _of_language_models(program: AgenticIQA) -> dict[str, JsonValue]:
+    """Return whose eyes judge and what the model weighs beside the tools, where the embedded expert does not judge."""
+    resources = program.resources
+    if resources.expert_judges:
+        return {}
+    return {"eyes": str(resources.eyes().model), "model_weight": program.summarizer.fusion.model_weight}
 
 
 def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any]) -> Path:

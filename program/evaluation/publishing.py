@@ -24,6 +24,7 @@ from program.common.settings import Settings
 from program.evaluation.charts import charts, svg_url
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
+from program.evaluation.metrics import rmse, srcc
 from program.evaluation.pictures import pictures_of
 from program.evaluation.record import WORST, Baseline, Details, Environment, EvaluationRecord, Row, environment
 from program.evaluation.tables import baseline_tables, baselines_by_task, figure_lines, figures_table, heading, notes
@@ -230,6 +231,18 @@ def record_costs(record: EvaluationRecord) -> dict[str, float | None]:
     return {**{f"whole_run/{name}": getattr(record, name) for name in names}, **rungs, **stages, **spent}
 
 
+def _model_line(record: EvaluationRecord) -> str:
+    """Say how well a language model agrees with people by itself, and what it weighs; nothing of the expert."""
+    weight = record.context.get("model_weight")
+    rows = [row for row in record.rows if row.task == "scoring" and row.expected_level is not None]
+    pairs = [(row.truth, row.expected_level) for row in rows if isinstance(row.truth, float)]
+    if weight is None or len(pairs) < 2:
+        return ""
+    truth, levels = zip(*pairs, strict=True)
+    agreement = f"SRCC {srcc(truth, levels):.3f}, RMSE {rmse(truth, levels):.3f}"
+    return f"the model alone: {agreement} (n = {len(pairs)}); beside the tools it weighs {weight:g}"
+
+
 def show(record: EvaluationRecord, page: Path | None) -> None:
     """Print the tables, what failed and what it cost, and where the report is."""
     console = Console()
@@ -241,8 +254,10 @@ def show(record: EvaluationRecord, page: Path | None) -> None:
         console.print(f"failed      {name}: {error}", highlight=False, markup=False, soft_wrap=True)
     if record.failed > _FAILURES_SHOWN:
         console.print(f"            and {record.failed - _FAILURES_SHOWN} more, in the report", highlight=False)
-    spent = f"{record.lm_calls or 0} model calls, {record.tokens or 0} tokens"
+    if line := _model_line(record):
+        console.print(f"\n{line}", highlight=False)
+    spent = f", {record.lm_calls} model calls, {record.tokens or 0} tokens" if record.lm_calls else ""
     spent += f", {record.cost_usd:.4f} USD" if record.cost_usd is not None else ""
-    console.print(f"\n{len(record.rows)} samples in {record.wall_seconds:.1f} s, {spent}", highlight=False)
+    console.print(f"\n{len(record.rows)} samples in {record.wall_seconds:.1f} s{spent}", highlight=False)
     if page is not None:
         console.print(f"report      {page}", highlight=False, soft_wrap=True)

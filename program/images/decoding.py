@@ -2,13 +2,14 @@
 
 - Transparency (alpha channel, palette entry or colour key) is laid over white.
 - 16 bits a channel become 8: grey by rounding v / 257, colour by its high byte (as Pillow reads it; at most 1 apart).
-- CMYK, and colours with an embedded ICC profile other than sRGB, are converted to sRGB; a profile that cannot be used
-  is ignored. What raters saw on a screen went through the same conversion.
-- EXIF orientation is applied. Of an animation the first frame is read.
+- CMYK, and colours that the file says are not sRGB's, are converted to sRGB (see `colour`); what cannot be is noted.
+  What raters saw on a screen went through the same conversion.
+- EXIF orientation is applied. Of an animation the first frame is read, of a TIFF the full picture (see `tiff`).
 - Large images are averaged down in blocks of whole pixels while they are read (see `refs.reduction`).
 """
 
 import io
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,15 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ImageError, one_line
+from program.images.boxes import is_unwritten
+from program.images.colour import Colours, colours_of, png_chunk
+from program.images.jpeg import whole_jpeg
 from program.images.refs import Area, reduced_size, reduction
+from program.images.tiff import raw_kind, without_preview
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
-    from PIL.ImageCms import ImageCmsTransform
 
 __all__ = ("MAX_PIXELS", "READING_RULES", "DecodedImage", "decode", "encode_png")
 
-READING_RULES = 3
+READING_RULES = 4
 """Raised whenever the same bytes may give other pixels than before: part of the key of everything measured."""
 MAX_PIXELS = 120_000_000
 """Larger images are refused before they are decoded, unless told otherwise: decoding takes 4 bytes a pixel."""
@@ -41,6 +45,7 @@ _SUFFIX_OF_FORMAT = {
     "PPM": ".ppm", "TIFF": ".tif", "WEBP": ".webp",
 }  # fmt: skip
 _ORIENTATION = 0x0112
+_BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _UPRIGHT: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
     2: lambda a: a[:, ::-1],
     3: lambda a: a[::-1, ::-1],
@@ -82,15 +87,19 @@ def decode(
 
     Memory: the file, 4 bytes for each of its pixels (25 of a WebP) and what is returned. `opened` is told the number of
     pixels before they are decoded. A file can be made to take any time and memory here: `bounded` sees to that. Raises
-    ImageError naming the image when it is truncated, has more than `max_pixels`, holds floating-point pixels or is not
-    an image.
+    ImageError naming the image when it is truncated, has more than `max_pixels`, holds pixels of no known range
+    (floating-point, integers of 32 bits or with a sign) or is not an image.
     """
     from PIL import UnidentifiedImageError
 
+    if raw := raw_kind(data):
+        raise ImageError(
+            f"image {name!r}: is a raw file ({raw}), which holds no finished picture; export it as TIFF, PNG or JPEG"
+        )
+    data, preview = without_preview(data)
     try:
         with _opened(data) as image:
-            if image.format not in _SUFFIX_OF_FORMAT or image.mode == "F":
-                kind = "floating-point pixels" if image.mode == "F" else f"format {image.format}"
+            if kind := _unread(image):
                 raise ImageError(f"image {name!r}: {kind} are not read here; convert it to an 8- or 16-bit PNG")
             most = min(max_pixels, max(_MOST_WEBP, max_pixels // 2)) if image.format == "WEBP" else max_pixels
             if image.width * image.height > most:
@@ -98,12 +107,12 @@ def decode(
                     f"image {name!r}: {image.width}x{image.height} is over {most / 1e6:g} megapixels; "
                     "scale it down, or raise images.max_pixels"
                 )
-            suffix = _SUFFIX_OF_FORMAT[image.format]
+            suffix = _SUFFIX_OF_FORMAT[str(image.format)]
             opened(image.width * image.height)
             # How many frames is not asked for: counting them takes minutes in a file made for it.
-            several = image.format != "MPO" and getattr(image, "is_animated", False)
-            image.load()
-            pixels, width, height, notes = _read(image, at_most, area)
+            several = not preview and image.format != "MPO" and getattr(image, "is_animated", False)
+            picture, lost = _loaded(image, data, known=area is not None)
+            pixels, width, height, notes = _read(picture, colours_of(picture, data), at_most, area)
     except UnidentifiedImageError as error:
         known = "give a PNG, JPEG, BMP, TIFF, WebP, GIF, PPM or AVIF, or for HEIF pip install 'agentic-iqa[heif]'"
         raise ImageError(f"image {name!r}: not an image that can be read; {known}") from error
@@ -116,7 +125,33 @@ def decode(
         raise ImageError(f"image {name!r}: damaged or truncated ({reason}); get a whole copy") from error
     if several:
         notes = ("the first of several frames is judged", *notes)
-    return DecodedImage(pixels, suffix, width, height, notes)
+    return DecodedImage(pixels, suffix, width, height, (*((preview,) if preview else ()), *lost, *notes))
+
+
+def _loaded(image: "PILImage", data: bytes, *, known: bool) -> "tuple[PILImage, tuple[str, ...]]":
+    """Return an opened image, decoded, and what there is to note; `known`: it is known to be whole.
+
+    Raises ValueError, saying why, where a part of it is not there; what Pillow raises for other faults.
+    """
+    if image.format in {"JPEG", "MPO"}:
+        return whole_jpeg(data, known=known)
+    if image.format in {"AVIF", "HEIF", "WEBP"} and is_unwritten(data, image.width * image.height):
+        raise ValueError("a part of it was never written")
+    image.load()
+    if image.format == "PNG" and "transparency" in image.info and image.mode != "P":
+        _set_key(image, data)
+    return image, ()
+
+
+def _unread(image: "PILImage") -> str | None:
+    """Return what an opened image holds that has no black and white known here, or whose format is none of ours."""
+    if image.format not in _SUFFIX_OF_FORMAT:
+        return f"pictures of format {image.format}"
+    if image.mode == "F":
+        return "floating-point pixels"
+    if image.format == "TIFF" and (image.mode == "I" or 2 in getattr(image, "tag_v2", {}).get(_SAMPLE_FORMAT, ())):
+        return "integer pixels of 32 bits or with a sign"
+    return None
 
 
 _opening = threading.Lock()
@@ -149,20 +184,19 @@ def _read_heif() -> None:
 
 
 def _read(
-    image: "PILImage", at_most: int | None, area: Area | None
+    image: "PILImage", colours: Colours, at_most: int | None, area: Area | None
 ) -> tuple[NDArray[np.uint8], int, int, tuple[str, ...]]:
     orientation = image.getexif().get(_ORIENTATION, 1)
     turned = _UPRIGHT.get(orientation)
     width, height = (image.height, image.width) if orientation in {5, 6, 7, 8} else image.size
-    notes = []
-    to_srgb = _srgb_conversion(image)
-    if to_srgb is not None:
-        notes.append("colours converted to sRGB from the embedded profile")
-    if _is_transparent(image):
-        notes.append("transparency laid over white")
+    notes = [*colours.notes]
     stored = (0, 0, *image.size) if area is None else _stored(area, orientation, width, height)
     factor = reduction(stored[2] - stored[0], stored[3] - stored[1], at_most)
-    pixels = _strips(image, stored, factor, partial(_as_rgb, to_srgb=to_srgb))
+    seen_through: list[bool] = []
+    rgb = partial(_as_rgb, colours=colours, seen_through=seen_through)
+    pixels = _strips(_of_full_range(image), stored, factor, rgb)
+    if any(seen_through):
+        notes.append("transparency laid over white")
     if turned is not None:
         pixels = np.ascontiguousarray(turned(pixels))
     return pixels, width, height, tuple(notes)
@@ -204,37 +238,51 @@ def _is_transparent(image: "PILImage") -> bool:
     return "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info
 
 
-def _as_rgb(image: "PILImage", to_srgb: "ImageCmsTransform | None") -> NDArray[np.uint8]:
-    """Return H x W x 3 pixels; `to_srgb` is the image's `_srgb_conversion`."""
+def _set_key(image: "PILImage", data: bytes) -> None:
+    """Let a PNG's transparent colour be what it is in the samples as they are stored (PNG specification, 11.3.1.1)."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngImageFile
+
+    depth, stored = data[24], png_chunk(data, b"tRNS")
+    highest = (1 << depth) - 1
+    key = [sample & highest for sample in struct.unpack_from(f">{len(stored) // 2}H", stored)]
+    if image.mode == "RGB" and depth == 16:  # of which the image holds the high bytes
+        with PngImageFile(io.BytesIO(data)) as low:
+            low.tile = [part._replace(args=str(part.args).replace("16B", "16L")) for part in low.tile]
+            parts = np.asarray(image) == [sample >> 8 for sample in key], np.asarray(low) == [s & 255 for s in key]
+        clear = np.logical_and(*parts).all(axis=2)
+        image.putalpha(Image.fromarray(np.where(clear, 0, 255).astype(np.uint8)))
+    elif image.mode == "RGB":
+        image.info["transparency"] = tuple(key)
+    elif image.mode in {"1", "L"}:
+        image.info["transparency"] = key[0] * 255 // highest
+
+
+def _of_full_range(image: "PILImage") -> "PILImage":
+    """Return 16-bit grey of a TIFF from black to white, however few bits hold it and whichever end is white."""
+    from PIL import Image
+
+    tags = getattr(image, "tag_v2", {})
+    bits, inverted = tags.get(_BITS, (16,))[0], tags.get(_PHOTOMETRIC) == 0
+    if not image.mode.startswith("I;16") or (bits == 16 and not inverted):
+        return image
+    values = np.asarray(image, dtype=np.uint32) * 65535 // (2**bits - 1)
+    scaled = Image.fromarray((65535 - values if inverted else values).astype(np.uint16))
+    scaled.info = image.info
+    return scaled
+
+
+def _as_rgb(image: "PILImage", colours: Colours, seen_through: list[bool]) -> NDArray[np.uint8]:
+    """Return H x W x 3 pixels, and add to `seen_through` whether one of them was not opaque."""
     if image.mode.startswith("I"):
-        return _deep_grey(image)
+        return _deep_grey(image, colours, seen_through)
     if not _is_transparent(image):
-        if to_srgb is not None:
-            image = to_srgb.apply(image if image.mode in {"RGB", "CMYK", "L"} else image.convert("RGB"))
-        return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+        return np.array(colours.applied(image))
     rgba = image.convert("RGBA")
     alpha = np.asarray(rgba.getchannel("A"), dtype=np.uint32)[:, :, None]
-    opaque = rgba.convert("RGB")
-    colours = np.asarray(to_srgb.apply(opaque) if to_srgb is not None else opaque, dtype=np.uint32)
-    return ((colours * alpha + _BACKGROUND * (255 - alpha) + 127) // 255).astype(np.uint8)
-
-
-def _srgb_conversion(image: "PILImage") -> "ImageCmsTransform | None":
-    """Return the conversion that the embedded profile asks for; None without one, for sRGB, or when it is unusable."""
-    profile = image.info.get("icc_profile")
-    if not profile or image.mode.startswith("I"):
-        return None
-    from PIL import ImageCms
-
-    try:
-        embedded = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        if "srgb" in ImageCms.getProfileDescription(embedded).lower():
-            return None
-        mode = {"CMYK": "CMYK", "L": "L"}.get(image.mode, "RGB")
-        intent = ImageCms.Intent.RELATIVE_COLORIMETRIC
-        return ImageCms.buildTransform(embedded, ImageCms.createProfile("sRGB"), mode, "RGB", intent)
-    except (ImportError, OSError, TypeError, ValueError, ImageCms.PyCMSError):
-        return None
+    seen_through.append(bool((alpha < 255).any()))
+    opaque = np.asarray(colours.applied(rgba.convert("RGB")), dtype=np.uint32)
+    return ((opaque * alpha + _BACKGROUND * (255 - alpha) + 127) // 255).astype(np.uint8)
 
 
 def encode_png(source: object) -> bytes:
@@ -255,21 +303,44 @@ def encode_png(source: object) -> bytes:
     try:
         upright = ImageOps.exif_transpose(source)
         if upright.mode == "I":
-            upright = Image.fromarray(np.clip(np.asarray(upright), 0, 65535).astype(np.uint16))
-        elif upright.mode not in {*_PNG_MODES, "F"}:  # floating-point pixels have no white: saving refuses them
-            upright = Image.fromarray(_as_rgb(upright, _srgb_conversion(upright)))
+            upright = _of_few_bits(upright)
+        colours = colours_of(upright)
+        unsaid = colours.transform is not None and not upright.info.get("icc_profile")
+        # Floating-point pixels have no white: saving refuses them.
+        if unsaid or upright.mode not in {*_PNG_MODES, "F"}:
+            upright = Image.fromarray(_as_rgb(upright, colours, []))
         upright.save(buffer, "PNG")
+    except ImageError:
+        raise
     except Exception as error:  # an image opened from a file is decoded only now, and a broken one may fail in any way
         reason = one_line(error)[:120]
         raise ImageError(f"image of mode {source.mode}: cannot be read ({reason}); load it whole first") from error
     return buffer.getvalue()
 
 
-def _deep_grey(image: "PILImage") -> NDArray[np.uint8]:
+def _of_few_bits(image: "PILImage") -> "PILImage":
+    """Return grey of 32-bit integers in the 8 or 16 bits that hold it. Raises ImageError where neither do."""
+    from PIL import Image
+
+    values = np.asarray(image)
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high > 65535:
+        raise ImageError(f"image of mode I: holds values from {low} to {high}; scale them to 0..255 or 0..65535")
+    return Image.fromarray(values.astype(np.uint8 if high < 256 else np.uint16))
+
+
+def _deep_grey(image: "PILImage", colours: Colours, seen_through: list[bool]) -> NDArray[np.uint8]:
     """Read grey of 16 bits: 0..65535."""
+    from PIL import Image
+
     values = np.asarray(image, dtype=np.float64)
-    grey = np.clip(values / 65535.0 * 255.0 + 0.5, 0, 255).astype(np.uint8)
+    if colours.mode == image.mode:
+        pixels = np.array(colours.applied(image))
+    else:
+        grey = np.clip(values / 65535.0 * 255.0 + 0.5, 0, 255).astype(np.uint8)
+        pixels = np.array(colours.applied(Image.fromarray(grey)))
     clear = image.info.get("transparency")
     if isinstance(clear, int):
-        grey[values == clear] = _BACKGROUND
-    return np.repeat(grey[:, :, None], 3, axis=2)
+        seen_through.append(bool((values == clear).any()))
+        pixels[values == clear] = _BACKGROUND
+    return pixels

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import dspy
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from program.common.cli import MODEL_RECORDS
 from program.common.files import write_whole
 
 __all__ = ("EMBEDDED_TRAITS", "ModelRecord", "ModelTraits", "is_expert", "own_record", "record_of", "traits_of")
@@ -102,7 +103,7 @@ def record_of(
 ) -> ModelRecord:
     """Return the record of a model; `declared` traits go before what is found. Kept below `cache_dir`, if any."""
     name = hashlib.sha256(f"{address} {model}".encode()).hexdigest()[:16]
-    file = cache_dir / "models" / f"{name}.json" if cache_dir is not None else None
+    file = cache_dir / MODEL_RECORDS / f"{name}.json" if cache_dir is not None else None
     key = (model, address, file, json.dumps(declared or {}, sort_keys=True))
     return _RECORDS.setdefault(key, ModelRecord(file, declared))
 

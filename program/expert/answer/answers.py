@@ -27,7 +27,6 @@ from program.expert.answer.tool_choice import choose_tools
 from program.expert.judge.quality import Belief
 from program.expert.judge.taught import belief
 from program.expert.judge.views import View, Viewer
-from program.fusion import LETTERS
 from signatures.schemas import GLOBAL
 
 __all__ = ("answer",)
@@ -132,7 +131,7 @@ def _rate(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     words = summary(view, judged.mean, say, severities_of(inputs, query))
     masses = judged.by_word()
     return {
-        "quality_probs": masses, "quality_level": LETTERS[int(np.argmax(list(masses.values())))],
+        "quality_probs": masses, "quality_level": max(masses, key=masses.__getitem__),
         "quality_reasoning": say.join(outside, words, *_regions(viewer, inputs, say), unlike),
     }  # fmt: skip
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from program.common.questions import is_chinese, options_shown
-from program.fusion.levels import LETTERS, softmax
+from program.fusion.levels import softmax
 from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, LevelProbabilities, category_of
+from signatures.schemas import level_of as level_named
 
 __all__ = (
     "Inputs", "categories_by_region", "level_of", "options_of", "parsed_json", "region_crops",
@@ -96,10 +97,9 @@ def scores_of(inputs: Inputs) -> list[tuple[str, float]]:
 
 
 def level_of(demo: Inputs) -> float | None:
-    """Return the level 1..5 a demo states: its expected level, or its letter."""
-    letter = str(demo.get("quality_level") or "").strip().upper()[:1]
-    if letter and letter in LETTERS:
-        return float(LETTERS.index(letter) + 1)
+    """Return the level 1..5 a demo states: its expected level, or the one it names."""
+    if (named := level_named(str(demo.get("quality_level") or ""))) is not None:
+        return float(named)
     try:
         probabilities = LevelProbabilities.model_validate(parsed_json(demo.get("quality_probs")))
     except ValueError:
