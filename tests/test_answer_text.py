@@ -184,8 +184,8 @@ def test_an_option_is_read_as_it_is_named_or_asked_for_again(assess, answers, le
     [("Score 1-5: 4", 4), ("On a scale of 1 to 5, 3.", 3), ("<think>Good?</think>The quality is poor.", 2)],
 )
 def test_a_level_is_read_from_what_a_model_said_at_last(assess, text, level):
-    result, calls = assess(lambda answer: text if "quality_probs" in answer else answer)
-    assert (result.rung, result.level_probabilities_from, calls["quality_probs"]) == ("text", "classification", 3)
+    result, calls = assess(lambda answer: text if "quality_level" in answer else answer)
+    assert (result.rung, result.level_probabilities_from, calls["quality_level"]) == ("text", "classification", 3)
     assert max(result.level_probabilities, key=result.level_probabilities.get) == level
 
 

@@ -52,9 +52,9 @@ def pictures(tmp_path_factory):
     return paths
 
 
-def _runner(tmp_path, **options):
-    tools = {"device": "cpu", **options}
-    return ToolRunner(load_settings(overrides={"cache_dir": tmp_path, "tools": tools}), REGISTRY)
+def _runner(tmp_path, *, cache=True, **options):
+    tree = {"cache_dir": tmp_path, "cache": cache, "tools": {"device": "cpu", **options}}
+    return ToolRunner(load_settings(overrides=tree), REGISTRY)
 
 
 def _refs(pictures, *names):
