@@ -98,7 +98,7 @@ def test_the_prompt_for_one_level_is_selectable_and_holds_the_five_words(summari
     )
     (request,) = engine.requests
     asked = engine.text(request)
-    assert engine.fields(request) == ["quality_level", "quality_reasoning"]
+    assert engine.fields(request) == ["quality_reasoning", "quality_level"]  # only the text is read
     places = [asked.index(option) for option in ("excellent (5)", "good (4)", "fair (3)", "poor (2)", "bad (1)")]
     assert places == sorted(places)
     assert result.level_probabilities[4] == pytest.approx(0.85)
