@@ -41,7 +41,7 @@ def taught_predictors(program: AgenticIQA, roles: Sequence[str], tasks: Sequence
     used = {"planner.plan", "executor.select_tools"}
     used |= {"executor.diagnose"} if chosen.diagnosis == "merged" else {"executor.detect", "executor.analyse"}
     if "scoring" in tasks:
-        used.add("summarizer.score" if chosen.scoring == "probabilities" else "summarizer.classify")
+        used.add("summarizer.score" if program.summarizer.scoring_way() == "probabilities" else "summarizer.classify")
     if "mcq" in tasks:
         used.add("summarizer.answer")
     return tuple(name for name, _ in program.named_predictors() if name in used and role_of(name) in roles)

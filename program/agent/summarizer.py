@@ -219,7 +219,7 @@ class Summarizer(dspy.Module):
         return {**fields, "final_answer": f"{fields['final_answer']}{'' if chinese else ' '}{verdict}"}
 
     def _level_belief(self, inputs: Mapping[str, Any], calls: CallAllowance) -> Answer[_Belief]:
-        way = self._scoring_way()
+        way = self.scoring_way()
         if way == "probabilities":
             return self._verbalized(inputs, calls)
         answer = self._classified(inputs, calls, from_tokens=way == "logprobs")
@@ -229,12 +229,12 @@ class Summarizer(dspy.Module):
         if own_record(lm).known.token_probabilities != 0:
             logger.warning("%s gave no token probabilities; it is asked without from now on", lm.model)
             own_record(lm).learn(token_probabilities=0)
-        if self.resources.settings.assessment.scoring != "auto" or self._scoring_way() != "probabilities":
+        if self.resources.settings.assessment.scoring != "auto" or self.scoring_way() != "probabilities":
             return answer
         verbalized = self._verbalized(inputs, calls)
         return answer if verbalized.value is None else verbalized
 
-    def _scoring_way(self) -> Literal["probabilities", "classification", "logprobs"]:
+    def scoring_way(self) -> Literal["probabilities", "classification", "logprobs"]:
         """Return how levels are asked for: as set, or the best that the model can do and was compiled for."""
         scoring = self.resources.settings.assessment.scoring
         if scoring == "probabilities" or scoring == "classification":

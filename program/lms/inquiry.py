@@ -11,7 +11,7 @@ from typing import Any
 
 from dspy import lm15
 
-from program.common.errors import EndpointError
+from program.common.errors import EndpointError, ImagesRefused
 
 __all__ = ("inquire", "listed_traits")
 
@@ -103,7 +103,7 @@ def _probe(engine: Any, *, sighted: bool) -> None:
     request = lm15.Request(model=engine.lm_name, messages=(lm15.Message(role="user", parts=parts),), config=config)
     try:
         response = engine.complete(request)
-    except lm15.LM15Error as error:
+    except (lm15.LM15Error, ImagesRefused) as error:
         if sighted and engine.record.traits.reads_images is False:
             return _probe(engine, sighted=False)
         if isinstance(error, lm15.AuthError):
