@@ -59,11 +59,11 @@ class ScoreQuality(dspy.Signature):
     """You are a visual quality assessment assistant. Assess the image's quality and say how likely each level is.
 
     You are given the question, the tools' scores with their mean, and the distortion analysis. The levels are
-    excellent (5): no visible distortion
-    good (4): minor distortions, minimal impact
-    fair (3): moderate distortions, noticeable impact
-    poor (2): severe distortions, significant impact
     bad (1): extreme distortions, unusable quality
+    poor (2): severe distortions, significant impact
+    fair (3): moderate distortions, noticeable impact
+    good (4): minor distortions, minimal impact
+    excellent (5): no visible distortion
     Give a probability for each level; the five numbers sum to one.
     """
 
@@ -81,11 +81,11 @@ class ClassifyQuality(dspy.Signature):
     """You are a visual quality assessment assistant. From the question and the analysis, assess the image's quality.
 
     Select one single level:
-    excellent (5): no visible distortion
-    good (4): minor distortions, minimal impact
-    fair (3): moderate distortions, noticeable impact
-    poor (2): severe distortions, significant impact
     bad (1): extreme distortions, unusable quality
+    poor (2): severe distortions, significant impact
+    fair (3): moderate distortions, noticeable impact
+    good (4): minor distortions, minimal impact
+    excellent (5): no visible distortion
     """
 
     image: dspy.Image = dspy.InputField(desc="the image to judge")
@@ -94,5 +94,5 @@ class ClassifyQuality(dspy.Signature):
     query: str = dspy.InputField(desc="the user's question")
     quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion")
     distortion_analysis: str | None = dspy.InputField(desc="findings per region")
-    quality_level: QualityLevel = dspy.OutputField(desc="one word: bad, poor, fair, good or excellent")
+    quality_level: QualityLevel = dspy.OutputField(desc="one word: excellent, good, fair, poor or bad")
     quality_reasoning: str = dspy.OutputField(desc="distortions and scores that decide, in one sentence")
