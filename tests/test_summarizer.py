@@ -75,10 +75,7 @@ def test_a_scoring_query_asks_for_level_probabilities(summarize):
     assert engine.fields(request) == ["quality_reasoning", "quality_probs"]
     asked = engine.text(request)
     role = asked.index("You are a visual quality assessment assistant")
-    levels = [
-        asked.index(f"{word} ({n})")
-        for n, word in zip((5, 4, 3, 2, 1), ("excellent", "good", "fair", "poor", "bad"), strict=True)
-    ]
+    levels = [asked.index(f"{word} ({n})") for n, word in enumerate(("bad", "poor", "fair", "good", "excellent"), 1)]
     assert [role, *levels] == sorted([role, *levels])
     assert RATE in asked
     assert "TOPIQ_FR" in asked
@@ -99,7 +96,7 @@ def test_the_prompt_for_one_level_is_selectable_and_holds_the_five_words(summari
     (request,) = engine.requests
     asked = engine.text(request)
     assert engine.fields(request) == ["quality_reasoning", "quality_level"]  # only the text is read
-    places = [asked.index(option) for option in ("excellent (5)", "good (4)", "fair (3)", "poor (2)", "bad (1)")]
+    places = [asked.index(option) for option in ("bad (1)", "poor (2)", "fair (3)", "good (4)", "excellent (5)")]
     assert places == sorted(places)
     assert result.level_probabilities[4] == pytest.approx(0.85)
     assert isinstance(result.final_answer, float)
