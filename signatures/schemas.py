@@ -113,7 +113,9 @@ def _as_region(value: Any) -> Any:
 
 
 def _as_level(value: Any) -> Any:
-    level = level_of(str(value).strip(" \t\n\"'`*.")) if isinstance(value, str | int) else None
+    # "B. Good" names one level twice.
+    levels = {level_of(word) for word in re.findall(r"\w+", str(value))} if isinstance(value, str | int) else {None}
+    level = levels.pop() if len(levels) == 1 else None
     return LEVEL_WORDS[level - 1] if level else value
 
 

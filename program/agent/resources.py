@@ -132,10 +132,12 @@ class Resources:
     def sight_note(self) -> str | None:
         """Whose eyes judged, where they are not the model's own."""
         lm = self.lm("executor")
-        if self.traits("executor").reads_images is not False:
+        if self.eyes() is lm:
             return None
         name = getattr(getattr(lm, "engine", None), "name", None) or lm.model
-        return f"{name} reads no images: the embedded expert's findings are used"
+        reads = self.traits("executor").reads_images is not False
+        why = "is asked for a score only" if reads else "reads no images"
+        return f"{name} {why}: the embedded expert's findings are used"
 
     def scores_only(self, query: str, options: Any = None) -> bool:
         """Return whether a question costs a language model one word: a score, where no more is wanted of it."""

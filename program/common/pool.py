@@ -1,11 +1,12 @@
 """Work over many items with threads, and keys that one thread works on at a time."""
 
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 __all__ = ("completed", "in_order", "single_flight")
@@ -42,13 +43,20 @@ def completed(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> It
             yield from finished()
     except GeneratorExit:  # the caller looks no further
         raise
-    except BaseException:
+    except BaseException as stop:
+        _tell(stop, pending)
         for future, item in [(f, i) for f, i in pending.items() if not f.cancel()]:
             if future.exception() is None:
                 yield item, future.result()
         raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _tell(stop: BaseException, pending: Iterable[Future[Any]]) -> None:
+    """Say at once, on Ctrl-C, what the end waits for."""
+    if isinstance(stop, KeyboardInterrupt) and any(future.running() for future in pending):
+        sys.stderr.write("stopping: what is in flight is waited for, as it may be paid for\n")
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> list[R]:

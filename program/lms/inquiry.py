@@ -25,7 +25,7 @@ MOST_ALTERNATIVES = 20
 def inquire(engine: Any) -> None:
     """Fill the record of an engine's model in. Raises EndpointError where nothing answers, or not under this name."""
     record, address = engine.record, engine.address
-    found = listed_traits(address, engine.model, engine.key)
+    found = listed_traits(address, engine.model, engine.secrets)
     names = found.get("models", ())
     if names and engine.model not in names and len(names) == 1:
         found["wire_model"] = names[0]
@@ -37,14 +37,16 @@ def inquire(engine: Any) -> None:
     logger.info("%s: %s", engine.name, record.traits.model_dump_json(exclude_defaults=True))
 
 
-def listed_traits(address: str, model: str, key: str | None) -> dict[str, Any]:
+def listed_traits(address: str, model: str, secrets: Mapping[str, str]) -> dict[str, Any]:
     """Return what a server's own pages say of a model: llama.cpp's, vLLM's, LM Studio's, Ollama's, OpenRouter's.
 
-    Raises EndpointError where no server answers or the key is refused.
+    `secrets` holds the server's key, if any, by the variable that it comes from. Raises EndpointError where no server
+    answers or the key is refused.
     """
+    variable, key = next(iter(secrets.items()), ("AGENTICIQA_API_KEY", None))
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     root = re.sub(r"/v\d+$", "", address)
-    listing = _page(f"{address}/models", headers, must_answer=True)
+    listing = _page(f"{address}/models", headers, key_variable=variable)
     entries = [entry for entry in (listing or {}).get("data") or () if isinstance(entry, Mapping)]
     names = tuple(str(entry.get("id")) for entry in entries)
     found: dict[str, Any] = {"models": names} if names else {}
@@ -70,23 +72,26 @@ def listed_traits(address: str, model: str, key: str | None) -> dict[str, Any]:
 
 
 def _page(
-    url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None = None, *, must_answer: bool = False
+    url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None = None, *, key_variable: str | None = None
 ) -> dict[str, Any] | None:
-    """Return the JSON object at an address; None for anything else, which a server need not have."""
+    """Return the JSON object at an address; None for anything else, which a server need not have.
+
+    With `key_variable` something must answer, and take the key: EndpointError else.
+    """
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {**headers, "Content-Type": "application/json"})  # noqa: S310 (checked in settings: http or https)
     try:
         with urllib.request.urlopen(request, timeout=LISTING_TIMEOUT_S) as answer:  # noqa: S310
             page = json.loads(answer.read(4 << 20))
     except urllib.error.HTTPError as error:
-        if must_answer and error.code in {401, 403}:
+        if key_variable and error.code in {401, 403}:
             server = url.removesuffix("/models")
-            raise EndpointError(f"{server} refuses the key; set the key of this server in AGENTICIQA_API_KEY") from None
+            raise EndpointError(f"{server} refuses the key; set the key of this server in {key_variable}") from None
         return None
     except ValueError:
         return None
     except OSError as error:
-        if must_answer:
+        if key_variable:
             server, reason = url.removesuffix("/models"), getattr(error, "reason", None) or error
             mend = "start it, or give its address with --api-base"
             raise EndpointError(f"no server answers at {server} ({reason}); {mend}") from None

@@ -88,7 +88,8 @@ def bounded(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _described(field: Any) -> str:
-    return str((field.json_schema_extra or {}).get("desc") or "")
+    described = str((field.json_schema_extra or {}).get("desc") or "")
+    return "" if described.startswith("${") else described  # DSPy's stand-in for none
 
 
 def _shown(form: Mapping[str, Any] | None, name: str) -> str:

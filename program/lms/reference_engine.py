@@ -145,11 +145,6 @@ class ReferenceEngine:
         return self.lm_name.partition("/")[2]
 
     @property
-    def key(self) -> str | None:
-        """The service's key, where it is not the provider's own."""
-        return next(iter(self.secrets.values()), None)
-
-    @property
     def name(self) -> str:
         """The model as its user calls it, and where it is."""
         return f"{self.title} at {self.address}" if self.address else self.title
