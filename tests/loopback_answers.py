@@ -18,7 +18,7 @@ _INPUT = re.compile(r"\[\[ ## (\w+) ## \]\]\n(.*?)(?=\n*\[\[ ## |\Z)", re.DOTALL
 _LISTED_OUTPUT = re.compile(r"^\d+\. `(\w+)` \((.*?)\):", re.MULTILINE)
 """As DSPy's adapters list them; the program's own list is shorter, with a shape where a field is not text."""
 _SHORT_LIST = "Respond with a JSON object of these fields, in this order:\n"
-_SHORT_OUTPUT = re.compile(r"^(\w+): .*?(?: \(([\[{\"].*|true \| false|number)\))?$", re.MULTILINE)
+_SHORT_OUTPUT = re.compile(r"^(\w+)(?:: .*?)?(?: \(([\[{\"].*|true \| false|number)\))?$", re.MULTILINE)
 
 
 class Question:

@@ -67,7 +67,7 @@ def test_every_way_answers_the_same_samples_and_nothing_leaks_into_the_model_alo
     texts = [iqa.engine.text(request) for request in asked]
     sighted = [text for text in texts if "PIQE" in text or "VIF" in text]
     blind = [text for text in texts if text not in sighted]
-    assert (len(sighted), len(blind)) == (6, 6)
+    assert (len(sighted), len(blind)) == (4, 6)  # two are their own references: 5, whatever a model says
     assert all("Soft." in text and "Measured quality: " in text for text in sighted)
     assert not any("Soft." in text or "Measured quality: " in text for text in blind)
     assert all(iqa.engine.images(request) for request in asked)

@@ -67,8 +67,10 @@ class Speaker:
 
     def spoken(self, request):
         system = str(request.system)
-        listed = re.search(r"(?:output fields are|fields, in this order):\n((?:(?:\d+\. `\w+`|\w+: ).*\n?)+)", system)
-        names = re.findall(r"^(?:\d+\. `)?(\w+)(?:`|: )", listed[1], re.MULTILINE) if listed else []
+        listed = re.search(
+            r"(?:output fields are|fields, in this order):\n((?:(?:\d+\. `\w+`|\w+(?:: | \(|$)).*\n?)+)", system, re.M
+        )
+        names = re.findall(r"^(?:\d+\. `)?(\w+)(?:`|: | \(|$)", listed[1], re.MULTILINE) if listed else []
         if not names:  # GEPA's reflection
             return "```\nJudge with care.\n```"
         if self.refuses and self.refuses in system:
@@ -340,7 +342,7 @@ def test_a_predictor_may_think_first(spoken, iqa, picture):
             assert program(image=picture(), query=RATE).status == "ok"
             assert dspy.settings.trace[-1][2].reasoning
     assert iqa(image=picture(), query=RATE).final_answer == plain
-    assert "\nreasoning: " in prompts(spoken.get_lm())[-1]
+    assert "\nreasoning\n" in prompts(spoken.get_lm())[-1]
 
 
 def test_a_predictor_that_cannot_stand_there_is_refused_in_one_line(spoken, picture):

@@ -19,7 +19,8 @@ from program.common.settings import load_settings
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "models.md").read_text("utf-8")
 BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
-ADDRESS = "http://127.0.0.1:8000/v1"
+ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/v1")
+"""Of vLLM, Ollama, LM Studio or llama.cpp: the loopback server stands in their place."""
 
 
 def of(language):
@@ -37,7 +38,7 @@ def server(loopback, tmp_path, monkeypatch, picture):
     """A server in the place of all that are named: the one at 8000, and OpenAI's own."""
     dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
     running = loopback(models=["qwen2.5-vl-7b"], rules=[("left", seeing)])
-    (tmp_path / "lab.yaml").write_text(of("yaml")[0].replace(ADDRESS, running.base))
+    (tmp_path / "lab.yaml").write_text(ADDRESS.sub(running.base, of("yaml")[0]))
     Image.fromarray(picture(6, height=96, width=128)).save(tmp_path / "photo.jpg")
     real = lm15.RouterConfig
     monkeypatch.setattr(
@@ -54,7 +55,7 @@ def server(loopback, tmp_path, monkeypatch, picture):
 
 @pytest.mark.parametrize("line", [line for text in of("bash") for line in text.splitlines()])
 def test_the_shell_lines_run(line, server, capsys):
-    words = shlex.split(line.replace(ADDRESS, server.base))
+    words = shlex.split(ADDRESS.sub(server.base, line), comments=True)
     assert words[0] == "agentic-iqa"
     assert main(words[1:]) == 0, capsys.readouterr()
     assert bool(server.asked) == ("--lm" in words)
@@ -62,7 +63,7 @@ def test_the_shell_lines_run(line, server, capsys):
 
 def test_the_python_blocks_run(server, capsys):
     (text,) = of("python")
-    exec(compile(text.replace(ADDRESS, server.base), "models.md", "exec"), {})  # noqa: S102
+    exec(compile(ADDRESS.sub(server.base, text), "models.md", "exec"), {})  # noqa: S102
     assert capsys.readouterr().out == "ok [None]\n"
     assert server.asked
 

@@ -174,7 +174,7 @@ def test_what_is_given_is_told_as_dspy_tells_it_to_the_letter(text, mean, pictur
     assert [m["role"] for m in ours] == [m["role"] for m in theirs]
     assert [said(m) for m in ours] == [said(m) for m in theirs]
     assert system["content"].startswith("Say what is shown.\n")
-    assert system["content"].endswith(", in this order:\nanswer: ${answer}\nlevels: ${levels} ([number, ...])")
+    assert system["content"].endswith(", in this order:\nanswer\nlevels ([number, ...])")
     assert ours[-1]["content"][-1]["text"].endswith("\n\nRespond with the JSON object.")
 
 

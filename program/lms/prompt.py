@@ -26,10 +26,10 @@ def system_text(signature: type[dspy.Signature], *, form: Mapping[str, Any] | No
 
     `form` is the answer's JSON schema where the server takes none: then its shape stands in the text.
     """
-    given = "\n".join(f"{name}: {_described(field)}" for name, field in signature.input_fields.items())
+    given = "\n".join(_line(name, field) for name, field in signature.input_fields.items())
     parts = [signature.instructions.strip(), f"Given are\n{given}" if given else ""]
     if not is_word(signature):
-        wanted = [f"{name}: {_described(field)}{_shown(form, name)}" for name, field in signature.output_fields.items()]
+        wanted = [f"{_line(name, field)}{_shown(form, name)}" for name, field in signature.output_fields.items()]
         parts.append("\n".join(["Respond with a JSON object of these fields, in this order:", *wanted]))
     return "\n\n".join(filter(None, parts))
 
@@ -85,6 +85,10 @@ def bounded(schema: Mapping[str, Any]) -> dict[str, Any]:
         return kept
 
     return dict(within(schema, MOST_CHARS))
+
+
+def _line(name: str, field: Any) -> str:
+    return f"{name}: {described}" if (described := _described(field)) else name
 
 
 def _described(field: Any) -> str:
