@@ -48,6 +48,27 @@ def test_a_good_plan_is_kept_without_repairs(planned):
     assert engine.images(engine.requests[0]) == []
 
 
+@pytest.mark.spec("43/calls")
+@pytest.mark.parametrize(
+    ("query", "scope", "distortions", "kept", "named"),
+    [
+        ("Rate the quality of this image.", ["IQA"], ["Noise", "Blurs"], ["Global"], []),
+        ("Is the vehicle blurry?", ["vehicle", "IQA"], ["Noise", "Blurs"], ["vehicle"], ["Blurs"]),
+        ("How sharp is the dog's face?", ["face of the dog"], [], ["face of the dog"], []),
+        ("狗的脸清晰吗？", ["dog's face"], [], ["dog's face"], []),
+    ],
+)
+def test_a_plan_holds_what_its_question_names_and_no_more(planned, query, scope, distortions, kept, named):
+    answer = {"query_type": "IQA", "query_scope": scope, "required_tools": ["VIF"],
+              "distortions": [{"region": scope[0], "distortions": distortions}]}  # fmt: skip
+    plan, repairs, _ = planned([answer], AssessmentState(query=query, image_path="x"))
+    assert plan.query_scope == kept
+    assert [d for r in plan.distortions for d in r.distortions] == named
+    assert plan.distortion_detection is not bool(named)
+    assert plan.required_tools == []
+    assert any("left out" in repair for repair in repairs)
+
+
 @pytest.mark.spec("paper/planner")
 def test_the_papers_looser_words_are_understood(planned):
     loose = {
@@ -56,7 +77,7 @@ def test_the_papers_looser_words_are_understood(planned):
         "required_tool": "TopIQ_FR_tool", "tool_execution": True, "distortion_detection": False,
         "distortion_analysis": True, "tool_selection": False,
     }  # fmt: skip
-    plan, _, _ = planned([loose])
+    plan, _, _ = planned([loose], AssessmentState(query="Is the vehicle blurred or too bright?", image_path="x"))
     assert (plan.query_type, plan.query_scope, plan.distortion_source) == ("IQA", ["vehicle"], "explicit")
     assert plan.distortions[0].distortions == ["Blurs", "Brightness change"]
 

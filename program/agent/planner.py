@@ -1,6 +1,7 @@
 """The Planner: a question becomes a plan, and the rules are checked after the model answered."""
 
 import logging
+import re
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from program.agent.resources import Resources
 from program.agent.state import AssessmentState
 from program.common.errors import ToolError
 from program.expert.answer.inputs import region_pattern
+from program.expert.answer.planning import named_distortions
 from program.expert.answer.tool_choice import named_tools
 from program.lms.ask import ask
 from program.lms.metering import stage
@@ -68,11 +70,12 @@ class Planner(dspy.Module):
             if plan is None:
                 error = answer.errors[-1]
                 plan = rule_plan(boxes, named)
+        plan, strange = of_question(plan, state.query, boxes)
         repaired, repairs = apply_rules(
             plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry, asked_for=named
         )
         logger.info("plan: %s, scope %s, repairs: %s", repaired.query_type, repaired.query_scope, repairs or "none")
-        return PlanReading(repaired, repairs, error)
+        return PlanReading(repaired, [*strange, *repairs], error)
 
 
 def rule_plan(boxes: Sequence[str], tools: Sequence[str] = ()) -> Plan:
@@ -86,6 +89,37 @@ def rule_plan(boxes: Sequence[str], tools: Sequence[str] = ()) -> Plan:
         tool_selection=True,
         tool_execute=True,
     )
+
+
+def of_question(plan: Plan, query: str, boxes: Collection[str]) -> tuple[Plan, list[str]]:
+    """Return a plan with the regions and distortions that its question names, and a line for each region left out.
+
+    A region shares a word with the question (in another script it may be a translation) or is a box's name. Models
+    are not asked whether a distortion was named: the question tells.
+    """
+    words = _stems(query)
+
+    def is_named(region: str) -> bool:
+        if region == GLOBAL or _called(region, boxes) in boxes or not (region.isascii() and query.isascii()):
+            return True
+        return not words.isdisjoint(_stems(region))
+
+    strange = [region for region in plan.query_scope if not is_named(region)]
+    scope = [region for region in plan.query_scope if region not in strange]
+    found: dict[str, Any] = {"query_scope": scope or [GLOBAL]} if strange else {}
+    if "distortion_source" not in plan.model_fields_set:
+        asked = named_distortions(query)
+        named = [
+            r.model_copy(update={"distortions": [d for d in r.distortions if d in asked]}) for r in plan.distortions
+        ]
+        named = [r for r in named if r.distortions]
+        found |= {"distortions": named, "distortion_source": "explicit" if named else "inferred"}
+    left_out = [f"query_scope: the question does not name {', '.join(strange)}; left out"] if strange else []
+    return plan.model_copy(update=found), left_out
+
+
+def _stems(text: str) -> set[str]:
+    return {word.rstrip("s") for word in re.findall(r"\w+", text.casefold())}
 
 
 def apply_rules(

@@ -116,7 +116,7 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
             raise error.__cause__ from None
         raise
     if model_call.is_cut:
-        question.room, room = None, question.room
+        room, question.room = question.room, _more_room(question, model_call.answer_text)
         raise ValueError(f"the answer was cut off{f' at {room} tokens' if room else ''}")
     missing = [name for name in signature.output_fields if name not in prediction]
     if missing:
@@ -132,6 +132,16 @@ def _tidy(prediction: dspy.Prediction, outputs: Collection[str]) -> None:
             text = encodable(prediction[name])
             left_out = f" ... ({len(text) - MAX_TEXT} characters left out)" if len(text) > MAX_TEXT else ""
             prediction[name] = text[:MAX_TEXT] + left_out
+
+
+def _more_room(question: Question, text: str) -> int | None:
+    """Return what the next answer may take after one that was cut: twice as much, or all for a model that thinks."""
+    if not text.strip() or text.lstrip().startswith("<"):
+        record = getattr(getattr(question.lm, "engine", None), "record", None)
+        if record is not None:
+            record.learn(thinks=True)
+        return None
+    return None if question.room is None else 2 * question.room
 
 
 def _config_of(question: Question) -> dict[str, Any]:
