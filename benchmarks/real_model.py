@@ -120,8 +120,8 @@ def _cost(rows: Sequence[Any]) -> str:
     def mean(name: str) -> float:
         return statistics.fmean((row.spent or {}).get(name, 0.0) for row in rows)
 
-    seconds = statistics.median(row.seconds for row in rows)
-    return f"{mean('lm_calls'):7.2f}{mean('input_tokens'):6.0f}{mean('output_tokens'):5.0f}{seconds:7.2f}"
+    seconds, calls = statistics.median(row.seconds for row in rows), mean("lm_calls") - mean("lm_cache_hits")
+    return f"{calls:7.2f}{mean('input_tokens'):6.0f}{mean('output_tokens'):5.0f}{seconds:7.2f}"
 
 
 def _timed(settings: Settings, samples: Sequence[Any], address: str) -> str:
@@ -136,8 +136,7 @@ def _timed(settings: Settings, samples: Sequence[Any], address: str) -> str:
         bodies.append(request.body)
         return real(self, request)
 
-    uncached = settings.model_copy(update={"tools": settings.tools.model_copy(update={"cache": False})})
-    program = AgenticIQA(uncached)
+    program = AgenticIQA(settings.model_copy(update={"cache": False}))
     program(image=str(samples[0].image))  # loads the tools and asks what the model can do
     ImageTransport.stream = recording  # type: ignore[method-assign]
     sent: list[list[bytes]] = []
