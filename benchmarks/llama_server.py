@@ -63,9 +63,10 @@ def _sha256(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def served(path: Path, *, threads: int = 2) -> Iterator[str]:
+def served(path: Path, *, threads: int = 2, port: int = 0) -> Iterator[str]:
     """Serve a GGUF file in a process of its own; yields its address. RuntimeError where it does not start."""
     command = [sys.executable, "-m", "benchmarks.llama_server", str(path), "--threads", str(threads)]
+    command += ["--port", str(port)]
     server = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=Path(__file__).resolve().parents[1]
     )

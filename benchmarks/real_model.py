@@ -26,6 +26,10 @@ from program.common.cli import Parser, run_command, whole_number
 from program.common.settings import Settings, load_settings
 
 
+PORT = 8137
+"""Of the server: answers are kept by address, so that the same command goes on."""
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the benchmark and return its exit code."""
     parser = Parser(prog="python -m benchmarks.real_model", description="The program with a real language model.")
@@ -66,7 +70,7 @@ def _server(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield arguments.model, arguments.api_base
         return
     file = gguf(arguments.model, Path.home() / ".cache" / "agentic-iqa" / "gguf")
-    with served(file, threads=arguments.threads) as address:
+    with served(file, threads=arguments.threads, port=PORT) as address:
         yield f"openai/{file.stem}", address
 
 
