@@ -25,7 +25,6 @@ from benchmarks.llama_server import MODELS, gguf, served
 from program.common.cli import Parser, run_command, whole_number
 from program.common.settings import Settings, load_settings
 
-
 PORT = 8137
 """Of the server: answers are kept by address, so that the same command goes on."""
 
