@@ -297,7 +297,9 @@ def test_a_model_without_eyes_reflects_on_words_alone(data, loopback, monkeypatc
         assert all(isinstance(m["content"], str) for q in reflections_of(server) for m in q.body["messages"])
 
 
-@pytest.mark.parametrize("optimizer", REFLECTING)
+@pytest.mark.parametrize(
+    "optimizer", ["gepa", *(pytest.param(name, marks=pytest.mark.slow) for name in REFLECTING if name != "gepa")]
+)
 def test_reflections_fit_into_the_context(data, loopback, monkeypatch, optimizer) -> None:
     monkeypatch.setattr(reflection, "traits_of", lambda lm: ModelTraits(reads_images=False, context_tokens=4096))
     server = loopback(rules=[("quality_reasoning", long_winded)])

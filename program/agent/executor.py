@@ -28,7 +28,7 @@ _LOST = "was asked for and gave no score"
 
 _ROOM = {"distortion_set": 300, "distortion_analysis": 800, "findings": 800, "selected_tools": 400, "region_boxes": 300}
 """Tokens by output: about three times what a few regions take."""
-_LISTED_TOOLS = 6
+_LISTED_TOOLS = 4
 """The strongest for what is to be measured; a longer list costs a model more tokens than it helps."""
 
 _LEAST_SHARE = 0.5
