@@ -72,7 +72,7 @@ class AgenticIQA(ProgramModule):
             if not show_the_same(test, original):
                 state.image_notes = [*state.image_notes, f"the reference {given.name!r} seems to show something else"]
         with metered() as usage, wired(settings.wire):
-            started = state.model_copy(deep=True)
+            started = state.model_copy()
             try:
                 result = self._loop(state, test, original)
             except ImagesRefused as refusal:  # known from now on: the embedded expert looks in the model's place

@@ -20,8 +20,8 @@ from program.common.redaction import redact
 from program.common.settings import Settings
 from program.images.store import IMAGES
 from program.lms.call import Unquoting
-from program.lms.dspy_private import adapter_for
-from program.lms.traits import ModelTraits, is_expert, own_record, traits_of
+from program.lms.dspy_private import adapter_for, is_embedded
+from program.lms.traits import ModelTraits, own_record, traits_of
 from signatures.probe import NameColours
 from signatures.summarizer import ScoreQuality
 
@@ -61,7 +61,7 @@ def model_checks(settings: Settings) -> list[Check]:
 def _model(role: RoleSettings, title: str, cache_dir: Path) -> list[Check]:
     try:
         lm = lm_of(role, cache_dir=cache_dir)
-        if is_expert(lm):
+        if is_embedded(lm):
             return [_embedded(lm, title)]
         record = getattr(lm.engine, "record", None) or own_record(lm)
         record.forget()

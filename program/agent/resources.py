@@ -16,8 +16,8 @@ from program.common.redaction import keys_among
 from program.common.settings import Settings
 from program.fusion import ScoreFusion
 from program.lms.build import build_lm, role_model
-from program.lms.dspy_private import EMBEDDED, say_once_of_truncation
-from program.lms.traits import ModelTraits, is_expert, traits_of
+from program.lms.dspy_private import EMBEDDED, is_embedded, say_once_of_truncation
+from program.lms.traits import ModelTraits, traits_of
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
@@ -106,7 +106,7 @@ class Resources:
     @property
     def expert_judges(self) -> bool:
         """Whether the embedded expert plays the Summarizer: its answers cost nothing, and it reads what tools read."""
-        return is_expert(self.lm("summarizer"))
+        return is_embedded(self.lm("summarizer"))
 
     def traits(self, role: Role) -> ModelTraits:
         """Return what the model of a role can do."""
@@ -123,7 +123,7 @@ class Resources:
         It does not where it reads no images, and where only a score is asked of it.
         """
         lm = self.lm("executor")
-        if is_expert(lm):
+        if is_embedded(lm):
             return lm
         looks = self.traits("executor").reads_images is not False and not self.settings.assessment.score_only
         return lm if looks else self.expert

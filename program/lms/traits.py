@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from program.common.cli import MODEL_RECORDS
 from program.common.files import write_whole
 
-__all__ = ("EMBEDDED_TRAITS", "ModelRecord", "ModelTraits", "is_expert", "own_record", "record_of", "traits_of")
+__all__ = ("EMBEDDED_TRAITS", "ModelRecord", "ModelTraits", "own_record", "record_of", "traits_of")
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +29,9 @@ class ModelTraits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    embedded: bool = False
-    """The expert: free, deterministic, measures the pixels itself."""
     reads_images: bool | None = None
     token_probabilities: int | None = None
     """Alternatives that come with each token; 0: none."""
-    json_schema: bool | None = None
     context_tokens: int | None = None
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     refused: Mapping[str, str] = {}
@@ -49,7 +46,8 @@ class ModelTraits(BaseModel):
     """When the service was asked; None: never."""
 
 
-EMBEDDED_TRAITS = ModelTraits(embedded=True, reads_images=True, token_probabilities=0, json_schema=True)
+EMBEDDED_TRAITS = ModelTraits(reads_images=True, token_probabilities=0)
+"""The embedded expert's."""
 
 
 class ModelRecord:
@@ -115,11 +113,6 @@ def traits_of(lm: dspy.BaseLM | None) -> ModelTraits:
     """
     traits = getattr(getattr(lm, "engine", None), "traits", None)
     return traits if isinstance(traits, ModelTraits) else own_record(lm).traits
-
-
-def is_expert(lm: dspy.BaseLM | None) -> bool:
-    """Return whether a model is the embedded expert, which can be said without asking any service."""
-    return getattr(type(getattr(lm, "engine", None)), "traits", None) is EMBEDDED_TRAITS
 
 
 def own_record(lm: dspy.BaseLM | None) -> ModelRecord:
