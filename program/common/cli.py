@@ -36,7 +36,7 @@ MODEL_RECORDS = "models"
 _MENDS = {
     "LMTransportError": "is the server running at --api-base?", "LMTimeoutError": "is the server running, and idle?",
     "LMServerError": "the service's log says more", "LMRateLimitError": "wait, or set wire.requests_per_minute",
-    "LMAuthError": "set its key in the environment", "LMNotConfiguredError": "set its key in the environment",
+    "LMAuthError": "set its key in the environment",
 }  # fmt: skip
 """What to do about a failing model service, by the error's type."""
 STARTED_AS: ContextVar[str] = ContextVar("STARTED_AS", default="")
