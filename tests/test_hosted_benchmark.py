@@ -35,7 +35,7 @@ def server(loopback, monkeypatch):
     server, real = loopback(), build._hosted
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
     config = lm15.RouterConfig(base_urls={"openai-chat": server.base})
-    monkeypatch.setattr(build, "_hosted", lambda name, key: real(name, key)._replace(config=config))
+    monkeypatch.setattr(build, "_hosted", lambda name, key: real(name, key)._replace(config=lambda _: config))
     return server
 
 
