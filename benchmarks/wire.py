@@ -229,7 +229,7 @@ def overhead(count: int) -> dict[str, Any]:
             walls.append(time.perf_counter() - wall)
             cpus.append(time.process_time() - cpu)
             sent = [json.dumps(filled(body, image)).encode() for body in bodies]
-            if len(sent) != result.usage.lm_calls - result.usage.lm_cache_hits:
+            if len(sent) != result.usage.lm_calls:
                 continue  # a tool choice that was new: these calls are not the same
             wall = time.perf_counter()
             for body in sent:
@@ -256,7 +256,7 @@ def faults(count: int) -> dict[str, Any]:
             runs.append((got, stats(base)))
     (clean, _), (faulty, counted) = runs
     answered = [r for r in faulty if r.status == "ok"]
-    sent = sum(r.usage.lm_calls - r.usage.lm_cache_hits for r in faulty if hasattr(r, "usage"))
+    sent = sum(r.usage.lm_calls for r in faulty if hasattr(r, "usage"))
     differing = [
         n for n, (a, b) in enumerate(zip(clean, faulty, strict=True))
         if b.status == "ok" and a.quality_score != b.quality_score

@@ -16,6 +16,7 @@ from optimizers.student import Student, inputs_key
 from program.agent.loop import AgenticIQA
 from program.agent.planner import apply_rules
 from program.agent.resources import Resources
+from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.common.settings import RecipeSettings
 from program.expert.answer.planning import plan_assessment
@@ -90,12 +91,16 @@ def showable_demos(program: AgenticIQA) -> None:
     for predictor in program.predictors():
         predictor.lm = None
         inputs, outputs = predictor.signature.input_fields, predictor.signature.output_fields
+        shown = {*inputs, *outputs, "findings"}
         demos = [
-            dspy.Example(**{n: v for n, v in with_references(demo).items() if n in inputs | outputs and v is not None})
+            dspy.Example(**{n: v for n, v in with_references(demo).items() if n in shown and v is not None})
             for demo in predictor.demos
         ]
-        needed = [*outputs, *(name for name in ("image",) if name in inputs)]
-        predictor.demos = [demo for demo in demos if all(demo.get(name) is not None for name in needed)]
+        # Which outputs a question asks for depends on how it is put: a level's word alone, say.
+        predictor.demos = [
+            demo for demo in demos
+            if ("image" not in inputs or "image" in demo) and any(name in demo for name in outputs)
+        ]  # fmt: skip
 
 
 def image_url(demo: Mapping[str, Any]) -> str | None:
@@ -132,17 +137,30 @@ def distortion_truth(sample: Sample) -> dict[str, str] | None:
 
 
 def labelled_demos(
-    sample: Sample, example: dspy.Example, questions: Sequence[tuple[str, Inputs]], resources: Resources
-) -> list[LabelledDemo]:
-    """Return a demo of every question of a run whose right answer is known."""
+    sample: Sample, example: dspy.Example, questions: Sequence[tuple[str, Inputs]], resources: Resources,
+    state: AssessmentState | None = None,
+) -> list[LabelledDemo]:  # fmt: skip
+    """Return a demo of every question of a run, which ended in `state`, whose right answer is known."""
     demos: dict[str, LabelledDemo] = {}
     for name, inputs in questions:
         label = _LABELS[name](example, inputs, resources) if name in _LABELS else None
         if label is not None:
             value, outputs = label
+            if name in {"summarizer.score", "summarizer.classify"} and inputs.get("distortion_analysis") is None:
+                outputs = {**_named_distortions(example, state), **outputs}
             # Of questions repeated while replanning, the last one had all the evidence.
             demos[name] = LabelledDemo(name, sample.id, inputs_key(inputs), value, dspy.Example(**inputs, **outputs))
     return list(demos.values())
+
+
+def _named_distortions(example: dspy.Example, state: AssessmentState | None) -> dict[str, Any]:
+    """Return the findings of an answer that names the distortions too: those that are known, else the model's own."""
+    known = _known_findings(example, {}, resources=None, output="findings")
+    if known is not None:
+        return known[1]
+    if state is None or state.evidence.distortion_analysis is None:
+        return {}
+    return {"findings": [DistortionFinding(**found.model_dump()) for _, found in state.evidence.findings()]}
 
 
 def plan_by_rule(questions: Sequence[tuple[str, Inputs]], resources: Resources) -> dict[str, Any] | None:
@@ -180,7 +198,7 @@ def _plan(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label 
     return f"{plan.query_type} {plan.distortion_source} {len(plan.query_scope)}", {"plan": plan}
 
 
-def _known_findings(example: dspy.Example, inputs: Inputs, resources: Resources, *, output: str) -> Label | None:
+def _known_findings(example: dspy.Example, inputs: Inputs, resources: Resources | None, *, output: str) -> Label | None:
     truth = example.get("distortion_truth")
     if truth is None or list(inputs.get("regions") or ["Global"]) != ["Global"]:
         return None

@@ -156,7 +156,7 @@ def gather(
         example, state, questions, is_new = of_sample
         example_set.runs += is_new
         example_set.gathered[inputs_key(example.inputs())] = state
-        for demo in labelled_demos(sample, example, questions, program.resources):
+        for demo in labelled_demos(sample, example, questions, program.resources, state):
             example_set.demos.setdefault(demo.predictor, []).append(demo)
         ruled = example.copy(plan_by_rule=plan_by_rule(questions, program.resources))
         example_set.examples.append(ruled.with_inputs(*example.inputs()))

@@ -159,7 +159,7 @@ def _seconds_of_image(job: Job) -> float:
 def _calls_of_a_run(job: Job) -> tuple[int, int]:
     """Return the calls of one whole run: as expected (plans and tool choices are mostly cached) and at most."""
     chosen = job.settings.assessment
-    diagnosis = _diagnoses(job)
+    diagnosis = 0 if chosen.diagnosis == "answer" else _diagnoses(job)
     regions = max((len(s.regions or {}) for members in job.splits.values() for s in members), default=0)
     asked = 1 + 1 + diagnosis * (1 + regions) + 1 + 1  # plan, locate, diagnose each view, choose tools, answer
     return diagnosis + 2, asked * job.settings.wire.attempts * (1 + chosen.max_replan_iterations)
@@ -171,7 +171,7 @@ def _predictors(job: Job) -> int:
 
 
 def _diagnoses(job: Job) -> int:
-    return 1 if job.settings.assessment.diagnosis == "merged" else 2
+    return 2 if job.settings.assessment.diagnosis == "separate" else 1
 
 
 def _cost(job: Job, calls: int) -> float | None:

@@ -39,7 +39,7 @@ def taught_predictors(program: AgenticIQA, roles: Sequence[str], tasks: Sequence
     """Return the predictors of these roles that the settings and the data ("scoring", "mcq") put to use."""
     chosen = program.resources.settings.assessment
     used = {"planner.plan", "executor.select_tools"}
-    used |= {"executor.diagnose"} if chosen.diagnosis == "merged" else {"executor.detect", "executor.analyse"}
+    used |= {"executor.detect", "executor.analyse"} if chosen.diagnosis == "separate" else {"executor.diagnose"}
     if "scoring" in tasks:
         used.add("summarizer.score" if program.summarizer.scoring_way() == "probabilities" else "summarizer.classify")
     if "mcq" in tasks:
@@ -67,9 +67,12 @@ class Replayed:
         inputs = {"image": _as_image(image), "query": query, "reference": reference and _as_image(reference),
                   "options": options, "regions": regions}  # fmt: skip
         inputs = {name: value for name, value in inputs.items() if value}
-        state = self._gathered.get(inputs_key(inputs))
-        if state is None:
+        gathered = self._gathered.get(inputs_key(inputs))
+        if gathered is None:
             return self.program(**inputs)
+        state = gathered.model_copy()
+        if self.program.summarizer.names_distortions(state):
+            state.executor_evidence = state.evidence.with_findings(None)
         seen = {name: IMAGES.find(inputs[name].url) for name in ("image", "reference") if name in inputs}
         with metered() as usage, wired(self.resources.settings.wire):
             output = self.program.summarizer(state=state, **seen)

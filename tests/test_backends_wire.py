@@ -168,8 +168,7 @@ def test_a_users_own_lm_is_shown_the_pictures_by_either_client(engine, loopback,
     result = AgenticIQA(load_settings(overrides={"assessment": {"scoring": "logprobs"}}), lm=lm)(image=bitmap)
     assert (result.status, result.level_probabilities_from) == ("ok", "logprobs")
     shown = [q.images for q in server.asked if q.images]
-    assert len(shown) == 2  # diagnosis and score
-    assert all(images == shown[0] for images in shown)
+    assert len(shown) == 1  # score and distortions at once
     assert shown[0][0].startswith(b"\x89PNG")  # OpenAI takes no BMP
     assert not any("images.invalid" in json.dumps(q.body) for q in server.asked)
     assert [(i.name, i.change) for i in result.usage.wire_images] == [("photo.bmp", "bmp as png")]

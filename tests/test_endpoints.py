@@ -115,8 +115,8 @@ def test_a_model_that_sees_gets_the_original_bytes(loopback, on, photo, flavour)
     result = on(server)(image=photo)
     assert (result.status, result.notes) == ("ok", [])
     shown = [q.images for q in server.asked if q.images]
-    assert shown == [[photo.read_bytes()]] * 2  # diagnosis and score
-    assert len(server.asked) == result.usage.lm_calls <= 4
+    assert shown == [[photo.read_bytes()]]  # score and distortions at once
+    assert len(server.asked) == result.usage.lm_calls == 3
 
 
 @pytest.mark.spec("D29/a-text-only-model-is-a-full-citizen")
@@ -168,8 +168,8 @@ def test_token_probabilities_are_used_where_they_come_and_not_asked_for_else(loo
     assert on(server)(image=picture()).level_probabilities_from == source
     (asked,) = [q for q in server.asked if {"quality_level", "quality_probs"} & set(q.fields)]
     assert ("logprobs" in asked.body) == (source == "logprobs")
-    first = "quality_level" if source == "logprobs" else "quality_reasoning"
-    assert asked.fields[0] == first
+    level_first = ["quality_level", "findings", "quality_reasoning"]
+    assert asked.fields == (level_first if source == "logprobs" else ["findings", "quality_reasoning", "quality_probs"])
 
 
 @pytest.mark.spec("43/an-endpoints-record")
@@ -263,7 +263,7 @@ def test_a_folder_ends_with_the_second_failure_of_the_endpoint_and_keeps_what_is
 
     def answer_two(question):
         shown.append(question)
-        return len(shown) > 4  # diagnosis and score of two images
+        return len(shown) > 2
 
     server = loopback(rules=[(lambda q: bool(q.images) and answer_two(q), gone)])
     results = tmp_path / "results.jsonl"
@@ -271,13 +271,56 @@ def test_a_folder_ends_with_the_second_failure_of_the_endpoint_and_keeps_what_is
     assert assess([str(folder), *arguments]) == 2
     assert "not on the server" in capsys.readouterr().err
     assert results.with_name("results.jsonl.partial").read_text("utf-8").count('"status": "ok"') == 2
-    assert len(shown) <= 7  # one may be on its way
+    assert len(shown) <= 5  # one may be on its way
     server.rules.clear()
     before = sum(bool(q.images) for q in server.asked)
     assert assess([str(folder), *arguments]) in {0, 1}
-    assert sum(bool(q.images) for q in server.asked) - before <= 2 * 6
+    assert sum(bool(q.images) for q in server.asked) - before <= 6
     lines = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
     assert [line["status"] for line in lines].count("ok") >= 7
+
+
+@pytest.mark.spec("43/one-answer-for-score-and-distortions")
+def test_a_model_with_eyes_names_the_distortions_in_its_score(loopback, on, picture):
+    found = [{"region": "Global", "type": "Noise", "severity": "severe", "explanation": "Grain all over."}]
+    level = {"quality_level": "poor", "findings": found, "quality_reasoning": "Grain hides the detail."}
+    server = loopback(rules=[("quality_level", level)])
+    iqa = on(server)
+    results = [iqa(image=picture(n), query=RATE) for n in range(3)]
+    assert sum(bool(q.images) for q in server.asked) == 3
+    assert {r.usage.lm_calls for r in results} == {3}  # no answer is kept here: plan, tools, and the one
+    for result in results:
+        assert (result.status, result.level_probabilities_from) == ("ok", "logprobs")
+        assert result.state.evidence.distortion_set == {"Global": ["Noise"]}
+        assert [(r, f.type, f.severity) for r, f in result.state.evidence.findings()] == [("Global", "Noise", "severe")]
+        assert result.used_evidence["findings"] == [{"region": "Global", "type": "Noise", "severity": "severe"}]
+    answer = iqa(image=picture(0), query="Why is it so?")  # other questions look first
+    assert [q.name for q in server.asked][-3:] == ["findings", "selected_tools", "final_answer"]
+    assert answer.status == "ok"
+    clean = loopback(rules=[("quality_level", {**level, "quality_level": "excellent", "findings": []})])
+    result = on(clean)(image=picture(0), query=RATE)
+    assert (result.status, result.state.evidence.distortion_analysis) == ("ok", {"Global": []})
+
+
+@pytest.mark.spec("43/one-answer-for-score-and-distortions")
+def test_a_model_that_cannot_answer_both_at_once_is_asked_one_after_the_other(loopback, on, picture):
+    server = loopback(rules=[(lambda q: {"quality_level", "findings"} <= set(q.fields), "I see some grain here.")])
+    iqa = on(server)
+    first, second = (iqa(image=picture(n), query=RATE) for n in range(2))
+    assert (first.status, second.status) == ("ok", "ok")
+    assert first.state.evidence.findings()
+    assert first.usage.lm_calls == 2 + 3 + 3  # three attempts at both, then findings, tools for these, and the score
+    assert second.usage.lm_calls == 1 + 3
+    assert kept()[0]["answers_at_once"] is False
+
+
+@pytest.mark.spec("43/one-answer-for-score-and-distortions")
+def test_one_unreadable_picture_says_nothing_of_the_model(loopback, on, picture):
+    server = loopback(rules=[(lambda q: bool({"quality_level", "findings"} & set(q.fields)), "I cannot say.")])
+    result = on(server)(image=picture(), query=RATE)
+    assert (result.status, result.rung) == ("degraded", "tools alone")
+    assert "analysis failed" in result.quality_reasoning
+    assert "answers_at_once" not in kept()[0]
 
 
 @pytest.mark.spec("43/one-word-an-image")

@@ -131,7 +131,7 @@ def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(data,
         killed.send_signal(signal.SIGKILL)
         killed.wait(10)
     before = server.stats()
-    assert before["requests"] > 10
+    assert before["requests"] > 8
     left = json.loads((data / "program" / "program.json").read_text("utf-8"))
     assert left["record"]["finished"] is False
 
@@ -172,11 +172,11 @@ def test_a_resumed_compile_refuses_other_data_seeds_and_budgets(data, loopback, 
 
 def test_a_spent_budget_ends_in_one_line_and_keeps_the_best_so_far(data, loopback, capsys) -> None:
     server = loopback()
-    assert main(command(data, server.base, "gepa", "--max-calls", "32")) == 2
+    assert main(command(data, server.base, "gepa", "--max-calls", "20")) == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert re.match(r"error: budget: 32 model calls are spent", said), said
+    assert re.match(r"error: budget: 20 model calls are spent", said), said
     assert "--resume goes on" in said
-    assert server.stats()["requests"] <= 32
+    assert server.stats()["requests"] <= 20
     assert (data / "program" / "program.json").is_file()
 
 
@@ -213,6 +213,8 @@ def test_demos_reach_the_prompt_of_every_role_that_is_taught(data, loopback, tok
         assert taught, f"no demo in any prompt for {field}"
         answers = [m["content"] for messages in taught for m in messages if m["role"] == "assistant"]
         assert all(field in json.loads(answer) for answer in answers)
+        if field == belief:
+            assert all("findings" in json.loads(answer) for answer in answers)
 
 
 @pytest.mark.parametrize("optimizer", ["random-search", "mipro", "simba"])

@@ -56,7 +56,7 @@ def test_the_same_question_is_not_formed_again(scripted_lm, formed):
     assert [a.rung for a in answers] == ["first call"] * 3
     assert answers[1].raw == answers[0].raw
     assert [inputs["wanted"] for inputs in formed] == ["blur", "noise"]
-    assert (usage.lm_calls, usage.lm_cache_hits, usage.input_tokens, budget.calls) == (3, 1, 14, 2)
+    assert (usage.lm_calls, usage.lm_cache_hits, usage.input_tokens, budget.calls) == (2, 1, 14, 2)
     assert traced == [({"wanted": "blur"}, ["PIQE"])] * 2 + [({"wanted": "noise"}, ["NIQE"])]
 
 

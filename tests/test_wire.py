@@ -49,7 +49,7 @@ def test_the_original_bytes_are_sent_and_no_reference_host(loopback, jpeg, monke
     result = by_server(server)(image=jpeg)
     assert result.status == "ok"
     assert 1 <= result.quality_score <= 5
-    assert sent_images(server) == [jpeg.read_bytes()] * 2  # diagnosis and score; plan and tool choice are text
+    assert sent_images(server) == [jpeg.read_bytes()]  # score and distortions; plan and tool choice are text
     assert "images.invalid" not in json.dumps([q.body for q in server.asked])
     assert {q.model for q in [*server.asked, *server.probes]} == {"small-vlm"}
     assert server.authorizations == {f"Bearer {KEY}"}
@@ -71,17 +71,17 @@ def test_a_users_own_lm_gets_the_bytes_inlined(loopback, jpeg) -> None:
     lm = dspy.LM("openai/gpt-4o", api_base=server.base, api_key="none", cache=False)
     result = AgenticIQA(load_settings(), lm=lm)(image=jpeg)
     assert result.status == "ok"
-    assert sent_images(server) == [jpeg.read_bytes()] * 2
+    assert sent_images(server) == [jpeg.read_bytes()]
     assert "images.invalid" not in json.dumps([q.body for q in server.asked])
 
 
 def test_one_plan_serves_many_images(loopback, tmp_path, rng) -> None:
-    server = loopback(rules=[("findings", {"findings": [FINDING]})])
+    server = loopback()
     iqa = by_server(server)
     for _ in range(3):
         iqa(image=rng.integers(0, 256, (48, 64, 3), dtype=np.uint8))
     assert [q.name for q in server.asked].count("plan") == 1
-    assert len(server.asked) == 1 + 1 + 2 * 3  # one plan, one tool choice, diagnosis and score for each image
+    assert len(server.asked) == 1 + 1 + 3  # one plan, one tool choice; score and distortions of each image
     assert len(server.probes) == 1
 
 

@@ -37,7 +37,10 @@ def iqa_on(fake_runner):
     """Make a program on a server: our native client, or a user's own LM over LiteLLM."""
 
     def make(server, *, client="native", wire=None, **assessment):
-        tree = {"wire": {**WIRE, **(wire or {})}, "assessment": {"max_replan_iterations": 0, **assessment}}
+        tree = {
+            "wire": {**WIRE, **(wire or {})},
+            "assessment": {"max_replan_iterations": 0, "diagnosis": "merged", **assessment},
+        }
         settings = load_settings(overrides=tree)
         if client == "native":
             iqa = AgenticIQA(settings.with_model("openai/small-vlm", server.base))

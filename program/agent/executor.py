@@ -105,8 +105,12 @@ class Executor(dspy.Module):
         image: ImageRef,
         reference: ImageRef | None = None,
         avoid: Sequence[str] = (),
+        diagnoses: bool = True,
     ) -> ExecutorOutput:
-        """Return the evidence for a planned state. `avoid` names tools that failed on this image before."""
+        """Return the evidence for a planned state.
+
+        `avoid` names tools that failed on this image before. Without `diagnoses` the distortions come with the answer.
+        """
         plan = state.plan
         if plan is None:
             raise ValueError("the state has no plan; call the Planner first")
@@ -122,7 +126,7 @@ class Executor(dspy.Module):
                     "question names is not looked at for itself"
                 )
                 work.failed_steps.append("plan")
-            for view in work.views():
+            for view in work.views() if diagnoses else ():
                 self._diagnose(work, view)
             # A tool that the user named and that cannot be used is never replaced in silence.
             work.notes += [repair for repair in state.plan_repairs if repair.startswith("tool ")]
@@ -197,8 +201,7 @@ class Executor(dspy.Module):
         if answer is None:
             return
         for region, entries in _by_region(work, view, answer).items():
-            findings = [Finding(type=f.type, severity=f.severity, explanation=f.explanation.strip()) for f in entries]
-            work.findings[region] = findings
+            findings = work.findings[region] = [Finding.of(entry) for entry in entries]
             present.setdefault(region, list(dict.fromkeys(f.type for f in findings if f.severity != "none")))
 
     def _ask(

@@ -25,6 +25,7 @@ from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource
 from program.images.thumbnails import show_the_same
 from program.lms.limits import wired
 from program.lms.metering import metered
+from program.lms.traits import own_record
 from program.tracking import annotate_trace
 
 __all__ = ("DEFAULT_QUERY", "AgenticIQA")
@@ -120,7 +121,6 @@ class AgenticIQA(ProgramModule):
     def _loop(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None) -> SummarizerOutput:
         result: SummarizerOutput | None = None
         avoid: list[str] = []
-        same = reference is not None and IMAGES.same_pixels(image, reference)
         while result is None or next_step(state) == "planner":
             feedback = result.replan_reason if result else None
             previous = state.plan
@@ -134,10 +134,24 @@ class AgenticIQA(ProgramModule):
                 if state.plan == previous and not failed:
                     result = state.summarizer_result = _unchanged(result, feedback)
                     break
-            evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
-            is_known = same and state.plan.query_type == "IQA"
-            state.executor_evidence = of_same_pixels(evidence, state) if is_known else evidence
-            result = state.summarizer_result = self.summarizer(state=state, image=image, reference=reference)
+            result = state.summarizer_result = self._answered(state, image, reference, avoid)
+        return result
+
+    def _answered(
+        self, state: AssessmentState, image: ImageRef, reference: ImageRef | None, avoid: list[str]
+    ) -> SummarizerOutput:
+        """Gather evidence and answer from it: both in one question where the model manages that."""
+        is_iqa = state.plan is not None and state.plan.query_type == "IQA"
+        is_same = is_iqa and reference is not None and IMAGES.same_pixels(image, reference)
+        at_once = self.summarizer.names_distortions(state)
+        for diagnoses in (False, True) if at_once else (True,):
+            evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, diagnoses=diagnoses)
+            state.executor_evidence = of_same_pixels(evidence, state) if is_same else evidence
+            result: SummarizerOutput = self.summarizer(state=state, image=image, reference=reference)
+            if "analysis" not in state.evidence.failed_steps:
+                break
+        if at_once and diagnoses and result.status == "ok":
+            own_record(self.resources.lm("executor")).learn(answers_at_once=False)
         return result
 
 

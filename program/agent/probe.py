@@ -63,7 +63,7 @@ def _model(role: RoleSettings, title: str, cache_dir: Path) -> list[Check]:
         lm = lm_of(role, cache_dir=cache_dir)
         if is_embedded(lm):
             return [_embedded(lm, title)]
-        record = getattr(lm.engine, "record", None) or own_record(lm)
+        record = own_record(lm)
         record.forget()
         traits = traits_of(lm)
     except (ModelError, LMError) as error:
@@ -108,7 +108,7 @@ def _called(lm: dspy.LM, title: str) -> list[Check]:
     if names == colours:
         return [Check(f"{title}: sees", "ok", f"named {names[0]} and {names[1]} in {seconds:.1f} s")]
     # A server may lose an image without a word: from now on the embedded expert looks in this model's place.
-    (getattr(lm.engine, "record", None) or own_record(lm)).learn(reads_images=False)
+    own_record(lm).learn(reads_images=False)
     detail = f"was shown {colours[0]} and {colours[1]}, and says {names[0]} and {names[1]}; it gets no more images"
     return [Check(f"{title}: sees", "failed", detail, "choose a model that takes images")]
 

@@ -9,7 +9,7 @@ from program.agent.query import QueryType
 from program.images.store import Box
 from program.lms.usage import Record
 from program.tools.registry import Measurement
-from signatures.schemas import DistortionCategory, Plan, Severity
+from signatures.schemas import GLOBAL, DistortionCategory, DistortionFinding, Plan, Severity
 
 __all__ = (
     "SAME_PIXELS",
@@ -40,6 +40,11 @@ class Finding(Record):
     severity: Severity
     explanation: str = ""
 
+    @classmethod
+    def of(cls, answer: DistortionFinding) -> "Finding":
+        """Return what a model found, without its region."""
+        return cls(type=answer.type, severity=answer.severity, explanation=answer.explanation.strip())
+
 
 class ToolLog(Measurement):
     """One tool reading of an assessment: for which region and distortion, and what it counts."""
@@ -67,6 +72,13 @@ class ExecutorOutput(Record):
     """What could not be done as asked (an unusable named tool, a region without a box)."""
     failed_steps: list[str] = Field(default_factory=list)
     """What gave nothing usable in all attempts: plan, detection, analysis, tool selection (the model), tools (all)."""
+
+    def with_findings(self, findings: list[Finding] | None) -> "ExecutorOutput":
+        """Return this evidence with what was found in the whole image; None: nobody has looked yet."""
+        if findings is None:
+            return self.model_copy(update={"distortion_set": None, "distortion_analysis": None})
+        names = list(dict.fromkeys(found.type for found in findings if found.severity != "none"))
+        return self.model_copy(update={"distortion_set": {GLOBAL: names}, "distortion_analysis": {GLOBAL: findings}})
 
     def findings(self) -> list[tuple[str, Finding]]:
         """Return every finding with its region."""

@@ -1,10 +1,9 @@
 """The Summarizer: evidence and image become a score, an option or an explanation."""
 
-import copy
-import functools
 import logging
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 import dspy
@@ -24,7 +23,7 @@ from program.agent.evidence import (
 from program.agent.query import QueryReading, QueryType, read_query
 from program.agent.replan import should_replan
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, SummarizerOutput
+from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, Finding, SummarizerOutput
 from program.common.questions import is_chinese, normalise_choice, options_told
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.fitted import FittedFusion
@@ -36,7 +35,7 @@ from program.lms.call import CallAllowance
 from program.lms.inquiry import MOST_ALTERNATIVES
 from program.lms.metering import stage
 from program.lms.traits import ModelTraits, own_record, traits_of
-from signatures.schemas import GLOBAL
+from signatures.schemas import GLOBAL, DistortionFinding
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
 
 __all__ = ("Summarizer",)
@@ -50,13 +49,17 @@ DISAGREEMENT = 1.5
 _ROOM = {"quality_level": 250, "quality_probs": 300, "final_answer": 350}
 """Tokens by first asked output, about three times what an answer takes; of one word, all its pieces."""
 _ROOM_OF_A_WORD = 8
+_ROOM_OF_FINDINGS = 300
+NOTHING_STANDS_OUT = "No distortion stands out."
 NO_EVIDENCE = "No distortion analysis or tool score was available; the answer rests on the image alone."
 
 _SCORED = {
     "quality_reasoning": "Moderate blur softens edges; the tool score of 2.6 agrees.",
     "quality_probs": {"bad": 0.02, "poor": 0.13, "fair": 0.6, "good": 0.2, "excellent": 0.05},
 }
-_CLASSIFIED = {"quality_level": "fair", "quality_reasoning": _SCORED["quality_reasoning"]}
+_WORD = {"quality_level": "fair"}
+_CLASSIFIED = {**_WORD, "quality_reasoning": _SCORED["quality_reasoning"]}
+_FOUND = {"findings": [{"type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]}
 _ANSWERED = {"final_answer": "B", "quality_reasoning": "Moderate blur, and a tool score of 2.6."}
 _EXPLAINED = {
     "final_answer": "The image is moderately blurred.",
@@ -79,6 +82,7 @@ class _Belief(NamedTuple):
     probabilities: dict[int, float]
     reasoning: str
     source: BeliefSource
+    findings: list[Finding] | None = None
 
 
 class Summarizer(dspy.Module):
@@ -102,7 +106,8 @@ class Summarizer(dspy.Module):
     def forward(self, state: AssessmentState, image: ImageRef, reference: ImageRef | None = None) -> SummarizerOutput:
         """Return the answer for a state that holds a plan and evidence (either may be None).
 
-        Raises ValueError when the state was never given a plan or evidence.
+        Distortions that the answer itself names join the state's evidence. Raises ValueError when the state was never
+        given a plan or evidence.
         """
         for needed in ("plan", "executor_evidence"):
             if not state.has(needed):
@@ -116,17 +121,12 @@ class Summarizer(dspy.Module):
             len(tool_scores(evidence.quality_scores)), image.name, reference.name if reference else None,
         )  # fmt: skip
         image, reference, crops = self._looked_at(state, image, reference)
-        scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
-        readings = scores_json(evidence.quality_scores)
-        if readings and not self.resources.expert_judges:
-            readings = f"{quality_line(self.fusion.tool_mean(scores, precisions))}\n{readings}"
         inputs = {
             "image": image,
             "reference": reference,
             "region_crops": crops or None,
             "query": state.query,
-            "quality_scores": readings,
-            "distortion_analysis": findings_json(evidence.distortion_analysis),
+            **self._told(evidence),
         }
         with stage("summarizer"):
             if reading.type is QueryType.MCQ and reading.options:
@@ -134,7 +134,12 @@ class Summarizer(dspy.Module):
             elif reading.type is QueryType.SCORING and evidence.same_pixels:
                 fields = rating_of_same_pixels(chinese=is_chinese(state.query))
             elif reading.type is QueryType.SCORING and is_iqa:
-                fields = self._rate(inputs, evidence)
+                is_open = evidence.distortion_analysis is None and "analysis" not in evidence.failed_steps
+                finds = is_open and self.names_distortions(state)
+                answer = self._level_belief(inputs, CallAllowance(), finds=finds)
+                if finds:
+                    evidence = state.executor_evidence = _with_findings(evidence, answer)
+                fields = self._rate(inputs, evidence, answer)
             else:
                 fields = self._explain(inputs)
             if evidence.same_pixels:
@@ -162,13 +167,42 @@ class Summarizer(dspy.Module):
             return crops[scope[0]], IMAGES.cropped(reference, box) if reference else None, {GLOBAL: image, **crops}
         return image, reference, crops
 
-    def _rate(self, inputs: Mapping[str, Any], evidence: ExecutorOutput) -> dict[str, Any]:
+    def names_distortions(self, state: AssessmentState) -> bool:
+        """Return whether the question for the score asks for the distortions too, in place of one before it.
+
+        So it is for a model that is known to read images, plays both roles and was not compiled otherwise, of the image
+        as a whole.
+        """
+        plan, resources = state.plan, self.resources
+        if resources.settings.assessment.diagnosis != "answer" or resources.expert_judges or plan is None:
+            return False
+        traits = resources.traits("executor")
+        looks = resources.eyes() is resources.lm("executor") and traits.reads_images and traits.answers_at_once
+        plays_both = resources.lm("executor").model == resources.lm("summarizer").model
+        wanted = plan.query_type == "IQA" and plan.distortion_detection and plan.query_scope == [GLOBAL]
+        if not (looks and plays_both and wanted):
+            return False
+        is_score = read_query(state.query, state.options).type is QueryType.SCORING
+        demos = _asks(self.score if self.scoring_way() == "probabilities" else self.classify).demos
+        return is_score and (not demos or any(demo.get("findings") is not None for demo in demos))
+
+    def _told(self, evidence: ExecutorOutput) -> dict[str, str | None]:
+        """Return readings and findings as the model is told them: for a language model, the gist first, in words."""
+        scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
+        readings, findings = scores_json(evidence.quality_scores), findings_json(evidence.distortion_analysis)
+        if not self.resources.expert_judges:
+            if readings:
+                readings = f"{quality_line(self.fusion.tool_mean(scores, precisions))}\n{readings}"
+            if evidence.distortion_analysis and not findings:
+                findings = NOTHING_STANDS_OUT
+        return {"quality_scores": readings, "distortion_analysis": findings}
+
+    def _rate(self, inputs: Mapping[str, Any], evidence: ExecutorOutput, answer: Answer[_Belief]) -> dict[str, Any]:
         fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
         scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
         mean = fusion.tool_mean(scores, precisions) if scores else None
-        answer = self._level_belief(inputs, CallAllowance())
         rung, status = answer.rung, "ok"
-        probabilities, reasoning, source = answer.value or (None, "", None)
+        probabilities, reasoning, source = answer.value[:3] if answer.value else (None, "", None)
         if probabilities is None and (level := level_in_text(answer.raw)) is not None:
             probabilities = self._named(level)
             rung, source = "text", "classification"
@@ -210,7 +244,7 @@ class Summarizer(dspy.Module):
     ) -> dict[str, Any]:
         """Add to a question's answer the score that the embedded expert gives when asked for one: it costs nothing."""
         with dspy.context(trace=[]):  # optimizers teach what the question itself asks
-            rated = self._rate(inputs, evidence)
+            rated = self._rate(inputs, evidence, self._level_belief(inputs, CallAllowance()))
         fields = {**{name: rated[name] for name in _RATING if name in rated}, **fields}
         if fields["summary"] or rated["status"] == "failed":
             return fields
@@ -218,11 +252,11 @@ class Summarizer(dspy.Module):
         verdict = level_note(rated["quality_score"], chinese=chinese)
         return {**fields, "final_answer": f"{fields['final_answer']}{'' if chinese else ' '}{verdict}"}
 
-    def _level_belief(self, inputs: Mapping[str, Any], calls: CallAllowance) -> Answer[_Belief]:
+    def _level_belief(self, inputs: Mapping[str, Any], calls: CallAllowance, *, finds: bool = False) -> Answer[_Belief]:
         way = self.scoring_way()
         if way == "probabilities":
-            return self._verbalized(inputs, calls)
-        answer = self._classified(inputs, calls, from_tokens=way == "logprobs")
+            return self._verbalized(inputs, calls, finds=finds)
+        answer = self._classified(inputs, calls, from_tokens=way == "logprobs", finds=finds)
         if way != "logprobs" or answer.prediction is None or tokens_of(answer.prediction.get("logprobs")):
             return answer
         lm = self._lm_of(self.classify)
@@ -231,7 +265,7 @@ class Summarizer(dspy.Module):
             own_record(lm).learn(token_probabilities=0)
         if self.resources.settings.assessment.scoring != "auto" or self.scoring_way() != "probabilities":
             return answer
-        verbalized = self._verbalized(inputs, calls)
+        verbalized = self._verbalized(inputs, calls, finds=finds)
         return answer if verbalized.value is None else verbalized
 
     def scoring_way(self) -> Literal["probabilities", "classification", "logprobs"]:
@@ -253,21 +287,25 @@ class Summarizer(dspy.Module):
     def _lm_of(self, predictor: dspy.Module) -> dspy.BaseLM:
         return _asks(predictor).lm or self.resources.lm("summarizer")
 
-    def _verbalized(self, inputs: Mapping[str, Any], calls: CallAllowance) -> Answer[_Belief]:
+    def _verbalized(self, inputs: Mapping[str, Any], calls: CallAllowance, *, finds: bool) -> Answer[_Belief]:
         def read(p: dspy.Prediction) -> _Belief:
             masses = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
             level = max(masses, key=lambda c: masses[c])
             if masses[level] > _CERTAIN and not self.resources.expert_judges:
                 # One level with all the mass is the name of a level: nobody is that sure.
-                return _Belief(self._named(level), _reasoning(p), "classification")
-            return _Belief(masses, _reasoning(p), "probabilities")
+                return _Belief(self._named(level), _reasoning(p), "classification", _found(p))
+            return _Belief(masses, _reasoning(p), "probabilities", _found(p))
 
         return ask(
-            self.score, inputs, lm=self.resources.lm("summarizer"), example=_SCORED, check=read, calls=calls,
-            room=_ROOM["quality_probs"],
+            self.score, inputs, lm=self.resources.lm("summarizer"), check=read, calls=calls,
+            example={**_FOUND, **_SCORED} if finds else _SCORED,
+            room=_ROOM["quality_probs"] + finds * _ROOM_OF_FINDINGS,
+            form=partial(_shaped, finds=True) if finds else None,
         )  # fmt: skip
 
-    def _classified(self, inputs: Mapping[str, Any], calls: CallAllowance, *, from_tokens: bool) -> Answer[_Belief]:
+    def _classified(
+        self, inputs: Mapping[str, Any], calls: CallAllowance, *, from_tokens: bool, finds: bool
+    ) -> Answer[_Belief]:
         """Ask for a level's word; its probabilities are its tokens' where the backend gave them, else smoothed."""
         one_word = self.resources.scores_only(str(inputs["query"]))
 
@@ -275,20 +313,18 @@ class Summarizer(dspy.Module):
             reasoning = "" if one_word else _reasoning(p)
             if from_tokens and (tokens := tokens_of(p.get("logprobs"))):
                 try:
-                    return _Belief(level_masses(tokens), reasoning, "logprobs")
+                    return _Belief(level_masses(tokens), reasoning, "logprobs", _found(p))
                 except ValueError as error:
                     logger.warning("%s; the word alone counts", error)
             smoothed = self.fusion.extract_vlm_probabilities(p.quality_level, mode="classification")
-            return _Belief(smoothed, reasoning, "classification")
+            return _Belief(smoothed, reasoning, "classification", _found(p))
 
-        predictor, room = self.classify, _ROOM["quality_level"]
-        if one_word:
-            predictor, room = _with_signature(predictor, _without_reasons), _ROOM_OF_A_WORD
-        elif not from_tokens and not self.resources.expert_judges:
-            predictor = _with_signature(predictor, _reasons_first)
+        level_last = not from_tokens and not self.resources.expert_judges
         return ask(
-            predictor, inputs, lm=self.resources.lm("summarizer"), check=read, calls=calls, room=room,
-            example={k: v for k, v in _CLASSIFIED.items() if not one_word or k == "quality_level"},
+            self.classify, inputs, lm=self.resources.lm("summarizer"), check=read, calls=calls,
+            room=_ROOM_OF_A_WORD if one_word else _ROOM["quality_level"] + finds * _ROOM_OF_FINDINGS,
+            form=partial(_shaped, finds=finds, word_alone=one_word, level_last=level_last),
+            example=_WORD if one_word else {**_FOUND, **_CLASSIFIED} if finds else _CLASSIFIED,
             config={"logprobs": True, "top_logprobs": MOST_ALTERNATIVES} if from_tokens else None,
         )  # fmt: skip
 
@@ -407,28 +443,46 @@ def _has_demos(predictor: dspy.Module) -> bool:
     return bool(getattr(_asks(predictor), "demos", None))
 
 
-@functools.lru_cache(maxsize=64)
-def _without_reasons(signature: type[dspy.Signature]) -> type[dspy.Signature]:
-    """Return a signature without its texts: the level alone."""
-    for name in [*signature.output_fields]:
-        if name != "quality_level":
+_FINDINGS: Any = dspy.OutputField(desc="distortions that are visible, the most visible first; empty where none is")
+
+
+@lru_cache(maxsize=64)
+def _shaped(
+    signature: type[dspy.Signature], *, finds: bool = False, word_alone: bool = False, level_last: bool = False
+) -> type[dspy.Signature]:
+    """Return a signature that asks for the level's word alone, for findings before the reasons, or for the level last.
+
+    The level comes last for a model of which only text is read.
+    """
+    level = signature.output_fields.get("quality_level")
+    if word_alone:
+        for name in signature.output_fields.keys() - {"quality_level"}:
             signature = signature.delete(name)
+        return signature
+    if finds:
+        place = [*signature.output_fields, "quality_reasoning"].index("quality_reasoning")
+        signature = signature.insert(place, "findings", _FINDINGS, list[DistortionFinding])
+    if level_last and level is not None:
+        signature = signature.delete("quality_level").append("quality_level", level, level.annotation)
     return signature
 
 
-@functools.lru_cache(maxsize=64)
-def _reasons_first(signature: type[dspy.Signature]) -> type[dspy.Signature]:
-    """Return a signature whose level comes last, for a model of which only text is read."""
-    level = signature.output_fields["quality_level"]
-    changed: type[dspy.Signature] = signature.delete("quality_level").append("quality_level", level, level.annotation)
-    return changed
+def _with_findings(evidence: ExecutorOutput, answer: Answer[_Belief]) -> ExecutorOutput:
+    """Return evidence with what an answer named, or with the note that it named nothing that can be read."""
+    if answer.value is not None and answer.value.findings is not None:
+        return evidence.with_findings(answer.value.findings)
+    return evidence.model_copy(
+        update={
+            "notes": [*evidence.notes, f"analysis failed: {_last_error(answer)}"],
+            "failed_steps": [*evidence.failed_steps, "analysis"],
+        }
+    )
 
 
-def _with_signature(predictor: dspy.Module, change: Callable[..., type[dspy.Signature]]) -> dspy.Predict:
-    """Return a predictor like this one that asks for other fields, or in another order."""
-    changed = copy.copy(_asks(predictor))
-    changed.signature = change(changed.signature)
-    return changed
+def _found(prediction: dspy.Prediction) -> list[Finding] | None:
+    """Return the distortions that an answer names, where it was asked for them."""
+    found = prediction.get("findings")
+    return None if found is None else [Finding.of(entry) for entry in found]
 
 
 def _reasoning(prediction: dspy.Prediction) -> str:

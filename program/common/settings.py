@@ -41,7 +41,7 @@ class AssessmentSettings(Section):
     """How one assessment runs."""
 
     max_replan_iterations: int = Field(ge=0)
-    diagnosis: Literal["merged", "separate"]
+    diagnosis: Literal["answer", "merged", "separate"]
     scoring: Literal["auto", "logprobs", "probabilities", "classification"]
     score_only: bool
 

@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _Key = tuple[str, type[dspy.Signature], str]
+Form = Callable[[type[dspy.Signature]], type[dspy.Signature]]
 
 RUNGS = ("first call", "second call", "third call")
 """The ladder: as is; asking for JSON only; with an example. Three calls in all, never nested in another retry."""
@@ -79,6 +80,7 @@ def ask(
     config: Mapping[str, Any] | None = None,
     calls: CallAllowance | None = None,
     room: int | None = None,
+    form: Form | None = None,
 ) -> Answer[T]:
     """Ask a model up to three times until `check` accepts its answer.
 
@@ -86,19 +88,21 @@ def ask(
     adds "Return ONLY valid JSON", the third an example of a valid answer. `check` turns a prediction into a value and
     raises ValueError for one that will not do. `lm` None means DSPy's own setting. `calls` is shared by questions that
     are one, put in several ways. `room` is the most tokens that the first answer may take; one that was cut there, and
-    a model that thinks aloud, get all that the model's settings allow. A model that reads no images is shown none.
+    a model that thinks aloud, get all that the model's settings allow. `form` changes which outputs are asked for, or
+    their order: the question stays the predictor's, in traces and for optimizers. A model that reads no images is shown
+    none.
 
     A transport fault (429, 5xx, a lost connection) repeats the call; ladder and repeats share `wire.attempts` calls.
     Raises LMError when the last of them met such a fault, or at once for what no repeat mends (a refused key), and
     InputError where the caller's input is at fault: a spent budget, an image that was altered, a foreign predictor.
     """
-    predictor = _predict_of(predictor, example)
-    example = dict.fromkeys(predictor.signature.output_fields.keys() - example.keys(), "...") | dict(example)
+    predictor, asked = _predict_of(predictor, example, form)
+    example = dict.fromkeys(asked.output_fields.keys() - example.keys(), "...") | dict(example)
     model = predictor.lm or lm or dspy.settings.lm
     traits = traits_of(model)
     given = {name: clean(value) for name, value in inputs.items() if value is not None}
     present = {name: value for name, value in given.items() if traits.reads_images is not False or not _shows(value)}
-    signature = _without(predictor.signature, tuple(name for name in inputs if name not in present))
+    signature = _without(asked, tuple(name for name in inputs if name not in present))  # type: ignore[arg-type]  # a class is hashable
     if len(present) < len(given):
         signature = _blind(signature)  # type: ignore[arg-type]  # a class is hashable
     demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
@@ -112,13 +116,13 @@ def ask(
         question.demos = [inline_demo(demo, limits) for demo in demos]
     key = _key(question, signature)
     if key is None:
-        return _climbed(question, signature, check, example)
+        return _climbed(question, asked, signature, check, example)
     if (answer := _recalled(key, question, check)) is not None:
         return answer
     with single_flight(key):  # another thread may have asked the same meanwhile: its answer will do
         answer = _recalled(key, question, check)
         if answer is None:
-            answer = _climbed(question, signature, check, example)
+            answer = _climbed(question, asked, signature, check, example)
             if answer.prediction is not None and answer.rung == RUNGS[0]:
                 fields = {name: answer.prediction[name] for name in signature.output_fields}
                 put_in_cache(key, fields, question.lm)
@@ -167,6 +171,7 @@ def _is_watched(question: Question) -> bool:
 
 def _climbed(
     question: Question,
+    asked: type[dspy.Signature],
     signature: type[dspy.Signature],
     check: Callable[[dspy.Prediction], T],
     example: Mapping[str, Any],
@@ -182,7 +187,7 @@ def _climbed(
         if addition:
             wording = _reworded(signature, addition)  # type: ignore[arg-type]  # a class is hashable
         elif adapter is not None and adapter_for(question.lm) is dspy.settings.adapter:
-            wording = question.predictor.signature  # with the absent inputs: `dspy.Refine` knows a predictor by it
+            wording = asked  # with the absent inputs: `dspy.Refine` knows a predictor by it
         else:
             wording = signature
         try:
@@ -217,15 +222,18 @@ def _reworded(signature: type[dspy.Signature], addition: str) -> type[dspy.Signa
     return reworded
 
 
-def _predict_of(predictor: dspy.Module, needed: Collection[str]) -> dspy.Predict:
-    """Return what asks the model: the predictor itself, or the one inside a `dspy.ChainOfThought`."""
+def _predict_of(
+    predictor: dspy.Module, needed: Collection[str], form: Form | None
+) -> tuple[dspy.Predict, type[dspy.Signature]]:
+    """Return what asks the model (the predictor, or the one inside a `dspy.ChainOfThought`), and what it asks for."""
     predict = predictor.predict if isinstance(predictor, dspy.ChainOfThought) else predictor
     wanted = f"a question for {', '.join(needed)}"
     if not isinstance(predict, dspy.Predict):
         raise InputError(f"a dspy.{type(predictor).__name__} cannot put {wanted}: give a Predict or ChainOfThought")
-    if missing := [name for name in needed if name not in predict.signature.output_fields]:
+    asked = predict.signature if form is None else form(predict.signature)
+    if missing := [name for name in needed if name not in asked.output_fields]:
         raise InputError(f"{wanted} has a signature without {', '.join(missing)}: build on the one in `signatures`")
-    return predict
+    return predict, asked
 
 
 def _asking_once(adapter: dspy.Adapter | None) -> dspy.Adapter | None:

@@ -17,7 +17,7 @@ from program.common.cache import use_lm_cache
 from program.common.errors import ModelError
 from program.lms.dspy_private import LM15Engine
 from program.lms.reference_engine import AsyncReferenceEngine, ImageTransport, ReferenceEngine
-from program.lms.traits import record_of
+from program.lms.traits import as_listed, record_of
 from program.lms.wire_images import limits_for
 
 __all__ = ("api_key_of", "build_lm", "model_name", "role_model")
@@ -58,9 +58,12 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     if connection is None:
         _check_provider(role.backend, name)
         return dspy.LM(name, **_allowed(name, options), **({"api_key": key} if key else {}))
+    record = record_of(connection.lm_name, api_base, cache_dir, _declared(entry, connection))
+    if not connection.is_asked:
+        as_listed(record, connection.wire_model or connection.lm_name)
     engine = ReferenceEngine(
         lambda field: LM15Engine(connection.config(field)), _with_entry(connection.capabilities, entry), images,
-        record_of(connection.lm_name, api_base, cache_dir, _declared(entry, connection)), connection.wire_model,
+        record, connection.wire_model,
         connection.priced_as, title=role.backend, lm_name=connection.lm_name, address=api_base,
         is_asked=connection.is_asked,
         secrets={entry.key_env or SERVER_KEY: key} if key else {},

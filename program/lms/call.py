@@ -20,6 +20,7 @@ from program.images.store import IMAGES, ImageRef
 from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER, adapter_for, is_embedded, retry_after_s
 from program.lms.limits import gate_of, wire_settings
 from program.lms.metering import ModelCall
+from program.lms.traits import own_record
 
 __all__ = (
     "CallAllowance", "Question", "Unquoting", "clean", "encodable", "is_complete", "is_unusable", "one_line", "put",
@@ -137,9 +138,7 @@ def _tidy(prediction: dspy.Prediction, outputs: Collection[str]) -> None:
 def _more_room(question: Question, text: str) -> int | None:
     """Return what the next answer may take after one that was cut: twice as much, or all for a model that thinks."""
     if not text.strip() or text.lstrip().startswith("<"):
-        record = getattr(getattr(question.lm, "engine", None), "record", None)
-        if record is not None:
-            record.learn(thinks=True)
+        own_record(question.lm).learn(thinks=True)
         return None
     return None if question.room is None else 2 * question.room
 

@@ -83,7 +83,7 @@ def _book(receipt: _Receipt) -> None:
         return
     of_stage = [] if name is None else [usage.stages.setdefault(name, StageUsage())]
     for entry in (usage, *of_stage):
-        entry.lm_calls += 1
+        entry.lm_calls += not receipt.from_cache
         entry.lm_cache_hits += receipt.from_cache
         entry.input_tokens += receipt.input_tokens
         entry.output_tokens += receipt.output_tokens

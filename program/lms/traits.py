@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from program.common.cli import MODEL_RECORDS
 from program.common.files import write_whole
 
-__all__ = ("EMBEDDED_TRAITS", "ModelRecord", "ModelTraits", "own_record", "record_of", "traits_of")
+__all__ = ("EMBEDDED_TRAITS", "ModelRecord", "ModelTraits", "as_listed", "own_record", "record_of", "traits_of")
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ class ModelTraits(BaseModel):
     """Fields of a request that the service refuses, with its words; they are left out."""
     thinks: bool = False
     """Reasons at length before it answers, so an answer needs all the tokens it is allowed."""
+    answers_at_once: bool = True
+    """Names distortions and score in one answer; False where it gave neither so, and both one after the other."""
     wire_model: str | None = None
     """Its name on the server, where that serves one model alone and any name means it."""
     models: tuple[str, ...] = ()
@@ -116,10 +119,28 @@ def traits_of(lm: dspy.BaseLM | None) -> ModelTraits:
 
 
 def own_record(lm: dspy.BaseLM | None) -> ModelRecord:
-    """Return the record of a model whose engine DSPy chose, or a user wrote; it lasts as long as the process."""
+    """Return a model's record; of one whose engine DSPy chose, or a user wrote, it lasts as long as the process."""
+    record = getattr(getattr(lm, "engine", None), "record", None)
+    if isinstance(record, ModelRecord):
+        return record
     able = "logprobs" in getattr(lm, "supported_params", ())
-    address = str(getattr(lm, "kwargs", {}).get("api_base") or "")
-    return record_of(str(getattr(lm, "model", "")), address, None, {} if able else {"token_probabilities": 0})
+    name, address = str(getattr(lm, "model", "")), str(getattr(lm, "kwargs", {}).get("api_base") or "")
+    return as_listed(record_of(name, address, None, {} if able else {"token_probabilities": 0}), name)
+
+
+def as_listed(record: ModelRecord, name: str) -> ModelRecord:
+    """Return the record of a hosted model, with what LiteLLM's list says of its eyes where nothing else is known."""
+    if record.known.reads_images is None and _is_listed_with_vision(name):
+        record.learn(reads_images=True)
+    return record
+
+
+@lru_cache(maxsize=64)
+def _is_listed_with_vision(name: str) -> bool:
+    import litellm
+
+    costs = litellm.model_cost
+    return bool((costs.get(name) or costs.get(name.partition("/")[2]) or {}).get("supports_vision"))
 
 
 def _read(file: Path | None) -> ModelTraits | None:

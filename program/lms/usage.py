@@ -29,8 +29,9 @@ class StageUsage(Record):
     """What the model calls of one stage cost."""
 
     lm_calls: int = 0
-    """Calls of a model's service, repeats after a fault among them, answered from a cache or not."""
+    """Calls of a model's service, repeats after a fault among them."""
     lm_cache_hits: int = 0
+    """Questions whose answer a cache held, which cost nothing."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None

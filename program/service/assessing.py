@@ -61,7 +61,7 @@ class Metrics:
             if stage in usage.seconds:
                 self.stage_seconds.labels(stage).observe(usage.seconds[stage])
         self.lm_calls.labels("cache").inc(usage.lm_cache_hits)
-        self.lm_calls.labels("model").inc(max(0, usage.lm_calls - usage.lm_cache_hits))
+        self.lm_calls.labels("model").inc(usage.lm_calls)
         self.tokens.labels("input").inc(usage.input_tokens)
         self.tokens.labels("output").inc(usage.output_tokens)
         self.cost.inc(usage.cost_usd or 0.0)
