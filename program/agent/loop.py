@@ -25,7 +25,7 @@ from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource
 from program.images.thumbnails import show_the_same
 from program.lms.limits import wired
 from program.lms.metering import metered
-from program.lms.traits import own_record
+from program.lms.traits import own_record, traits_of
 from program.tracking import annotate_trace
 
 __all__ = ("DEFAULT_QUERY", "AgenticIQA")
@@ -144,14 +144,16 @@ class AgenticIQA(ProgramModule):
         is_iqa = state.plan is not None and state.plan.query_type == "IQA"
         is_same = is_iqa and reference is not None and IMAGES.same_pixels(image, reference)
         at_once = self.summarizer.names_distortions(state)
-        for diagnoses in (False, True) if at_once else (True,):
+        is_able = traits_of(self.resources.lm("executor")).answers_at_once
+        # One that has managed it once is asked for both again after an answer that could not be read.
+        for diagnoses in ((False,) if is_able else (False, True)) if at_once else (True,):
             evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, diagnoses=diagnoses)
             state.executor_evidence = of_same_pixels(evidence, state) if is_same else evidence
             result: SummarizerOutput = self.summarizer(state=state, image=image, reference=reference)
             if "analysis" not in state.evidence.failed_steps:
                 break
-        if at_once and diagnoses and result.status == "ok":
-            own_record(self.resources.lm("executor")).learn(answers_at_once=False)
+        if at_once and is_able is None and not is_same and result.status == "ok":
+            own_record(self.resources.lm("executor")).learn(answers_at_once=not diagnoses)
         return result
 
 

@@ -177,10 +177,10 @@ class Summarizer(dspy.Module):
         if resources.settings.assessment.diagnosis != "answer" or resources.expert_judges or plan is None:
             return False
         traits = resources.traits("executor")
-        looks = resources.eyes() is resources.lm("executor") and traits.reads_images and traits.answers_at_once
+        looks = resources.eyes() is resources.lm("executor") and traits.reads_images
         plays_both = resources.lm("executor").model == resources.lm("summarizer").model
         wanted = plan.query_type == "IQA" and plan.distortion_detection and plan.query_scope == [GLOBAL]
-        if not (looks and plays_both and wanted):
+        if not (looks and plays_both and wanted) or traits.answers_at_once is False:
             return False
         is_score = read_query(state.query, state.options).type is QueryType.SCORING
         demos = _asks(self.score if self.scoring_way() == "probabilities" else self.classify).demos

@@ -39,8 +39,8 @@ class ModelTraits(BaseModel):
     """Fields of a request that the service refuses, with its words; they are left out."""
     thinks: bool = False
     """Reasons at length before it answers, so an answer needs all the tokens it is allowed."""
-    answers_at_once: bool = True
-    """Names distortions and score in one answer; False where it gave neither so, and both one after the other."""
+    answers_at_once: bool | None = None
+    """Names distortions and score in one answer; False where it gave both one after the other alone."""
     wire_model: str | None = None
     """Its name on the server, where that serves one model alone and any name means it."""
     models: tuple[str, ...] = ()
