@@ -9,7 +9,19 @@ from typing import Any
 
 from program.common import cli
 
-OPTIMIZERS = ("none", "labeled", "bootstrap", "random-search", "mipro", "gepa", "simba", "copro", "rubric", "fusion")
+OPTIMIZERS = (
+    "none",
+    "labeled",
+    "bootstrap",
+    "random-search",
+    "mipro",
+    "gepa",
+    "simba",
+    "copro",
+    "rubric",
+    "fusion",
+    "nearest",
+)
 """Names for --help, which must not import the optimizers; a test holds them equal to the files of recipes."""
 
 _KEPT = "what was finished is kept; go on with --resume and the same --out"

@@ -73,6 +73,7 @@ class ScoreQuality(dspy.Signature):
     query: str = dspy.InputField(desc="the user's question")
     quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion")
     distortion_analysis: str | None = dspy.InputField(desc="findings per region")
+    similar_photographs: str | None = dspy.InputField(desc="levels that people gave, the most similar first")
     quality_reasoning: str = dspy.OutputField(desc="distortions and scores that decide, in one sentence")
     quality_probs: LevelProbabilities = dspy.OutputField(desc="how likely each quality level is")
 
@@ -94,5 +95,6 @@ class ClassifyQuality(dspy.Signature):
     query: str = dspy.InputField(desc="the user's question")
     quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion")
     distortion_analysis: str | None = dspy.InputField(desc="findings per region")
+    similar_photographs: str | None = dspy.InputField(desc="levels that people gave, the most similar first")
     quality_level: QualityLevel = dspy.OutputField(desc="one word: excellent, good, fair, poor or bad")
     quality_reasoning: str = dspy.OutputField(desc="distortions and scores that decide, in one sentence")

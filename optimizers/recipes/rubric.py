@@ -18,7 +18,6 @@ from optimizers.search import Candidate, Search
 from optimizers.student import role_of
 from program.agent.loop import AgenticIQA
 from program.expert.judge.taught import traits_of
-from program.expert.judge.views import Viewer
 from signatures.rubric import SENTENCES, TRAITS, rubric_in, with_rubric
 from signatures.schemas import DISTORTION_CATEGORIES
 
@@ -78,7 +77,7 @@ def _speaks_of_the_same(sentence: str, others: Sequence[str]) -> bool:
 
 
 def _labelled(search: Search) -> Labelled:
-    viewer = Viewer(search.base.program.resources.settings.kept_dir)
+    viewer = search.base.program.resources.viewer
     by_id = {example.id: example for example in search.train.examples}
     believed, views, truth = [], [], []
     for judge, examples in unseen(search.base.program, search.train.examples):

@@ -31,6 +31,8 @@ class ProgramFile(_Part):
     record: dict[str, Any] = Field(default_factory=dict)
     """How it was made; nothing is read from it."""
     fusion: dict[str, Any] | None = None
+    neighbours: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    """The hash of the file that holds them."""
     state: dict[str, Any]
     """Predictors by name; `check_state` looks into it."""
 
@@ -65,10 +67,10 @@ class _PredictorState(_Part):
 _PREDICTORS = TypeAdapter(dict[str, _PredictorState])
 
 
-def rest_sha256(state: Mapping[str, Any], fusion: Mapping[str, Any] | None) -> str:
-    """Return the hash of all that a program has learned but its instructions; `check_state` comes first."""
+def rest_sha256(state: Mapping[str, Any], learned: list[Any]) -> str:
+    """Return the hash of all that a program has learned but its instructions; `learned` is what no predictor holds."""
     kept = {n: {**part, "signature": part["signature"]["fields"]} for n, part in state.items() if n != "metadata"}
-    return digest([kept, fusion])
+    return digest([kept, *learned])
 
 
 def check_state(state: Mapping[str, Any], names: Iterable[str]) -> None:

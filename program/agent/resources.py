@@ -3,7 +3,7 @@
 import threading
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import dspy
 
@@ -20,6 +20,9 @@ from program.lms.dspy_private import EMBEDDED, is_embedded, say_once_of_truncati
 from program.lms.traits import ModelTraits, traits_of
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
+
+if TYPE_CHECKING:
+    from program.expert.judge.views import Viewer
 
 __all__ = ("ROLES", "Resources", "Role", "lm_of", "portable_lm")
 
@@ -116,6 +119,13 @@ class Resources:
     def expert(self) -> dspy.LM:
         """The embedded expert, whoever plays the roles."""
         return lm_of(RoleSettings(backend=EMBEDDED), cache_dir=self.settings.kept_dir)
+
+    @cached_property
+    def viewer(self) -> "Viewer":
+        """What measures images for the embedded expert; each once."""
+        from program.expert.judge.views import Viewer
+
+        return Viewer(self.settings.kept_dir)
 
     def eyes(self) -> dspy.BaseLM:
         """Return the model that looks for distortions: the Executor's, or the embedded expert where that one does not.

@@ -15,6 +15,7 @@ from typing import Any
 import dspy
 
 from program.agent.loop import AgenticIQA
+from program.agent.neighbours import Neighbours
 from program.agent.program_file import ProgramFile, digest, rest_sha256
 from program.common.errors import ImageError, InputError
 from program.common.settings import Settings, load_settings
@@ -29,6 +30,7 @@ __all__ = ("check_folder", "load", "program_from", "program_sha256", "save", "sc
 
 logger = logging.getLogger(__name__)
 
+NEIGHBOURS = "neighbours.json"
 _EXPERT = f"{EMBEDDED}@{REVISION}"
 _REFERENCE = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _SHOWN = re.compile(
@@ -69,10 +71,11 @@ def _save(
         "format": 1,
         "schema_sha256": schema_sha256(program),
         "program_sha256": program_sha256(program),
-        "rest_sha256": rest_sha256(state, _fusion(program)),
+        "rest_sha256": rest_sha256(state, _learned(program)),
         **({"engine": engine} if (engine := _engine(program)) else {}),
         "record": dict(record or {}),
         "fusion": _fusion(program),
+        **({"neighbours": name} if (name := _neighbours(program)) else {}),
         "state": state,
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -82,6 +85,8 @@ def _save(
         for url in sorted(set(_REFERENCE.findall(json.dumps(state)))):
             digest, suffix = parse_url(url)
             (partial / "images" / f"{digest}{suffix}").write_bytes(IMAGES.read(url))
+        if (neighbours := program.summarizer.neighbours) is not None:
+            (partial / NEIGHBOURS).write_text(json.dumps(neighbours.to_json()), "utf-8")
         (partial / "program.json").write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
         for name in keep:
             if (folder / name).is_file():
@@ -138,8 +143,10 @@ def load(
     _add_images(path, json.dumps(file.state))
     for predictor in program.parameters():
         predictor.demos = [_with_images(demo) for demo in predictor.demos]
+    if file.neighbours is not None:
+        program.summarizer.neighbours = _read_neighbours(path, name, file.neighbours)
     if _is_foreign(file, name, force=force):
-        program.summarizer.fitted = None
+        program.summarizer.fitted = program.summarizer.neighbours = None
     return program
 
 
@@ -152,11 +159,24 @@ def _read(path: Path, name: str) -> ProgramFile:
         raise InputError(f"{name}: program.json cannot be read ({error}); compile again") from error
 
 
+def _read_neighbours(path: Path, name: str, sha256: str) -> Neighbours:
+    try:
+        saved = (path / NEIGHBOURS).read_bytes()
+        if hashlib.sha256(saved).hexdigest() != sha256:
+            raise ValueError("was altered")
+        return Neighbours.from_json(json.loads(saved))
+    except FileNotFoundError as error:
+        raise InputError(f"{name}: {NEIGHBOURS} is missing; copy the whole folder again") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: {NEIGHBOURS} cannot be used ({error}); copy the whole folder again") from error
+
+
 def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
     """Return whether another revision of the embedded engine was taught. Raises InputError for what needs `force`."""
     faults = []
-    altered = digest([file.state, file.fusion]) != file.program_sha256
-    if altered and file.rest_sha256 == rest_sha256(file.state, file.fusion):
+    learned = _parts(file.fusion, file.neighbours)
+    altered = digest([file.state, *learned]) != file.program_sha256
+    if altered and file.rest_sha256 == rest_sha256(file.state, learned):
         logger.warning("%s: its instructions were edited since it was saved", name)
     elif altered:
         faults.append("was altered since it was saved; compile again, or load it as it is with --force (force=True)")
@@ -174,6 +194,8 @@ def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
 
 def _engine(program: AgenticIQA) -> str | None:
     """Return the embedded engine where it plays a role that demos, instructions or a fitted fusion were made for."""
+    if program.summarizer.neighbours is not None:
+        return _EXPERT  # likeness is what this revision sees
     plain = dict(AgenticIQA(program.resources.settings).named_parameters())
     for name, predictor in program.named_parameters():
         role = name.partition(".")[0]
@@ -208,8 +230,22 @@ def schema_sha256(program: AgenticIQA) -> str:
 
 
 def program_sha256(program: AgenticIQA) -> str:
-    """Return the hash of what a program has learned: instructions, demos and fusion."""
-    return digest([_state(program), _fusion(program)])
+    """Return the hash of what a program has learned: instructions, demos, fusion and neighbours."""
+    return digest([_state(program), *_learned(program)])
+
+
+def _learned(program: AgenticIQA) -> list[Any]:
+    return _parts(_fusion(program), _neighbours(program))
+
+
+def _parts(fusion: Mapping[str, Any] | None, neighbours: str | None) -> list[Any]:
+    return [fusion, neighbours] if neighbours else [fusion]
+
+
+def _neighbours(program: AgenticIQA) -> str | None:
+    """Return the hash of the file of neighbours, None where there are none."""
+    found: Neighbours | None = program.summarizer.neighbours
+    return None if found is None else found.sha256
 
 
 def _fusion(program: AgenticIQA) -> dict[str, Any] | None:

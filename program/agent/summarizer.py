@@ -20,6 +20,7 @@ from program.agent.evidence import (
     tool_scores,
     used_evidence,
 )
+from program.agent.neighbours import Neighbours
 from program.agent.query import QueryReading, QueryType, read_query
 from program.agent.replan import should_replan
 from program.agent.resources import Resources
@@ -97,6 +98,8 @@ class Summarizer(dspy.Module):
         self.explain = dspy.Predict(ExplainQuality)
         self.fitted: FittedFusion | None = None
         """The fusion a compile fitted; saved with the program."""
+        self.neighbours: Neighbours | None = None
+        """Labelled photographs, of which the nearest are evidence on a score; likewise."""
 
     @property
     def fusion(self) -> ScoreFusion:
@@ -134,12 +137,8 @@ class Summarizer(dspy.Module):
             elif reading.type is QueryType.SCORING and evidence.same_pixels:
                 fields = rating_of_same_pixels(chinese=is_chinese(state.query))
             elif reading.type is QueryType.SCORING and is_iqa:
-                is_open = evidence.distortion_analysis is None and "analysis" not in evidence.failed_steps
-                finds = is_open and self.names_distortions(state)
-                answer = self._level_belief(inputs, CallAllowance(), finds=finds)
-                if finds:
-                    evidence = state.executor_evidence = _with_findings(evidence, answer)
-                fields = self._rate(inputs, evidence, answer)
+                fields = self._scored(inputs, state)
+                evidence = state.evidence
             else:
                 fields = self._explain(inputs)
             if evidence.same_pixels:
@@ -166,6 +165,19 @@ class Summarizer(dspy.Module):
             box = boxes[scope[0]]
             return crops[scope[0]], IMAGES.cropped(reference, box) if reference else None, {GLOBAL: image, **crops}
         return image, reference, crops
+
+    def _scored(self, inputs: Mapping[str, Any], state: AssessmentState) -> dict[str, Any]:
+        """Return the answer to a question for a score; what it names joins the state's evidence."""
+        evidence = state.evidence
+        is_open = evidence.distortion_analysis is None and "analysis" not in evidence.failed_steps
+        finds = is_open and self.names_distortions(state)
+        if self.neighbours is not None and not self.resources.expert_judges:
+            view = self.resources.viewer.view(inputs["image"], inputs["reference"])
+            inputs = {**inputs, "similar_photographs": self.neighbours.told(view)}
+        answer = self._level_belief(inputs, CallAllowance(), finds=finds)
+        if finds:
+            evidence = state.executor_evidence = _with_findings(evidence, answer)
+        return self._rate(inputs, evidence, answer)
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.

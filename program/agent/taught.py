@@ -16,7 +16,7 @@ def taught(program: AgenticIQA) -> dict[str, Any]:
     `normalize`, and its map as `map` (none, line, logistic, isotonic) and `curve`, knots on 1..5 as in program.json.
     """
     fusion = program.summarizer.fusion
-    predictors = program.named_parameters()
+    predictors, near = program.named_parameters(), program.summarizer.neighbours
     return {
         "program_sha256": program_sha256(program),
         "fusion": {
@@ -27,6 +27,7 @@ def taught(program: AgenticIQA) -> dict[str, Any]:
             "map": fusion.kind,
             "curve": json.dumps([list(knot) for knot in fusion.curve]),
         },
+        "neighbours": {"photographs": len(near.photographs), "count": near.count} if near else None,
         "demos": {name: len(predictor.demos) for name, predictor in predictors},
         "instructions": {name: predictor.signature.instructions for name, predictor in predictors},
     }

@@ -1,0 +1,123 @@
+"""The recipe `nearest`: levels of the most similar labelled photographs, in words, beside what tools measured."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+
+from program.agent.loop import AgenticIQA
+from program.agent.neighbours import Neighbours
+from program.agent.saving import load
+from program.common.errors import InputError
+from program.common.settings import load_settings
+from program.compile import main
+
+SMALL = "compile: {workers: 2, baselines: false}\ntools: {device: cpu}\n"
+QUERY = "Rate the perceptual quality of this image."
+PLANTED = 7
+"""The group whose two photographs alone have the lowest label, and look like no other."""
+
+
+@pytest.fixture
+def data(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """A manifest of 28 groups of two photographs that look alike; the blurred half is rated lower."""
+    lines = []
+    for number in range(28):
+        blocks = np.kron(rng.integers(0, 256, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+        for version in range(2):
+            image = Image.fromarray(np.roll(blocks, 8 * version, axis=1))
+            mos = 2.0 if number % 2 else 4.0
+            if number == PLANTED:
+                image, mos = image.convert("L").convert("RGB"), 1.0
+            elif number % 2:
+                image = image.filter(ImageFilter.GaussianBlur(3))
+            name = f"{number}-{version}.png"
+            image.save(tmp_path / name)
+            split = "train" if number < 16 else "validation" if number < 26 else "test"
+            lines.append({"id": name, "image": name, "mos": mos, "group": str(number), "split": split,
+                          "labels": "made-up"})  # fmt: skip
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def server(loopback):
+    """A model that reads no images and answers by the line of neighbours, where it gets one."""
+
+    def probabilities(question):
+        told = question.inputs.get("similar_photographs", "").partition(": ")[2].rstrip(".").split(", ")
+        masses = {word: told.count(word) + 0.1 for word in ("bad", "poor", "fair", "good", "excellent")}
+        return {"quality_reasoning": "By what is known.", "quality_probs": masses}
+
+    return loopback(modalities=("text",), token_probabilities=0, rules=[("quality_probs", probabilities)])
+
+
+def compiled(data: Path, base: str, *flags: str) -> int:
+    return main(
+        ["--data", str(data / "manifest.jsonl"), "--config", str(data / "small.yaml"), "--lm", "openai/small",
+         "--api-base", base, "--optimizer", "nearest", "--out", str(data / "program"), "--json", *flags]
+    )  # fmt: skip
+
+
+def lines(server) -> list[str]:
+    return [q.inputs["similar_photographs"] for q in server.asked if "similar_photographs" in q.inputs]
+
+
+@pytest.mark.spec("45/nearest")
+@pytest.mark.spec("45/nearest-without-leakage")
+def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data, server, capsys, tmp_path_factory):
+    assert compiled(data, server.base) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert "nearest: the levels of the" in " ".join(result["notes"])
+    assert result["chosen"] == "uncompiled+nearest"
+    assert all(text.startswith("The most similar photographs were rated: ") for text in lines(server))
+    assert len(json.loads((data / "program" / "neighbours.json").read_text("utf-8"))["photographs"]) == 32
+    settings = load_settings().with_model("openai/small", server.base)
+    program = load(data / "program", settings)
+
+    def level(path: Path) -> float:
+        masses = program(image=path, query=QUERY).level_probabilities
+        return sum(level * mass for level, mass in masses.items())
+
+    assert level(data / "26-0.png") > level(data / "27-0.png") + 1
+    before = len(lines(server))
+    for version in range(2):
+        level(data / f"{PLANTED}-{version}.png")
+    assert len(lines(server)) == before + 2
+    assert not any("bad" in text for text in lines(server)[before:])
+    Image.open(data / f"{PLANTED}-0.png").transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(data / "stranger.png")
+    level(data / "stranger.png")  # a photograph that is none of theirs may be told
+    assert "bad" in lines(server)[-1]
+
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    shutil.copytree(data / "program", elsewhere / "program")
+    photo = Path(shutil.copy(data / "26-0.png", elsewhere / "photo.png"))
+    before = level(photo)
+    shutil.rmtree(data)
+    program = load(elsewhere / "program", settings)
+    assert level(photo) == before
+    file = elsewhere / "program" / "neighbours.json"
+    file.write_text(file.read_text("utf-8").replace('"label": 4.0', '"label": 1.0', 1), "utf-8")
+    with pytest.raises(InputError, match=r"neighbours.json cannot be used \(was altered\)"):
+        load(elsewhere / "program", settings)
+    file.unlink()
+    with pytest.raises(InputError, match=r"neighbours\.json is missing"):
+        load(elsewhere / "program", settings)
+
+
+def test_what_is_no_record_of_neighbours_is_refused():
+    for saved in ({}, {"count": 8, "photographs": [], "vectors": ""}, {"count": 8, "photographs": 3, "vectors": "!"}):
+        with pytest.raises(ValueError, match=r"Field required|photographs"):
+            Neighbours.from_json(saved)
+
+
+@pytest.mark.spec("45/nearest")
+def test_the_embedded_expert_is_left_as_it_is_with_the_reason(data, capsys):
+    arguments = ["--data", str(data / "manifest.jsonl"), "--config", str(data / "small.yaml"), "--optimizer", "nearest"]
+    assert main([*arguments, "--out", str(data / "program"), "--json"]) == 0
+    assert "random-search chooses them" in " ".join(json.loads(capsys.readouterr().out)["notes"])
+    assert AgenticIQA(load_settings()).summarizer.neighbours is None
