@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     arguments.work.mkdir(parents=True, exist_ok=True)
-    with _server(arguments) as (name, address):
+    with server_of(arguments) as (name, address):
         base = load_settings(overrides={"cache_dir": str(arguments.work / "cache")})
         model = base.with_model(name, address, {})
         samples = _samples(arguments, base)
@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _server(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def server_of(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Yield the model's name for the program and the address of its server."""
     if arguments.api_base:
         yield arguments.model, arguments.api_base
