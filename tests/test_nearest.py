@@ -75,6 +75,9 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
     assert "nearest: the levels of the" in " ".join(result["notes"])
     assert result["chosen"] == "uncompiled+nearest"
     assert all(text.startswith("The most similar photographs were rated: ") for text in lines(server))
+    unaware = [q for q in server.asked if "quality_probs" in q.fields and "similar_photographs" not in q.inputs]
+    assert unaware
+    assert not any("similar" in q.system for q in unaware)
     assert len(json.loads((data / "program" / "neighbours.json").read_text("utf-8"))["photographs"]) == 32
     settings = load_settings().with_model("openai/small", server.base)
     program = load(data / "program", settings)

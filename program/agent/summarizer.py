@@ -171,9 +171,10 @@ class Summarizer(dspy.Module):
         evidence = state.evidence
         is_open = evidence.distortion_analysis is None and "analysis" not in evidence.failed_steps
         finds = is_open and self.names_distortions(state)
+        similar = None
         if self.neighbours is not None and not self.resources.expert_judges:
-            view = self.resources.viewer.view(inputs["image"], inputs["reference"])
-            inputs = {**inputs, "similar_photographs": self.neighbours.told(view)}
+            similar = self.neighbours.told(self.resources.viewer.view(inputs["image"], inputs["reference"]))
+        inputs = {**inputs, "similar_photographs": similar}
         answer = self._level_belief(inputs, CallAllowance(), finds=finds)
         if finds:
             evidence = state.executor_evidence = _with_findings(evidence, answer)
