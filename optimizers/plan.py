@@ -110,7 +110,7 @@ def _searches(
     asked: list[tuple[str, int, int, int]] = []
     for recipe in map(recipe_named, job.optimizers):
         bound = recipe.bound(job.budget(recipe.name), sizes)
-        calls, most = full if recipe.runs_whole_program else one
+        calls, most = (0, 0) if recipe.teaches == "evidence" else full if recipe.runs_whole_program else one
         expected = calls * bound.runs + bound.reflections // 2
         asked.append((recipe.name, bound.runs, expected, most * bound.runs + bound.reflections))
         ranked += min(job.settings.compile.rerank, bound.candidates) * sizes.validation

@@ -48,8 +48,8 @@ class Recipe:
     """What the printed plan says: calls have to stay below it."""
     reflects: bool = False
     """Asks a language model for instructions; then `Search.reflection` is one, and `Search.scored` has examples."""
-    teaches: Literal["demos", "instructions", "fusion"] = "demos"
-    """What it changes before all. Of instructions the embedded expert reads a rubric only."""
+    teaches: Literal["demos", "instructions", "fusion", "evidence"] = "demos"
+    """What it changes before all. Of instructions the embedded expert reads a rubric only; evidence costs no call."""
     fits_scores: bool = False
     """Fits human scores: only scored samples count, and the default leaves it out where they are few."""
     takes_teacher: bool = False

@@ -67,7 +67,8 @@ def _run(search: Search) -> list[Candidate]:
 RECIPE = Recipe(
     name="nearest",
     run=_run,
-    bound=lambda budget, sizes: Bound(sizes.train, candidates=1),
+    bound=lambda budget, sizes: Bound(sizes.train),
+    teaches="evidence",
     fits_scores=True,
     least=lambda budget: _LEAST,
 )
