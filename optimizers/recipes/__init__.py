@@ -77,7 +77,7 @@ class Recipe:
                 f"optimizer {self.name!r}: needs a language model that writes instructions; "
                 "give --reflection-lm PROVIDER/MODEL"
             )
-        if teacher and not self.takes_teacher and self.teaches != "fusion":
+        if teacher and not self.takes_teacher and self.teaches not in {"fusion", "evidence"}:
             able = ", ".join(name for name in recipe_names() if recipe_named(name).takes_teacher)
             raise InputError(f"--teacher-lm: optimizer {self.name!r} takes no demos from a teacher; use {able}")
 
