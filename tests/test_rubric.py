@@ -10,6 +10,7 @@ from PIL import Image
 
 from data.distortions import distort, generator_for
 from data.photographs import load_photograph
+from optimizers.recipes.rubric import Labelled, chosen_sentences
 from program import AgenticIQA, load
 from program.compile import main
 from program.expert.answer.answers import answer
@@ -17,8 +18,8 @@ from program.expert.judge.taught import traits_of
 from program.expert.judge.views import Viewer
 from program.images.store import IMAGES
 from signatures import executor, planner, summarizer
-from signatures.rubric import PLAIN, SENTENCES, rubric_in, with_rubric
-from signatures.schemas import LEVEL_WORDS
+from signatures.rubric import PLAIN, SENTENCES, TRAITS, rubric_in, with_rubric
+from signatures.schemas import DISTORTION_CATEGORIES, LEVEL_WORDS
 from signatures.summarizer import ScoreQuality
 
 QUERY = "Rate the perceptual quality of this image."
@@ -136,6 +137,28 @@ def minded(tmp_path_factory) -> Path:
     path = folder / "manifest.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     return path
+
+
+@pytest.mark.spec("issue-44/exchange")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_first_choice_that_spoke_for_several_faults_is_exchanged(seed) -> None:
+    """Faults come in pairs, so half of one is the best first guess; in the end the fit finds the very rule."""
+    rng = np.random.default_rng(seed)
+    kinds = ("Noise", "Compression", "Color distortions", "Blurs")
+    severities = {kind: np.zeros(120) for kind in DISTORTION_CATEGORIES}
+    for image in range(120):
+        took_off = rng.uniform(0, 3.4)
+        severities[kinds[image % 4]][image] += 0.8 * took_off
+        severities[kinds[(image + 1) % 4]][image] += 0.2 * took_off
+    believed = 4.6 - sum(severities.values()) + rng.normal(0, 0.2, 120)
+    weights = {"Noise": 0.0, "Compression": 2.0, "Color distortions": 0.5}
+    truth = np.clip(4.35 - sum(weights.get(kind, 1.0) * lost for kind, lost in severities.items()), 1, 5)
+    traits = {name: rng.uniform(0, 1, 120) for name in TRAITS}
+    found = chosen_sentences(Labelled(believed, severities, traits, truth))
+    assert set(found) == {
+        "Ignore noise.", "Compression counts twice as much as usual.", "Wrong colour counts half as much as usual.",
+        "Judge a quarter of a level more strictly.",
+    }  # fmt: skip
 
 
 def test_what_people_do_not_mind_is_fitted_said_saved_and_followed(minded, tmp_path, capsys) -> None:
