@@ -38,7 +38,7 @@ STRATEGIES = ("ends", "spread", "thirds", "random")
 
 @dataclass(frozen=True)
 class LabelledDemo:
-    """One demo of one predictor, its answer given by rules, known distortions, measured strengths or people."""
+    """One demo of one predictor, its answer given by rules, known distortions, measured strengths or the labels."""
 
     predictor: str
     sample: str
@@ -184,7 +184,8 @@ def _known_findings(example: dspy.Example, inputs: Inputs, resources: Resources,
     truth = example.get("distortion_truth")
     if truth is None or list(inputs.get("regions") or ["Global"]) != ["Global"]:
         return None
-    rated = f"; people rated such images {example.quality:.1f} of 5" if example.get("quality") is not None else ""
+    judge, quality = example.get("judge", "people"), example.get("quality")
+    rated = f"; {judge} rated such images {quality:.1f} of 5" if quality is not None else ""
     findings = [
         DistortionFinding(
             region="Global", type=category, severity=severity,
@@ -230,8 +231,13 @@ def _rated(
     if example.get("quality") is None:
         return None
     quality = float(example.quality)
-    reasoning = f"People rated images like this {quality:.2f} of 5."
+    reasoning = f"{_judge(example)} rated images like this {quality:.2f} of 5."
     return quality, {output: answer(quality), "quality_reasoning": reasoning}
+
+
+def _judge(example: dspy.Example) -> str:
+    judge = str(example.get("judge", "people"))
+    return judge[0].upper() + judge[1:]
 
 
 def _level_word(score: float) -> str:
@@ -243,7 +249,7 @@ def _answered(example: dspy.Example, inputs: Inputs, resources: Resources) -> La
     if letter is None:
         return None
     text = example.options[letter]
-    outputs = {"final_answer": letter, "quality_reasoning": f"People chose {letter}. {text}."}
+    outputs = {"final_answer": letter, "quality_reasoning": f"{_judge(example)} chose {letter}. {text}."}
     return f"{example.query} {text}", outputs
 
 

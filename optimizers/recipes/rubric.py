@@ -128,7 +128,8 @@ def _run(search: Search) -> list[Candidate]:
     if not sentences:
         search.note = "rubric: no sentence brings scores nearer to the labels by more than chance"
         return []
-    search.note = f"rubric fitted on {len(images.truth)} samples: {' '.join(sentences)}"
+    plural = "s" * (len(sentences) != 1)
+    search.note = f"rubric: {len(sentences)} sentence{plural} fitted on {len(images.truth)} scores"
     lengths = sorted({1, 2, 3, 5, len(sentences)} & set(range(1, len(sentences) + 1)), reverse=True)
     programs = {n: with_sentences(search.base.program, sentences[:n]) for n in lengths}
     return [Candidate(f"{search.base.name}+rubric/{n}", program) for n, program in programs.items()]
