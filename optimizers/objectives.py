@@ -182,7 +182,7 @@ def _distance_words(score: float, human: float, std: float | None, judge: str) -
     gap = score - human
     spread = f" (opinions spread by {std:.2f})" if std else ""
     if abs(gap) < 0.25:
-        return f"The score {score:.2f} agrees with the {human:.2f} of {judge}{spread}."
+        return f"The score {score:.2f} agrees with {judge}'s {human:.2f}{spread}."
     side = "too high" if gap > 0 else "too low"
     return f"The score {score:.2f} is {abs(gap):.2f} {side}: {judge} gave {human:.2f} of 5{spread}."
 

@@ -92,6 +92,7 @@ def test_one_scoring_line_per_version_with_the_mean_human_score(small: Path) -> 
     assert len({s.query for s in scoring}) == 4
 
 
+@pytest.mark.spec("issue-44/house-standard")
 def test_the_scores_to_learn_follow_the_standard_that_is_written_in_the_docs(samples: list[Sample]) -> None:
     """The rule is worked out anew from docs/data.md: the table of weights, the shift, and KADID-10k's means."""
     text = (ROOT / "docs/data.md").read_text("utf-8").partition("### The house standard")[2]

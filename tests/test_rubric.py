@@ -178,6 +178,7 @@ def test_what_people_do_not_mind_is_fitted_said_saved_and_followed(minded, tmp_p
     assert explained.quality_score == pytest.approx(taught(image=noisy).quality_score)
 
 
+@pytest.mark.spec("issue-44/house-standard")
 @pytest.mark.spec("issue-44/summary")
 def test_the_end_of_a_compile_reads_within_80_columns_and_says_whose_labels_taught_what(
     minded, tmp_path, capsys, monkeypatch
