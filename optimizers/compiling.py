@@ -263,7 +263,7 @@ def _compiled(run: Compile) -> Compiled:
     after = _crossed(run, train, validation, before, program_sha256(chosen.program))
     crossed = CrossValidation.of(len(job.folds), run.gains(before, after))
     chosen, after = (chosen, after) if crossed.adopted else (run.uncompiled, before)
-    return _reported(run, chosen, before, after, crossed.verdict(chosen.name, before), table, crossed)
+    return _reported(run, chosen, before, after, crossed.verdict(before), table, crossed)
 
 
 def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:

@@ -204,7 +204,7 @@ class CrossValidation:
         first = gains.get(leading(gains))
         return cls(folds, dict(gains), first is not None and first.sign > 0 and not first.descriptive)
 
-    def verdict(self, chosen: str, test: EvaluationRecord) -> Verdict:
+    def verdict(self, test: EvaluationRecord) -> Verdict:
         """Say what the folds say."""
         names = [name for name in ("preference", "srcc", "rmse", "accuracy") if name in self.gains]
         words = "; ".join(_words(name, self.gains[name], ends=True) for name in names)
@@ -213,7 +213,7 @@ class CrossValidation:
         told = f"{taught} and tested on the other, programs gain {words}"
         if not self.adopted:
             return kept_verdict(told, test)
-        return Verdict(True, f"{chosen} is recommended: {told}.", best_baseline(test))
+        return Verdict(True, f"The compiled program is recommended: {told}.", best_baseline(test))
 
 
 def _gain(best: EvaluationRecord, uncompiled: EvaluationRecord) -> str:

@@ -1,6 +1,7 @@
 """What a compile says in the end, on a terminal of 80 columns: what it gained and learned, and what to do next."""
 
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -21,9 +22,9 @@ from program.evaluation.record import EvaluationRecord
 from program.evaluation.tables import comparison_table
 from signatures.rubric import sentences_in
 
-__all__ = ("WIDTH", "advice", "learned", "reasons", "show", "step")
+__all__ = ("advice", "learned", "reasons", "show", "step")
 
-WIDTH = 80
+_WIDTH = 80
 _FEW = 100
 """Training samples below which more of them are worth more than another recipe."""
 _AGREED, _COARSE = 0.85, 0.03
@@ -92,7 +93,7 @@ def show(console: Console, result: Compiled, results: Sequence[Compiled], out: P
     """
     # No line is wider, but by a path.
     table = comparison_table(result.uncompiled, result.compiled, result.differences)
-    console.print(table, width=WIDTH, soft_wrap=False)
+    console.print(table, width=_WIDTH, soft_wrap=False)
     if result.learned:
         console.print(f"\nWhat it learned from the labels of {result.uncompiled.dataset.judge}", highlight=False)
         for sentence in result.learned:
@@ -102,7 +103,7 @@ def show(console: Console, result: Compiled, results: Sequence[Compiled], out: P
         _say(console, line)
     activated = shutil.which("agentic-iqa") is not None
     console.print("\nNext" + ("" if activated else f", after `. {os.path.relpath(sys.prefix)}/bin/activate`"))
-    step(console, "use it", f"agentic-iqa assess photo.jpg --program {out}")
+    step(console, "use it", f"agentic-iqa assess photo.jpg --program {shlex.quote(str(out))}")
     step(console, "worst misses", f"{out / 'report.html'} (what changed: diff.md)")
     step(console, "your own data", "agentic-iqa compile --data manifest.jsonl")
 
@@ -115,7 +116,7 @@ def step(console: Console, what: str, how: str) -> None:
 def _say(console: Console, text: str, indent: str = "") -> None:
     # A command or an address that is cut in two cannot be copied.
     lines = textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=indent and indent + "  ", break_long_words=False,
+        text, _WIDTH, initial_indent=indent, subsequent_indent=indent and indent + "  ", break_long_words=False,
         break_on_hyphens=False,
     )  # fmt: skip
     console.print("\n".join(lines), highlight=False, markup=False)

@@ -2,9 +2,9 @@
 
 import itertools
 import json
-import re
 import math
 import random
+import re
 import shutil
 from dataclasses import replace
 

@@ -259,8 +259,11 @@ def test_where_the_interval_holds_0_the_uncompiled_program_is_kept_and_why_is_sa
     assert code == 0
     assert chosen(tmp_path)[0] == "uncompiled"
     assert "The uncompiled program is kept, and recommended: " in told
-    assert "same" in told
+    assert "same program" in told
     assert "+0.000 [+0.000, +0.000]" not in told
+    words = " ".join(told.split())
+    assert re.search(r"Why that may be: (.*; )?\d+ training samples are few", words)
+    assert "To try next: more labelled training samples (" in words
 
 
 @pytest.mark.spec("issue-44/no-split")

@@ -79,7 +79,11 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
             cells = ("-" if figure is None else figure.value_text() for figure in (old, new))
             gain = Text("same program") if same else _gain_text(name, differences.get(name))
             table.add_row(METRICS[name].word, *cells, gain)
-    counts = [f"{figure.n} {what}s" for figure, what in ((scores, "score"), (answers, "question")) if figure]
+    counts = [
+        f"{figure.n} {what}{'s' * (figure.n != 1)}"
+        for figure, what in ((scores, "score"), (answers, "question"))
+        if figure
+    ]
     groups = max((figure.groups for figure in (scores, answers) if figure), default=0)
     made_up = ", which is made up: they say nothing of people" if dataset.judge != "people" else ""
     table.caption = "\n".join([
