@@ -65,7 +65,7 @@ def baselines_by_task(record: EvaluationRecord) -> Iterator[tuple[list[Baseline]
 
 def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differences: Mapping[str, Figure]) -> Table:
     """Return one row per figure that a word says: both programs, and their paired difference with its interval."""
-    dataset, scores, answers = after.dataset, before.srcc, before.accuracy
+    dataset, counted = after.dataset, [("score", before.srcc), ("question", before.accuracy)]
     title = f"{dataset.name}{f', {dataset.split} split' if dataset.split else ''}"
     table = Table(title=title, title_justify="left", box=box.HORIZONTALS, pad_edge=False, caption_justify="left")
     table.add_column("", no_wrap=True)
@@ -79,12 +79,8 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
             cells = ("-" if figure is None else figure.value_text() for figure in (old, new))
             gain = Text("same program") if same else _gain_text(name, differences.get(name))
             table.add_row(METRICS[name].word, *cells, gain)
-    counts = [
-        f"{figure.n} {what}{'s' * (figure.n != 1)}"
-        for figure, what in ((scores, "score"), (answers, "question"))
-        if figure
-    ]
-    groups = max((figure.groups for figure in (scores, answers) if figure), default=0)
+    counts = [f"{figure.n} {what}{'s' * (figure.n != 1)}" for what, figure in counted if figure]
+    groups = max((figure.groups for _, figure in counted if figure), default=0)
     made_up = ", which is made up: they say nothing of people" if dataset.judge != "people" else ""
     table.caption = "\n".join([
         f"{' and '.join(counts)} of {_photographs(groups)}; labels by {dataset.judge}{made_up}.",
