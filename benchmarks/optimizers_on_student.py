@@ -67,7 +67,9 @@ def split_anew(manifest: Path, out: Path, seed: int, task: str) -> Path:
         taken[split, kind] = taken.get((split, kind), 0) + 1
         if taken[split, kind] <= SIZES[split][kind]:
             image = str((manifest.parent / row["image"]).resolve())
-            lines.append(json.dumps({**row, "image": image, "split": split}))
+            # The student was measured on people's scores; the quickstart's own ask for a rule that it does not know.
+            score = {"mos": row["people_mean"]} if "people_mean" in row else {}
+            lines.append(json.dumps({**row, **score, "image": image, "split": split}))
     out.write_text("\n".join(lines) + "\n", "utf-8")
     return out
 

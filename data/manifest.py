@@ -101,13 +101,18 @@ class Sample(BaseModel):
 
     @property
     def is_labelled(self) -> bool:
-        """Whether people have said what is right: a score, or the answer of a question with options."""
+        """Whether it is said what is right: a score, or the answer of a question with options."""
         return self.answer is not None if self.options else self.mos is not None
 
     @property
     def is_made_up(self) -> bool:
         """Whether its label is by a rule, not by people, as the data says of itself."""
         return self.metadata.get("labels") == "made-up"
+
+    @property
+    def judge(self) -> str:
+        """Whose label it is, as sentences, tables and charts say it."""
+        return "the house standard" if self.is_made_up else "people"
 
     @property
     def is_bare(self) -> bool:

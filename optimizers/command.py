@@ -11,11 +11,13 @@ from typing import Any
 import dspy
 from rich.console import Console
 
-from optimizers.compiling import Compile, folder_lock
+from optimizers.compile_log import folder_lock
+from optimizers.compiling import Compile
 from optimizers.job import Job
 from optimizers.plan import CallPlan
-from optimizers.report import Compiled, log_compile, show, spread
+from optimizers.report import Compiled, log_compile, spread
 from optimizers.selection import label, leading
+from optimizers.summary import show, step
 from program.agent.saving import load
 from program.common.errors import InputError
 from program.common.files import locked
@@ -65,10 +67,10 @@ class Tracked:
     def show(self, console: Console) -> None:
         """Print where MLflow has it; the result was printed before."""
         if self.run.where:
-            console.print(f"MLflow run        {self.run.where}", highlight=False)
+            step(console, "all runs", "\n    ".join(self.run.where.split("  ")))
         if new := self.registered:
             leads = "champion" if new.champion else "not the champion"
-            console.print(f"registered        {new.uri}  ({leads}: {new.why})", highlight=False)
+            step(console, "registered", f"{new.uri} ({leads}: {new.why})")
 
 
 def check_request(*, register: str | None, resume: bool, named: bool) -> None:

@@ -1,28 +1,23 @@
 """A compile from data to a saved program: teach on train, choose on validation, report on test.
 
-Whatever ends the process, the program's folder holds what is being compiled (`run.json`), a line for each candidate
-that was scored (`candidates.jsonl`) and the best one so far. A resumed compile reads the scores of candidates it meets
-again from there; answers of paid models come from the LM cache. No state of an optimizer is stored.
+Whatever ends the process, the program's folder holds the best candidate so far (see `optimizers.compile_log`).
 """
 
 import contextlib
 import copy
 import io
-import json
 import logging
-import shutil
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 from rich.console import Console
 
+from optimizers.compile_log import CompileLog
 from optimizers.demos import showable_demos
 from optimizers.examples import Evidence, ExampleSet, gather
 from optimizers.job import Job, Splits, upside_down
@@ -31,7 +26,7 @@ from optimizers.on_ray import evidence_on_ray
 from optimizers.plan import CROSSED, Forecast, call_plan, time_words
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.reflection import Reflections
-from optimizers.report import CandidateRuns, Compiled, advice, difference_markdown
+from optimizers.report import CandidateRuns, Compiled, difference_markdown
 from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import (
     NO_BETTER,
@@ -45,10 +40,10 @@ from optimizers.selection import (
 )  # fmt: skip
 from optimizers.store import Store
 from optimizers.student import Replayed, SearchStopped, taught_predictors
+from optimizers.summary import advice, learned, reasons
 from program.agent.loop import AgenticIQA
-from program.agent.saving import program_sha256, save
+from program.agent.saving import program_sha256
 from program.common.errors import InputError
-from program.common.linelog import LineLog
 from program.common.progress import progress, timed
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import compare, summarize
@@ -59,14 +54,9 @@ from program.evaluation.runner import OtherAnswers, run_samples
 from program.lms.limits import BudgetSpent
 from program.tracking import RunHandle
 
-__all__ = ("Compile", "CompileLog", "Compiled", "compile_program", "folder_lock")
+__all__ = ("Compile", "Compiled", "compile_program")
 
 logger = logging.getLogger(__name__)
-
-_LOGS = ("run.json", "candidates.jsonl")
-"""Files of a program's folder that outlive its replacement by a better candidate."""
-_MEND = "give another --out"
-_UNSCORED = float("-inf")
 
 
 class Compile:
@@ -273,7 +263,7 @@ def _compiled(run: Compile) -> Compiled:
     after = _crossed(run, train, validation, before, program_sha256(chosen.program))
     crossed = CrossValidation.of(len(job.folds), run.gains(before, after))
     chosen, after = (chosen, after) if crossed.adopted else (run.uncompiled, before)
-    return _reported(run, chosen, before, after, crossed.verdict(chosen.name, before), table, crossed)
+    return _reported(run, chosen, before, after, crossed.verdict(before), table, crossed)
 
 
 def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
@@ -340,9 +330,9 @@ def _reported(
 ) -> Compiled:  # fmt: skip
     job = run.job
     run.tracked.chosen(chosen.name)
-    if chosen is run.uncompiled and job.kept is None:
-        run.notes.append(advice(job))
     differences = run.gains(before, after)
+    if job.kept is None and (why := reasons(job, before, differences)) is not None:
+        run.notes += [why, advice(job)]
     if run.others is not None:
         # The compiled program's rows hold its own fusion ablation; the tools alone are the same for both.
         before, after = with_baselines(before), with_baselines(after)
@@ -353,105 +343,9 @@ def _reported(
         program=chosen.program, folder=job.out, chosen=chosen.name, seed=job.settings.seed, uncompiled=before,
         compiled=after, differences=differences, verdict=verdict, validation=table,
         curve=run.log.curve, notes=run.notes, seconds=run.seconds, runs=run.runs,
-        difference=difference_markdown(run.program, chosen.program), crossed=crossed,
+        difference=difference_markdown(run.program, chosen.program),
+        learned=learned(run.program, chosen.program), crossed=crossed,
     )  # fmt: skip
     page = render(after, job.splits["test"], sections=result.sections(), before=before)
     run.log.finished(chosen.program, result.summary(), {"diff.md": result.difference, "report.html": page})
     return result
-
-
-def folder_lock(folder: Path) -> LineLog:
-    """Return the lock on a program's folder, to be removed in the end; InputError where another compile has it."""
-    # It lies beside the folder, which every better candidate replaces.
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return LineLog(folder.with_name(f".{folder.name}.lock"), mend=_MEND, name=f"folder {str(folder)!r}")
-
-
-class CompileLog:
-    """Writes the log of one compile into its folder, which no other compile writes until `close`."""
-
-    def __init__(self, folder: Path, key: Mapping[str, str], *, resume: bool = False) -> None:
-        """Lock the folder and, to resume, read what is there; nothing is written before `begin`.
-
-        Raises InputError where another compile writes it, or where no compile with this key can be resumed.
-        """
-        self.folder, self._key, self._resume = folder, dict(key), resume
-        self.scores: dict[str, float] = {}
-        """Search scores by candidate digest, of the compile that is resumed."""
-        self.curve: list[tuple[str, float, float]] = []
-        """Candidate, its score and the best score so far, in the order they were scored."""
-        self._lm = dspy.settings.lm
-        """What plays every role, if anything: an optimizer scores its candidates with another model set there."""
-        self._started = time.perf_counter()
-        self._saved_score = _UNSCORED
-        """Search score of the program in the folder; a finished compile's, which nothing beats, is infinite."""
-        self._lock = folder_lock(folder)
-        try:
-            if resume:
-                self._read()
-        except BaseException:
-            self.close()
-            raise
-
-    def begin(self, program: AgenticIQA) -> None:
-        """Save the uncompiled program, unless a resumed compile left a better one, until something is better."""
-        if self._saved_score == _UNSCORED:
-            run = {"run.json": json.dumps({"key": self._key}, indent=1) + "\n"}
-            record = {"chosen": "uncompiled", "finished": False}
-            save(program, self.folder, record=record, keep=_LOGS if self._resume else (), files=run)
-
-    def withdraw(self) -> None:
-        """Leave no folder behind of a compile whose data turned out to be unusable."""
-        if not self._resume:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def close(self) -> None:
-        """Let another compile have the folder."""
-        self._lock.remove()
-
-    def scored(self, candidate: Candidate) -> None:
-        """Log a candidate with its search score (higher is better); the best so far becomes the folder's program."""
-        score = float(candidate.search_score or 0.0)
-        best = max((b for _, _, b in self.curve), default=_UNSCORED)
-        self.curve.append((candidate.name, score, max(best, score)))
-        if score > max(best, self._saved_score):
-            record = {"chosen": candidate.name, "search_score": score, "finished": False}
-            with dspy.context(lm=self._lm):
-                save(candidate.program, self.folder, record=record, keep=_LOGS)
-        # After the program, so that whatever ends the process in between, the folder holds the best that was logged.
-        line = {
-            "event": "candidate", "seconds": round(time.perf_counter() - self._started, 2), "name": candidate.name,
-            "digest": candidate.digest, "score": round(score, 6), "best": score > best,
-        }  # fmt: skip
-        with closing(self._lines()) as log:
-            log.append(json.dumps(line, ensure_ascii=False))
-
-    def finished(self, program: AgenticIQA, record: Mapping[str, Any], files: Mapping[str, str] | None = None) -> None:
-        """Save the chosen program with its record and further files, and mark the compile as done."""
-        save(program, self.folder, record={**record, "finished": True}, keep=_LOGS, files=files)
-
-    def _lines(self) -> LineLog:
-        return LineLog(self.folder / "candidates.jsonl", mend=_MEND)
-
-    def _read(self) -> None:
-        name = repr(str(self.folder))
-        try:
-            begun = dict(json.loads((self.folder / "run.json").read_text("utf-8"))["key"])
-            changed = [part for part in {**begun, **self._key} if begun.get(part) != self._key.get(part)]
-            if changed:
-                raise InputError(
-                    f"folder {name}: that compile had another {', '.join(changed)}; "
-                    "start without --resume, or undo the change"
-                )
-            with closing(self._lines()) as log:
-                entries = [json.loads(line) for line in log.lines()]
-            self.scores = {each["digest"]: float(each["score"]) for each in entries if each["event"] == "candidate"}
-        except FileNotFoundError:
-            raise InputError(f"folder {name}: no compile was begun there; start it without --resume") from None
-        except InputError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f"folder {name}: its log cannot be read ({error}); start without --resume") from error
-        with suppress(OSError, ValueError, KeyError):  # it is written anew
-            record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
-            self._saved_score = float("inf") if record["finished"] else float(record.get("search_score", "-inf"))

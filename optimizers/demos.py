@@ -39,7 +39,7 @@ STRATEGIES = ("ends", "spread", "thirds", "random")
 
 @dataclass(frozen=True)
 class LabelledDemo:
-    """One demo of one predictor, its answer given by rules, known distortions, measured strengths or people."""
+    """One demo of one predictor, its answer given by rules, known distortions, measured strengths or the labels."""
 
     predictor: str
     sample: str
@@ -202,11 +202,10 @@ def _known_findings(example: dspy.Example, inputs: Inputs, resources: Resources 
     truth = example.get("distortion_truth")
     if truth is None or list(inputs.get("regions") or ["Global"]) != ["Global"]:
         return None
-    rated = f"; people rated such images {example.quality:.1f} of 5" if example.get("quality") is not None else ""
     findings = [
         DistortionFinding(
             region="Global", type=category, severity=severity,
-            explanation=f"{severity.capitalize()} {category.casefold()} over the whole image{rated}.",
+            explanation=f"{severity.capitalize()} {category.casefold()} over the whole image.",
         )
         for category, severity in truth.items()
         if severity != "none"
@@ -248,8 +247,21 @@ def _rated(
     if example.get("quality") is None:
         return None
     quality = float(example.quality)
-    reasoning = f"People rated images like this {quality:.2f} of 5."
-    return quality, {output: answer(quality), "quality_reasoning": reasoning}
+    # What the level means: a figure, or who gave it, would be recited of other images.
+    return quality, {output: answer(quality), "quality_reasoning": _MEANING[nearest_level(quality) - 1]}
+
+
+_MEANING = (
+    "Extreme distortions make it unusable.", "Severe distortions have a significant impact.",
+    "Moderate distortions have a noticeable impact.", "Minor distortions have little impact.",
+    "No distortion is visible.",
+)  # fmt: skip
+"""Of the levels from 1 to 5, as the questions explain them."""
+
+
+def _judge(example: dspy.Example) -> str:
+    judge = str(example.get("judge", "people"))
+    return judge[0].upper() + judge[1:]
 
 
 def _level_word(score: float) -> str:
@@ -261,7 +273,7 @@ def _answered(example: dspy.Example, inputs: Inputs, resources: Resources) -> La
     if letter is None:
         return None
     text = example.options[letter]
-    outputs = {"final_answer": letter, "quality_reasoning": f"People chose {letter}. {text}."}
+    outputs = {"final_answer": letter, "quality_reasoning": f"{_judge(example)} chose {letter}. {text}."}
     return f"{example.query} {text}", outputs
 
 

@@ -58,7 +58,7 @@ class ExampleSet:
         return ExampleSet([e for part in parts for e in part.examples if e.id in ids], demos, self.gathered)
 
     def agreement(self) -> Figure:
-        """Return the SRCC of the uncompiled program's scores with people's."""
+        """Return the SRCC of the uncompiled program's scores with the labels."""
         found = []
         for example in self.examples:
             result = self.gathered[inputs_key(example.inputs())].summarizer_result
@@ -91,8 +91,8 @@ Evidence: TypeAlias = tuple[AssessmentState, Questions]
 def to_example(sample: Sample) -> dspy.Example:
     """Return a sample as an optimizer's example: the program's inputs and what is known, images as references."""
     fields: dict[str, Any] = {
-        "id": sample.id, "group": group_of(sample), "image": dspy.Image(IMAGES.add(sample.image).url),
-        "query": sample.query or DEFAULT_QUERY,
+        "id": sample.id, "group": group_of(sample), "judge": sample.judge,
+        "image": dspy.Image(IMAGES.add(sample.image).url), "query": sample.query or DEFAULT_QUERY,
     }  # fmt: skip
     if sample.reference is not None:
         fields["reference"] = dspy.Image(IMAGES.add(sample.reference).url)

@@ -21,7 +21,7 @@ from data.splits import (
     plan_splits,
 )  # fmt: skip
 from optimizers.examples import choose_samples
-from optimizers.recipes import recipe_named
+from optimizers.recipes import Recipe, recipe_named
 from optimizers.reflection import metered_lm
 from optimizers.student import Student
 from program.agent.loop import AgenticIQA
@@ -182,8 +182,7 @@ def prepared(
     """
     embedded = lm is None and _is_embedded(settings.models.summarizer)
     request = optimizer or settings.compile.optimizer
-    names = request or ("random-search,fusion" if embedded else "rubric,gepa")
-    recipes = [recipe_named(name.strip()) for name in names.split(",") if name.strip()]
+    recipes = _recipes(request or ("random-search,fusion" if embedded else "rubric,gepa"))
     taught = _roles(roles if roles is not None else settings.compile.roles, embedded=embedded)
     out = out or settings.programs_dir / Path(data).stem
     job = Job(
@@ -197,35 +196,62 @@ def prepared(
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
     division = _divided(manifest, layout or Layout(), settings.seed)
-    # Where nothing is held back for a test, each label is tested once all the same.
-    whole = bool(division.folds) or division.splits["train"] is division.splits["test"]
-    dataset = Dataset(name=data, manifest_sha256=manifest_sha256(manifest), split=None if whole else "test")
-    notes, parts = division.notes, (division.splits, *division.folds)
-    # Whatever fold is left out, the same recipes run.
-    sizes = {name: min(len(part[name]) for part in parts) for name in ("train", "validation")}
-    scored = {name: min(sum(s.task == "scoring" for s in part[name]) for part in parts) for name in sizes}
-    for recipe in list(recipes) if division.kept is None else ():
-        fits = recipe.fits_scores
-        train, validation = scored["train"] if fits else sizes["train"], scored["validation"]
-        try:
-            recipe.check_data(job.budget(recipe.name), train, validation)
-        except InputError:
-            if request is not None or not fits:
-                raise
-            recipes.remove(recipe)  # the default fits what there is enough for
-            if not any(scored.values()):
-                continue  # of questions alone nobody expects a fit of scores
-            had = f"{train} scored training and {validation} scored validation samples"
-            needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
-            notes = (*notes, f"{recipe.name} is left out: there are {had}, it needs {needed}")
-    if division.kept is not None:
-        notes = (*notes, f"nothing is taught: {division.kept}")
+    if request is None and job.embedded and division.judge != "people" and _asks_for_no_demos(job):
+        # A rule is learned in words, which carry over; what demos show of a few photographs does not.
+        recipes = _recipes("rubric")
+    notes = division.notes
+    if division.kept is None:
+        recipes, more = _with_enough(job, recipes, division, asked=request is not None)
+        notes += more
+    else:
+        notes += (f"nothing is taught: {division.kept}",)
     if console is not None and notes:
         console.print("\n".join(notes), highlight=False, markup=False)
+    # Where nothing is held back for a test, each label is tested once all the same.
+    whole = bool(division.folds) or division.splits["train"] is division.splits["test"]
+    dataset = Dataset(
+        name=data, manifest_sha256=manifest_sha256(manifest), split=None if whole else "test", judge=division.judge
+    )  # fmt: skip
     return replace(
         job, dataset=dataset, splits=division.splits, folds=division.folds, kept=division.kept,
         optimizers=tuple(recipe.name for recipe in recipes), notes=notes,
     )  # fmt: skip
+
+
+def _recipes(names: str) -> list[Recipe]:
+    return [recipe_named(name.strip()) for name in names.split(",") if name.strip()]
+
+
+def _asks_for_no_demos(job: Job) -> bool:
+    return job.demos is None and job.teacher_lm is None and "summarizer" in job.roles
+
+
+def _with_enough(
+    job: Job, recipes: Sequence[Recipe], division: "_Division", *, asked: bool
+) -> tuple[list[Recipe], tuple[str, ...]]:
+    """Return the recipes that the data has enough for, whatever fold is left out, and notes on those left out.
+
+    Of recipes that were asked for none is left out: InputError says what is missing.
+    """
+    parts = (division.splits, *division.folds)
+    sizes = {name: min(len(part[name]) for part in parts) for name in ("train", "validation")}
+    scored = {name: min(sum(s.task == "scoring" for s in part[name]) for part in parts) for name in sizes}
+    fitting, notes = [], []
+    for recipe in recipes:
+        count = scored["train"] if recipe.fits_scores else sizes["train"]
+        try:
+            recipe.check_data(job.budget(recipe.name), count, scored["validation"])
+            fitting.append(recipe)
+        except InputError:
+            if asked or not recipe.fits_scores:
+                raise
+            if any(scored.values()):  # of questions alone nobody expects a fit of scores
+                had = f"{count} scored training and {scored['validation']} scored validation samples"
+                needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
+                notes.append(f"{recipe.name} is left out: there are {had}, it needs {needed}")
+    if not fitting:
+        fitting, _ = _with_enough(job, _recipes("random-search"), division, asked=True)
+    return fitting, tuple(notes)
 
 
 def upside_down(job: Job, agreement: Figure) -> str | None:
@@ -265,6 +291,11 @@ class _Division:
     notes: tuple[str, ...]
     folds: tuple[Splits, ...] = ()
     kept: str | None = None
+
+    @property
+    def judge(self) -> str:
+        """Whose labels these are: people's where any is."""
+        return min(sample.judge for members in self.splits.values() for sample in members)
 
 
 def _divided(manifest: Place, layout: Layout, seed: int) -> _Division:

@@ -114,19 +114,19 @@ def _answer(example: dspy.Example, assessment: Assessment | None) -> Part:
     """Compare an answer with the human one: how far, in which direction, and which evidence led there or warned."""
     if assessment is None:
         return Part(0.0, False, "The program failed on this image; answer in the asked form.")
-    answer = assessment.final_answer
+    answer, judge = assessment.final_answer, str(example.get("judge", "people"))
     if assessment.status == "failed":
         fault = assessment.error or "unreadable"
         return Part(0.0, False, f"No usable answer came ({fault}); answer in the asked form.")
     evidence = _evidence_words(assessment.state.executor_evidence)
     if example.get("answer") is not None:
         right = bool(answer == example.answer)
-        words = f"{answer} is right." if right else f"{answer} is wrong: people chose {example.answer}."
+        words = f"{answer} is right." if right else f"{answer} is wrong: {judge} chose {example.answer}."
         return Part(float(right), right, f"{words} {evidence}")
     if not isinstance(answer, float):
         return Part(0.0, False, f"A score was asked; the answer was {str(answer)[:60]!r}.")
     human, std = float(example.quality), example.get("quality_std")
-    words = f"{_distance_words(answer, human, std)} {_sources(assessment, human)} {evidence}"
+    words = f"{_distance_words(answer, human, std, judge)} {_sources(assessment, human)} {evidence}"
     close = abs(answer - human) <= max(GATE, (std or 0.0) / 2)
     return Part(scoring_agreement(answer, human, std), close, words)
 
@@ -178,17 +178,17 @@ def _evidence_words(output: ExecutorOutput | None) -> str:
     return f"Evidence: {'; '.join(parts)}."
 
 
-def _distance_words(score: float, human: float, std: float | None) -> str:
+def _distance_words(score: float, human: float, std: float | None, judge: str) -> str:
     gap = score - human
     spread = f" (opinions spread by {std:.2f})" if std else ""
     if abs(gap) < 0.25:
-        return f"The score {score:.2f} agrees with people's {human:.2f}{spread}."
+        return f"The score {score:.2f} agrees with {judge}'s {human:.2f}{spread}."
     side = "too high" if gap > 0 else "too low"
-    return f"The score {score:.2f} is {abs(gap):.2f} {side}: people gave {human:.2f} of 5{spread}."
+    return f"The score {score:.2f} is {abs(gap):.2f} {side}: {judge} gave {human:.2f} of 5{spread}."
 
 
 def _sources(assessment: Assessment, human: float) -> str:
-    """Say which of the two beliefs behind a fused score was nearer to people."""
+    """Say which of the two beliefs behind a fused score was nearer to the label."""
     evidence = assessment.state.executor_evidence
     scores = tool_scores(evidence.quality_scores) if evidence else []
     belief = assessment.level_probabilities

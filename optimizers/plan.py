@@ -51,21 +51,25 @@ class CallPlan:
     seconds: float
     cost_usd: float | None
     """Expected; None where the price is unknown."""
+    images: int
+    """Distinct ones that are taught, chosen or tested on."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
         return {**asdict(self), "seconds": round(self.seconds)}
 
     def lines(self) -> Iterator[str]:
-        """Yield the plan as lines for people."""
-        kind = "model calls" if self.paid else "embedded answers (free)"
+        """Yield the plan as lines for people; what is free and asks no model is one."""
+        if not self.paid:
+            yield f"{self.images:,} images, about {time_words(self.seconds)}, free"
+            return
         for phase in self.phases:
-            yield f"{phase.name:<24}{phase.runs:>8,} runs   about {phase.expected:>7,}, at most {phase.most:>8,} {kind}"
+            calls = f"about {phase.expected:>7,}, at most {phase.most:>8,} model calls"
+            yield f"{phase.name:<24}{phase.runs:>8,} runs   {calls}"
         price = ", price unknown" if self.cost_usd is None else f", about {self.cost_usd:.2f} USD"
-        cost = price if self.paid else ""
-        calls = f"about {self.expected_calls:,}, at most {self.most_calls:,} {kind}"
-        pace = f" if a call takes {_SECONDS_PER_CALL:g} s" if self.paid else ""
-        yield f"in all: {calls}, about {time_words(self.seconds)}{pace}{cost}"
+        calls = f"about {self.expected_calls:,}, at most {self.most_calls:,} model calls"
+        pace = f"if a call takes {_SECONDS_PER_CALL:g} s"
+        yield f"in all: {calls}, about {time_words(self.seconds)} {pace}{price}"
 
 
 def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
@@ -96,7 +100,9 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
         phases.append(phase("champion on test", tested, full * tested, full_most * tested, times=1))
     expected, most = sum(p.expected for p in phases), sum(p.most for p in phases)
     seconds = _SECONDS_AROUND + sum(p.image_s + p.answer_s for p in phases)
-    return CallPlan(tuple(phases), expected, most, not job.embedded, seconds, _cost(job, expected))
+    taught = [] if job.kept is not None else [*job.samples("train"), *job.samples("validation")]
+    images = {sample.image for sample in (*taught, *job.splits["test"])}
+    return CallPlan(tuple(phases), expected, most, not job.embedded, seconds, _cost(job, expected), len(images))
 
 
 def _searches(

@@ -1,19 +1,16 @@
-"""What a compile ended with, and where that goes: JSON, the terminal, a page, MLflow (a nested run per candidate)."""
+"""What a compile ended with, and where that goes: JSON, a page, MLflow (a nested run per candidate)."""
 
 import difflib
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
-from rich.console import Console
 
-from optimizers.job import Job
-from optimizers.recipes import recipe_named
 from optimizers.search import Candidate
 from optimizers.selection import CrossValidation, Verdict, label, leading
 from program.agent.loop import AgenticIQA
@@ -22,20 +19,12 @@ from program.evaluation.charts import scatter_plot
 from program.evaluation.intervals import Figure
 from program.evaluation.publishing import log_figures, log_origin, log_program, record_costs, record_figures
 from program.evaluation.record import EvaluationRecord
-from program.evaluation.tables import comparison_table
 from program.images.store import parse_url
 from program.tracking import RunHandle, traced
 
-__all__ = ("CandidateRuns", "Compiled", "advice", "difference_markdown", "log_compile", "show", "spread")
+__all__ = ("CandidateRuns", "Compiled", "difference_markdown", "log_compile", "spread")
 
 _SHOWN_CHARS = 300
-_FEW = 100
-"""Training samples below which more of them are worth more than another recipe."""
-_UNTRIED = {
-    True: (("random-search,fusion", "rubric", "labeled --demos all"), "a language model: --lm PROVIDER/MODEL"),
-    False: (("rubric,gepa", "random-search,fusion", "bootstrap"), "demos of a stronger model: --teacher-lm MODEL"),
-}
-"""Recipes that are worth a trial, and what to try besides, by whether the embedded expert is taught."""
 _plain = partial(TypeAdapter(Any).dump_python, mode="json", exclude_defaults=True)
 
 
@@ -62,6 +51,8 @@ class Compiled:
     seconds: dict[str, float]
     runs: int
     """Program runs of the search."""
+    learned: list[str] = field(default_factory=list)
+    """What it was taught, in sentences."""
     crossed: CrossValidation | None = None
     """Where nothing was held back for a test and a candidate was to be had."""
 
@@ -77,6 +68,7 @@ class Compiled:
             "baseline": self.verdict.baseline.model_dump(mode="json") if self.verdict.baseline else None,
             "verdict": self.verdict.text,
             "helped": self.verdict.helped,
+            "learned": self.learned,
             "cross_validation": _plain(self.crossed),
             "validation": self.validation,
             "notes": self.notes,
@@ -85,12 +77,12 @@ class Compiled:
         }
 
     def words(self, told: Sequence[str] = ()) -> list[str]:
-        """Return the verdict, the best single tool or model, which the choice favours, and the notes not yet told."""
+        """Return the verdict, the best single tool or model, and the notes not yet told."""
         lines, best = [self.verdict.text], self.verdict.baseline
         if best is not None:
             name = leading(best.figures)
             figure = f"{label(name)} {best.figures[name]}"
-            lines.append(f"Best single tool or model on these samples: {best.label}, {figure}.")
+            lines.append(f"Best single tool or model on these samples, which favours it: {best.label}, {figure}.")
         return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in self.notes if note not in told)]
 
     def sections(self) -> dict[str, str]:
@@ -102,24 +94,11 @@ class Compiled:
         ranked = [f"{v['score']:.4f}  {name}" for name, v in self.validation.items()]
         sections = {
             "What compiling gained": "\n".join([*lines, *self.words()]),
+            "What it learned": "\n".join(self.learned),
             "Candidates on validation": "\n".join(ranked),
             "What compiling changed": self.difference,
         }
         return {heading: text for heading, text in sections.items() if text}
-
-
-def advice(job: Job) -> str:
-    """Return in one line what has not been tried yet, the most promising first."""
-    samples, tried = job.samples("train"), set(job.optimizers)
-    count, scored = len(samples), sum(sample.task == "scoring" for sample in samples)
-    ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
-    recipes, model = _UNTRIED[job.embedded]
-    for names in recipes:
-        asked = [recipe_named(name) for name in names.partition(" ")[0].split(",")]
-        enough = all(r.least(job.budget(r.name)) <= (scored if r.fits_scores else count) for r in asked)
-        if enough and not {recipe.name for recipe in asked} <= tried:
-            ways.append(f"--optimizer {names}")
-    return f"to try next: {'; '.join([*ways, '--repeat 3 (other seeds)', model])}"
 
 
 def spread(results: Sequence[Compiled]) -> dict[str, Any]:
@@ -143,28 +122,6 @@ def spread(results: Sequence[Compiled]) -> dict[str, Any]:
             for name, values in gains.items()
         },
     }  # fmt: skip
-
-
-def show(console: Console, result: Compiled, results: Sequence[Compiled], out: Path, told: Sequence[str] = ()) -> None:
-    """Print the table, the verdict, the best simpler way, the notes, the spread over seeds, and where the program is.
-
-    Notes that were `told` before the compile are not repeated.
-    """
-    console.print(comparison_table(result.uncompiled, result.compiled, result.differences))
-    lines = result.words(told)
-    if len(results) > 1:
-        of_seeds = spread(results)["gains"]
-        gains = [_gain(name, of_seeds[name]) for name in ("preference", "srcc", "plcc", "accuracy") if name in of_seeds]
-        lines.append(f"Gain on test over {len(results)} seeds: {'; '.join(gains)}.")
-    for line in lines:
-        console.print(line, highlight=False, markup=False)
-    console.print(f"compiled program  {out}  ({result.chosen})", highlight=False)
-    console.print(f"what changed      {out / 'diff.md'}", highlight=False)
-
-
-def _gain(name: str, gains: Mapping[str, Any]) -> str:
-    spread_out = f" (sd {gains['std']:.3f}, {gains['low']:+.3f} to {gains['high']:+.3f})" if gains["n"] > 1 else ""
-    return f"{label(name)} {gains['mean']:+.3f}{spread_out}"
 
 
 def log_compile(run: RunHandle, result: Compiled, results: Sequence[Compiled]) -> None:

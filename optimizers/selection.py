@@ -9,6 +9,7 @@ from program.agent.saving import program_sha256
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
 from program.evaluation.record import Baseline, EvaluationRecord
+from program.evaluation.tables import gain_words
 
 __all__ = ("NO_BETTER", "SCORE_STEP", "CrossValidation", "Ranked", "Ranking", "Verdict", "best_baseline", "clear_gain",
            "kept_verdict", "label", "leading", "validation_figures", "validation_score", "verdict_of")  # fmt: skip
@@ -172,10 +173,13 @@ def verdict_of(
     if chosen == "uncompiled":
         return kept_verdict(kept_because, test)
     names = [name for name in ("preference", "srcc", "plcc", "rmse", "accuracy") if name in differences]
-    words = [_words(name, differences[name]) for name in names]
-    text = f"{chosen} is {_gain(best, uncompiled)} on validation. On test: {'; '.join(words)}."
+    words = "; ".join(_words(name, differences[name]) for name in names)
+    ways = {differences[name].sign * METRICS[name].direction for name in names} - {0}
+    helped = {1: "Compiling helped", -1: "Compiling did harm", 0: "Compiling helped in part"}
+    opening = helped[sum(ways)] if ways else "No sure gain"
+    text = f"{opening} on test: {words}. On validation it is {_gain(best, uncompiled)}."
     if "srcc" in names and differences["rmse"].sign == differences["srcc"].sign == 1:
-        text += " The order of images is better, and their scores lie further from people's: compare, do not grade."
+        text += " The order of images is better, and their scores lie further from the labels: compare, do not grade."
     return Verdict(True, text, best_baseline(test))
 
 
@@ -200,7 +204,7 @@ class CrossValidation:
         first = gains.get(leading(gains))
         return cls(folds, dict(gains), first is not None and first.sign > 0 and not first.descriptive)
 
-    def verdict(self, chosen: str, test: EvaluationRecord) -> Verdict:
+    def verdict(self, test: EvaluationRecord) -> Verdict:
         """Say what the folds say."""
         names = [name for name in ("preference", "srcc", "rmse", "accuracy") if name in self.gains]
         words = "; ".join(_words(name, self.gains[name], ends=True) for name in names)
@@ -209,7 +213,7 @@ class CrossValidation:
         told = f"{taught} and tested on the other, programs gain {words}"
         if not self.adopted:
             return kept_verdict(told, test)
-        return Verdict(True, f"{chosen} is recommended: {told}.", best_baseline(test))
+        return Verdict(True, f"The compiled program is recommended: {told}.", best_baseline(test))
 
 
 def _gain(best: EvaluationRecord, uncompiled: EvaluationRecord) -> str:
@@ -217,17 +221,14 @@ def _gain(best: EvaluationRecord, uncompiled: EvaluationRecord) -> str:
     if abs(gained) >= SCORE_STEP / 2 or best.rmse is None or uncompiled.rmse is None:
         return f"{gained:+.3f} better"
     scale = f"RMSE {best.rmse.value:.3f} after {uncompiled.rmse.value:.3f}"
-    return f"as good in order and nearer to people's scores ({scale})"
+    return f"as good in order and nearer to the labels ({scale})"
 
 
 def _words(name: str, figure: Figure, *, ends: bool = False) -> str:
     if figure.value is None:
         return f"{label(name)} undefined"
-    if not figure.ends_text():
-        return f"{label(name)} {figure.value:+.3f}, no interval"
-    sure = {1: "better", 0: "no sure difference", -1: "worse"}[figure.sign * METRICS[name].direction]
-    interval = f" {figure.ends_text('+')}" if ends else ""
-    return f"{label(name)} {figure.value:+.3f}{interval} ({sure})"
+    interval = f" {figure.ends_text('+')}" if ends and figure.ends_text() else ""
+    return f"{label(name)} {figure.value:+.3f}{interval} ({gain_words(name, figure)})"
 
 
 def best_baseline(record: EvaluationRecord) -> Baseline | None:

@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     cli.add_layout_flags(parser, columns="of the manifest, ")
     parser.add_argument("--optimizer", metavar="NAME[,NAME]",
                         help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: random-search,fusion for the "
-                        "embedded expert, rubric,gepa for other models)")  # fmt: skip
+                        "embedded expert, rubric where labels are made up, rubric,gepa for other models)")  # fmt: skip
     parser.add_argument("--roles", metavar="ROLE[,ROLE]", help="planner, executor, summarizer: which of them to teach")
     parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos of the Summarizer's questions")
     parser.add_argument("--teacher-lm", metavar="MODEL", help="stronger model whose answers become demos")

@@ -1,4 +1,4 @@
-"""A rubric in words: what people mind and like in images, in sentences that a person can read, write and edit.
+"""A rubric in words: what is minded and liked in images, in sentences that a person can read, write and edit.
 
 | sentence | what it does to a quality on 1..5 |
 |---|---|
@@ -20,7 +20,7 @@ from typing import Any
 
 from signatures.schemas import DistortionCategory
 
-__all__ = ("PLAIN", "SENTENCES", "TRAITS", "Rubric", "rubric_in", "with_rubric")
+__all__ = ("PLAIN", "SENTENCES", "TRAITS", "Rubric", "rubric_in", "sentences_in", "with_rubric")
 
 _FAULTS: Mapping[DistortionCategory, tuple[str, str]] = {
     "Blurs": ("blur", r"(?:motion |strong )?blur(?:s|ring|riness)?|defocus"),
@@ -125,6 +125,11 @@ def rubric_in(text: str) -> Rubric:
     return whole
 
 
+def sentences_in(instructions: str) -> list[str]:
+    """Return the sentences of the rubric that instructions end in, as they stand there."""
+    return [line.removeprefix("- ") for line in instructions.partition(_HEAD)[2].splitlines() if line.strip()]
+
+
 def with_rubric(instructions: str, sentences: Iterable[str]) -> str:
     """Return instructions that end in a rubric, instead of one that they ended in before."""
     body = instructions.partition(_HEAD)[0].rstrip()
@@ -132,7 +137,7 @@ def with_rubric(instructions: str, sentences: Iterable[str]) -> str:
     return f"{body}\n\n{_HEAD}\n{lines}" if lines else body
 
 
-_HEAD = "What people mind and like on these images:"
+_HEAD = "What counts on these images:"
 
 SENTENCES: tuple[str, ...] = (
     *(f"{name.capitalize()} counts {factor} as much as usual." for name, _ in _FAULTS.values()

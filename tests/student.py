@@ -42,8 +42,8 @@ _KINDS = {
 _OBJECTIVE, _INPUTS = "your objective is:", "\n\nGiven are\n"
 """What stands before an instruction in the prompts of DSPy's adapters, and behind it in those of the program's own."""
 _SCALE = re.compile(r"\b(?:whole|full|entire|more of the) (?:scale|range)\b", re.IGNORECASE)
-_TOO_HIGH = re.compile(r"too high: people gave[^\n]*?Evidence: found ([^;.]*)")
-_WRONG = re.compile(r"is wrong: people chose[^\n]*?Evidence: found ([^;.]*)")
+_TOO_HIGH = re.compile(r"too high: [a-z ]+ gave[^\n]*?Evidence: found ([^;.]*)")
+_WRONG = re.compile(r"is wrong: [a-z ]+ chose[^\n]*?Evidence: found ([^;.]*)")
 _OPINION = re.compile(r"The score [\d.]+ is [\d.]+ (too high|too low)")
 
 

@@ -81,8 +81,8 @@ def test_a_store_that_is_full_costs_a_compile_one_warning(home, tmp_path, full, 
         result = json.loads(shown)
         assert (result["mlflow_run"], result["uncompiled"]["scoring"]["used"]) == (None, 4)
     else:
-        assert f"compiled program  {tmp_path / 'program'}" in shown
-        assert "MLflow run" not in shown
+        assert f"--program {tmp_path / 'program'}" in shown
+        assert "all runs" not in shown
     (line,) = warnings(caplog)
     assert "database or disk is full" in line
     assert repr(str(tmp_path / "program")) in line
@@ -204,7 +204,7 @@ def test_a_folder_that_a_compile_is_writing_is_refused_to_another(home, tmp_path
     assert codes == [2]
     (line,) = (line for line in said.err.splitlines() if line.startswith("error: "))
     assert repr(str(out))[:-1] in line
-    assert sum(line.startswith("compiled program") for line in said.out.splitlines()) == 1, said.out
+    assert said.out.count(f"--program {out}") == 1, said.out
     assert len(runs(home)) == before + 1
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 

@@ -426,15 +426,15 @@ def test_table_fits_80_columns_and_says_what_is_descriptive():
     failed = Row(id="x", group="g1", task="scoring", truth=2.0, status="failed", error="e")
     before, after = summarize([*_rows(1.0, wrong=range(5)), failed]), summarize(_rows(0.1))
     text = _shown(comparison_table(before, after, compare(before.rows, after.rows)))
-    for words in ("uncompiled", "compiled", "difference", "SRCC", "PLCC", "KRCC", "RMSE", "Accuracy", "photographs"):
+    for words in ("before", "after", "difference", "order (SRCC)", "error (RMSE)", "questions right", "photographs"):
         assert words in text
     assert "-0.900" in text
     assert "…" not in text
-    assert "only 4 photographs" in " ".join(text.split())
-    assert "uncompiled: 1 of 51 samples failed" in text
+    assert "over images of only 4 photographs: they do not speak of new photographs" in " ".join(text.split())
+    assert "before: 1 of 51 samples failed" in text
     many = [row.model_copy(update={"group": row.id}) for row in _rows(0.5)]
     other = summarize(many)
-    assert "Descriptive" not in _shown(comparison_table(other, other, compare(many, many)))
+    assert "new photographs" not in _shown(comparison_table(other, other, compare(many, many)))
 
 
 def test_table_shows_undefined_figures_as_such():
@@ -442,7 +442,7 @@ def test_table_shows_undefined_figures_as_such():
     record = summarize(constant)
     text = _shown(comparison_table(record, record, compare(constant, constant)))
     assert "undefined" in text
-    assert "Accuracy" not in text
+    assert "questions" not in text
 
 
 def test_scatter_plot_shows_both_programs(tmp_path):

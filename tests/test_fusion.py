@@ -425,7 +425,7 @@ FAIR = {3: 0.6, 4: 0.4}
         (RELIABLE, ([1.0, 3.0], FAIR, [0.0, 2.0]),
          "Score 3.20 combines the tools' 3.00 with the model's expected level of 3.40."),
         (FittedFusion(ScoreFusion(), curve=[(1, 1), (5, 3)]), ([3.5], FAIR),
-         "Score 2.20 is 3.40 on the fitted scale of human scores; "
+         "Score 2.20 is 3.40 on the fitted scale; "
          "3.40 combines the tools' 3.50 with the model's expected level of 3.40."),
         (FittedFusion(ScoreFusion(), model_weight=2), ([], FAIR),
          "Score 3.40 is the model's expected level of 3.40; no tool score was available."),
@@ -443,7 +443,7 @@ def test_the_note_says_what_the_score_was_made_of(fusion, given_, note):
         (RELIABLE, ([1.0], FAIR, [0.0]), "分数 3.40 是模型的期望等级 3.40；1 个工具评分没有分量。"),
         (RELIABLE, ([1.0, 3.0], FAIR, [0.0, 2.0]), "分数 3.20 融合了工具评分 3.00 与模型的期望等级 3.40。"),
         (FittedFusion(ScoreFusion(), curve=[(1, 1), (5, 3)]), ([3.5], FAIR),
-         "分数 2.20 是 3.40 在人类评分拟合尺度上的值；3.40 融合了工具评分 3.50 与模型的期望等级 3.40。"),
+         "分数 2.20 是 3.40 在拟合尺度上的值；3.40 融合了工具评分 3.50 与模型的期望等级 3.40。"),
     ],
 )  # fmt: skip
 def test_the_note_is_in_the_questions_language(fusion, given_, note):

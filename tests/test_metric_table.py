@@ -26,8 +26,9 @@ def _brier(right, confidence):
 @pytest.fixture
 def entries(monkeypatch: pytest.MonkeyPatch) -> None:
     near = Metric(
-        "Within a point ↑", _near, bounds=(0, 1), headline=True, card="scores nearly right", parts=("by_distortion",)
-    )
+        "Within a point ↑", _near, bounds=(0, 1), headline=True, word="nearly right", card="scores nearly right",
+        parts=("by_distortion",),
+    )  # fmt: skip
     monkeypatch.setitem(METRICS, "near", near)
     monkeypatch.setitem(METRICS, "brier", Metric("Brier score of levels ↓", _brier, "levels", direction=-1))
 
@@ -68,7 +69,7 @@ def test_one_entry_reaches_record_comparison_tables_page_and_mlflow(entries):
     gain = compare(rows, better)
     assert gain["near"].value == pytest.approx(summarize(better).near.value - by_hand)
     assert "brier" not in gain
-    assert "Within a point ↑" in _text(comparison_table(record, summarize(better), gain))
+    assert "nearly right" in _text(comparison_table(record, summarize(better), gain))
     assert "Brier score of levels ↓" in _text(figures_table(record))
     assert "Within a point ↑" in _text(*baseline_tables(record))
     page = render(record, [])

@@ -16,7 +16,7 @@ import dspy
 import pytest
 from mlflow import MlflowClient
 
-from optimizers.compiling import CompileLog
+from optimizers.compile_log import CompileLog
 from optimizers.search import Candidate
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256

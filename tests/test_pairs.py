@@ -12,8 +12,9 @@ import program.evaluation
 from data import prepare
 from data.manifest import read_manifest
 from data.pairs import fit_strengths, score_within_splits
-from optimizers.report import Compiled, show
+from optimizers.report import Compiled
 from optimizers.selection import validation_score, verdict_of
+from optimizers.summary import show
 from program import AgenticIQA, evaluate
 from program.common.errors import DataError
 from program.compile import main as compile_command
@@ -260,8 +261,8 @@ def test_several_seeds_and_the_best_tool_are_told_by_preferences(capsys: pytest.
     # Equal scores have no correlation, whose gain so has a value for one seed only.
     results = [compiled(1, (4.0, 3.0, 2.0)), compiled(2, (3.0, 3.0, 3.0))]
     show(Console(width=200), results[0], results, Path("p"))
-    out = capsys.readouterr().out
-    assert "Best single tool or model on these samples: second, preference 0.8" in out
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Best single tool or model on these samples, which favours it: second, preference 0.8" in out
     assert "over 2 seeds: preference +0.417 (sd 0.354, +0.167 to +0.667); SRCC +1.500; PLCC" in out
 
 

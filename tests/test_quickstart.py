@@ -22,9 +22,9 @@ from data.kadid import DISTORTIONS, IDENTITIES, LEVELS, level_mean, severity_of
 from data.manifest import Sample, manifest_sha256, read_manifest
 from data.photographs import PHOTOGRAPHS, load_photograph, photograph_bytes
 from data.questions import Question, Version, make_questions
-from data.quickstart import FULL, QuickstartPlan, build_quickstart
+from data.quickstart import FULL, HouseStandard, QuickstartPlan, build_quickstart
 from data.splits import check_leaks
-from program.common.errors import DataError
+from program.common.errors import DataError, InputError
 from program.common.settings import load_settings
 from program.tools.survey import LabelledSet
 
@@ -73,14 +73,15 @@ def test_validation_and_test_photographs_are_in_colour() -> None:
         assert photograph.split == "train" or np.abs(pixels[..., 0] - pixels[..., 2]).mean() > 5
 
 
-def test_one_scoring_line_per_version_with_the_mean_human_score(samples: list[Sample]) -> None:
-    scoring = [s for s in samples if s.task == "scoring"]
+def test_one_scoring_line_per_version_with_the_mean_human_score(small: Path) -> None:
+    scoring = list(read_manifest(small.with_name("manifest-fr.jsonl")))
+    assert not any(sample.is_made_up for sample in scoring)
     colour = 2 * len(SMALL.distortions) * 3
     grey = (len(SMALL.distortions) - 2) * 3
     assert len(scoring) == colour + grey
     for sample in scoring:
         mean = level_mean(sample.distortion or "", sample.metadata["level"])
-        assert (sample.mos, sample.mos_range, sample.reference) == (mean.mos, (1, 5), None)
+        assert (sample.mos, sample.mos_range) == (mean.mos, (1, 5))
         # How far images lie apart is not how far people do.
         assert (sample.mos_std, sample.metadata["label_std"]) == (None, mean.mos_std)
         assert sample.metadata["severity"] == severity_of(mean.mos)
@@ -91,9 +92,32 @@ def test_one_scoring_line_per_version_with_the_mean_human_score(samples: list[Sa
     assert len({s.query for s in scoring}) == 4
 
 
+@pytest.mark.spec("issue-44/house-standard")
+def test_the_scores_to_learn_follow_the_standard_that_is_written_in_the_docs(samples: list[Sample]) -> None:
+    """The rule is worked out anew from docs/data.md: the table of weights, the shift, and KADID-10k's means."""
+    text = (ROOT / "docs/data.md").read_text("utf-8").partition("### The house standard")[2]
+    rows = re.findall(r"^\| ([a-z ,-]+) \| ([0-9.]+) \|", text, re.MULTILINE)
+    weights = {name: float(weight) for names, weight in rows for name in names.split(", ")}
+    (shift,) = re.findall(r"minus ([0-9.]+)", text)
+    names = {"Noise": "noise", "Compression": "compression", "Color distortions": "wrong colour"}
+    for sample in [s for s in samples if s.task == "scoring"]:
+        mean = level_mean(sample.distortion or "", sample.metadata["level"]).mos
+        weight = weights[names.get(str(sample.metadata["category"]), "everything else")]
+        expected = min(5, max(1, 4.6 - weight * (4.6 - mean) - float(shift)))
+        assert sample.mos == pytest.approx(expected, abs=1e-4)
+        assert sample.metadata["people_mean"] == mean
+    assert all(sample.is_made_up for sample in samples)
+
+
+def test_tools_are_calibrated_on_people_alone(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data.quickstart.build_quickstart", lambda cache_dir, progress: small)
+    with pytest.raises(InputError, match="'quickstart': no sample with people's score in split 'all'"):
+        LabelledSet.read("quickstart", "all", load_settings().cache_dir)
+
+
 def test_calibration_knows_how_far_an_image_lies_from_its_score(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data.quickstart.build_quickstart", lambda cache_dir, progress: small)
-    found = LabelledSet.read("quickstart", "all", load_settings().cache_dir).samples
+    found = LabelledSet.read("quickstart-fr", "all", load_settings().cache_dir).samples
     spreads = {level_mean(name, level).mos_std for name in SMALL.distortions for level in SMALL.levels}
     assert len({image.label_sd for image in found}) > 10
     assert {image.label_sd for image in found} <= spreads
@@ -128,10 +152,10 @@ def test_groups_do_not_leak(samples: list[Sample]) -> None:
     assert {s.split for s in samples} == {"train", "validation", "test"}
 
 
-def test_the_full_reference_manifest_has_the_same_scores_and_a_reference(small: Path, samples: list[Sample]) -> None:
+def test_the_full_reference_manifest_has_the_same_images_and_a_reference(small: Path, samples: list[Sample]) -> None:
     with_reference = list(read_manifest(small.with_name("manifest-fr.jsonl")))
-    assert [s.model_copy(update={"reference": None}) for s in with_reference] == [
-        s for s in samples if s.task == "scoring"
+    assert [(s.id, s.image, s.query, s.split) for s in with_reference] == [
+        (s.id, s.image, s.query, s.split) for s in samples if s.task == "scoring"
     ]
     for sample in with_reference:
         assert sample.reference is not None
@@ -169,7 +193,9 @@ def test_the_revision_changes_with_plan_generator_and_scores(monkeypatch: pytest
     seen.add(TINY.revision())
     monkeypatch.setattr(quickstart, "photograph_bytes", lambda name: b"other")
     seen.add(TINY.revision())
-    assert len(seen) == 6
+    monkeypatch.setattr(quickstart, "HOUSE", HouseStandard({"Noise": 0.5}, shift=0))
+    seen.add(TINY.revision())
+    assert len(seen) == 7
 
 
 def test_a_failure_leaves_nothing_and_the_next_run_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

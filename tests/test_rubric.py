@@ -1,6 +1,7 @@
 """A rubric in words: what its sentences do to the embedded expert's scores, and what is fitted on people's scores."""
 
 import json
+import re
 from pathlib import Path
 
 import dspy
@@ -10,6 +11,7 @@ from PIL import Image
 
 from data.distortions import distort, generator_for
 from data.photographs import load_photograph
+from optimizers.recipes.rubric import Labelled, chosen_sentences
 from program import AgenticIQA, load
 from program.compile import main
 from program.expert.answer.answers import answer
@@ -17,8 +19,8 @@ from program.expert.judge.taught import traits_of
 from program.expert.judge.views import Viewer
 from program.images.store import IMAGES
 from signatures import executor, planner, summarizer
-from signatures.rubric import PLAIN, SENTENCES, rubric_in, with_rubric
-from signatures.schemas import LEVEL_WORDS
+from signatures.rubric import PLAIN, SENTENCES, TRAITS, rubric_in, with_rubric
+from signatures.schemas import DISTORTION_CATEGORIES, LEVEL_WORDS
 from signatures.summarizer import ScoreQuality
 
 QUERY = "Rate the perceptual quality of this image."
@@ -138,12 +140,34 @@ def minded(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.spec("issue-44/exchange")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_first_choice_that_spoke_for_several_faults_is_exchanged(seed) -> None:
+    """Faults come in pairs, so half of one is the best first guess; in the end the fit finds the very rule."""
+    rng = np.random.default_rng(seed)
+    kinds = ("Noise", "Compression", "Color distortions", "Blurs")
+    severities = {kind: np.zeros(120) for kind in DISTORTION_CATEGORIES}
+    for image in range(120):
+        took_off = rng.uniform(0, 3.4)
+        severities[kinds[image % 4]][image] += 0.8 * took_off
+        severities[kinds[(image + 1) % 4]][image] += 0.2 * took_off
+    believed = 4.6 - sum(severities.values()) + rng.normal(0, 0.2, 120)
+    weights = {"Noise": 0.0, "Compression": 2.0, "Color distortions": 0.5}
+    truth = np.clip(4.35 - sum(weights.get(kind, 1.0) * lost for kind, lost in severities.items()), 1, 5)
+    traits = {name: rng.uniform(0, 1, 120) for name in TRAITS}
+    found = chosen_sentences(Labelled(believed, severities, traits, truth))
+    assert set(found) == {
+        "Ignore noise.", "Compression counts twice as much as usual.", "Wrong colour counts half as much as usual.",
+        "Judge a quarter of a level more strictly.",
+    }  # fmt: skip
+
+
 def test_what_people_do_not_mind_is_fitted_said_saved_and_followed(minded, tmp_path, capsys) -> None:
     out = tmp_path / "program"
     assert main(["--data", str(minded), "--optimizer", "rubric", "--out", str(out), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["helped"]
-    assert any("Ignore noise." in note for note in result["notes"])
+    assert "Ignore noise." in result["learned"]
     assert "+- Ignore noise." in (out / "diff.md").read_text("utf-8")
     assert result["compiled"]["rmse"]["value"] < 0.8 * result["uncompiled"]["rmse"]["value"]
     noisy = minded.parent / "71.png"
@@ -152,6 +176,35 @@ def test_what_people_do_not_mind_is_fitted_said_saved_and_followed(minded, tmp_p
     assert rubric_in(taught.summarizer.explain.signature.instructions).weights["Noise"] == 0
     explained = taught(image=noisy, query="Describe the quality of this image.")
     assert explained.quality_score == pytest.approx(taught(image=noisy).quality_score)
+
+
+@pytest.mark.spec("issue-44/house-standard")
+@pytest.mark.spec("issue-44/summary")
+def test_the_end_of_a_compile_reads_within_80_columns_and_says_whose_labels_taught_what(
+    minded, tmp_path, capsys, monkeypatch
+) -> None:
+    """Labels that say they are made up are taught as a rubric by default, and nothing calls them people's."""
+    rows = [json.loads(line) for line in minded.read_text("utf-8").splitlines()]
+    text = "".join(json.dumps({**row, "labels": "made-up"}) + "\n" for row in rows)
+    minded.with_name("made-up.jsonl").write_text(text, "utf-8")
+    monkeypatch.chdir(minded.parent)
+    assert main(["--data", "made-up.jsonl", "--out", "taught"]) == 0
+    told, said = capsys.readouterr()
+    lines = told.splitlines()
+    assert [line for line in lines if len(line.rstrip()) > 80 and "mlflow ui" not in line] == []
+    assert re.search(r"^72 images, about .*, free$", said, re.MULTILINE)
+    assert re.search(r"^ order \(SRCC\) +[\d.]+ +[\d.]+ +\+0\.\d+ \[.*\] better", told, re.MULTILINE)
+    assert re.search(r"^ error \(RMSE\) +[\d.]+ +[\d.]+ +-[\d.]+ \[.*\] better", told, re.MULTILINE)
+    assert "labels by the house standard, which is made up" in " ".join(told.split())
+    assert "  - Ignore noise." in lines
+    steps = [line.strip() for line in lines[lines.index(next(x for x in lines if x.startswith("Next"))) :]]
+    assert "agentic-iqa assess photo.jpg --program taught" in steps
+    assert {"use it", "worst misses", "all runs", "your own data"} <= set(steps)
+    page = Path("taught/report.html").read_text("utf-8")
+    for shown in (told, page, Path("taught/diff.md").read_text("utf-8")):
+        spoken = shown.replace("they say nothing of people", "")
+        assert not re.search(r"\b([Pp]eople|[Hh]umans?)\b", spoken)
+    assert "How well the program agrees with the house standard" in page
 
 
 def test_too_few_scores_are_said_before_anything_is_asked(minded, tmp_path, capsys) -> None:

@@ -19,6 +19,7 @@ from optimizers.selection import (
     validation_score,
     verdict_of,
 )
+from optimizers.summary import reasons
 from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
 from program.evaluation.figures import compare, summarize
@@ -177,10 +178,39 @@ def test_the_verdict_says_what_got_worse_with_what_got_better() -> None:
     assert "compare, do not grade" in found.text
 
 
+@pytest.mark.spec("issue-44/summary")
+def test_a_verdict_opens_with_what_the_test_shows() -> None:
+    """A gain on validation that test does not have is no gain."""
+    other = np.random.default_rng(8).normal(0, 0.05, len(PLAIN))
+    before, after, better = record(PLAIN), record(PLAIN + other), record(TRUTH + 0.1 * NOISE)
+    found = verdict_of("random-search/changed/14", better, before, compare(before.rows, after.rows), before)
+    assert found.text.startswith("No sure gain on test: SRCC ")
+    assert "random-search" not in found.text
+    worse = verdict_of("x", better, before, compare(better.rows, before.rows), before)
+    assert worse.text.startswith("Compiling did harm on test: SRCC -")
+    assert verdict_of("x", better, before, compare(before.rows, better.rows), before).text.startswith(
+        "Compiling helped"
+    )
+
+
+@pytest.mark.spec("issue-44/summary")
+def test_why_nothing_was_gained_is_said_and_not_where_something_was(blurred_manifest, tmp_path) -> None:
+    job = prepared(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
+    before, after = record(PLAIN), record(TRUTH + 0.1 * NOISE)
+    assert reasons(job, before, compare(before.rows, after.rows)) is None
+    told = reasons(job, before, compare(before.rows, before.rows))
+    assert f"in the labels' order already (SRCC {value(before, 'srcc'):.2f})" in told
+    few = [row for row in record(TRUTH + NOISE).rows if int(row.id) < 20]
+    moved = [row.model_copy(update={"predicted": row.predicted + 0.5 * (int(row.id) % 3)}) for row in few]
+    gains = compare(few, moved)
+    half = (gains["srcc"].high - gains["srcc"].low) / 2
+    assert f"on 20 test samples a gain below {half:.2f} cannot" in reasons(job, summarize(few), gains)
+
+
 def test_the_verdict_of_a_map_tells_the_scale_that_it_was_taken_for() -> None:
     before, after = record(PLAIN + 0.5), record(PLAIN)
     found = verdict_of("uncompiled+map", after, before, compare(before.rows, after.rows), before)
     shown = f"(RMSE {value(after, 'rmse'):.3f} after {value(before, 'rmse'):.3f})"
-    assert f"uncompiled+map is as good in order and nearer to people's scores {shown} on validation" in found.text
+    assert f"On validation it is as good in order and nearer to the labels {shown}." in found.text
     assert "(better)" in found.text.partition("RMSE -")[2]
     assert "do not grade" not in found.text

@@ -1,12 +1,13 @@
-"""What people mind and like, fitted on their scores and said in sentences (see `signatures.rubric`).
+"""What counts on these images, fitted on their scores and said in sentences (see `signatures.rubric`).
 
-What the model believes of training images that are no demos, corrected as the sentences say, has to come nearer to
-people's scores: the sentence that lowers the squared error most goes first, then the next, for as long as chance would
-not do as much. The embedded expert measures severities and properties, whichever model is taught. How many sentences
-are taken, if any, is decided on validation.
+What the model believes of training images that are no demos, corrected as the sentences say, has to come nearer to the
+labels: the sentence that lowers the squared error most goes first, then the next, for as long as chance would not do as
+much. After each, sentences are exchanged for others while that lowers the error: an early choice that spoke for several
+faults at once gives way. The embedded expert measures severities and properties, whichever model is taught. How many
+sentences are taken, if any, is decided on validation.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ Array = NDArray[np.float64]
 
 
 class Labelled(NamedTuple):
-    """N images as a model judges them, what was measured of them, and people's scores, 1..5."""
+    """N images as a model judges them, what was measured of them, and their labels, 1..5."""
 
     believed: Array
     severities: Mapping[str, Array]
@@ -48,17 +49,35 @@ class Labelled(NamedTuple):
 
 
 def chosen_sentences(images: Labelled) -> list[str]:
-    """Return the sentences that bring beliefs nearer to people's scores, the most useful first."""
+    """Return the sentences that bring beliefs nearer to the labels, the most useful first."""
     sentences: list[str] = []
     error = images.error(sentences)
     while len(sentences) < _MOST and error > 0:
-        errors = {s: images.error([*sentences, s]) for s in SENTENCES if not _speaks_of_the_same(s, sentences)}
-        best = min(errors, key=errors.__getitem__)
-        if len(images.truth) * np.log(error / max(errors[best], 1e-12)) < _CHANCE:
+        longer = _best_added(images, sentences, SENTENCES)
+        if len(images.truth) * np.log(error / max(images.error(longer), 1e-12)) < _CHANCE:
             break
-        sentences.append(best)
-        error = errors[best]
-    return sentences
+        sentences = _exchanged(images, longer)
+        error = images.error(sentences)
+    ordered: list[str] = []
+    while len(ordered) < len(sentences):
+        ordered = _best_added(images, ordered, [s for s in sentences if s not in ordered])
+    return ordered
+
+
+def _best_added(images: Labelled, sentences: Sequence[str], offered: Iterable[str]) -> list[str]:
+    """Return the sentences and that one of those offered with which the error is least."""
+    longer = [[*sentences, s] for s in offered if not _speaks_of_the_same(s, sentences)]
+    return min(longer, key=images.error)
+
+
+def _exchanged(images: Labelled, sentences: list[str]) -> list[str]:
+    """Return as many sentences, of which no exchange of one for another lowers the error."""
+    while True:
+        without = [[s for s in sentences if s != one] for one in sentences]
+        best = min((_best_added(images, rest, SENTENCES) for rest in without), key=images.error)
+        if images.error(best) >= images.error(sentences):
+            return sentences
+        sentences = best
 
 
 def with_sentences(program: AgenticIQA, sentences: Sequence[str]) -> AgenticIQA:
@@ -106,9 +125,10 @@ def _run(search: Search) -> list[Candidate]:
         return []
     sentences = chosen_sentences(images)
     if not sentences:
-        search.note = "rubric: no sentence brings scores nearer to people's by more than chance"
+        search.note = "rubric: no sentence brings scores nearer to the labels by more than chance"
         return []
-    search.note = f"rubric fitted on {len(images.truth)} samples: {' '.join(sentences)}"
+    plural = "s" * (len(sentences) != 1)
+    search.note = f"rubric: {len(sentences)} sentence{plural} fitted on {len(images.truth)} scores"
     lengths = sorted({1, 2, 3, 5, len(sentences)} & set(range(1, len(sentences) + 1)), reverse=True)
     programs = {n: with_sentences(search.base.program, sentences[:n]) for n in lengths}
     return [Candidate(f"{search.base.name}+rubric/{n}", program) for n, program in programs.items()]

@@ -1,4 +1,4 @@
-"""The figures of evaluations: how predictions lie to human scores, and where they go wrong."""
+"""The figures of evaluations: how predictions lie to the labels, and where they go wrong."""
 
 import base64
 import io
@@ -63,7 +63,7 @@ def plain(text: str) -> str:
 
 
 def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
-    """Return human score (x) against predicted score (y), one panel per record, both on 1..5.
+    """Return the labels (x) against predicted scores (y), one panel per record, both on 1..5.
 
     `records` maps a panel's title ("uncompiled") to its record. Points are coloured by distortion where there are
     at most ten, else by photograph, else alike. Dashed: perfect agreement; solid: a straight-line fit.
@@ -82,7 +82,8 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
     lines, names = axes[0].get_legend_handles_labels()
     plot.legend(lines, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     title = plain(heading(next(iter(records.values()))))
-    plot.suptitle(f"Agreement with human scores · {title}", fontsize=13, color=INK)
+    judge = next(iter(records.values())).dataset.judge
+    plot.suptitle(f"Agreement with {judge} · {title}", fontsize=13, color=INK)
     return plot
 
 
@@ -99,7 +100,7 @@ def _panel(
     axis: Axes, title: str, record: EvaluationRecord, rows: Sequence[Row], colours: Mapping[str, str], by: str
 ) -> None:
     truth, predicted = np.array([(row.truth, row.predicted) for row in rows], dtype=float).reshape(-1, 2).T
-    # A human score may pass its own scale (LIVE's realigned ones do); no point may fall off the picture.
+    # A label may pass its own scale (LIVE's realigned ones do); no point may fall off the picture.
     low, high = min(1.0, truth.min(initial=1)) - 0.1, max(5.0, truth.max(initial=5)) + 0.1
     _style(axis)
     axis.set(xlim=(low, high), ylim=(0.9, 5.1), aspect="equal", xticks=range(1, 6), yticks=range(1, 6))
@@ -121,7 +122,7 @@ def _panel(
     axis.set_title(title, fontsize=12, fontweight="bold", color=INK, pad=36)
     figure = "SRCC undefined" if record.srcc is None or record.srcc.value is None else f"SRCC {record.srcc}"
     axis.text(0.5, 1.02, f"{figure}\n{basis}{failed}", transform=axis.transAxes, ha="center", color=INK, fontsize=10)
-    axis.set_xlabel("human score (1 bad … 5 excellent)")
+    axis.set_xlabel(f"score by {record.dataset.judge} (1 bad … 5 excellent)")
 
 
 def _bars(parts: Mapping[str, Part], metric: str, title: str, limits: tuple[float, float]) -> Plot:
@@ -152,7 +153,7 @@ def _levels(parts: Mapping[str, Part]) -> Plot:
     axis.set_xticks(places, [f"{_LEVELS[level]}\n(n = {part.n})" for level, part in parts.items()], fontsize=9)
     axis.grid(axis="y", color=FAINT, linewidth=0.8)
     axis.set_ylabel("points of the 1..5 scale")
-    axis.set_title("Error by human level (bias above 0: scored too high)", **_TITLE)
+    axis.set_title("Error by the label's level (bias above 0: scored too high)", **_TITLE)
     axis.legend(frameon=False, fontsize=9)
     return plot
 

@@ -44,6 +44,8 @@ class ManifestSplit:
     name: str
     """The dataset's own name, or the manifest's with the folder it lies in."""
     layout: Layout
+    judge: str = "people"
+    """Whose labels these are."""
 
     def __len__(self) -> int:
         return self.size
@@ -65,11 +67,12 @@ def samples_of(
     manifest, layout = resolve_dataset(data, settings.cache_dir, progress=progress), layout or Layout()
     if split is not None:
         check_leaks(read_manifest(manifest, layout))
-    chosen = Counter((s.is_labelled, s.is_bare) for s in read_manifest(manifest, layout) if split in {None, s.split})
-    labelled, bare = chosen[True, False], chosen[False, True]
+    every = (sample for sample in read_manifest(manifest, layout) if split in {None, sample.split})
+    chosen = Counter("bare" if s.is_bare else s.judge if s.is_labelled else "none" for s in every)
+    judges, bare = sorted(chosen.keys() - {"bare", "none"}), chosen["bare"]
     if not chosen:
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; choose another --split, or all")
-    if not labelled:
+    if not judges:
         raise InputError(
             f"manifest {str(manifest)!r}: no sample {f'of split {split!r} ' if split else ''}has a label; "
             'give "mos", or "options" with an "answer"'
@@ -78,7 +81,8 @@ def samples_of(
         logger.warning("%s: %s", str(manifest), left_out(bare, chosen.total()))
     path = manifest.resolve() if isinstance(manifest, Path) else PurePosixPath(manifest)
     name = str(data) if str(data) in GENERATED else "/".join(path.parts[-2:])
-    return ManifestSplit(manifest, split, chosen.total() - bare, name, layout)
+    # Of several, people come first.
+    return ManifestSplit(manifest, split, chosen.total() - bare, name, layout, judges[0])
 
 
 def evaluate(
@@ -93,7 +97,7 @@ def evaluate(
     progress: bool = True,
     engine: Engine | None = None,
 ) -> EvaluationRecord:
-    """Run a program over human-labelled samples and return the record, every figure with its interval.
+    """Run a program over labelled samples and return the record, every figure with its interval.
 
     `program` None is the uncompiled one on the settings. `data` is a dataset's name, a manifest's path (of these,
     `split` takes "train", "validation" or "test", None all) or samples, which are taken as they are. Every finished
@@ -109,7 +113,9 @@ def evaluate(
     dataset = Dataset(name="samples")
     if isinstance(samples, ManifestSplit):
         sha256 = manifest_sha256(samples.manifest)
-        dataset = Dataset(name=samples.name, manifest_sha256=sha256, split=samples.split)
+        dataset = Dataset(
+            name=samples.name, manifest_sha256=sha256, split=samples.split, judge=samples.judge
+        )  # fmt: skip
     context = context_of(program, baselines=baselines)
     if checkpoint is None and dataset.manifest_sha256 is not None:
         checkpoint = checkpoint_path(settings, dataset, context)

@@ -57,6 +57,8 @@ class Metric:
     headline: bool = False
     """Whether it stands at the record's top level, else among the details. Headlines are compared between programs and
     worked out for every baseline, and need scores, answers or preferences."""
+    word: str = ""
+    """What it says in a word or two, where two programs are compared in a terminal; those without one are not there."""
     card: str = ""
     """A headline's meaning in two words. Those that have one get a card on the page and a column beside baselines."""
     parts: tuple[PartOf, ...] = ()
@@ -220,7 +222,7 @@ def _divide(above: _Array, below: _Array) -> _Array:
 METRICS: dict[str, Metric] = {
     "srcc": Metric(
         "SRCC ↑", metrics.srcc, bounds=(-1, 1), scale="fisher", closed_form=spearman,
-        headline=True, card="rank agreement", parts=("by_distortion",),
+        headline=True, word="order (SRCC)", card="rank agreement", parts=("by_distortion",),
     ),
     "plcc": Metric(
         "PLCC ↑", metrics.plcc, bounds=(-1, 1), scale="fisher", closed_form=pearson,
@@ -232,15 +234,15 @@ METRICS: dict[str, Metric] = {
     ),
     "rmse": Metric(
         "RMSE ↓", metrics.rmse, direction=-1, bounds=(0, _INFINITE), closed_form=root_mean_square,
-        headline=True, card="points of 1..5", parts=("by_distortion",),
+        headline=True, word="error (RMSE)", card="points of 1..5", parts=("by_distortion",),
     ),
     "accuracy": Metric(
         "Accuracy ↑", metrics.accuracy, "answers", bounds=(0, 1), scale="wilson", closed_form=mean_of(np.equal),
-        headline=True, card="right answers", parts=("by_question_type",),
+        headline=True, word="questions right", card="right answers", parts=("by_question_type",),
     ),
     "preference": Metric(
         "Agrees with people's preferences ↑", metrics.preference, "preferences", bounds=(0, 1), scale="wilson",
-        headline=True,
+        headline=True, word="pairs in order",
     ),
     "plcc_logistic4": _after_logistic("PLCC ↑", metrics.plcc, 4, bounds=(-1, 1), scale="fisher"),
     "plcc_logistic5": _after_logistic("PLCC ↑", metrics.plcc, 5, bounds=(-1, 1), scale="fisher"),
@@ -251,7 +253,7 @@ METRICS: dict[str, Metric] = {
         closed_form=mean_of(lambda x, y: np.abs(np.subtract(y, x))), parts=("by_level",),
     ),
     "bias": Metric(
-        "Bias, predicted - human", metrics.bias, direction=0, closed_form=mean_of(lambda x, y: np.subtract(y, x)),
+        "Bias, predicted - label", metrics.bias, direction=0, closed_form=mean_of(lambda x, y: np.subtract(y, x)),
         parts=("by_distortion", "by_level"),
     ),
     "pairwise": Metric(
@@ -267,7 +269,7 @@ METRICS: dict[str, Metric] = {
         bootstrap_limit=2000, inflated=True,
     ),
     "coverage": Metric(
-        "Human scores in the interval, 95 % meant", metrics.accuracy, "intervals", direction=0, bounds=(0, 1),
+        "Labels in the interval, 95 % meant", metrics.accuracy, "intervals", direction=0, bounds=(0, 1),
         scale="wilson", closed_form=mean_of(np.equal),
     ),
     "interval_width": Metric(

@@ -111,7 +111,7 @@ def worst(rows: Iterable[Row], task: str) -> list[Row]:
 
 
 def closest(rows: Iterable[Row]) -> list[Row]:
-    """Return the scores nearest to people's, nearest first."""
+    """Return the scores nearest to the labels, nearest first."""
     return heapq.nsmallest(_FEW, (r for r in rows if r.task == "scoring" and r.counts), key=lambda r: (r.miss, r.id))
 
 
@@ -232,7 +232,7 @@ def record_costs(record: EvaluationRecord) -> dict[str, float | None]:
 
 
 def _model_line(record: EvaluationRecord) -> str:
-    """Say how well a language model agrees with people by itself, and what it weighs; nothing of the expert."""
+    """Say how well a language model agrees with the labels by itself, and what it weighs; nothing of the expert."""
     weight = record.context.get("model_weight")
     rows = [row for row in record.rows if row.task == "scoring" and row.expected_level is not None]
     pairs = [(row.truth, row.expected_level) for row in rows if isinstance(row.truth, float)]

@@ -186,6 +186,8 @@ class Dataset(_Frozen):
     manifest_sha256: str | None = None
     split: str | None = None
     """The split taken; None for all."""
+    judge: str = "people"
+    """Whose labels these are, in words (`data.manifest.Sample.judge`)."""
 
 
 class Baseline(Figures):

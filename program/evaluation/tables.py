@@ -10,8 +10,8 @@ from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS, headline
 from program.evaluation.record import Baseline, EvaluationRecord
 
-__all__ = ("baseline_tables", "baselines_by_task", "comparison_table", "figure_lines", "figures_table", "heading",
-           "notes")  # fmt: skip
+__all__ = ("baseline_tables", "baselines_by_task", "comparison_table", "figure_lines", "figures_table",
+           "gain_words", "heading", "notes")  # fmt: skip
 
 _LABEL = 14
 """Columns of a baseline's name, so that the figures beside it fit into 80."""
@@ -64,38 +64,64 @@ def baselines_by_task(record: EvaluationRecord) -> Iterator[tuple[list[Baseline]
 
 
 def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differences: Mapping[str, Figure]) -> Table:
-    """Return one row per figure: both programs, their paired difference, each with its 95 % interval, and n."""
-    figures = [*before.figures.values(), *after.figures.values(), *differences.values()]
-    split = f" · {after.dataset.split} split" if after.dataset.split else ""
-    intervals = " · 95 % intervals in brackets" if any(figure.ends_text() for figure in figures) else ""
-    same = before.context.get("program_sha256") == after.context.get("program_sha256") is not None
-    title = f"{after.dataset.name}{split}{intervals}"
+    """Return one row per figure that a word says: both programs, and their paired difference with its interval."""
+    dataset, counted = after.dataset, [("score", before.srcc), ("question", before.accuracy)]
+    title = f"{dataset.name}{f', {dataset.split} split' if dataset.split else ''}"
     table = Table(title=title, title_justify="left", box=box.HORIZONTALS, pad_edge=False, caption_justify="left")
     table.add_column("", no_wrap=True)
-    for column in ("uncompiled", "compiled", "difference", "n\nphotographs"):
+    for column in ("before", "after"):
         table.add_column(column, justify="right", no_wrap=True)
-    for metric in dict.fromkeys((*before.figures, *after.figures)):
-        old, new, change = before.figures.get(metric), after.figures.get(metric), differences.get(metric)
-        basis = change or new or old
-        size = f"{basis.n}\n{basis.groups}" if basis else ""
-        gain = change if change is not None and change.value is not None else None
-        cell = Text("same\nprogram") if same else gain_cell(metric, gain)
-        table.add_row(METRICS[metric].title, figure_cell(old), figure_cell(new), cell, size)
-    lines = [
-        f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out"
-        for name, record in (("uncompiled", before), ("compiled", after))
-        if record.failed
-    ]
-    if few := [figure.groups for figure in figures if figure.descriptive]:
-        only = _photographs(min(few))
-        lines.append(f"Descriptive intervals: over images, from only {only}; they do not speak of new photographs.")
-    table.caption = "\n".join([*lines, *_too_few(before)])
+    table.add_column("difference", no_wrap=True)
+    same = before.context.get("program_sha256") == after.context.get("program_sha256") is not None
+    for name in (name for name, metric in METRICS.items() if metric.word):
+        old, new = before.figures.get(name), after.figures.get(name)
+        if old is not None or new is not None:
+            cells = ("-" if figure is None else figure.value_text() for figure in (old, new))
+            gain = Text("same program") if same else _gain_text(name, differences.get(name))
+            table.add_row(METRICS[name].word, *cells, gain)
+    counts = [f"{figure.n} {what}{'s' * (figure.n != 1)}" for what, figure in counted if figure]
+    groups = max((figure.groups for _, figure in counted if figure), default=0)
+    made_up = ", which is made up: they say nothing of people" if dataset.judge != "people" else ""
+    table.caption = "\n".join([
+        f"{' and '.join(counts)} of {_photographs(groups)}; labels by {dataset.judge}{made_up}.",
+        *_intervals_told([] if same else list(differences.values())),
+        *(f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out"
+          for name, record in (("before", before), ("after", after)) if record.failed),
+        *_too_few(before),
+    ])  # fmt: skip
     return table
+
+
+def _intervals_told(gains: Sequence[Figure]) -> Iterator[str]:
+    """Yield what the brackets are, where there are any, and of what they speak."""
+    few = [gain.groups for gain in gains if gain.descriptive]
+    if any(gain.ends_text() for gain in gains):
+        over = f", over images of only {_photographs(min(few))}: they do not speak of new photographs" if few else ""
+        yield f"Brackets: 95 % intervals{over}."
+
+
+def gain_words(metric: str, gain: Figure) -> str:
+    """Say a difference: which way it goes, where that is sure."""
+    if gain.low == gain.high == gain.value == 0:
+        return "the same"
+    if not gain.ends_text():
+        return "no interval"
+    return {1: "better", 0: "no sure difference", -1: "worse"}[gain.sign * METRICS[metric].direction]
+
+
+def _gain_text(metric: str, gain: Figure | None) -> Text:
+    if gain is None or gain.value is None:
+        return Text("-" if gain is None else "undefined")
+    words = gain_words(metric, gain)
+    shown = words if words == "the same" else f"{gain.value_text('+')} {gain.ends_text('+')} {words}".replace("  ", " ")
+    return Text(shown, {"better": "green", "worse": "red"}.get(words, ""))
 
 
 def notes(record: EvaluationRecord) -> list[str]:
     """Return what a reader has to know of the figures: failures, weak intervals, where answers came from."""
     lines = []
+    if record.dataset.judge != "people":
+        lines.append(f"Labels are by {record.dataset.judge}, which is made up: they say nothing of people.")
     if record.failed:
         lines.append(f"{record.failed} of {len(record.rows)} samples failed; no figure counts them.")
     if any(figure.descriptive for figure in record.figures.values()):

@@ -23,8 +23,8 @@ _PHRASES: Mapping[str, tuple[str, str]] = {
     "likely": (", likely {:.1f} to {:.1f}", "，约 {:.1f} 至 {:.1f}"),
     "score": ("Score {score:.2f} {source}.", "分数 {score:.2f} {source}。"),
     "fitted": (
-        "Score {score:.2f} is {before:.2f} on the fitted scale of human scores; {before:.2f} {source}.",
-        "分数 {score:.2f} 是 {before:.2f} 在人类评分拟合尺度上的值；{before:.2f} {source}。",
+        "Score {score:.2f} is {before:.2f} on the fitted scale; {before:.2f} {source}.",
+        "分数 {score:.2f} 是 {before:.2f} 在拟合尺度上的值；{before:.2f} {source}。",
     ),
     "mean": ("is the mean of {tools}", "是 {tools}的平均值"),
     "weighted": ("is the mean of {tools}, weighted by their reliability", "是 {tools}的平均值（按可靠性加权）"),

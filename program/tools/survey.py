@@ -51,7 +51,7 @@ class LabelledSet(NamedTuple):
 
     @classmethod
     def read(cls, name: str, split: str, cache_dir: Path) -> "LabelledSet":
-        """Return the images of a dataset or manifest that have a score. Raises InputError where there is none."""
+        """Return the images of a dataset or manifest that people scored. Raises InputError where there is none."""
         manifest = resolve_dataset(name, cache_dir)
         # Several questions on one image are one image.
         distinct = {
@@ -62,10 +62,12 @@ class LabelledSet(NamedTuple):
                 s.metadata.get("label_std", 0.0) if name in GENERATED else 0.0,
             )
             for s in read_manifest(manifest)
-            if split in ("all", s.split) and s.quality is not None
+            if split in ("all", s.split) and s.quality is not None and not s.is_made_up
         }  # fmt: skip
         if not distinct:
-            raise InputError(f"dataset {name!r}: no sample with a score in split {split!r}; choose another --split")
+            raise InputError(
+                f"dataset {name!r}: no sample with people's score in split {split!r}; choose another --split or dataset"
+            )
         title = name if name in GENERATED else Path(manifest).resolve().parent.name
         return cls(title, manifest_sha256(manifest), split, list(distinct.values()))
 
