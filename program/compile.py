@@ -64,6 +64,8 @@ def _compile(arguments: argparse.Namespace) -> int:
     settings, console = cli.settings_from(arguments), Console(stderr=True, soft_wrap=True)
     if named and not (arguments.resume or arguments.force or arguments.dry_run):
         check_folders(arguments.out, settings.seed, repeat)
+    if named:
+        cli.check_outputs(arguments, "--out", arguments.out, begun=True)
     data = arguments.data or settings.compile.data
     job = prepared(
         settings, data, arguments.optimizer, console=console, cluster=cluster_from(arguments, settings.compile.workers),

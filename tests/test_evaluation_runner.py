@@ -293,8 +293,10 @@ def test_checkpoint_whose_samples_changed_is_refused(tmp_path):
 def test_damaged_checkpoint_is_named_by_line(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text("some notes\n", encoding="utf-8")
-    with pytest.raises(InputError, match="is no evaluation checkpoint"):
-        _run(_by_name, _scoring(2), checkpoint=path, resume=True)
+    for resume in (True, False):
+        with pytest.raises(InputError, match="is no evaluation checkpoint"):
+            _run(_by_name, _scoring(2), checkpoint=path, resume=resume)
+    path.unlink()
     _run(_by_name, _scoring(2), checkpoint=path)
     path.write_text(path.read_text(encoding="utf-8").replace('"id":"s1"', '"name":"s1"'), encoding="utf-8")
     with pytest.raises(InputError, match=r"line [23]: damaged"):

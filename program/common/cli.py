@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib.machinery import PathFinder
@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
+    from program.common.places import Place
     from program.common.settings import Settings
 
 __all__ = (
     "EXIT_PROBLEMS", "EXIT_UNUSABLE", "MODEL_RECORDS", "STARTED_AS", "Parser", "add_budget_flags", "add_engine_flags",
-    "add_layout_flags", "add_program_flags", "add_settings_flags", "as_started", "column_names", "number", "numbers",
-    "run_command", "settings_from", "whole_number",
+    "add_layout_flags", "add_program_flags", "add_settings_flags", "as_started", "check_outputs", "column_names",
+    "number", "numbers", "run_command", "settings_from", "whole_number",
 )  # fmt: skip
 
 N = TypeVar("N", int, float)
@@ -199,7 +200,7 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_program_flags(parser: argparse.ArgumentParser, *, replaces: str = "") -> None:
-    """Add the flags that name a compiled program; `replaces` is what --force replaces in this command besides."""
+    """Add the flags that name a compiled program; `replaces` says which files --force replaces in this command."""
     parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
     forced = "load a --program that was altered, or taught with another revision of perceptual/expert"
     parser.add_argument("--force", action="store_true", help="; ".join(filter(None, (replaces, forced))))
@@ -230,6 +231,28 @@ def add_engine_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--gpus", metavar="X", type=number(0), default=0.0, help="ray: of a GPU for each worker, as 0.25"
     )
+
+
+def check_outputs(
+    arguments: argparse.Namespace, flag: str, *written: "Place", read: "Iterable[Place]" = (), begun: bool = False
+) -> None:
+    """Raise InputError where a file that `flag` has written is an input, or is there and --force was not given.
+
+    An input is whatever file another argument names, or one of `read`. `begun` says that this work began the file.
+    """
+    from program.common.places import check_output
+
+    def named(value: object) -> "Iterator[Place]":
+        if isinstance(value, str | Path):
+            yield value
+        elif isinstance(value, list):
+            for each in value:
+                yield from named(each)
+
+    own = flag.lstrip("-").replace("-", "_")
+    inputs = [*named([value for name, value in vars(arguments).items() if name != own]), *read]
+    for out in written:
+        check_output(flag, out, inputs, force=arguments.force or begun)
 
 
 def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings":

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -14,8 +14,8 @@ from program.common.errors import InputError, one_line
 from program.common.files import whole_file
 
 __all__ = (
-    "Place", "check_text", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened", "placed",
-    "plain_file", "readable", "remove", "system_of", "writing",
+    "Place", "check_output", "check_text", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened",
+    "placed", "plain_file", "readable", "remove", "system_of", "writing",
 )  # fmt: skip
 
 Place = Path | str
@@ -132,6 +132,29 @@ def listed(folder: Place, *, recursive: bool) -> Iterator[tuple[str, Place]]:
     for each in found:
         below = each.removeprefix(path.rstrip("/")).lstrip("/")
         yield below, f"{str(folder).rstrip('/')}/{below}"
+
+
+def check_output(flag: str, out: Place, inputs: Iterable[Place], *, force: bool) -> None:
+    """Raise InputError where writing to `out` would destroy an input, or, without `force`, what is there already."""
+    if not exists(out):
+        return
+    for given in inputs:
+        if _is_within(given, out):
+            fault = "is read by this command, whose output never replaces it"
+            raise InputError(f"{flag} {str(out)!r}: {fault}; give another name")
+    if not force:
+        raise InputError(f"{flag} {str(out)!r}: is there already; give another name, or --force to replace it")
+
+
+def _is_within(given: Place, out: Place) -> bool:
+    """Tell whether a file is what `out` names, by whatever link, or lies in that folder."""
+    if not isinstance(out, Path) or is_remote(given):
+        return str(given).rstrip("/") == str(out).rstrip("/")
+    try:
+        path = Path(placed(given)).resolve()
+        return any(os.path.samefile(each, out) for each in (path, *(path.parents if path.exists() else ())))
+    except (OSError, ValueError, InputError):  # no file's name, or none there
+        return False
 
 
 def remove(place: Place) -> None:

@@ -33,7 +33,7 @@ from signatures.schemas import CATEGORY_WORDS
 
 __all__ = (
     "check_report_folder", "log_calibration", "log_evaluation", "log_figures", "log_origin", "log_program",
-    "record_costs", "record_figures", "render", "show", "worst", "write_report",
+    "record_costs", "record_figures", "render", "report_files", "show", "worst", "write_report",
 )  # fmt: skip
 
 _FEW = 6
@@ -50,11 +50,16 @@ def write_report(record: EvaluationRecord, samples: Iterable[Sample], folder: Pa
 
     `samples` are looked through for the images of the worst misses.
     """
-    page = folder / "report.html"
+    page, table = report_files(folder)
     with _writing(folder):
-        write_whole(folder / "record.json", json.dumps(record.summary(), indent=2, ensure_ascii=False) + "\n")
+        write_whole(table, json.dumps(record.summary(), indent=2, ensure_ascii=False) + "\n")
         write_whole(page, render(record, samples))
     return page
+
+
+def report_files(folder: Path) -> tuple[Path, Path]:
+    """Return what a report's folder holds: the page and the record."""
+    return folder / "report.html", folder / "record.json"
 
 
 def check_report_folder(folder: Path) -> None:
