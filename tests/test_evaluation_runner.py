@@ -512,7 +512,7 @@ _AFTER_CURVE = ("plcc_logistic4", "plcc_logistic5", "rmse_logistic4", "rmse_logi
         (
             [1.0, 3.0, 5.0] * 5,
             list(np.linspace(1, 5, 15)),
-            "3 different labels, the curve has 4 par",
+            "3 different labels, the curve has 4",
             ("rmse_logistic4",),
         ),
         (

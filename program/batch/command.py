@@ -17,7 +17,7 @@ from program.agent.comparing import compare
 from program.agent.loop import DEFAULT_QUERY
 from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import program_from
-from program.batch.inputs import Items, gather
+from program.batch.inputs import Items, gather, told
 from program.batch.on_ray import ray_engine
 from program.batch.rows import row_of
 from program.batch.running import Question, is_begun, judge, judge_into
@@ -137,12 +137,14 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         reference=placed(arguments.reference) if arguments.reference else None,
     )  # fmt: skip
     tally, minimum = Tally(arguments.min_score, arguments.sure), arguments.min_score
+    left_out = items.left_out()
     with _tracked(arguments, settings, tally) if arguments.engine == "ray" else nullcontext():
         _judge(arguments, settings, items, tally)
     if arguments.json:
-        sys.stdout.write(json.dumps(tally.summary(), ensure_ascii=False, indent=2) + "\n")
+        summary = {**tally.summary(), "left_out": left_out}
+        sys.stdout.write(json.dumps(summary, ensure_ascii=False, indent=2) + "\n")
     else:
-        show_summary(tally, arguments.out, minimum)
+        show_summary(tally, arguments.out, minimum, told(left_out))
     if minimum is not None and (code := _gate(tally)):
         return code
     unscored = minimum is not None and tally.counts["scored"] < tally.counts["images"]

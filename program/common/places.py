@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
+from urllib.parse import unquote
 
 from program.common.errors import InputError, one_line
 from program.common.files import whole_file
@@ -22,6 +23,7 @@ Place = Path | str
 """A local path, or the URI of a file elsewhere."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_FILE = re.compile(r"file:(?://(?:localhost(?=/))?|(?=/))", re.IGNORECASE)
 _WEB = ("http", "https")
 _DATA = "data:image/"
 
@@ -29,13 +31,16 @@ _DATA = "data:image/"
 def is_remote(place: Place) -> bool:
     """Tell whether a name is the URI of a file that is not local, or an image itself as a data: URI."""
     named = isinstance(place, str) and (_URI.match(place) is not None or place.startswith(_DATA))
-    return named and not str(place).startswith("file://")
+    return named and _FILE.match(str(place)) is None
 
 
 def placed(name: Place) -> Place:
     """Return a name as a local path, or as it is where it is a URI. Raises InputError for a web page's."""
+    if isinstance(name, str) and (scheme := _FILE.match(name)):
+        path = unquote(name[scheme.end() :], errors="surrogateescape")
+        return Path(path.removeprefix("/") if re.match("/[A-Za-z]:", path) else path)  # file:///C:/photos
     if not is_remote(name):
-        return Path(str(name).removeprefix("file://"))
+        return Path(name)
     if str(name).partition("://")[0].casefold() in _WEB:
         raise InputError(f"file {str(name)[:200]!r}: is a URL; download it and give its path")
     return name
