@@ -16,6 +16,7 @@ from data.pairs import pairs
 from data.release import Release
 from program.common.errors import DataError, did_you_mean
 from program.common.offered import offered
+from program.common.places import path_mend
 
 __all__ = ("READERS", "Reader", "load")
 
@@ -83,8 +84,8 @@ def load(
             yield sample
         elif on_missing is None:
             raise DataError(
-                f"dataset {name!r}: {sample.id!r} needs {str(missing)!r}, which is not there; unpack the whole "
-                "release, or leave such lines out with --allow-missing"
+                f"dataset {name!r}: {sample.id!r} needs {str(missing)!r}, which is not there; "
+                f"{path_mend(missing, 'unpack the whole release')}, or leave such lines out with --allow-missing"
             )
         else:
             on_missing(Path(missing))

@@ -73,7 +73,7 @@ def test_a_folder_becomes_a_table_and_no_image_is_lost(program, folder, tmp_path
     out = tmp_path / "results.csv"
     assert assess.main([str(folder), "--out", str(out), "--recursive"]) == 1
     rows = read_csv(out)
-    assert [row["id"] for row in rows] == ["'=cmd().png", "a.png", "deep/bad.jpg", "deep/ü 1.PNG", "deep/模糊/b.png"]
+    assert [row["id"] for row in rows] == ["=cmd().png", "a.png", "deep/bad.jpg", "deep/ü 1.PNG", "deep/模糊/b.png"]
     assert [row["status"] for row in rows] == ["ok", "ok", "error", "ok", "ok"]
     assert "not an image" in rows[2]["error"] or "damaged" in rows[2]["error"]
     assert rows[1]["distortions"] == "Blurs: moderate"
@@ -230,7 +230,7 @@ def test_a_folder_below_that_cannot_be_read_is_a_row_with_its_error(
     out = tmp_path / "out.csv"
     assert assess.main([str(folder), "--recursive", "--out", str(out), "--min-score", "1"]) == 1
     rows = read_csv(out)
-    assert [(row["id"], row["status"]) for row in rows] == [("'=cmd().png", "ok"), ("a.png", "ok"), ("deep", "error")]
+    assert [(row["id"], row["status"]) for row in rows] == [("=cmd().png", "ok"), ("a.png", "ok"), ("deep", "error")]
     assert "cannot be read (Permission denied)" in rows[2]["error"]
 
 
@@ -289,7 +289,7 @@ def test_a_fault_after_decoding_costs_its_own_image_alone(program, folder, tmp_p
     rows = {row["id"]: row for row in read_csv(out)}
     assert rows["a.png"]["status"] == "error"
     assert "too deep" in rows["a.png"]["error"]
-    assert rows["'=cmd().png"]["status"] == "ok"
+    assert rows["=cmd().png"]["status"] == "ok"
 
 
 def test_an_out_that_is_a_folder_is_told_before_anything_is_judged(program, folder, tmp_path, capsys):
@@ -735,3 +735,27 @@ def test_no_name_steers_the_terminal(program, tmp_path, encoded, capsys, kind):
     assert not {"\x1b", "\u202e"} & set(said)
     assert ("\\x1b[31mred.png" in said) is (kind != "one")
     assert all(name in said for name in names[1::2] if kind == "many")
+
+
+@pytest.mark.spec("047/the-guard-changes-no-id")
+def test_the_guard_against_formulas_changes_what_would_run_and_never_a_name(program, tmp_path, encoded, monkeypatch):
+    names = ["+1.png", "-draft.png", "=1+1.png", "@home.png"]
+    photos = tree(tmp_path / "in", *names, data=encoded())
+    monkeypatch.chdir(photos)
+    table = tmp_path / "m.jsonl"
+    rows = [{"id": name, "image": f"in/{name}", "group": f"={name}", "query": "=HYPERLINK(1)"} for name in names]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    out = tmp_path / "first.csv"
+    assert assess.main([str(table), "--out", str(out)]) == 0
+    first = read_csv(out)
+    assert [row["id"] for row in first] == names
+    assert [row["group"] for row in first] == [f"={name}" for name in names]
+    assert all(Path(row["image"]).is_file() for row in first)
+    assert {row["query"] for row in first} == {"'=HYPERLINK(1)"}
+    # A second pass over the table itself, and a resumed one.
+    again = tmp_path / "second.csv"
+    assert assess.main([str(out), "--out", str(again), "--workers", "1", "--max-calls", "2"]) == 2
+    assert assess.main([str(out), "--out", str(again)]) == 0
+    assert [(row["id"], row["status"]) for row in read_csv(again)] == [(name, "ok") for name in names]
+    assert assess.main([".", "--out", str(tmp_path / "third.csv")]) == 0
+    assert [row["id"] for row in read_csv(tmp_path / "third.csv")] == names

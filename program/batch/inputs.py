@@ -11,7 +11,18 @@ from pathlib import Path, PurePosixPath
 from data.manifest import Layout, scan_manifest
 from data.tables import HUB, is_manifest, scan_rows
 from program.common.errors import DataError, InputError
-from program.common.places import Place, exists, is_folder, is_remote, joined, listed, name_of, placed, readable
+from program.common.places import (
+    Place,
+    exists,
+    is_folder,
+    is_remote,
+    joined,
+    listed,
+    name_of,
+    path_mend,
+    placed,
+    readable,
+)
 from program.common.seen import Seen
 from program.images.store import Box
 
@@ -153,7 +164,7 @@ def gather(
     items = Items(sources, recursive, globs, reference, columns or {})
     for source in sources:
         if not is_manifest(source) and not exists(placed(source)):
-            raise InputError(f"image {source[:200]!r}: no such file or folder; check the path")
+            raise InputError(f"image {source[:200]!r}: no such file or folder; {path_mend(source)}")
     if next(iter(items), None) is None:
         fault = f"holds no image to judge ({', '.join(globs or IMAGE_SUFFIXES)})"
         raise InputError("; ".join(filter(None, (f"{sources[0]!r}: {fault}", told(items.left_out())))))

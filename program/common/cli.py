@@ -127,7 +127,10 @@ def column_names(text: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     if not all(field.strip() and column.strip() for field, _, column in pairs):
         raise argparse.ArgumentTypeError(f"{text!r}: give FIELD=COLUMN with commas between, as image=img,mos=score")
-    return {field.strip(): column.strip() for field, _, column in pairs}
+    named = {field.strip(): column.strip() for field, _, column in pairs}
+    if len(named) < len(pairs):
+        raise argparse.ArgumentTypeError(f"{text!r}: names a field twice; give one column for each")
+    return named
 
 
 def run_command(body: Callable[[], int], *, kept: str = "") -> int:

@@ -16,7 +16,7 @@ from program.common.files import whole_file
 
 __all__ = (
     "Place", "check_output", "check_text", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened",
-    "placed", "plain_file", "readable", "remove", "system_of", "writing",
+    "path_mend", "placed", "plain_file", "readable", "remove", "system_of", "writing",
 )  # fmt: skip
 
 Place = Path | str
@@ -70,8 +70,18 @@ def joined(folder: Place, name: str) -> Place:
     if is_remote(name):
         return placed(name)
     if isinstance(folder, Path):
-        return Path(os.path.normpath(folder / name))
+        path = Path(os.path.normpath(folder / name))
+        # A table that was written on Windows.
+        other = path if exists(path) else Path(os.path.normpath(folder / name.replace("\\", "/")))
+        return other if exists(other) else path
     return f"{folder.rstrip('/')}/{name}"
+
+
+def path_mend(name: Place, other: str = "check the path") -> str:
+    """Return what to do about a file that is not there: mind its backslashes, or `other` where it has none."""
+    if "\\" in str(name) and os.sep == "/":
+        return "a backslash parts folders on Windows only: write / instead"
+    return other
 
 
 def plain_file(path: str, flags: int) -> int:

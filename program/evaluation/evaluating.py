@@ -12,7 +12,7 @@ import dspy
 from pydantic import JsonValue
 
 from data.catalogue import GENERATED, resolve_dataset
-from data.manifest import Layout, Sample, Split, left_out, manifest_sha256, read_manifest
+from data.manifest import Layout, Sample, ScaleDoubt, Split, left_out, manifest_sha256, read_manifest
 from data.splits import check_leaks
 from program.agent.loop import AgenticIQA
 from program.agent.program_file import digest
@@ -65,7 +65,8 @@ def samples_of(
     manifest, layout = resolve_dataset(data, settings.cache_dir, progress=progress), layout or Layout()
     if split is not None:
         check_leaks(read_manifest(manifest, layout))
-    chosen = Counter((s.is_labelled, s.is_bare) for s in read_manifest(manifest, layout) if split in {None, s.split})
+    doubt, samples = ScaleDoubt(), read_manifest(manifest, layout)
+    chosen = Counter((s.is_labelled, s.is_bare) for s in map(doubt.seen, samples) if split in {None, s.split})
     labelled, bare = chosen[True, False], chosen[False, True]
     if not chosen:
         raise InputError(f"manifest {str(manifest)!r}: no sample in split {split!r}; choose another --split, or all")
@@ -76,6 +77,8 @@ def samples_of(
         )
     if bare:
         logger.warning("%s: %s", str(manifest), left_out(bare, chosen.total()))
+    if doubt.question:
+        logger.warning("%s: %s", str(manifest), doubt.question)
     path = manifest.resolve() if isinstance(manifest, Path) else PurePosixPath(manifest)
     name = str(data) if str(data) in GENERATED else "/".join(path.parts[-2:])
     return ManifestSplit(manifest, split, chosen.total() - bare, name, layout)

@@ -24,7 +24,7 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from program.common.errors import ImageError, InputError
-from program.common.places import Place, is_remote, opened, readable
+from program.common.places import Place, is_remote, opened, path_mend, readable
 from program.images.bounded import decode_bounded
 from program.images.decoding import MAX_PIXELS, encode_png
 from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction, whole_pixels
@@ -189,7 +189,7 @@ class ImageStore:
         except IsADirectoryError as error:
             raise ImageError(f"image {name!r}: is a folder; give an image file") from error
         except FileNotFoundError as error:
-            mend = "nothing is fetched from a URL: download it first" if _WEB.match(name) else "check the path"
+            mend = "nothing is fetched from a URL: download it first" if _WEB.match(name) else path_mend(name)
             raise ImageError(f"image {name!r}: no such file; {mend}") from error
         except (OSError, ValueError, MemoryError) as error:  # ValueError: a zero byte in the name
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
