@@ -1,6 +1,7 @@
 """Public datasets, read from their official release layout into samples; readers stream and open no image."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,7 @@ def load(
     for field, column in (columns or {}).items():
         if field not in FIELDS:
             raise DataError(f"--columns {field}={column}: {field!r} is no field{did_you_mean(field, FIELDS)}")
-    release = Release(entry, Path(root).expanduser(), columns or {}, mos_range, higher_is_better, images)
+    release = Release(entry, Path(os.path.expanduser(root)), columns or {}, mos_range, higher_is_better, images)
     if name != "huggingface" and not release.root.exists():
         raise DataError(f"dataset {name!r}: there is no {str(release.root)!r}; get it from {entry.source}")
     readers = READERS if name in READERS else offered("datasets", lambda _, offer: offer["read"])

@@ -1,6 +1,7 @@
 """`python -m data.prepare NAME --root DIR --out manifest.jsonl`: a dataset's release as a manifest with splits."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix.casefold() != ".jsonl":
         raise InputError(f"--out {str(arguments.out)!r}: is no manifest's name; end it in .jsonl")
     own = read_record(arguments.out) is not None
-    release = Path(arguments.root).expanduser().rglob("*.jsonl")
+    release = Path(os.path.expanduser(arguments.root)).rglob("*.jsonl")
     check_outputs(arguments, "--out", arguments.out, record_path(arguments.out), read=() if own else release)
 
     def samples() -> Iterator[Sample]:

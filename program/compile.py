@@ -64,8 +64,6 @@ def _compile(arguments: argparse.Namespace) -> int:
     settings, console = cli.settings_from(arguments), Console(stderr=True, soft_wrap=True)
     if named and not (arguments.resume or arguments.force or arguments.dry_run):
         check_folders(arguments.out, settings.seed, repeat)
-    if named:
-        cli.check_outputs(arguments, "--out", arguments.out, begun=True)
     data = arguments.data or settings.compile.data
     job = prepared(
         settings, data, arguments.optimizer, console=console, cluster=cluster_from(arguments, settings.compile.workers),
@@ -74,6 +72,8 @@ def _compile(arguments: argparse.Namespace) -> int:
         teacher_lm=arguments.teacher_lm, resume=arguments.resume, force=arguments.force,
         layout=Layout(arguments.columns, arguments.mos_range, arguments.lower_is_better),
     )  # fmt: skip
+    if named:
+        cli.check_outputs(arguments, "--out", arguments.out, begun=True)
     plan = call_plan(job, seeds=repeat, champion=arguments.register is not None)
     if arguments.dry_run:
         _write(plan.to_json() if arguments.json else list(plan.lines()))

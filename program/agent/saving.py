@@ -105,8 +105,8 @@ def check_folder(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     foreign = min((name for name in names - _OWN if not name.startswith(".")), default="")
     if names and (foreign or "program.json" not in names):
-        other = f" ({foreign[:60]!r})" if foreign else ""
-        raise InputError(f"folder {str(folder)!r}: holds other files{other}; give a new or empty folder")
+        first = f" (the first: {foreign[:60]!r})" if foreign else ""
+        raise InputError(f"folder {str(folder)!r}: holds other files; give a new or empty folder{first}")
 
 
 def load(

@@ -1,8 +1,10 @@
 """What every command shares: one-line errors, exit codes, kinds of numbers, common flags."""
 
 import argparse
+import codecs
 import contextlib
 import gc
+import io
 import math
 import os
 import re
@@ -70,10 +72,26 @@ def as_started(text: str) -> str:
     return re.sub(r"python -m data\.(\w+)", rf"{STARTED_AS.get()} data \1", words)
 
 
+def _write_what_can_be_written() -> None:
+    r"""Let the output escape what its encoding (cp1252, ASCII) lacks, as \u2265: what JSON reads, too."""
+
+    def escaped(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+        return re.sub("(....)", r"\\u\1", units), error.end
+
+    codecs.register_error("agentic-iqa", escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="agentic-iqa")
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose complaint is one line with the option, the value and what it takes."""
 
     def __init__(self, prog: str | None = None, **options: Any) -> None:
+        _write_what_can_be_written()
         super().__init__(prog=prog and as_started(prog), **options)
 
     def error(self, message: str) -> NoReturn:

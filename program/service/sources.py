@@ -48,7 +48,9 @@ class Sources:
     def __init__(self, settings: ServeSettings, *, local: bool = False) -> None:
         """`local` admits any file of this machine, for a client that is its user's own program."""
         self._local = local
-        self._folders = [Path.cwd()] if local else [f.expanduser().resolve() for f in settings.image_folders]
+        self._folders = (
+            [Path.cwd()] if local else [Path(os.path.expanduser(f)).resolve() for f in settings.image_folders]
+        )
         self._hosts = frozenset(host.casefold() for host in settings.image_hosts)
         self._limit = int(settings.max_body_mb * 2**20)
 
