@@ -1,5 +1,6 @@
 """Files by path or by URI (s3://, gs://, file://, ...): what is no local path is read and written through fsspec."""
 
+import base64
 import contextlib
 import errno
 import os
@@ -15,8 +16,8 @@ from program.common.errors import InputError, one_line
 from program.common.files import whole_file
 
 __all__ = (
-    "Place", "check_output", "check_text", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened",
-    "path_mend", "placed", "plain_file", "readable", "remove", "system_of", "writing",
+    "Place", "check_output", "check_text", "exists", "from_base64", "is_folder", "is_remote", "joined", "listed",
+    "name_of", "opened", "path_mend", "placed", "plain_file", "readable", "remove", "system_of", "writing",
 )  # fmt: skip
 
 Place = Path | str
@@ -25,12 +26,12 @@ Place = Path | str
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _FILE = re.compile(r"file:(?://(?:localhost(?=/))?|(?=/))", re.IGNORECASE)
 _WEB = ("http", "https")
-_DATA = "data:image/"
+_DATA = re.compile(r'data:(?:[^,"]|"[^"]*"){0,500}?;\s*base64,', re.IGNORECASE)
 
 
 def is_remote(place: Place) -> bool:
     """Tell whether a name is the URI of a file that is not local, or an image itself as a data: URI."""
-    named = isinstance(place, str) and (_URI.match(place) is not None or place.startswith(_DATA))
+    named = isinstance(place, str) and (_URI.match(place) is not None or _DATA.match(place) is not None)
     return named and _FILE.match(str(place)) is None
 
 
@@ -44,6 +45,14 @@ def placed(name: Place) -> Place:
     if str(name).partition("://")[0].casefold() in _WEB:
         raise InputError(f"file {str(name)[:200]!r}: is a URL; download it and give its path")
     return name
+
+
+def from_base64(text: str) -> bytes:
+    """Return the bytes of a base64 text: plain, URL-safe, or a data: address of whatever type; or ValueError."""
+    address = _DATA.match(text)
+    body = unquote(text[address.end() :]) if address else text
+    compact = re.sub(r"\s+", "", body).rstrip("=").translate(str.maketrans("-_", "+/"))
+    return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
 
 
 def name_of(place: Place) -> str:

@@ -1,5 +1,5 @@
 // What a result can become besides: a file, a picture of differences, a table of many images.
-import { LEVELS, el, nearest, tenth } from "/assets/draw.js";
+import { LEVELS, el, nearest, tenth } from "./draw.js";
 
 export function save(name, kind, content) {
   const link = el("a", { href: URL.createObjectURL(new Blob([content], { type: kind })), download: name });
@@ -9,7 +9,7 @@ export function save(name, kind, content) {
 
 // A page of its own: the answer as it is shown, with the picture inside; it fetches nothing.
 export async function asPage(answer, picture, name) {
-  const style = await (await fetch("/assets/page.css")).text();
+  const style = await (await fetch("assets/page.css")).text();
   const copy = answer.cloneNode(true);
   for (const part of copy.querySelectorAll("button, .downloads, #map")) part.remove();
   for (const part of copy.querySelectorAll("details")) part.open = true;
