@@ -22,7 +22,7 @@ from program.common.errors import ImagesRefused, InputError
 from program.common.places import check_text
 from program.common.settings import Settings, load_settings
 from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource
-from program.images.thumbnails import show_the_same
+from program.images.thumbnails import show_the_same, shown_shift
 from program.lms.limits import wired
 from program.lms.metering import metered
 from program.tracking import annotate_trace
@@ -121,6 +121,7 @@ class AgenticIQA(ProgramModule):
         result: SummarizerOutput | None = None
         avoid: list[str] = []
         same = reference is not None and IMAGES.same_pixels(image, reference)
+        shift = "" if reference is None else shown_shift(image, reference)
         while result is None or next_step(state) == "planner":
             feedback = result.replan_reason if result else None
             previous = state.plan
@@ -135,6 +136,8 @@ class AgenticIQA(ProgramModule):
                     result = state.summarizer_result = _unchanged(result, feedback)
                     break
             evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid)
+            if shift and shift not in evidence.notes:
+                evidence = evidence.model_copy(update={"notes": [shift, *evidence.notes]})
             is_known = same and state.plan.query_type == "IQA"
             state.executor_evidence = of_same_pixels(evidence, state) if is_known else evidence
             result = state.summarizer_result = self.summarizer(state=state, image=image, reference=reference)
