@@ -80,7 +80,7 @@ def check_manifest(
     `dataset` names the release whose counts must be met (default: the one in the manifest's record). Without `decode`
     files are read and hashed, not decoded. Raises DataError when the manifest cannot be read at all.
     """
-    path = Path(path)
+    path = Path(placed(path))
     if dataset is not None:
         entry_of(dataset)
     report = CheckReport(manifest=str(path), sha256=manifest_sha256(path), dataset=dataset, decoded=decode)

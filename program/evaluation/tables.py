@@ -117,7 +117,7 @@ def undefined(figures: Iterable[tuple[str, Figure]]) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, figure in figures:
         if figure.value is None:
-            names.setdefault(figure.reason or "no samples", []).append(name.split(" ↑")[0].split(" ↓")[0])
+            names.setdefault(figure.reason or "no samples", []).append(name.replace(" ↑", "").replace(" ↓", ""))
     return [f"Undefined, as {reason}: {', '.join(dict.fromkeys(each))}." for reason, each in names.items()]
 
 
