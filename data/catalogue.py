@@ -1,5 +1,6 @@
 """Datasets by name: the public ones and their facts (configs/datasets.yaml), and the manifest a name stands for."""
 
+import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
@@ -11,7 +12,7 @@ from program.common.backends import Section
 from program.common.errors import DataError, did_you_mean
 from program.common.files import CONFIGS
 from program.common.offered import offered
-from program.common.places import Place, is_remote
+from program.common.places import Place, is_remote, placed
 
 __all__ = ("GENERATED", "DatasetEntry", "catalogue", "entry_of", "resolve_dataset")
 
@@ -68,13 +69,14 @@ def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool
 
     Quickstart data is generated on first use. Raises DataError when there is neither such a name nor such a file.
     """
-    path, name = Path(name_or_path).expanduser(), str(name_or_path)
+    name = str(name_or_path)
     if name in GENERATED:
         from data.quickstart import build_quickstart
 
         return build_quickstart(cache_dir, progress=progress).with_name(GENERATED[name])
     if is_remote(name) or name.startswith(HUB):
         return name
+    path = Path(placed(os.path.expanduser(name)))
     if path.is_file() or (path.is_dir() and is_manifest(name)):
         return path
     if name in catalogue():

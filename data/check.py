@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from program.common.cli import EXIT_PROBLEMS, Parser, run_command, whole_number
@@ -19,7 +18,7 @@ def main(argv: list[str] | None = None) -> int:
         description="Check a manifest: lines, labels, files, duplicates by content, leaks across splits, counts.",
         epilog="Exit code 0: clean. 1: problems were found. 2: the check could not run.",
     )
-    parser.add_argument("manifest", metavar="MANIFEST", type=Path, help="manifest.jsonl")
+    parser.add_argument("manifest", metavar="MANIFEST", help="manifest.jsonl")
     parser.add_argument(
         "--dataset", metavar="NAME", help="compare counts with this release (default: what it was prepared from)"
     )

@@ -11,17 +11,17 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from data.catalogue import entry_of
-from data.manifest import Sample, Split, manifest_sha256, scan_manifest
+from data.manifest import Sample, ScaleDoubt, Split, manifest_sha256, scan_manifest
 from data.preparing import read_record
 from data.splits import SplitsByKey, group_of
 from program.common.errors import DataError, ImageError
-from program.common.places import Place, name_of, opened, placed
+from program.common.places import Place, name_of, opened, path_mend, placed
 from program.common.pool import in_order
 from program.images.bounded import decode_bounded
 
 __all__ = ("KINDS", "SHOWN_PER_KIND", "CheckReport", "check_manifest")
 
-KINDS = ("line", "missing", "unreadable", "region", "repeated", "duplicate", "leak", "count", "record")
+KINDS = ("line", "missing", "unreadable", "region", "scale", "repeated", "duplicate", "leak", "count", "record")
 """What can be wrong; docs/data.md says what each means."""
 
 SHOWN_PER_KIND = 20
@@ -80,7 +80,7 @@ def check_manifest(
     `dataset` names the release whose counts must be met (default: the one in the manifest's record). Without `decode`
     files are read and hashed, not decoded. Raises DataError when the manifest cannot be read at all.
     """
-    path = Path(path)
+    path = Path(placed(path))
     if dataset is not None:
         entry_of(dataset)
     report = CheckReport(manifest=str(path), sha256=manifest_sha256(path), dataset=dataset, decoded=decode)
@@ -94,16 +94,19 @@ def check_manifest(
 
     read = partial(_read, decode=decode, on_file=on_file)
     files = in_order(read, names, workers=workers or os.cpu_count() or 1)
-    checker = _Checker(dict(zip(names, files, strict=True)))
+    checker, doubt = _Checker(dict(zip(names, files, strict=True))), ScaleDoubt()
     for number, sample in scan_manifest(path):
         report.lines += 1
         if isinstance(sample, DataError):
             report.add("line", number, str(sample).partition(f"line {number}: ")[2])
             continue
+        doubt.seen(sample)
         report.splits[sample.split or "no split"] += 1
         report.tasks[sample.task] += 1
         for kind, message in checker.faults(number, sample):
             report.add(kind, number, message)
+    if doubt.question:
+        report.add("scale", None, doubt.question)
     report.images, report.groups = len(names), len(checker.groups)
     _check_release(path, report)
     return report
@@ -188,7 +191,7 @@ def _read(path: str, *, decode: bool, on_file: Callable[[], None]) -> _File:
         with opened(placed(path)) as file:
             data = file.read()
     except OSError as error:
-        return _File(kind="missing", fault=f"cannot be read ({error.strerror}); check the path")
+        return _File(kind="missing", fault=f"cannot be read ({error.strerror}); {path_mend(path)}")
     digest = hashlib.sha256(data).digest()
     if not decode:
         return _File(digest)

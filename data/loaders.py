@@ -1,6 +1,7 @@
 """Public datasets, read from their official release layout into samples; readers stream and open no image."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from data.pairs import pairs
 from data.release import Release
 from program.common.errors import DataError, did_you_mean
 from program.common.offered import offered
+from program.common.places import path_mend
 
 __all__ = ("READERS", "Reader", "load")
 
@@ -74,7 +76,7 @@ def load(
     for field, column in (columns or {}).items():
         if field not in FIELDS:
             raise DataError(f"--columns {field}={column}: {field!r} is no field{did_you_mean(field, FIELDS)}")
-    release = Release(entry, Path(root).expanduser(), columns or {}, mos_range, higher_is_better, images)
+    release = Release(entry, Path(os.path.expanduser(root)), columns or {}, mos_range, higher_is_better, images)
     if name != "huggingface" and not release.root.exists():
         raise DataError(f"dataset {name!r}: there is no {str(release.root)!r}; get it from {entry.source}")
     readers = READERS if name in READERS else offered("datasets", lambda _, offer: offer["read"])
@@ -83,8 +85,8 @@ def load(
             yield sample
         elif on_missing is None:
             raise DataError(
-                f"dataset {name!r}: {sample.id!r} needs {str(missing)!r}, which is not there; unpack the whole "
-                "release, or leave such lines out with --allow-missing"
+                f"dataset {name!r}: {sample.id!r} needs {str(missing)!r}, which is not there; "
+                f"{path_mend(missing, 'unpack the whole release')}, or leave such lines out with --allow-missing"
             )
         else:
             on_missing(Path(missing))

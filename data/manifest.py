@@ -32,8 +32,8 @@ from program.common.places import Place, is_remote, joined, opened, placed
 from program.common.seen import Seen
 
 __all__ = (
-    "Layout", "Sample", "Split", "close_field", "difference_mend", "fault_of", "left_out", "manifest_sha256",
-    "read_manifest", "scan_manifest", "write_manifest",
+    "Layout", "Sample", "ScaleDoubt", "Split", "close_field", "difference_mend", "fault_of", "left_out",
+    "manifest_sha256", "read_manifest", "scan_manifest", "write_manifest",
 )  # fmt: skip
 
 Split: TypeAlias = Literal["train", "validation", "test"]
@@ -146,6 +146,28 @@ class Sample(BaseModel):
             if not (left < right and top < bottom):
                 raise ValueError(f'"regions" {name!r} is empty; give left < right and top < bottom')
         return self
+
+
+class ScaleDoubt:
+    """Looks at samples one by one for scores that all lie in 0..1 where nothing says on which scale they are."""
+
+    def __init__(self) -> None:
+        self._count, self._low, self._high = 0, 1.0, 0.0
+
+    def seen(self, sample: Sample) -> Sample:
+        """Take a sample in, and return it."""
+        if sample.mos is not None and "mos_range" not in sample.model_fields_set:
+            self._count += 1
+            self._low, self._high = min(self._low, sample.mos), max(self._high, sample.mos)
+        return sample
+
+    @property
+    def question(self) -> str:
+        """The doubt in one line; empty where there is none."""
+        if not self._count or self._high > 1 or self._low == 1:
+            return ""
+        told = f"{self._count} scores lie in {self._low:g}..{self._high:g} and are read on 1..5, as nothing says their"
+        return f'{told} scale; is it 0..1? then say "mos_range": [0, 1] (--mos-range 0,1)'
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ A pair holds two images and so may lie across two splits. Each image gets a spli
 kept: the scores of one split know nothing of another's votes.
 """
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from data.manifest import Sample
 from data.release import Release, Row
 from data.tables import scan_rows
 from program.common.errors import DataError
+from program.common.places import joined
 
 __all__ = ("fit_strengths", "pairs", "parts_apart", "score_within_splits")
 
@@ -61,7 +61,7 @@ def pairs(release: Release) -> Iterator[Sample]:
         won = {f"{release.entry.name}/{other}": round(n, 6) for other, n in votes[name].items() if n}
         yield release.sample(
             name, Path(path), preferred_over=won, group=group,
-            reference=None if reference is None else folder / str(reference),
+            reference=None if reference is None else joined(folder, str(reference)),
         )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def _end(row: Row, column: str, folder: Path, names: dict[str, str]) -> str:
     text = row.cells.get(column)
     if not isinstance(text, str) or not text.strip():
         raise row.error(f"has no {column!r}; give image, other and better (or --columns)")
-    return names.setdefault(os.path.normpath(folder / text), text)
+    return names.setdefault(str(joined(folder, text)), text)
 
 
 def _share(row: Row) -> float:

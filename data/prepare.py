@@ -1,12 +1,21 @@
 """`python -m data.prepare NAME --root DIR --out manifest.jsonl`: a dataset's release as a manifest with splits."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from program.common.cli import EXIT_PROBLEMS, Parser, add_layout_flags, numbers, run_command, whole_number
+from program.common.cli import (
+    EXIT_PROBLEMS,
+    Parser,
+    add_layout_flags,
+    check_outputs,
+    numbers,
+    run_command,
+    whole_number,
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", metavar="N", type=whole_number(), default=0, help="seed of the split (default: 0)")
     parser.add_argument("--allow-missing", action="store_true", help="leave out lines whose image is not there")
     add_layout_flags(parser, columns="table, huggingface, pairs: ", scale="table, huggingface: ")
+    parser.add_argument("--force", action="store_true", help="replace a manifest that is there already")
     parser.add_argument("--json", action="store_true", help="print the record (or the list) as JSON")
     arguments = parser.parse_args(argv)
     if not arguments.list and not (arguments.name and arguments.root and arguments.out):
@@ -39,10 +49,16 @@ def _prepare(arguments: argparse.Namespace) -> int:
     from data.catalogue import entry_of
     from data.loaders import load
     from data.manifest import Sample
-    from data.preparing import prepare
+    from data.preparing import prepare, read_record, record_path
+    from program.common.errors import InputError
     from program.common.progress import progress
 
     entry, left_out = entry_of(arguments.name), list[Path]()
+    if arguments.out.suffix.casefold() != ".jsonl":
+        raise InputError(f"--out {str(arguments.out)!r}: is no manifest's name; end it in .jsonl")
+    own = read_record(arguments.out) is not None
+    release = Path(os.path.expanduser(arguments.root)).rglob("*.jsonl")
+    check_outputs(arguments, "--out", arguments.out, record_path(arguments.out), read=() if own else release)
 
     def samples() -> Iterator[Sample]:
         for sample in load(

@@ -15,7 +15,7 @@ from program.common.errors import DataError
 from program.common.files import write_whole
 from program.common.places import plain_file
 
-__all__ = ("prepare", "read_record")
+__all__ = ("prepare", "read_record", "record_path")
 
 Fractions = tuple[float, float, float]
 
@@ -55,18 +55,19 @@ def prepare(
         "fractions": fractions or FRACTIONS, "verified": entry.verified, "source": entry.source,
         "licence": entry.licence, "citation": entry.citation, **_counts(out), **votes,
     }  # fmt: skip
-    write_whole(_record_path(out), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    write_whole(record_path(out), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     return record
 
 
-def _record_path(manifest: Path) -> Path:
+def record_path(manifest: Path) -> Path:
+    """Return where the record of a manifest lies."""
     return manifest.with_name(f"{manifest.stem}.prepared.json")
 
 
 def read_record(manifest: Path) -> dict[str, Any] | None:
     """Return the record of a prepared manifest, or None where there is none of a file with its name."""
     try:
-        with open(_record_path(manifest), encoding="utf-8", opener=plain_file) as file:
+        with open(record_path(manifest), encoding="utf-8", opener=plain_file) as file:
             record = json.load(file)
     except (OSError, ValueError):
         return None

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
@@ -12,7 +13,9 @@ from pydantic import ValidationError
 
 from data.manifest import Sample, Split, close_field, difference_mend, fault_of
 from data.release import Release, Row, read_csv
+from data.tables import json_object
 from program.common.errors import DataError
+from program.common.places import joined
 
 __all__ = ("SPLIT_WORDS", "agenticiqa_eval", "qbench", "question_type", "sample_from_row", "table")
 
@@ -110,7 +113,9 @@ def _fields(release: Release, row: Row, folder: Path) -> dict[str, Any]:
     word = str(cells.pop("split", "")).strip().casefold()
     if word and word not in SPLIT_WORDS:
         raise row.error(f"split {word!r} is none of {', '.join(SPLIT_WORDS)}; correct it")
-    paths: dict[str, Path] = {name: folder / str(cells.pop(name)) for name in ("image", "reference") if name in cells}
+    paths: dict[str, Path] = {
+        name: Path(joined(folder, str(cells.pop(name)))) for name in ("image", "reference") if name in cells
+    }
     content = paths.get("reference", paths["image"])
     fields: dict[str, Any] = {
         **paths, "id": f"{release.entry.name}/{cells.pop('id')}", "options": options,
@@ -131,7 +136,8 @@ def _records(path: Path, noun: str) -> Iterator[Row]:
     try:
         with path.open(encoding="utf-8-sig") as file:
             lines = path.suffix.casefold() == ".jsonl"
-            records = (json.loads(line) for line in file if line.strip()) if lines else json.load(file)
+            parsed = partial(json.loads, object_pairs_hook=json_object)
+            records = (parsed(line) for line in file if line.strip()) if lines else parsed(file.read())
             if not lines and not isinstance(records, list):
                 raise DataError(f"table {str(path)!r}: holds no list; write the questions as [{{...}}, ...]")
             for number, record in enumerate(records, start=1):
@@ -139,7 +145,9 @@ def _records(path: Path, noun: str) -> Iterator[Row]:
                 if not isinstance(record, dict):
                     raise row.error("is not an object; write it as {...}")
                 yield row
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except DataError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise DataError(f"table {str(path)!r}: is not JSON in UTF-8 ({error}); correct it") from error
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from data.catalogue import DatasetEntry
 from data.manifest import Sample
+from data.tables import csv_table, number_of
 from program.common.errors import DataError
 
 __all__ = ("ImageFolder", "Release", "Row", "read_csv", "read_lines", "read_mat", "read_xlsx", "side_by_side")
@@ -85,7 +86,7 @@ class Row:
     def number(self, column: str) -> float:
         """Return a cell's finite number; DataError when it holds none."""
         try:
-            number = float(self.cells[column])
+            number = number_of(self.cells[column])
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
@@ -104,7 +105,7 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> Iterator[Row]:
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file, skipinitialspace=True)
+            rows = csv_table(file, path)
             header = rows.fieldnames or ()
             if missing := [name for name in columns if name not in header]:
                 raise DataError(f"table {str(path)!r}: has no column {missing[0]!r} but {', '.join(header)}")

@@ -4,14 +4,27 @@ import base64
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from program.common.errors import DataError, one_line
-from program.common.places import Place, check_text, exists, opened, placed, system_of
+from program.common.places import Place, check_text, exists, is_folder, opened, placed, system_of
 
-__all__ = ("FOUND", "HUB", "is_manifest", "scan_rows", "unreadable")
+__all__ = (
+    "FOUND",
+    "HUB",
+    "csv_table",
+    "distinct",
+    "is_manifest",
+    "json_object",
+    "number_of",
+    "scan_rows",
+    "unreadable",
+)
 
 HUB = "hf:"
 """hf:NAME or hf:NAME:SPLIT is a dataset of Hugging Face's, streamed."""
@@ -24,6 +37,7 @@ FOUND = frozenset({
 
 _NUMBERS, _JSON = ("mos", "mos_std"), ("options", "regions", "mos_range", "metadata", "higher_is_better")
 _ROWS_AT_ONCE = 1024
+_SEPARATORS = ",;\t|"
 
 
 def is_manifest(source: str) -> bool:
@@ -90,6 +104,30 @@ def _renamed(row: dict[str, Any], columns: Mapping[str, str], name: str, *, stri
     return taken | {key: value for key, value in row.items() if key not in {*columns.values(), *columns}}
 
 
+def distinct(names: Iterable[str], table: object) -> list[str]:
+    """Return a table's column names without the blanks about them; DataError where two are the same."""
+    found = [str(name).strip() for name in names]
+    if twice := [name for name, count in Counter(found).items() if name and count > 1]:
+        raise DataError(f"table {str(table)!r}: has two columns {twice[0]!r}; rename or remove one of them")
+    return found
+
+
+def csv_table(lines: Iterator[str], table: object, *, strict: bool = False) -> "csv.DictReader[str]":
+    """Return the reader of a CSV table with a header: commas, semicolons, tabs or bars part its cells.
+
+    Raises DataError where two columns have one name. `strict` refuses quotes that are not closed.
+    """
+    first = next((line for line in lines if line.strip()), "")
+    said = re.fullmatch(r"sep=(.)\s*", first)  # a spreadsheet's own word
+    head = next(lines, "") if said else first
+    separator = (
+        said[1] if said else max(_SEPARATORS, key=lambda mark: len(next(csv.reader([head], delimiter=mark), ())))
+    )
+    reader = csv.DictReader(chain([head], lines), delimiter=separator, skipinitialspace=True, strict=strict)
+    reader.fieldnames = distinct(reader.fieldnames or (), table)
+    return reader
+
+
 def _json_lines(path: Place) -> Iterator[tuple[int, Any]]:
     number = 0
     try:
@@ -104,7 +142,7 @@ def _json_lines(path: Place) -> Iterator[tuple[int, Any]]:
 
 def _parsed(line: str) -> Any:
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=json_object)
         if "\\ud" in line or "\\uD" in line:
             check_text(json.dumps(row, ensure_ascii=False))
     except (ValueError, RecursionError) as error:
@@ -112,17 +150,32 @@ def _parsed(line: str) -> Any:
     return row
 
 
+def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; ValueError where two keys are the same."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f'"{twice}" is there twice; keep one of them')
+    return found
+
+
 def _csv(path: Place) -> Iterator[tuple[int, Any]]:
     with opened(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
-        table = csv.DictReader(lines, strict=True)
         try:
+            table = csv_table(lines, path, strict=True)
             for cells in table:
                 extra: Any = cells.pop(None, None)
+                cells.pop("", None)  # a spreadsheet's index
                 short = None in cells.values()
                 fault = ValueError("has other than the header's cells; put text with commas in quotes")
                 yield table.line_num, fault if extra or short else cells
         except csv.Error as error:
             raise DataError(f"manifest {str(path)!r}: is no CSV table ({error}); save it anew") from error
+
+
+def number_of(text: Any) -> float:
+    """Return a cell's number, which may have a decimal comma; ValueError or TypeError where it is none."""
+    return float(re.sub(r"^(\s*[+-]?\d+),(\d+\s*)$", r"\1.\2", text) if isinstance(text, str) else text)
 
 
 def _typed(cells: Mapping[str, str]) -> dict[str, Any] | ValueError:
@@ -131,7 +184,7 @@ def _typed(cells: Mapping[str, str]) -> dict[str, Any] | ValueError:
     for name, text in cells.items():
         if text.strip():
             try:
-                row[name] = float(text) if name in _NUMBERS else json.loads(text) if name in _JSON else text
+                row[name] = number_of(text) if name in _NUMBERS else json.loads(text) if name in _JSON else text
             except ValueError:
                 return ValueError(
                     f'"{name}" is {json.dumps(text[:60])}; give a {"number" if name in _NUMBERS else "JSON value"}'
@@ -142,6 +195,7 @@ def _typed(cells: Mapping[str, str]) -> dict[str, Any] | ValueError:
 def _parquet(path: Place) -> Iterator[tuple[int, Any]]:
     import pyarrow
     import pyarrow.dataset
+    import pyarrow.parquet
 
     if not exists(path):
         raise FileNotFoundError(2, "No such file or directory", str(path))
@@ -155,6 +209,9 @@ def _parquet(path: Place) -> Iterator[tuple[int, Any]]:
                 number += 1
                 yield number, row
     except pyarrow.ArrowInvalid as error:
+        if "duplicate" in str(error) and not is_folder(path):
+            with opened(path) as file:
+                distinct(pyarrow.parquet.read_schema(file).names, path)
         raise DataError(
             f"manifest {str(path)!r}: is no Parquet table ({one_line(error)[:160]}); write it anew"
         ) from error
@@ -195,5 +252,5 @@ def _inline(value: Any) -> Any:
 
 
 _READERS: dict[str, Callable[[Place], Iterator[tuple[int, Any]]]] = {
-    ".jsonl": _json_lines, ".csv": _csv, ".parquet": _parquet,
+    ".jsonl": _json_lines, ".csv": _csv, ".tsv": _csv, ".parquet": _parquet,
 }  # fmt: skip

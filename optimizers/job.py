@@ -10,7 +10,7 @@ import dspy
 from rich.console import Console
 
 from data.catalogue import resolve_dataset
-from data.manifest import Layout, Sample, Split, left_out, manifest_sha256, read_manifest
+from data.manifest import Layout, Sample, ScaleDoubt, Split, left_out, manifest_sha256, read_manifest
 from data.splits import (
     FRACTIONS,
     check_contents,
@@ -300,7 +300,8 @@ class _Division:
 
 def _divided(manifest: Place, layout: Layout, seed: int) -> _Division:
     """Return a manifest's labelled samples by their own splits, or drawn where it has none."""
-    samples = list(read_manifest(manifest, layout))
+    doubt = ScaleDoubt()
+    samples = list(map(doubt.seen, read_manifest(manifest, layout)))
     check_leaks(samples)
     check_contents(samples)
     labelled = [sample for sample in samples if sample.is_labelled]
@@ -309,7 +310,7 @@ def _divided(manifest: Place, layout: Layout, seed: int) -> _Division:
             f'manifest {str(manifest)!r}: no sample has a label; give "mos", or "options" with an "answer"'
         )
     unlabelled = len(samples) - len(labelled)
-    notes = (left_out(unlabelled, len(samples)),) if unlabelled else ()
+    notes = tuple(filter(None, (doubt.question, left_out(unlabelled, len(samples)) if unlabelled else "")))
     fixed = any(sample.split for sample in labelled)
     return _as_given(labelled, manifest, notes) if fixed else _drawn(labelled, notes, seed)
 

@@ -31,7 +31,10 @@ _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
 _UNTRIED = {
     True: (("random-search,fusion", "rubric", "labeled --demos all"), "a language model: --lm PROVIDER/MODEL"),
-    False: (("nearest,fusion", "rubric,gepa", "random-search,fusion", "bootstrap"), "demos of a stronger model: --teacher-lm MODEL"),
+    False: (
+        ("nearest,fusion", "rubric,gepa", "random-search,fusion", "bootstrap"),
+        "demos of a stronger model: --teacher-lm MODEL",
+    ),
 }
 """Recipes that are worth a trial, and what to try besides, by whether the embedded expert is taught."""
 _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "explain": "explanations"}

@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--heatmap", metavar="FILE", type=Path, help="of one image: picture of where quality is lost")
     parser.add_argument("--heatmap-of", metavar="DISTORTION", help="lost to this distortion alone: blur, noise, ...")
     parser.add_argument("--option", metavar="TEXT", action="append", help="an option to choose from; give two or more")
-    cli.add_program_flags(parser, replaces="replace a table that is there already")
+    cli.add_program_flags(parser, replaces="replace an --out or --heatmap that is there already")
     parser.add_argument("--json", action="store_true", help="print the whole assessment (of many: a summary) as JSON")
     parser.add_argument(
         "--compare", action="store_true", help="say which of two images is better, and how sure that is"

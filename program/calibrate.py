@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from program.common.cli import EXIT_PROBLEMS, Parser, add_settings_flags, run_command, settings_from
+from program.common.cli import EXIT_PROBLEMS, Parser, add_settings_flags, check_outputs, run_command, settings_from
 
 CALIBRATION = Path("configs/calibration.json")
 STRENGTHS = Path("configs/strengths.json")
@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--paper", action="store_true", help="say what is wrong with the paper's own maps; needs no data"
     )
     parser.add_argument("--out", metavar="FILE", type=Path, help=f"default: {CALIBRATION}, or {STRENGTHS}")
+    parser.add_argument("--force", action="store_true", help="write into an --out that is there already")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_settings_flags(parser)
     arguments = parser.parse_args(argv)
@@ -51,12 +52,13 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     settings = settings_from(arguments)
     if not arguments.data:
         raise InputError("no dataset is named; give one or more, as `python -m program.calibrate quickstart-fr`")
+    out = arguments.out or (STRENGTHS if arguments.strengths else CALIBRATION)
+    check_outputs(arguments, "--out", out)
     datasets = [LabelledSet.read(name, arguments.split, settings.cache_dir) for name in arguments.data]
     tracker, runner = Tracker(settings.mlruns_dir, experiment_name(datasets[0].name)), ToolRunner(settings)
     names = arguments.tools.split(",") if arguments.tools else None
     with progress("measuring", sum(len(data.samples) for data in datasets)) as advance:
         surveyed = measure_all(runner, datasets, names=names, on_image=advance)
-    out = arguments.out or (STRENGTHS if arguments.strengths else CALIBRATION)
     report, table = results(surveyed, out, strengths=arguments.strengths, params_dir=settings.tools.params_dir)
     for line in surveyed.problems():
         sys.stderr.write(f"{line}\n")

@@ -84,6 +84,8 @@ def _compile(arguments: argparse.Namespace) -> int:
         teacher_lm=arguments.teacher_lm, resume=arguments.resume, force=arguments.force,
         layout=Layout(arguments.columns, arguments.mos_range, arguments.lower_is_better),
     )  # fmt: skip
+    if named:
+        cli.check_outputs(arguments, "--out", arguments.out, begun=True)
     plan = call_plan(job, seeds=repeat, champion=arguments.register is not None)
     if arguments.dry_run:
         _write(plan.to_json() if arguments.json else list(plan.lines()))

@@ -17,7 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest (.jsonl, .csv, "
                         ".parquet), a path or a URI; or a dataset hf:NAME:SPLIT")  # fmt: skip
     cli.add_layout_flags(parser, columns="of the manifest, ")
-    cli.add_program_flags(parser)
+    cli.add_program_flags(parser, replaces="replace a --report or --checkpoint that is there already")
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
                         help="train, validation, test or all (default: test)")  # fmt: skip
     parser.add_argument("--baselines", action="store_true",
@@ -43,7 +43,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from program.cluster.engine import cluster_from
     from program.evaluation.evaluating import evaluate, samples_of
     from program.evaluation.on_ray import ray_engine
-    from program.evaluation.publishing import check_report_folder, log_evaluation, show, write_report
+    from program.evaluation.publishing import check_report_folder, log_evaluation, report_files, show, write_report
     from program.lms.limits import budget_from
     from program.tracking import Tracker, experiment_name, traced
 
@@ -52,8 +52,12 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     split = None if arguments.split == "all" else arguments.split
     layout = Layout(arguments.columns, arguments.mos_range, arguments.lower_is_better)
     samples = samples_of(arguments.data, settings, split, layout=layout)
+    read = (place for sample in samples for place in (sample.image, sample.reference) if place is not None)
+    if arguments.checkpoint:
+        cli.check_outputs(arguments, "--checkpoint", arguments.checkpoint, read=read, begun=arguments.resume)
     if arguments.report:
         check_report_folder(arguments.report)
+        cli.check_outputs(arguments, "--report", *report_files(arguments.report))
     cluster = cluster_from(arguments, arguments.workers or settings.compile.workers)
     make = partial(program_from, arguments, settings)
     tracker = Tracker(settings.mlruns_dir, experiment_name(samples.name))

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import dspy
 import pyarrow.parquet
@@ -26,6 +27,7 @@ from program.batch.rows import BatchRow, safe_cell
 from program.batch.running import Question, judge, judge_into
 from program.batch.tables import write_rows
 from program.common.errors import InputError
+from program.common.places import placed
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 
@@ -71,7 +73,7 @@ def test_a_folder_becomes_a_table_and_no_image_is_lost(program, folder, tmp_path
     out = tmp_path / "results.csv"
     assert assess.main([str(folder), "--out", str(out), "--recursive"]) == 1
     rows = read_csv(out)
-    assert [row["id"] for row in rows] == ["'=cmd().png", "a.png", "deep/bad.jpg", "deep/ü 1.PNG", "deep/模糊/b.png"]
+    assert [row["id"] for row in rows] == ["=cmd().png", "a.png", "deep/bad.jpg", "deep/ü 1.PNG", "deep/模糊/b.png"]
     assert [row["status"] for row in rows] == ["ok", "ok", "error", "ok", "ok"]
     assert "not an image" in rows[2]["error"] or "damaged" in rows[2]["error"]
     assert rows[1]["distortions"] == "Blurs: moderate"
@@ -142,6 +144,69 @@ def test_globs_depth_and_references_choose(folder, tmp_path):
         gather(["none"])
 
 
+def tree(root, *names, data=b"x"):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+@pytest.mark.spec("047/a-folder-run-says-what-it-left-out")
+def test_a_folder_run_says_what_it_left_out(program, tmp_path, capsys, encoded):
+    photos = tree(tmp_path / "photos", "a.JFIF", "b.jpe", "c.mpo", "d/e.JPG", data=encoded())
+    tree(photos, "r1.CR3", "r2.cr3", "d/r3.CR3", "d/r4.CR3", "x.jxl", "y.jxl", ".hidden.png", "notes")
+    tree(photos, "@eaDir/a.JFIF/SYNOPHOTO_THUMB_M.jpg", "#recycle/old.png", "d/__MACOSX/._e.jpg", "Thumbs/a.jpg")
+    (tmp_path / "elsewhere").mkdir()
+    (photos / "linked").symlink_to(tmp_path / "elsewhere")
+    assert assess.main([str(photos), "-r", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["images"] == 4
+    assert facts["left_out"] == {
+        ".CR3": 4, ".jxl": 2, "#recycle folder": 1, "@eaDir folder": 1, "Thumbs folder": 1, "__MACOSX folder": 1,
+        "linked folder": 1, "without a suffix": 1,
+    }  # fmt: skip
+    assert assess.main([str(photos)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "10 files left out: .CR3 2, .jxl 2, 1 #recycle folder, 1 @eaDir folder" in shown
+    assert "1 other folder not looked into (--recursive does)" in shown
+    only = tree(tmp_path / "raw", "a.NEF", "b.nef")
+    with pytest.raises(InputError, match=r"holds no image to judge .*; 2 files left out: \.NEF 2$"):
+        gather([str(only)])
+
+
+@pytest.mark.spec("047/a-folder-run-says-what-it-left-out")
+def test_globs_know_no_case_and_what_they_leave_out_was_meant(tmp_path):
+    photos = tree(tmp_path, "IMG_1.JPG", "b.jpg", "Draft-1.jpg", "c.png", "r.CR3")
+    items = gather([str(photos)], globs=["*.jpg", "!DRAFT-*"])
+    assert [item.id for item in items] == ["IMG_1.JPG", "b.jpg"]
+    assert items.left_out() == {}
+    assert gather([str(photos)], globs=["!*.PNG"]).left_out() == {".CR3": 1}
+
+
+@pytest.mark.spec("047/file-addresses-are-unquoted")
+@pytest.mark.parametrize("start", ["file://", "file://localhost", "FILE://", "file:"])
+def test_file_addresses_are_unquoted(tmp_path, start):
+    photos = tree(tmp_path / "my photos #1", "ü 100%.png", "refs/ü 100%.png")
+    (item,) = gather([start + quote(str(photos / "ü 100%.png"))], reference=placed(start + quote(str(photos / "refs"))))
+    assert (item.image, item.reference) == (photos / "ü 100%.png", photos / "refs" / "ü 100%.png")
+    table = tmp_path / "m.jsonl"
+    table.write_text(json.dumps({"image": start + quote(str(photos / "ü 100%.png"))}) + "\n", "utf-8")
+    (item,) = gather([str(table)])
+    assert item.image == photos / "ü 100%.png"
+
+
+@pytest.mark.spec("047/a-reference-found-by-its-stem-is-an-image")
+def test_a_reference_found_by_its_stem_is_an_image(tmp_path):
+    photos = tree(tmp_path / "in", "a.jpg", "b.jpg", "c.jpg", "deep/d.jpg")
+    references = tree(tmp_path / "refs", "a.json", "a.xmp", "a.png", ".b.png", "b.txt", "c.bmp", "c.TIF", "deep/d.png")
+    found = {item.id: item for item in gather([str(photos)], reference=references, recursive=True)}
+    assert found["a.jpg"].reference == references / "a.png"
+    assert "no reference of that name" in found["b.jpg"].error
+    assert "several references of that name ('c.TIF', 'c.bmp'); leave one" in found["c.jpg"].error
+    assert found["deep/d.jpg"].reference == references / "deep" / "d.png"
+    assert assess.main([str(photos / "c.jpg"), "--reference", str(references)]) == 2
+
+
 @pytest.fixture
 def without_rights(monkeypatch):
     """Take the right to look into a folder away, from root too."""
@@ -165,7 +230,7 @@ def test_a_folder_below_that_cannot_be_read_is_a_row_with_its_error(
     out = tmp_path / "out.csv"
     assert assess.main([str(folder), "--recursive", "--out", str(out), "--min-score", "1"]) == 1
     rows = read_csv(out)
-    assert [(row["id"], row["status"]) for row in rows] == [("'=cmd().png", "ok"), ("a.png", "ok"), ("deep", "error")]
+    assert [(row["id"], row["status"]) for row in rows] == [("=cmd().png", "ok"), ("a.png", "ok"), ("deep", "error")]
     assert "cannot be read (Permission denied)" in rows[2]["error"]
 
 
@@ -224,7 +289,7 @@ def test_a_fault_after_decoding_costs_its_own_image_alone(program, folder, tmp_p
     rows = {row["id"]: row for row in read_csv(out)}
     assert rows["a.png"]["status"] == "error"
     assert "too deep" in rows["a.png"]["error"]
-    assert rows["'=cmd().png"]["status"] == "ok"
+    assert rows["=cmd().png"]["status"] == "ok"
 
 
 def test_an_out_that_is_a_folder_is_told_before_anything_is_judged(program, folder, tmp_path, capsys):
@@ -670,3 +735,27 @@ def test_no_name_steers_the_terminal(program, tmp_path, encoded, capsys, kind):
     assert not {"\x1b", "\u202e"} & set(said)
     assert ("\\x1b[31mred.png" in said) is (kind != "one")
     assert all(name in said for name in names[1::2] if kind == "many")
+
+
+@pytest.mark.spec("047/the-guard-changes-no-id")
+def test_the_guard_against_formulas_changes_what_would_run_and_never_a_name(program, tmp_path, encoded, monkeypatch):
+    names = ["+1.png", "-draft.png", "=1+1.png", "@home.png"]
+    photos = tree(tmp_path / "in", *names, data=encoded())
+    monkeypatch.chdir(photos)
+    table = tmp_path / "m.jsonl"
+    rows = [{"id": name, "image": f"in/{name}", "group": f"={name}", "query": "=HYPERLINK(1)"} for name in names]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    out = tmp_path / "first.csv"
+    assert assess.main([str(table), "--out", str(out)]) == 0
+    first = read_csv(out)
+    assert [row["id"] for row in first] == names
+    assert [row["group"] for row in first] == [f"={name}" for name in names]
+    assert all(Path(row["image"]).is_file() for row in first)
+    assert {row["query"] for row in first} == {"'=HYPERLINK(1)"}
+    # A second pass over the table itself, and a resumed one.
+    again = tmp_path / "second.csv"
+    assert assess.main([str(out), "--out", str(again), "--workers", "1", "--max-calls", "2"]) == 2
+    assert assess.main([str(out), "--out", str(again)]) == 0
+    assert [(row["id"], row["status"]) for row in read_csv(again)] == [(name, "ok") for name in names]
+    assert assess.main([".", "--out", str(tmp_path / "third.csv")]) == 0
+    assert [row["id"] for row in read_csv(tmp_path / "third.csv")] == names

@@ -17,17 +17,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import dspy
+import numpy as np
 import pytest
 from rich.console import Console
 
 from program.agent.query import DEFAULT_QUERY
 from program.common.errors import InputError
 from program.evaluation.charts import scatter_plot
-from program.evaluation.figures import compare, summarize
+from program.evaluation.figures import compare, details_of, summarize
 from program.evaluation.metric_table import METRICS
+from program.evaluation.publishing import log_figures, record_figures
 from program.evaluation.record import Dataset, EvaluationRecord, Row
 from program.evaluation.runner import run_sample, run_samples
-from program.evaluation.tables import comparison_table, notes
+from program.evaluation.tables import comparison_table, figures_table, notes
 from program.lms.usage import Usage
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -293,8 +295,10 @@ def test_checkpoint_whose_samples_changed_is_refused(tmp_path):
 def test_damaged_checkpoint_is_named_by_line(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text("some notes\n", encoding="utf-8")
-    with pytest.raises(InputError, match="is no evaluation checkpoint"):
-        _run(_by_name, _scoring(2), checkpoint=path, resume=True)
+    for resume in (True, False):
+        with pytest.raises(InputError, match="is no evaluation checkpoint"):
+            _run(_by_name, _scoring(2), checkpoint=path, resume=resume)
+    path.unlink()
     _run(_by_name, _scoring(2), checkpoint=path)
     path.write_text(path.read_text(encoding="utf-8").replace('"id":"s1"', '"name":"s1"'), encoding="utf-8")
     with pytest.raises(InputError, match=r"line [23]: damaged"):
@@ -418,7 +422,7 @@ def test_so_few_samples_that_figures_say_nothing_are_told():
     assert "Only 3 scores: neither figures nor intervals of so few say anything of others." in told
     assert not any("Undefined" in line for line in told)
     alike = [row.model_copy(update={"predicted": 2.0}) for row in rows]
-    assert "Undefined: too few samples, or scores that are all the same." in notes(summarize(alike))
+    assert "Undefined, as all answers are the same: SRCC, PLCC, KRCC." in notes(summarize(alike))
     assert not any("Only" in line for line in notes(summarize(_rows(1.0))) if "scores" in line)
 
 
@@ -482,3 +486,71 @@ def test_no_point_falls_off_the_plot_when_a_human_score_passes_its_scale():
     low, high = scatter_plot({"one": record}).get_axes()[0].get_xlim()
     assert low < min(row.truth for row in record.rows)
     assert high > max(row.truth for row in record.rows) > 5
+
+
+def _scored(truths, answers):
+    return [
+        Row(id=f"s{n}", group=f"g{n}", task="scoring", truth=truth, predicted=answer, status="ok")
+        for n, (truth, answer) in enumerate(zip(truths, answers, strict=True))
+    ]
+
+
+_COEFFICIENTS = ("srcc", "plcc", "krcc", "pairwise")
+_AFTER_CURVE = ("plcc_logistic4", "plcc_logistic5", "rmse_logistic4", "rmse_logistic5")
+
+
+@pytest.mark.spec("047/statistics-of-nothing-are-nothing")
+@pytest.mark.parametrize(
+    ("truths", "answers", "reason", "undefined"),
+    [
+        ([1.0, 2.0], [2.0, 3.0], "2 samples, it takes 3", _COEFFICIENTS),
+        ([1.0, 2.0], [2.0, 3.0], "2 samples, it takes 5", _AFTER_CURVE[::2][:1]),
+        ([3.0] * 12, list(np.linspace(1, 5, 12)), "all labels are the same", _COEFFICIENTS + _AFTER_CURVE),
+        (list(np.linspace(1, 5, 12)), [3.0] * 12, "all answers are the same", _COEFFICIENTS + _AFTER_CURVE),
+        # A constant that rounding has moved is one all the same.
+        (list(np.linspace(1, 5, 12)), [0.1 + 0.2, 0.3] * 6, "all answers are the same", _COEFFICIENTS + _AFTER_CURVE),
+        (
+            [1.0, 3.0, 5.0] * 5,
+            list(np.linspace(1, 5, 15)),
+            "3 different labels, the curve has 4",
+            ("rmse_logistic4",),
+        ),
+        (
+            [1.0, 2.0, 3.0, 5.0] * 4,
+            list(np.linspace(1, 5, 16)),
+            "4 different labels, the curve has 5",
+            ("plcc_logistic5",),
+        ),
+        (list(np.linspace(1, 5, 15)), [1.0, 3.0, 5.0] * 5, "3 different answers, the curve has 4", ("plcc_logistic4",)),
+    ],
+)
+def test_statistics_of_nothing_are_null_with_a_reason(truths, answers, reason, undefined):
+    rows = _scored(truths, answers)
+    record = summarize(rows).model_copy(update={"details": details_of(rows)})
+    told = {**record.summary(), **record.summary()["details"]}
+    for name in undefined:
+        figure = told[name]
+        assert (figure["value"], figure["low"], figure["high"]) == (None, None, None), name
+        assert figure["reason"].startswith(reason)
+    text = " ".join(_shown(figures_table(record)).split())
+    assert f"Undefined, as {reason}" in text
+    assert "[1.000, 1.000]" not in text
+    assert told["rmse"]["value"] is not None
+
+
+@pytest.mark.spec("047/statistics-of-nothing-are-nothing")
+def test_a_perfect_order_of_a_few_has_no_interval_and_a_difference_of_nothing_is_nothing():
+    few = _scored([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0])
+    figure = summarize(few).srcc
+    assert (figure.value, figure.low, figure.reason) == (1.0, None, None)
+    gain = compare(few[:2], few[:2])["srcc"]
+    assert (gain.value, gain.reason) == (None, "2 samples, it takes 3")
+
+
+@pytest.mark.spec("047/statistics-of-nothing-are-nothing")
+def test_mlflow_says_why_a_figure_is_missing():
+    logged = {}
+    run = SimpleNamespace(log_metrics=lambda values, **_: logged.update(values), set_tags=logged.update)
+    log_figures(run, record_figures(summarize(_scored([1.0, 2.0], [2.0, 3.0]))))
+    assert logged["agreement/srcc"] is None
+    assert logged["undefined.agreement/srcc"] == "2 samples, it takes 3"

@@ -174,7 +174,6 @@ def test_of_two_equal_choices_the_letter_decides(root: Path) -> None:
         ("image,mos\nimages/a.png,3\nimages/b.png\n", {}, "line 3: has other than the header's 2 cells"),
         ("image,score\nimages/a.png,85\n", {"mos": "score"},
          'row 1: "mos" is 85, far outside 1..5; correct it or "mos_range"'),
-        ("image;mos\nimages/a.png;3\n", {}, "has no image but image;mos; fill it in, or name its column"),
         ("image,mos\nimages/a.png,nan\n", {}, "row 1: mos 'nan' is no number"),
     ],
 )  # fmt: skip

@@ -26,7 +26,7 @@ from program.evaluation.tables import figure_lines
 
 def prepared(table: Path, *more: object) -> int:
     out = table.with_name("manifest.jsonl")
-    return prepare.main(["pairs", "--root", str(table), "--out", str(out), *map(str, more)])
+    return prepare.main(["pairs", "--root", str(table), "--out", str(out), "--force", *map(str, more)])
 
 
 def written(path: Path, rows: list[dict]) -> Path:

@@ -160,7 +160,7 @@ def test_samples_without_a_label_are_told(tmp_path: Path, capsys: pytest.Capture
     assert run("table", "--root", tmp_path / "t.csv", "--out", out) == 0
     assert "unlabelled: 10 samples have neither a score nor an answer" in capsys.readouterr().out
     assert read_record(out)["unlabelled"] == 10  # type: ignore[index]
-    assert run("table", "--root", tmp_path / "t.csv", "--out", out, "--columns", "mos=score") == 2
+    assert run("table", "--root", tmp_path / "t.csv", "--out", out, "--force", "--columns", "mos=score") == 2
     assert "has no column 'score'; it has image, rating" in capsys.readouterr().err
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import struct
@@ -202,6 +203,40 @@ def test_pages_fetch_nothing_from_elsewhere(service_program, served):
         connection.request("GET", path)
         assert connection.getresponse().status in {400, 404}
         connection.close()
+
+
+@pytest.mark.spec("047/any-data-address-is-an-image")
+@pytest.mark.parametrize(
+    "head",
+    ["data:;base64,", "data:application/octet-stream;base64,", "DATA:image/png;name=a.png;BASE64,",
+     'data:image/heic;name="a, b;base64,c.heic";charset=utf-8;base64,', "data:image/svg+xml; base64,"],
+)  # fmt: skip
+def test_any_data_address_is_an_image(service_program, served, encoded, head):
+    text = head + base64.b64encode(encoded()).decode()
+    assert post(served(service_program()), json={"image": text}).json()["status"] == "ok"
+    quoted = head + base64.b64encode(encoded()).decode().replace("+", "%2B").replace("=", "%3D")
+    assert IMAGES.add(text).sha256 == IMAGES.add(quoted).sha256 == IMAGES.add(encoded()).sha256
+
+
+@pytest.mark.spec("047/pass-the-host-header")
+@pytest.mark.parametrize(
+    "headers", [{"Host": "upstream:8000"}, {"Host": "127.0.0.1:8000", "Origin": "https://iqa.example.org"}]
+)
+def test_a_request_whose_host_a_proxy_lost_says_so(service_program, served, encoded, headers):
+    answer = post(served(service_program()), headers=headers, files={"image": encoded()})
+    assert "a proxy before the service has to pass the Host header" in error_of(answer, 403)
+
+
+@pytest.mark.spec("047/links-are-relative")
+def test_no_link_of_the_pages_leaves_the_path_that_a_proxy_gives_them(service_program, served):
+    url = served(service_program())
+    for page in ("/", "/docs", "/assets/page.js", "/assets/docs.js", "/assets/draw.js", "/assets/extras.js"):
+        text = get(url, page).text
+        found = re.findall(r"""(?:href=|src=|from |fetch\(|import\()["'`]([^"'`]*)""", text)
+        assert not [link for link in found if link.startswith("/")], page
+        for link in found if page in {"/", "/docs"} else ():
+            if not link.startswith(("#", "data:", "http")):
+                assert get(url, "/" + link.removeprefix("./")).status_code == 200, link
 
 
 def test_what_was_sent_is_forgotten(service_program, served, encoded):

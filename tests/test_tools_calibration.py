@@ -295,7 +295,7 @@ def test_the_command_fits_writes_keeps_other_maps_and_takes_its_time_once(tmp_pa
     assert loaded.tools["PSNR"].srcc > 0.7
     assert loaded.score("GMSD", 0.0) == 5.0
     before = out.read_bytes()
-    assert calibrate.main([str(manifest), "--tools", "PIQE", "--split", "test", "--out", str(out)]) == 0
+    assert calibrate.main([str(manifest), "--tools", "PIQE", "--split", "test", "--out", str(out), "--force"]) == 0
     assert Calibration.load(out).tools["PSNR"] == loaded.tools["PSNR"]
     assert len(Calibration.load(out).sources) == 2
     assert out.read_bytes() != before
@@ -453,5 +453,5 @@ def test_strengths_are_measured_and_written_by_the_same_command(tmp_path, manife
     assert (
         ToolRegistry.load(strengths=out).get("MDSI").strength("Noise") == found.tools["MDSI"].by_category["Noise"].srcc
     )
-    assert calibrate.main([str(manifest), "--strengths", "--tools", "GMSD", "--out", str(out)]) == 0
+    assert calibrate.main([str(manifest), "--strengths", "--tools", "GMSD", "--out", str(out), "--force"]) == 0
     assert set(Strengths.load(out).tools) == {"PSNR", "MDSI", "GMSD"}

@@ -24,6 +24,7 @@ from program.common.errors import InputError
 from program.evaluation.intervals import Figure
 from program.evaluation.publishing import log_figures
 from program.tracking import Tracker, experiment_name, traced, untraced
+from program.tracking.store import open_client
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -379,3 +380,32 @@ def assess_a_picture(rng):
 
     picture = rng.integers(0, 256, (32, 48, 3), dtype=np.uint8)
     return lambda: AgenticIQA()(image=picture)
+
+
+@pytest.mark.spec("047/a-store-of-files-names-its-migration")
+@pytest.mark.parametrize("address", ["file://{f}/my%20runs", "{f}/my runs", "file:{f}/my%20runs"])
+def test_a_store_of_files_names_what_makes_a_database_of_it(tmp_path, monkeypatch, address):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address.format(f=tmp_path))
+    (tmp_path / "my runs").mkdir()
+    for opened in (lambda: Tracker(tmp_path, "x"), lambda: open_client(tmp_path)):
+        with pytest.raises(InputError, match="cannot be opened") as caught:
+            opened()
+        assert f"mlflow migrate-filestore --source '{tmp_path}/my runs' --target sqlite:///mlflow.db" in str(
+            caught.value
+        )
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.spec("047/two-stores-never-share-a-file")
+@pytest.mark.parametrize("name", ["a?b", "a%20b", "a%2Fb", "a#b", "50%", "a?mode=memory"])
+def test_two_stores_never_share_a_file(tmp_path, monkeypatch, name):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for folder in (tmp_path / name, tmp_path / f"{name}2"):
+        with contextlib.suppress(InputError):
+            tracker = Tracker(folder, "x")
+            assert (folder / "mlflow.db").is_file()
+            assert [each.name for each in tracker.client.search_experiments() if each.name == "x"] == ["x"]
+    assert {path.name for path in tmp_path.iterdir()} <= {name, f"{name}2"}
+    if "?" in name:
+        with pytest.raises(InputError, match="an address reads the"):
+            Tracker(tmp_path / name, "x")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFilter
 from scipy import ndimage
 from skimage import data as photographs
 
@@ -186,3 +186,57 @@ def test_a_difference_from_the_reference_is_never_called_invisible(iqa: AgenticI
                 assert "noise" in judged.summary
             elif level == 4:
                 assert "change of content" in judged.summary
+
+
+def _shifted(right: int, down: int, of=photographs.coffee) -> tuple[np.ndarray, np.ndarray]:
+    """Return a photograph that lies so many pixels to the right and below its reference, and that."""
+    whole = np.ascontiguousarray(of()[:340, :420])
+    rows, columns = (slice(40 - by, size - 40 - by) for by, size in ((down, 340), (right, 420)))
+    return np.ascontiguousarray(whole[rows, columns]), np.ascontiguousarray(whole[40:-40, 40:-40])
+
+
+@pytest.mark.spec("047/a-shift-is-measured-and-said")
+@pytest.mark.parametrize(
+    ("shift", "words"),
+    [
+        ((1, 0), "shifted by 1 px to the right against"), ((-3, 0), "shifted by 3 px to the left against"),
+        ((0, -2), "shifted by 2 px up against"), ((5, 3), "shifted by 5 px to the right and 3 px down against"),
+        ((0, 21), "shifted by 21 px down against"),
+    ],
+)  # fmt: skip
+def test_a_shift_is_measured_and_said_instead_of_blur(shift, words):
+    pixels, reference = _shifted(*shift)
+    result = AgenticIQA()(pixels, reference=reference)
+    assert f"{words} its reference" in result.summary
+    assert "blur" not in result.summary
+    assert "Contradictory" not in result.quality_reasoning
+    assert not [f.type for _, f in result.state.evidence.findings() if f.severity != "none"]
+    assert result.rating < 3.5  # what is seen beside the reference differs all the same
+    chinese = AgenticIQA()(pixels, "请评价图像质量", reference=reference)
+    assert "像素" in chinese.summary
+
+
+@pytest.mark.spec("047/a-shift-is-measured-and-said")
+def test_what_else_happened_to_a_shifted_image_is_said_too():
+    pixels, reference = _shifted(2, 0, photographs.astronaut)
+    noise = np.random.default_rng(0).normal(0, 18, pixels.shape)
+    noisy = np.clip(pixels + noise, 0, 255).astype(np.uint8)
+    told = AgenticIQA()(noisy, reference=reference).summary
+    assert "shifted by 2 px to the right" in told
+    assert "noise" in told
+    assert "blur" not in told
+    dark = (pixels * 0.6).astype(np.uint8)
+    told = AgenticIQA()(dark, reference=reference).summary
+    assert "shifted by 2 px" in told
+    assert "brightness" in told
+
+
+@pytest.mark.spec("047/a-shift-is-measured-and-said")
+def test_what_is_no_shift_is_not_called_one():
+    pixels, reference = _shifted(0, 0)
+    blurred = np.asarray(Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(2)))
+    small = Image.fromarray(pixels).resize((170, 130), Image.Resampling.BILINEAR).resize(pixels.shape[1::-1])
+    flat = np.full_like(pixels, 90)
+    for image in (blurred, np.asarray(small), flat, np.ascontiguousarray(pixels[:, ::-1])):
+        assert "shifted" not in AgenticIQA()(image, reference=reference).quality_reasoning
+    assert "shifted" not in AgenticIQA()(pixels, reference=flat).quality_reasoning

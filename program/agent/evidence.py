@@ -191,7 +191,8 @@ def contradiction(output: ExecutorOutput) -> str | None:
                 f"Contradictory evidence: {strong[0].severity} {strong[0].type} in {region} "
                 f"but a tool score of {max(scores):.2f}"
             )
-        if all(f.severity == "none" for f in findings) and min(scores) < LOW_SCORE:
+        # A shift is no finding, and tools that compare pixel by pixel think little of it.
+        if not output.shifted and all(f.severity == "none" for f in findings) and min(scores) < LOW_SCORE:
             return f"Contradictory evidence: no distortion found in {region} but a tool score of {min(scores):.2f}"
     return None
 

@@ -22,7 +22,7 @@ from program.common.errors import ImagesRefused, InputError
 from program.common.places import check_text
 from program.common.settings import Settings, load_settings
 from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource
-from program.images.thumbnails import show_the_same
+from program.images.thumbnails import show_the_same, shown_shift
 from program.lms.limits import wired
 from program.lms.metering import metered
 from program.lms.traits import own_record, traits_of
@@ -143,11 +143,14 @@ class AgenticIQA(ProgramModule):
         """Gather evidence and answer from it: both in one question where the model manages that."""
         is_iqa = state.plan is not None and state.plan.query_type == "IQA"
         is_same = is_iqa and reference is not None and IMAGES.same_pixels(image, reference)
+        shift = "" if reference is None else shown_shift(image, reference)
         at_once = self.summarizer.names_distortions(state)
         is_able = traits_of(self.resources.lm("executor")).answers_at_once
         # One that has managed it once is asked for both again after an answer that could not be read.
         for diagnoses in ((False,) if is_able else (False, True)) if at_once else (True,):
             evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, diagnoses=diagnoses)
+            if shift and shift not in evidence.notes:
+                evidence = evidence.model_copy(update={"notes": [shift, *evidence.notes]})
             state.executor_evidence = of_same_pixels(evidence, state) if is_same else evidence
             result: SummarizerOutput = self.summarizer(state=state, image=image, reference=reference)
             if "analysis" not in state.evidence.failed_steps:

@@ -39,6 +39,8 @@ _SHOWN = re.compile(
     + re.escape(r"\"}}]" + CUSTOM_TYPE_END_IDENTIFIER)
 )
 """A demo's image as DSPy writes it, inside JSON."""
+_OWN = {"program.json", "images", "run.json", "candidates.jsonl", "diff.md", "report.html", "record.json"}
+"""What a program's folder holds: its own, a compile's and an evaluation's files."""
 
 
 def save(
@@ -102,11 +104,14 @@ def _save(
 
 
 def check_folder(folder: Path) -> None:
-    """Raise InputError for a folder that holds something other than a program."""
+    """Raise InputError for a folder that holds something other than a program: to replace it would destroy that."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"folder {str(folder)!r}: is a file; give a new or empty folder")
-    if folder.exists() and any(folder.iterdir()) and not (folder / "program.json").is_file():
-        raise InputError(f"folder {str(folder)!r}: holds other files; give a new or empty folder")
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    foreign = min((name for name in names - _OWN if not name.startswith(".")), default="")
+    if names and (foreign or "program.json" not in names):
+        first = f" (the first: {foreign[:60]!r})" if foreign else ""
+        raise InputError(f"folder {str(folder)!r}: holds other files; give a new or empty folder{first}")
 
 
 def load(

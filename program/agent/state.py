@@ -25,6 +25,8 @@ __all__ = (
 logger = logging.getLogger(__name__)
 
 HISTORY_LIMIT = 10
+SHIFTED = "shifted by "
+"""How a note begins that says how far an image lies from where its reference has the same."""
 SAME_PIXELS = "image and reference are the same, pixel for pixel"
 """The note that says so."""
 Status = Literal["ok", "degraded", "failed"]
@@ -88,6 +90,11 @@ class ExecutorOutput(Record):
     def same_pixels(self) -> bool:
         """Whether image and reference were found to be the same: then the score is 5, whatever was measured."""
         return SAME_PIXELS in self.notes
+
+    @property
+    def shifted(self) -> bool:
+        """Whether the image was found to be shifted against its reference."""
+        return any(note.startswith(SHIFTED) for note in self.notes)
 
     @property
     def is_empty(self) -> bool:

@@ -396,7 +396,7 @@ class Summarizer(dspy.Module):
                 notes.append(NO_EVIDENCE)
             if is_iqa and (conflict := contradiction(evidence)):
                 notes.append(f"{conflict}.")
-            notes += [f"{note}." for note in evidence.notes]
+            notes += [f"{note}." for note in evidence.notes if note not in fields["quality_reasoning"]]
             if is_iqa and state.plan is not None:
                 _, gap = should_replan(evidence, state.plan.query_scope, state.plan)
         gap_left = gap or fields.get("unresolved_gap")

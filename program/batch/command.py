@@ -17,7 +17,7 @@ from program.agent.comparing import compare
 from program.agent.loop import DEFAULT_QUERY
 from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import program_from
-from program.batch.inputs import Items, gather
+from program.batch.inputs import Items, gather, told
 from program.batch.on_ray import ray_engine
 from program.batch.rows import row_of
 from program.batch.running import Question, is_begun, judge, judge_into
@@ -25,9 +25,10 @@ from program.batch.showing import comparison_text, show, show_summary
 from program.batch.tables import format_of
 from program.batch.tally import Tally
 from program.cluster.engine import cluster_from
-from program.common.cli import EXIT_PROBLEMS
+from program.common.cli import EXIT_PROBLEMS, check_outputs
 from program.common.errors import InputError
-from program.common.places import Place, exists, is_folder, placed
+from program.common.files import whole_file
+from program.common.places import Place, is_folder, placed
 from program.common.settings import Settings
 from program.images.store import IMAGES, ImageRef
 from program.tracking import Tracker, experiment_name
@@ -51,8 +52,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         raise InputError("--sure: says nothing without --min-score; give both")
     if arguments.heatmap_of is not None and arguments.heatmap is None:
         raise InputError("--heatmap-of: draws nothing without --heatmap; give both")
-    if out is not None and exists(out) and not (arguments.force or is_begun(out, settings.cache_dir)):
-        raise InputError(f"--out {str(out)!r}: is there already; give another name, or --force to replace it")
+    if out is not None:
+        check_outputs(arguments, "--out", out, begun=is_begun(out, settings.cache_dir))
     single = len(sources) == 1 and not is_manifest(sources[0]) and not is_folder(placed(sources[0]))
     if single and out is None:
         return _one(arguments, settings)
@@ -78,8 +79,11 @@ def _query(arguments: argparse.Namespace) -> str:
 
 
 def _one(arguments: argparse.Namespace, settings: Settings) -> int:
+    beside = _reference_of(arguments)
+    if arguments.heatmap is not None:
+        check_outputs(arguments, "--heatmap", arguments.heatmap, read=filter(None, [beside]))
     image = _opened(arguments.image[0], settings)
-    reference = _reference_of(arguments, settings)
+    reference = None if beside is None else _opened(beside, settings)
     program = program_from(arguments, settings)
     result = program(
         image=image, reference=reference, query=_query(arguments), options=arguments.option,
@@ -106,8 +110,10 @@ def _gate(tally: Tally) -> int:
 def _save(picture: Image.Image, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture.save(path)
-    except (OSError, ValueError) as error:
+        kind = Image.registered_extensions()[path.suffix.casefold()]
+        with whole_file(path) as partial:
+            picture.save(partial, kind)
+    except (OSError, KeyError, ValueError) as error:
         raise InputError(f"--heatmap {str(path)!r}: cannot be written ({error}); name a .png file") from error
 
 
@@ -115,14 +121,14 @@ def _opened(name: Place, settings: Settings) -> ImageRef:
     return IMAGES.add(placed(name), max_pixels=settings.images.max_pixels)
 
 
-def _reference_of(arguments: argparse.Namespace, settings: Settings) -> ImageRef | None:
+def _reference_of(arguments: argparse.Namespace) -> Place | None:
     """Return the reference of one image; of a folder, the file of the image's name."""
     if not arguments.reference:
         return None
     (item,) = gather(arguments.image[:1], reference=placed(arguments.reference))
     if item.reference is None:
         raise InputError(str(item.error))
-    return _opened(item.reference, settings)
+    return item.reference
 
 
 def _many(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -131,12 +137,14 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         reference=placed(arguments.reference) if arguments.reference else None,
     )  # fmt: skip
     tally, minimum = Tally(arguments.min_score, arguments.sure), arguments.min_score
+    left_out = items.left_out()
     with _tracked(arguments, settings, tally) if arguments.engine == "ray" else nullcontext():
         _judge(arguments, settings, items, tally)
     if arguments.json:
-        sys.stdout.write(json.dumps(tally.summary(), ensure_ascii=False, indent=2) + "\n")
+        summary = {**tally.summary(), "left_out": left_out}
+        sys.stdout.write(json.dumps(summary, ensure_ascii=False, indent=2) + "\n")
     else:
-        show_summary(tally, arguments.out, minimum)
+        show_summary(tally, arguments.out, minimum, told(left_out))
     if minimum is not None and (code := _gate(tally)):
         return code
     unscored = minimum is not None and tally.counts["scored"] < tally.counts["images"]

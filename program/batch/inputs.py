@@ -2,23 +2,41 @@
 
 import fnmatch
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from data.manifest import Layout, scan_manifest
 from data.tables import HUB, is_manifest, scan_rows
 from program.common.errors import DataError, InputError
-from program.common.places import Place, exists, is_folder, is_remote, joined, listed, name_of, placed, readable
+from program.common.places import (
+    Place,
+    exists,
+    is_folder,
+    is_remote,
+    joined,
+    listed,
+    name_of,
+    path_mend,
+    placed,
+    readable,
+)
 from program.common.seen import Seen
 from program.images.store import Box
 
-__all__ = ("IMAGE_SUFFIXES", "Item", "Items", "gather")
+__all__ = ("IMAGE_SUFFIXES", "Item", "Items", "gather", "told")
 
 IMAGE_SUFFIXES = (
-    ".avif", ".bmp", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
+    ".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jif", ".jpe", ".jpeg", ".jpg", ".mpo", ".pgm",
+    ".pjpeg", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
+_NO_PHOTOGRAPHS = frozenset({
+    "#recycle", "#snapshot", "$recycle.bin", "@eadir", "@recycle", "@tmp", "__macosx", "lost+found",
+    "system volume information", "_thumbnails", "_thumbs", "thumb", "thumbnail", "thumbnails", "thumbs",
+})  # fmt: skip
+"""Folders that storage boxes, systems and galleries keep among photographs: what was deleted, and small copies."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +94,23 @@ class Items:
         for below, path in _of_folder(place, self.recursive):
             if isinstance(path, OSError):
                 yield Item(below, None, error=f"folder {below!r}: cannot be read ({path.strerror}); {_MEND}")
-            elif _is_chosen(name_of(path), below, self.globs):
+            elif not isinstance(path, _Passed) and _why_not(below, self.globs) is None:
                 yield _item(below, path, self.reference, paired=paired)
+
+    def left_out(self) -> dict[str, int]:
+        """Return how many files and folders of the sources' folders are no items, by suffix or by why.
+
+        What `globs` leave out is not among them, nor are hidden files.
+        """
+        found: Counter[str] = Counter()
+        spelt: dict[str, str] = {}
+        for source in self.sources:
+            if not is_manifest(source) and is_folder(place := placed(source)):
+                for below, path in _of_folder(place, self.recursive):
+                    if not isinstance(path, OSError):
+                        why = path.why if isinstance(path, _Passed) else _why_not(below, self.globs)
+                        found.update([spelt.setdefault(why.casefold(), why)] if why else [])
+        return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
 
     def _distinct(self) -> Iterator[Item]:
         """Yield the items with distinct ids: each of two folders may hold an `a.png`, and an image be named twice."""
@@ -92,6 +125,25 @@ class Items:
 
 
 _MEND = "check its permissions"
+_LINKED, _BELOW = "linked folder", "other folder not looked into (--recursive does)"
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """A folder that is not looked into."""
+
+    why: str
+
+
+def told(left_out: Mapping[str, int]) -> str:
+    """Say what `Items.left_out` found in one line; empty where that is nothing."""
+    # What has a suffix is a file; of others the count goes before the words.
+    parts = (
+        f"{why} {n}" if why.startswith(".") else f"{n} {why.replace(' folder', ' folders') if n > 1 else why}"
+        for why, n in left_out.items()
+    )
+    count = sum(left_out.values())
+    return f"{count} file{'s' * (count != 1)} left out: {', '.join(parts)}" if count else ""
 
 
 def gather(
@@ -112,17 +164,20 @@ def gather(
     items = Items(sources, recursive, globs, reference, columns or {})
     for source in sources:
         if not is_manifest(source) and not exists(placed(source)):
-            raise InputError(f"image {source[:200]!r}: no such file or folder; check the path")
+            raise InputError(f"image {source[:200]!r}: no such file or folder; {path_mend(source)}")
     if next(iter(items), None) is None:
-        hint = "" if recursive else "; --recursive looks into its folders too"
-        raise InputError(f"{sources[0]!r}: holds no image to judge ({', '.join(globs or IMAGE_SUFFIXES)}){hint}")
+        fault = f"holds no image to judge ({', '.join(globs or IMAGE_SUFFIXES)})"
+        raise InputError("; ".join(filter(None, (f"{sources[0]!r}: {fault}", told(items.left_out())))))
     return items
 
 
-def _of_folder(folder: Place, recursive: bool) -> Iterator[tuple[str, Place | OSError]]:
-    """Yield a folder's files by their names below it; a folder below it that cannot be read with its error, last."""
+def _of_folder(folder: Place, recursive: bool) -> Iterator[tuple[str, Place | OSError | _Passed]]:
+    """Yield a folder's files by their names below it, and the folders below it that are not looked into.
+
+    One that cannot be read comes with its error, last. Hidden folders are passed over.
+    """
     if not isinstance(folder, Path):
-        yield from listed(folder, recursive=recursive)
+        yield from _of_folder_elsewhere(folder, recursive)
         return
     faults: list[OSError] = []
 
@@ -132,7 +187,13 @@ def _of_folder(folder: Place, recursive: bool) -> Iterator[tuple[str, Place | OS
         faults.append(error)
 
     for parent, folders, names in os.walk(folder, onerror=note):
-        folders[:] = sorted(f for f in folders if not f.startswith(".")) if recursive else []
+        visible, folders[:] = sorted(f for f in folders if not f.startswith(".")), []
+        for name in visible:
+            linked = _LINKED if os.path.islink(os.path.join(parent, name)) else ""
+            if why := _beside(name) or linked or ("" if recursive else _BELOW):
+                yield _name((Path(parent) / name).relative_to(folder)), _Passed(why)
+            else:
+                folders.append(name)
         for name in sorted(names):
             path = Path(parent) / name
             yield _name(path.relative_to(folder)), path
@@ -140,14 +201,40 @@ def _of_folder(folder: Place, recursive: bool) -> Iterator[tuple[str, Place | OS
         yield _name(Path(fault.filename).relative_to(folder)), fault
 
 
-def _is_chosen(name: str, below: str, globs: Sequence[str]) -> bool:
+def _of_folder_elsewhere(folder: str, recursive: bool) -> Iterator[tuple[str, Place | _Passed]]:
+    passed: set[str] = set()
+    for below, place in listed(folder, recursive=recursive):
+        parents = below.split("/")[:-1]
+        first = next((n for n, name in enumerate(parents) if _beside(name) or name.startswith(".")), None)
+        if first is None:
+            yield below, place
+            continue
+        top = "/".join(parents[: first + 1])
+        if top not in passed and not parents[first].startswith("."):
+            yield top, _Passed(_beside(parents[first]))
+        passed.add(top)
+
+
+def _beside(folder: str) -> str:
+    """Return what to call a folder of deleted or small pictures; empty for another one."""
+    return f"{folder} folder" if folder.casefold() in _NO_PHOTOGRAPHS else ""
+
+
+def _why_not(below: str, globs: Sequence[str]) -> str | None:
+    """Return why a folder's file is none of the images to judge: its suffix, or "" where no more is to be said."""
+    name = PurePosixPath(below).name
+
     def fits(*patterns: str) -> bool:
-        return any(fnmatch.fnmatch(text, pattern) for pattern in patterns for text in (name, below))
+        # Cameras write IMG_1.JPG.
+        pairs = ((text.casefold(), pattern.casefold()) for pattern in patterns for text in (name, below))
+        return any(fnmatch.fnmatchcase(text, pattern) for text, pattern in pairs)
 
     keep = [g for g in globs if not g.startswith("!")]
     if name.startswith(".") or fits(*(g[1:] for g in globs if g.startswith("!"))):
-        return False
-    return fits(*keep) if keep else name.lower().endswith(IMAGE_SUFFIXES)
+        return ""
+    if keep:
+        return None if fits(*keep) else ""
+    return None if name.casefold().endswith(IMAGE_SUFFIXES) else PurePosixPath(name).suffix or "without a suffix"
 
 
 def _item(name: str, place: Place, reference: Place | None, *, paired: bool, below: bool = True) -> Item:
@@ -157,12 +244,22 @@ def _item(name: str, place: Place, reference: Place | None, *, paired: bool, bel
     names = [name, name_of(place)] if below else [name_of(place)]
     matches = [at for each in names if exists(at := joined(reference, each)) and not is_folder(at)]
     if not matches and isinstance(reference, Path):
-        stem = Path(name_of(place)).stem
-        matches = sorted(p for p in reference.iterdir() if p.stem == stem and p.is_file())
+        stem, folders = Path(name_of(place)).stem, [reference / Path(each).parent for each in names]
+        matches = next(filter(None, (_of_stem(each, stem) for each in folders if each.is_dir())), [])
+        if len(matches) > 1:
+            several = ", ".join(repr(name_of(each)) for each in matches)
+            fault = f"image {name!r}: {_name(reference)!r} has several references of that name ({several}); leave one"
+            return Item(name, place, error=fault)
     if not matches:
         fault = f"image {name!r}: no reference of that name in {_name(reference)!r}; add one, or judge it alone"
         return Item(name, place, error=fault)
     return Item(name, place, matches[0])
+
+
+def _of_stem(folder: Path, stem: str) -> list[Place]:
+    """Return a folder's images that are called so, whatever they end in."""
+    found = (path for path in folder.iterdir() if path.stem == stem and _why_not(path.name, ()) is None)
+    return [path for path in sorted(found) if path.is_file()]
 
 
 def _of_manifest(source: str, columns: Mapping[str, str]) -> Iterator[Item]:

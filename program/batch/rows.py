@@ -103,8 +103,8 @@ def verdict(row: BatchRow, minimum: float, sure: float | None = None) -> Literal
     return "below" if row.score < minimum else "above"
 
 
-def safe_cell(value: Any, *, verbatim: bool = False) -> Any:
-    r"""Return a cell that no spreadsheet takes for a formula; texts on one line, but for `verbatim` ones.
+def safe_cell(value: Any) -> Any:
+    r"""Return a cell that no spreadsheet takes for a formula; texts on one line.
 
     >>> safe_cell("=1+1"), safe_cell("-x"), safe_cell(-1.5), safe_cell("a\nb"), safe_cell(None)
     ("'=1+1", "'-x", -1.5, 'a b', '')
@@ -114,5 +114,5 @@ def safe_cell(value: Any, *, verbatim: bool = False) -> Any:
     if not isinstance(value, str):
         return value
     # Spreadsheets skip leading spaces before they look for a formula.
-    text = " ".join(value.split()) if any(c in value for c in "\r\n\t") and not verbatim else value
+    text = " ".join(value.split()) if any(c in value for c in "\r\n\t") else value
     return f"'{text}" if value.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA) else text

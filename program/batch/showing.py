@@ -57,8 +57,8 @@ def comparison_text(result: Comparison, names: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def show_summary(tally: Tally, out: str | None, minimum: float | None = None) -> None:
-    """Print a batch's summary: the worst ten with their reasons, the first ten answers, then what failed."""
+def show_summary(tally: Tally, out: str | None, minimum: float | None = None, left_out: str = "") -> None:
+    """Print a batch's summary: the worst ten with reasons, the first ten answers, what failed, what was left out."""
     console = Console()
     if tally.worst:
         lines = [(f"{row.score:.2f}", row.id, _reason(row)) for row in tally.worst]
@@ -72,6 +72,8 @@ def show_summary(tally: Tally, out: str | None, minimum: float | None = None) ->
         console.print(f"[red]{_escaped(row.id)}[/red]: {_escaped(row.error or 'no answer')}", highlight=False)
     if (more := tally.counts["failed"] - WORST) > 0:
         console.print(f"[red]and {more} more without an answer[/red]")
+    if left_out:
+        console.print(_escaped(left_out), highlight=False)
     parts = [f"{tally.counts['images']} images"]
     if tally.mean_score is not None:
         parts.append(f"mean score {tally.mean_score:.2f}")

@@ -18,8 +18,8 @@ FORMATS = (".csv", ".jsonl", ".parquet")
 PART_ROWS = 10_000
 """Of one Parquet file in the folder; each is written as soon as its rows are judged."""
 _ROWS_AT_ONCE = 1000
-_PATHS = {"id", "image", "reference"}
-"""Columns that name files, whose names may hold line ends."""
+_NAMES = {"id", "image", "reference", "group", "split"}
+"""Columns that rows are found and joined by: they stand as they are, whatever a spreadsheet makes of them."""
 
 
 def format_of(out: Place) -> str:
@@ -106,7 +106,7 @@ def _write(file: IO[bytes], suffix: str, rows: Iterable[BatchRow]) -> None:
         text.writelines(json.dumps(row.model_dump(), ensure_ascii=False) + "\n" for row in rows)
     else:
         table = csv.writer(text)
-        cells = ([safe_cell(v, verbatim=n in _PATHS) for n, v in row.model_dump().items()] for row in rows)
+        cells = ([v if n in _NAMES else safe_cell(v) for n, v in row.model_dump().items()] for row in rows)
         table.writerows(chain([BatchRow.model_fields], cells))
     text.flush()
     text.detach()  # who opened the file closes it

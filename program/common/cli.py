@@ -1,14 +1,16 @@
 """What every command shares: one-line errors, exit codes, kinds of numbers, common flags."""
 
 import argparse
+import codecs
 import contextlib
 import gc
+import io
 import math
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib.machinery import PathFinder
@@ -17,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
+    from program.common.places import Place
     from program.common.settings import Settings
 
 __all__ = (
     "EXIT_PROBLEMS", "EXIT_UNUSABLE", "MODEL_RECORDS", "STARTED_AS", "Parser", "add_budget_flags", "add_engine_flags",
-    "add_layout_flags", "add_program_flags", "add_settings_flags", "as_started", "column_names", "number", "numbers",
-    "run_command", "settings_from", "whole_number",
+    "add_layout_flags", "add_program_flags", "add_settings_flags", "as_started", "check_outputs", "column_names",
+    "number", "numbers", "run_command", "settings_from", "whole_number",
 )  # fmt: skip
 
 N = TypeVar("N", int, float)
@@ -69,10 +72,26 @@ def as_started(text: str) -> str:
     return re.sub(r"python -m data\.(\w+)", rf"{STARTED_AS.get()} data \1", words)
 
 
+def _write_what_can_be_written() -> None:
+    r"""Let the output escape what its encoding (cp1252, ASCII) lacks, as \u2265: what JSON reads, too."""
+
+    def escaped(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+        return re.sub("(....)", r"\\u\1", units), error.end
+
+    codecs.register_error("agentic-iqa", escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="agentic-iqa")
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose complaint is one line with the option, the value and what it takes."""
 
     def __init__(self, prog: str | None = None, **options: Any) -> None:
+        _write_what_can_be_written()
         super().__init__(prog=prog and as_started(prog), **options)
 
     def error(self, message: str) -> NoReturn:
@@ -126,7 +145,10 @@ def column_names(text: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     if not all(field.strip() and column.strip() for field, _, column in pairs):
         raise argparse.ArgumentTypeError(f"{text!r}: give FIELD=COLUMN with commas between, as image=img,mos=score")
-    return {field.strip(): column.strip() for field, _, column in pairs}
+    named = {field.strip(): column.strip() for field, _, column in pairs}
+    if len(named) < len(pairs):
+        raise argparse.ArgumentTypeError(f"{text!r}: names a field twice; give one column for each")
+    return named
 
 
 def run_command(body: Callable[[], int], *, kept: str = "") -> int:
@@ -199,7 +221,7 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_program_flags(parser: argparse.ArgumentParser, *, replaces: str = "") -> None:
-    """Add the flags that name a compiled program; `replaces` is what --force replaces in this command besides."""
+    """Add the flags that name a compiled program; `replaces` says which files --force replaces in this command."""
     parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
     forced = "load a --program that was altered, or taught with another revision of perceptual/expert"
     parser.add_argument("--force", action="store_true", help="; ".join(filter(None, (replaces, forced))))
@@ -230,6 +252,28 @@ def add_engine_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--gpus", metavar="X", type=number(0), default=0.0, help="ray: of a GPU for each worker, as 0.25"
     )
+
+
+def check_outputs(
+    arguments: argparse.Namespace, flag: str, *written: "Place", read: "Iterable[Place]" = (), begun: bool = False
+) -> None:
+    """Raise InputError where a file that `flag` has written is an input, or is there and --force was not given.
+
+    An input is whatever file another argument names, or one of `read`. `begun` says that this work began the file.
+    """
+    from program.common.places import check_output
+
+    def named(value: object) -> "Iterator[Place]":
+        if isinstance(value, str | Path):
+            yield value
+        elif isinstance(value, list):
+            for each in value:
+                yield from named(each)
+
+    own = flag.lstrip("-").replace("-", "_")
+    inputs = [*named([value for name, value in vars(arguments).items() if name != own]), *read]
+    for out in written:
+        check_output(flag, out, inputs, force=arguments.force or begun)
 
 
 def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings":

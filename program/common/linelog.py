@@ -129,20 +129,35 @@ class ResumeLog(LineLog):
         if not number:
             self._begin()
 
-    def _begin(self) -> None:
+    def check_kind(self) -> None:
+        """Raise InputError for a file that is no such log, whoever's work it holds."""
+        first = next(self.lines(), None)
+        if first is None:
+            self._check_half()
+        else:
+            self._parsed(first)
+
+    def _check_half(self) -> None:
         start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()
         if not (half.startswith(start) or start.startswith(half)):  # a kill leaves half a header, other files do not
             raise self._foreign()
+
+    def _begin(self) -> None:
+        self._check_half()
         os.truncate(self.path, 0)
         self.append(json.dumps(self._header))
 
-    def _check(self, line: bytes) -> None:
+    def _parsed(self, line: bytes) -> dict[str, Any]:
         try:
             other = json.loads(line)
         except (ValueError, RecursionError):
             raise self._foreign() from None
         if not isinstance(other, dict) or other.get(self._kind) != self._value:
             raise self._foreign()
+        return other
+
+    def _check(self, line: bytes) -> None:
+        other = self._parsed(line)
         mine, theirs = dict(dotted(self._header)), dict(dotted(other))
         for key in sorted({*mine, *theirs}):
             if mine.get(key) != theirs.get(key):

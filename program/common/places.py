@@ -1,44 +1,58 @@
 """Files by path or by URI (s3://, gs://, file://, ...): what is no local path is read and written through fsspec."""
 
+import base64
 import contextlib
 import errno
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
+from urllib.parse import unquote
 
 from program.common.errors import InputError, one_line
 from program.common.files import whole_file
 
 __all__ = (
-    "Place", "check_text", "exists", "is_folder", "is_remote", "joined", "listed", "name_of", "opened", "placed",
-    "plain_file", "readable", "remove", "system_of", "writing",
+    "Place", "check_output", "check_text", "exists", "from_base64", "is_folder", "is_remote", "joined", "listed",
+    "name_of", "opened", "path_mend", "placed", "plain_file", "readable", "remove", "system_of", "writing",
 )  # fmt: skip
 
 Place = Path | str
 """A local path, or the URI of a file elsewhere."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_FILE = re.compile(r"file:(?://(?:localhost(?=/))?|(?=/))", re.IGNORECASE)
 _WEB = ("http", "https")
-_DATA = "data:image/"
+_DATA = re.compile(r'data:(?:[^,"]|"[^"]*"){0,500}?;\s*base64,', re.IGNORECASE)
 
 
 def is_remote(place: Place) -> bool:
     """Tell whether a name is the URI of a file that is not local, or an image itself as a data: URI."""
-    named = isinstance(place, str) and (_URI.match(place) is not None or place.startswith(_DATA))
-    return named and not str(place).startswith("file://")
+    named = isinstance(place, str) and (_URI.match(place) is not None or _DATA.match(place) is not None)
+    return named and _FILE.match(str(place)) is None
 
 
 def placed(name: Place) -> Place:
     """Return a name as a local path, or as it is where it is a URI. Raises InputError for a web page's."""
+    if isinstance(name, str) and (scheme := _FILE.match(name)):
+        path = unquote(name[scheme.end() :], errors="surrogateescape")
+        return Path(path.removeprefix("/") if re.match("/[A-Za-z]:", path) else path)  # file:///C:/photos
     if not is_remote(name):
-        return Path(str(name).removeprefix("file://"))
+        return Path(name)
     if str(name).partition("://")[0].casefold() in _WEB:
         raise InputError(f"file {str(name)[:200]!r}: is a URL; download it and give its path")
     return name
+
+
+def from_base64(text: str) -> bytes:
+    """Return the bytes of a base64 text: plain, URL-safe, or a data: address of whatever type; or ValueError."""
+    address = _DATA.match(text)
+    body = unquote(text[address.end() :]) if address else text
+    compact = re.sub(r"\s+", "", body).rstrip("=").translate(str.maketrans("-_", "+/"))
+    return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
 
 
 def name_of(place: Place) -> str:
@@ -65,8 +79,18 @@ def joined(folder: Place, name: str) -> Place:
     if is_remote(name):
         return placed(name)
     if isinstance(folder, Path):
-        return Path(os.path.normpath(folder / name))
+        path = Path(os.path.normpath(folder / name))
+        # A table that was written on Windows.
+        other = path if exists(path) else Path(os.path.normpath(folder / name.replace("\\", "/")))
+        return other if exists(other) else path
     return f"{folder.rstrip('/')}/{name}"
+
+
+def path_mend(name: Place, other: str = "check the path") -> str:
+    """Return what to do about a file that is not there: mind its backslashes, or `other` where it has none."""
+    if "\\" in str(name) and os.sep == "/":
+        return "a backslash parts folders on Windows only: write / instead"
+    return other
 
 
 def plain_file(path: str, flags: int) -> int:
@@ -132,6 +156,29 @@ def listed(folder: Place, *, recursive: bool) -> Iterator[tuple[str, Place]]:
     for each in found:
         below = each.removeprefix(path.rstrip("/")).lstrip("/")
         yield below, f"{str(folder).rstrip('/')}/{below}"
+
+
+def check_output(flag: str, out: Place, inputs: Iterable[Place], *, force: bool) -> None:
+    """Raise InputError where writing to `out` would destroy an input, or, without `force`, what is there already."""
+    if not exists(out):
+        return
+    for given in inputs:
+        if _is_within(given, out):
+            fault = "is read by this command, whose output never replaces it"
+            raise InputError(f"{flag} {str(out)!r}: {fault}; give another name")
+    if not force:
+        raise InputError(f"{flag} {str(out)!r}: is there already; give another name, or --force to replace it")
+
+
+def _is_within(given: Place, out: Place) -> bool:
+    """Tell whether a file is what `out` names, by whatever link, or lies in that folder."""
+    if not isinstance(out, Path) or is_remote(given):
+        return str(given).rstrip("/") == str(out).rstrip("/")
+    try:
+        path = Path(placed(given)).resolve()
+        return any(os.path.samefile(each, out) for each in (path, *(path.parents if path.exists() else ())))
+    except (OSError, ValueError, InputError):  # no file's name, or none there
+        return False
 
 
 def remove(place: Place) -> None:

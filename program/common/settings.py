@@ -230,7 +230,9 @@ def _at_home(key: str, path: Path) -> Path:
     try:
         return path.expanduser()
     except RuntimeError as error:  # an unknown user without HOME, as containers have them
-        raise SettingsError(f"{key} {str(path)!r}: no home folder is known here; set HOME to one") from error
+        raise SettingsError(
+            f"{key} {str(path)!r}: no home folder is known here; set HOME to one, or give another {key}"
+        ) from error
 
 
 def _apply_model_environment(models: Any) -> None:

@@ -12,7 +12,7 @@ import dspy
 from pydantic import JsonValue
 
 from data.catalogue import GENERATED, resolve_dataset
-from data.manifest import Layout, Sample, Split, left_out, manifest_sha256, read_manifest
+from data.manifest import Layout, Sample, ScaleDoubt, Split, left_out, manifest_sha256, read_manifest
 from data.splits import check_leaks
 from program.agent.loop import AgenticIQA
 from program.agent.program_file import digest
@@ -67,7 +67,8 @@ def samples_of(
     manifest, layout = resolve_dataset(data, settings.cache_dir, progress=progress), layout or Layout()
     if split is not None:
         check_leaks(read_manifest(manifest, layout))
-    every = (sample for sample in read_manifest(manifest, layout) if split in {None, sample.split})
+    doubt, samples = ScaleDoubt(), read_manifest(manifest, layout)
+    every = (sample for sample in map(doubt.seen, samples) if split in {None, sample.split})
     chosen = Counter("bare" if s.is_bare else s.judge if s.is_labelled else "none" for s in every)
     judges, bare = sorted(chosen.keys() - {"bare", "none"}), chosen["bare"]
     if not chosen:
@@ -79,6 +80,8 @@ def samples_of(
         )
     if bare:
         logger.warning("%s: %s", str(manifest), left_out(bare, chosen.total()))
+    if doubt.question:
+        logger.warning("%s: %s", str(manifest), doubt.question)
     path = manifest.resolve() if isinstance(manifest, Path) else PurePosixPath(manifest)
     name = str(data) if str(data) in GENERATED else "/".join(path.parts[-2:])
     # Of several, people come first.

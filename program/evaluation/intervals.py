@@ -22,9 +22,12 @@ from program.common.errors import InputError
 from program.evaluation.metric_table import METRICS, Metric, bootstrap
 from program.evaluation.metrics import Values
 
-__all__ = ("MIN_GROUPS", "Figure", "interval", "paired_difference", "wilson")
+__all__ = ("FEW", "MIN_GROUPS", "Figure", "interval", "paired_difference", "wilson")
 
 CONFIDENCE = 0.95
+
+FEW = 10
+"""Of fewer samples an interval is as much chance as its figure: three in order have an SRCC of 1."""
 
 MIN_GROUPS = 8
 """Fewer shared groups than this say too little about their spread to build an interval on."""
@@ -33,6 +36,7 @@ _MAX_BLOCKS = 200
 """More groups than this are merged (whole) into this many blocks before the jackknife: same width, less work."""
 
 _NONE = "no interval: too few samples, or constant ones"
+_ALIKE, _NO_WIDTH = "no interval: of so few samples all that are drawn agree, which bounds nothing", 1e-12
 
 _RESAMPLES, _SLOW_RESAMPLES = 2000, 500
 """The second of metrics computed resample by resample: so many place an end within a tenth of the interval's width."""
@@ -57,6 +61,8 @@ class Figure(BaseModel):
     groups: int
     """Distinct groups (photographs) among them."""
     method: str
+    reason: str | None = None
+    """Why there is no value; None where there is one."""
 
     @field_validator("value", "low", "high", mode="before")
     @classmethod
@@ -91,7 +97,8 @@ class Figure(BaseModel):
         return f"[{self.low:{sign}.3f}, {self.high:{sign}.3f}]"
 
     def __str__(self) -> str:
-        return f"{self.value_text()} {self.ends_text() or f'(n={self.n})'}"
+        why = f", {self.reason}" if self.reason else ""
+        return f"{self.value_text()} {self.ends_text() or f'(n={self.n}{why})'}"
 
 
 def interval(
@@ -109,10 +116,11 @@ def interval(
     Source: Efron & Tibshirani 1993 (bootstrap, jackknife); Fisher 1921 (z); Wilson 1927.
     """
     entry = METRICS[metric]
-    value = entry(truth, predicted)
+    why = entry.why_not(truth, predicted)
+    value = np.nan if why else entry(truth, predicted)
     plan = _plan(entry, groups, len(truth), seed)
     if plan.size < 2 or np.isnan(value):
-        return plan.figure(value, np.nan, np.nan, _NONE)
+        return plan.figure(value, np.nan, np.nan, _NONE, why)
     if entry.scale == "wilson" and (plan.resample or value in (0.0, 1.0)):
         # Resampling understates the spread of a share near 0 or 1 (0.97 of 30: covers 59 %, Wilson's 95 %).
         # Where answers share photographs and all are alike, a photograph counts as one answer.
@@ -127,6 +135,8 @@ def interval(
         method = plan.method + (" on Fisher's z" if fisher else "") + plan.note
     method += entry.note(truth, predicted) if entry.note else ""
     low, high = np.clip([low, high], *entry.bounds)
+    if plan.size < FEW and high - low < _NO_WIDTH:
+        return plan.figure(value, np.nan, np.nan, _ALIKE)
     return plan.figure(value, low, high, method)
 
 
@@ -144,10 +154,11 @@ def paired_difference(
     Both programs see the same resamples (or left-out groups), so what the samples share cancels out.
     """
     entry = METRICS[metric]
-    value = entry(truth, after) - entry(truth, before)
+    why = entry.why_not(truth, before) or entry.why_not(truth, after)
+    value = np.nan if why else entry(truth, after) - entry(truth, before)
     plan = _plan(entry, groups, len(truth), seed)
     if plan.size < 2 or np.isnan(value):
-        return plan.figure(value, np.nan, np.nan, _NONE)
+        return plan.figure(value, np.nan, np.nan, _NONE, why)
     with_before, with_after = _varied(entry, truth, (before, after), plan, seed)
     change = with_after - with_before
     low, high = _percentiles(change) if plan.resample else _jackknife(value, change)
@@ -180,9 +191,10 @@ class _Plan:
         """How the interval is built, in words."""
         return f"{'bootstrap' if self.resample else 'jackknife'} over {self.unit}"
 
-    def figure(self, value: float, low: float, high: float, method: str) -> Figure:
-        """Return the figure of these samples; nan where there is no end."""
-        return Figure(value=value, low=float(low), high=float(high), n=self.size, groups=self.groups, method=method)
+    def figure(self, value: float, low: float, high: float, method: str, why: str = "") -> Figure:
+        """Return the figure of these samples; nan where there is no end, and `why` where there is no value."""
+        ends = {"low": float(low), "high": float(high)}
+        return Figure(value=value, **ends, n=self.size, groups=self.groups, method=method, reason=why or None)
 
 
 def _plan(metric: Metric, groups: Sequence[Hashable] | None, size: int, seed: int) -> _Plan:

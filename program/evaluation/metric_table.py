@@ -41,6 +41,10 @@ class Metric:
     lies in the program's interval; that interval's ends; differences of both in pairs (see `preferences`)."""
     direction: Literal[1, 0, -1] = 1
     """1: higher is better, -1: lower is better, 0: neither."""
+    varied: bool = False
+    """Whether it is a matter of differences: of two samples, or where all are the same, it says nothing."""
+    curve: Literal[0, 4, 5] = 0
+    """The parameters of the curve that is fitted first: it passes through as many points, whatever they are."""
     bounds: tuple[float, float] = (-_INFINITE, _INFINITE)
     """The values that are possible; no interval reaches beyond them."""
     scale: Literal["plain", "fisher", "wilson"] = "plain"
@@ -67,6 +71,21 @@ class Metric:
     def __call__(self, truth: Values, predicted: Values) -> float:
         """Return the metric's value; raises InputError for input that cannot be used."""
         return self.function(truth, predicted)
+
+    def why_not(self, truth: Values, predicted: Values) -> str:
+        """Return why these samples say nothing of the metric; empty where they do."""
+        size, needed = len(truth), self.curve + 1 if self.curve else 3 if self.varied else 1
+        if size < needed:
+            return f"{size or 'no'} sample{'s' * (size != 1)}, it takes {needed}"
+        if not self.varied:
+            return ""
+        for what, values in zip(("labels", "answers"), paired_arrays("metric", truth, predicted), strict=True):
+            differing = len(np.unique(np.round(values, 9)))  # what rounding leaves of a constant is no difference
+            if differing == 1:
+                return f"all {what} are the same"
+            if differing < self.curve:
+                return f"{differing} different {what}, the curve has {self.curve} parameters"
+        return ""
 
     @property
     def task(self) -> Literal["scoring", "mcq"]:
@@ -98,7 +117,7 @@ def _after_logistic(title: str, metric: Callable[..., float], parameters: Parame
 
     function = partial(metrics.after_logistic, metric=metric, parameters=parameters)
     name = f"{title} after {parameters}-parameter logistic"
-    return Metric(name, function, bootstrap_limit=2000, note=line_note, **fields)
+    return Metric(name, function, varied=True, curve=parameters, bootstrap_limit=2000, note=line_note, **fields)
 
 
 def spearman(truth: Values, predicted: Values) -> Resampler:
@@ -221,15 +240,15 @@ def _divide(above: _Array, below: _Array) -> _Array:
 
 METRICS: dict[str, Metric] = {
     "srcc": Metric(
-        "SRCC ↑", metrics.srcc, bounds=(-1, 1), scale="fisher", closed_form=spearman,
+        "SRCC ↑", metrics.srcc, varied=True, bounds=(-1, 1), scale="fisher", closed_form=spearman,
         headline=True, word="order (SRCC)", card="rank agreement", parts=("by_distortion",),
     ),
     "plcc": Metric(
-        "PLCC ↑", metrics.plcc, bounds=(-1, 1), scale="fisher", closed_form=pearson,
+        "PLCC ↑", metrics.plcc, varied=True, bounds=(-1, 1), scale="fisher", closed_form=pearson,
         headline=True, card="linear agreement",
     ),
     "krcc": Metric(
-        "KRCC ↑", metrics.krcc, bounds=(-1, 1), scale="fisher", closed_form=tau, bootstrap_limit=2000,
+        "KRCC ↑", metrics.krcc, varied=True, bounds=(-1, 1), scale="fisher", closed_form=tau, bootstrap_limit=2000,
         headline=True,
     ),
     "rmse": Metric(
@@ -257,7 +276,7 @@ METRICS: dict[str, Metric] = {
         parts=("by_distortion", "by_level"),
     ),
     "pairwise": Metric(
-        "Pairs in the right order ↑", metrics.pairwise, bounds=(0, 1), closed_form=right_order,
+        "Pairs in the right order ↑", metrics.pairwise, varied=True, bounds=(0, 1), closed_form=right_order,
         bootstrap_limit=2000,
     ),
     "outlier_ratio": Metric(

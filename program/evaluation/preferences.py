@@ -78,7 +78,10 @@ class _Ends:
     def figure(self, value: float, low: float, high: float, how: str) -> Figure:
         unit = "an image" if self.note else "a photograph"
         method = f"{how} over pairs, those that share {unit} going together{self.note}"
-        return Figure(value=value, low=low, high=high, n=len(self.names), groups=self.photographs, method=method)
+        size, reason = len(self.names), None if self.names else "no pair of images that both got a score"
+        return Figure(
+            value=value, low=low, high=high, n=size, groups=self.photographs, method=method, reason=reason
+        )  # fmt: skip
 
 
 def _pairs(rows: Sequence[Row]) -> list[Pair]:

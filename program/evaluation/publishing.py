@@ -22,9 +22,8 @@ from program.common.errors import InputError
 from program.common.files import write_whole
 from program.common.settings import Settings
 from program.evaluation.charts import charts, svg_url
-from program.evaluation.intervals import Figure
+from program.evaluation.intervals import Figure, interval
 from program.evaluation.metric_table import METRICS
-from program.evaluation.metrics import rmse, srcc
 from program.evaluation.pictures import pictures_of
 from program.evaluation.record import WORST, Baseline, Details, Environment, EvaluationRecord, Row, environment
 from program.evaluation.tables import baseline_tables, baselines_by_task, figure_lines, figures_table, heading, notes
@@ -33,7 +32,7 @@ from signatures.schemas import CATEGORY_WORDS
 
 __all__ = (
     "check_report_folder", "log_calibration", "log_evaluation", "log_figures", "log_origin", "log_program",
-    "record_costs", "record_figures", "render", "show", "worst", "write_report",
+    "record_costs", "record_figures", "render", "report_files", "show", "worst", "write_report",
 )  # fmt: skip
 
 _FEW = 6
@@ -50,11 +49,16 @@ def write_report(record: EvaluationRecord, samples: Iterable[Sample], folder: Pa
 
     `samples` are looked through for the images of the worst misses.
     """
-    page = folder / "report.html"
+    page, table = report_files(folder)
     with _writing(folder):
-        write_whole(folder / "record.json", json.dumps(record.summary(), indent=2, ensure_ascii=False) + "\n")
+        write_whole(table, json.dumps(record.summary(), indent=2, ensure_ascii=False) + "\n")
         write_whole(page, render(record, samples))
     return page
+
+
+def report_files(folder: Path) -> tuple[Path, Path]:
+    """Return what a report's folder holds: the page and the record."""
+    return folder / "report.html", folder / "record.json"
 
 
 def check_report_folder(folder: Path) -> None:
@@ -209,12 +213,14 @@ def record_figures(record: EvaluationRecord) -> dict[str, Figure]:
 def log_figures(run: RunHandle, figures: Mapping[str, Figure]) -> None:
     """Log figures, each as the metric `name`, its interval as `interval/name_low` and `interval/name_high`.
 
+    Of one without a value the tag `undefined.name` says why.
     Those of the program itself (`agreement/`) are its LoggedModel's, too.
     """
     for own in (True, False):
         chosen = {name: figure for name, figure in figures.items() if name.startswith("agreement/") is own}
         ends = {f"interval/{name}_{end}": getattr(f, end) for name, f in chosen.items() for end in ("low", "high")}
         run.log_metrics({**{name: f.value for name, f in chosen.items()}, **ends}, of_model=own)
+    run.set_tags({f"undefined.{name}": f.reason or "no samples" for name, f in figures.items() if f.value is None})
 
 
 def record_costs(record: EvaluationRecord) -> dict[str, float | None]:
@@ -236,10 +242,10 @@ def _model_line(record: EvaluationRecord) -> str:
     weight = record.context.get("model_weight")
     rows = [row for row in record.rows if row.task == "scoring" and row.expected_level is not None]
     pairs = [(row.truth, row.expected_level) for row in rows if isinstance(row.truth, float)]
-    if weight is None or len(pairs) < 2:
+    if weight is None or not pairs:
         return ""
     truth, levels = zip(*pairs, strict=True)
-    agreement = f"SRCC {srcc(truth, levels):.3f}, RMSE {rmse(truth, levels):.3f}"
+    agreement = ", ".join(f"{name.upper()} {interval(name, truth, levels).value_text()}" for name in ("srcc", "rmse"))
     return f"the model alone: {agreement} (n = {len(pairs)}); beside the tools it weighs {weight:g}"
 
 

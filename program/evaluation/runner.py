@@ -281,7 +281,7 @@ def _checkpoint(
 ) -> Iterator[tuple[dict[str, Row], Callable[[Row], None]]]:
     """Yield the rows that an earlier run finished, by id, and what writes those of this one; one run at a time.
 
-    Without `resume` an older file is kept beside the new one as `<name>.previous`, unless another run still writes it.
+    Without `resume` an older one is kept beside the new one as `<name>.previous`, unless another run still writes it.
     Raises InputError for a file that cannot be written, or that belongs to another run.
     """
     if path is None:
@@ -289,6 +289,7 @@ def _checkpoint(
         return
     with ResumeLog(path, header, mend=_MEND) as log:
         if not (resume or log.empty):
+            log.check_kind()
             shutil.copyfile(path, path.with_name(f"{path.name}.previous"))
             os.truncate(path, 0)
         yield {row.id: row for row in log.scan(Row.model_validate_json)}, lambda row: log.append(row.line())

@@ -1,12 +1,12 @@
 """Evaluations on a terminal of 80 columns: figures, what the agent adds to simpler ways, two programs compared."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from program.evaluation.intervals import Figure
+from program.evaluation.intervals import FEW, Figure
 from program.evaluation.metric_table import METRICS, headline
 from program.evaluation.record import Baseline, EvaluationRecord
 
@@ -15,9 +15,6 @@ __all__ = ("baseline_tables", "baselines_by_task", "comparison_table", "figure_l
 
 _LABEL = 14
 """Columns of a baseline's name, so that the figures beside it fit into 80."""
-
-_FEW = 10
-"""Of fewer samples an interval is as much chance as its figure: two in order have an SRCC of 1 [1, 1]."""
 
 _ORDER = ("model", "tools", "mean", "fusion", "tool")
 
@@ -87,6 +84,8 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
         *_intervals_told([] if same else list(differences.values())),
         *(f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out"
           for name, record in (("before", before), ("after", after)) if record.failed),
+        *undefined((METRICS[name].word, f) for each in (before, after) for name, f in each.figures.items()
+                   if METRICS[name].word),
         *_too_few(before),
     ])  # fmt: skip
     return table
@@ -128,8 +127,7 @@ def notes(record: EvaluationRecord) -> list[str]:
         groups = sorted({figure.groups for figure in record.figures.values()})
         lines.append(f"Only {_photographs(groups[0])}: the intervals are over images and say nothing of new ones.")
     lines += _too_few(record)
-    if any(figure.value is None for _, figure in figure_lines(record)):
-        lines.append("Undefined: too few samples, or scores that are all the same.")
+    lines += undefined(figure_lines(record))
     if any("line instead" in figure.method for _, figure in figure_lines(record)):
         lines.append("A logistic that did not converge was fitted as a line instead.")
     if record.details and record.details.chance is not None:
@@ -141,9 +139,18 @@ def notes(record: EvaluationRecord) -> list[str]:
     return lines
 
 
+def undefined(figures: Iterable[tuple[str, Figure]]) -> list[str]:
+    """Return a line for every reason why some of the figures, given under their names for people, have no value."""
+    names: dict[str, list[str]] = {}
+    for name, figure in figures:
+        if figure.value is None:
+            names.setdefault(figure.reason or "no samples", []).append(name.replace(" ↑", "").replace(" ↓", ""))
+    return [f"Undefined, as {reason}: {', '.join(dict.fromkeys(each))}." for reason, each in names.items()]
+
+
 def _too_few(record: EvaluationRecord) -> Iterator[str]:
     for figure, what in ((record.srcc, "score"), (record.accuracy, "question")):
-        if figure is not None and figure.n < _FEW:
+        if figure is not None and figure.n < FEW:
             told = f"Only {figure.n} {what}{'s' * (figure.n != 1)}"
             yield f"{told}: neither figures nor intervals of so few say anything of others."
 

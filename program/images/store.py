@@ -4,7 +4,6 @@ Everything that is stored, logged or sent inside the program holds `https://imag
 original bytes are read from `IMAGES` only where pixels are needed (tools, the embedded backend) or at the wire.
 """
 
-import base64
 import hashlib
 import re
 import shutil
@@ -24,7 +23,7 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from program.common.errors import ImageError, InputError
-from program.common.places import Place, is_remote, opened, readable
+from program.common.places import Place, from_base64, is_remote, opened, path_mend, readable
 from program.images.bounded import decode_bounded
 from program.images.decoding import MAX_PIXELS, encode_png
 from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction, whole_pixels
@@ -100,7 +99,7 @@ class ImageStore:
         if isinstance(source, ImageRef):
             self._entry(source.sha256)
             return source
-        if isinstance(source, str) and source.startswith("data:"):
+        if isinstance(source, str) and source[:5].casefold() == "data:":
             source = _from_data_uri(source)
         if isinstance(source, str | PathLike):
             elsewhere = isinstance(source, str) and is_remote(source) and not _WEB.match(source)
@@ -189,7 +188,7 @@ class ImageStore:
         except IsADirectoryError as error:
             raise ImageError(f"image {name!r}: is a folder; give an image file") from error
         except FileNotFoundError as error:
-            mend = "nothing is fetched from a URL: download it first" if _WEB.match(name) else "check the path"
+            mend = "nothing is fetched from a URL: download it first" if _WEB.match(name) else path_mend(name)
             raise ImageError(f"image {name!r}: no such file; {mend}") from error
         except (OSError, ValueError, MemoryError) as error:  # ValueError: a zero byte in the name
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -297,10 +296,8 @@ IMAGES = ImageStore()
 
 
 def _from_data_uri(uri: str) -> bytes:
-    head, _, text = uri.partition(",")
     try:
-        if not head.endswith(";base64"):
-            raise ValueError("not base64")
-        return base64.b64decode("".join(text.split()), validate=True)
+        return from_base64(uri)
     except ValueError as error:
-        raise ImageError(f"image {uri[:40]!r}: cannot be read ({error}); give data:image/...;base64,...") from error
+        fault = "cannot be read (no base64)"
+        raise ImageError(f"image {uri[:40]!r}: {fault}; give data:image/...;base64,...") from error

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from program.agent.assessment import Assessment
 from program.agent.comparing import Comparison
 from program.agent.loop import AgenticIQA
-from program.batch.inputs import gather
+from program.batch.inputs import Items, gather
 from program.batch.rows import BatchRow, row_of
 from program.images.store import Box
 from program.service.assessing import Assessor, Metrics, Ticket
@@ -41,6 +41,8 @@ class FolderRows(BaseModel):
     total: int
     next_start: int | None
     """What to give as `start` for the next ones; None at the end."""
+    left_out: dict[str, int]
+    """How many files and folders of it are no images to judge, by suffix or by why."""
 
 
 class ListedTool(BaseModel):
@@ -102,7 +104,7 @@ class AgentTools:
     ) -> FolderRows:
         """Judge the images of a folder, some at a time: call again with `start` set to `next_start` for the others."""
 
-        def read() -> tuple[dict[str, Job | Refused], int]:
+        def read() -> tuple[dict[str, Job | Refused], Items]:
             items = gather([str(self.sources.folder(folder))], recursive=recursive)
             jobs: dict[str, Job | Refused] = {}
             for item in islice(items, start, start + self.settings.max_batch):
@@ -110,10 +112,11 @@ class AgentTools:
                     jobs[item.id] = self._job(str(item.image), query=query)
                 except Refused as refusal:
                     jobs[item.id] = refusal
-            return jobs, items.count() or 0
+            return jobs, items
 
         with self._admitted() as ticket:
-            jobs, total = await anyio.to_thread.run_sync(read)
+            jobs, items = await anyio.to_thread.run_sync(read)
+            total, left_out = items.count() or 0, items.left_out()
             made = await self.assessor.done(ticket, self.assessor.assess, list(jobs.values()))
         rows = [
             row_of(name, None, result) if isinstance(result, Assessment)
@@ -121,7 +124,9 @@ class AgentTools:
             for name, result in zip(jobs, made, strict=True)
         ]  # fmt: skip
         after = start + len(rows)
-        return FolderRows(rows=rows, total=total, next_start=after if rows and after < total else None)
+        return FolderRows(
+            rows=rows, total=total, next_start=after if rows and after < total else None, left_out=left_out
+        )
 
     async def list_tools(self) -> list[ListedTool]:
         """List the image-quality tools, and which of them are ready here."""

@@ -18,6 +18,7 @@ MIN_TOKEN_CHARS = 16
 OPEN_ROUTES = ("/", "/docs", "/openapi.json", "/health")
 """Answered without a token, and /assets/*: they hold nothing but what is in the source."""
 
+_PROXY = "a proxy before the service has to pass the Host header"
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^\s/@?#\\,:\[\]]+))(?::[0-9]{0,5})?", re.IGNORECASE)
 
 
@@ -45,7 +46,7 @@ class Rules:
         if _address(name) is None and name not in {"localhost", *(known.casefold() for known in self.hosts)}:
             raise Refused(
                 403, "host", f"host {host[:80]!r}: not answered to; use localhost or an address, "
-                "or add the name to serve.allowed_hosts in the settings",
+                f"or add the name to serve.allowed_hosts in the settings; {_PROXY}",
             )  # fmt: skip
 
     def _check_token(self, sent: str) -> None:
@@ -73,7 +74,9 @@ def is_loopback(host: str) -> bool:
 def _check_origin(host: str, method: str, headers: Mapping[str, str]) -> None:
     origin = headers.get("origin")
     if origin is not None and not _same_place(origin, host):
-        raise Refused(403, "origin", f"origin {origin[:80]!r}: only the service's own page may ask from a browser")
+        raise Refused(
+            403, "origin", f"origin {origin[:80]!r}: only the service's own page may ask from a browser; {_PROXY}"
+        )
     # Some browsers leave the Origin out where a form of another site posts; this header they never do.
     if method not in {"GET", "HEAD"} and headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
         raise Refused(403, "origin", "sent by a page of another site: only the service's own page may ask")

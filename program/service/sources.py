@@ -1,7 +1,5 @@
 """Where an image of a request comes from: its own bytes, or a path or URL that the settings allow."""
 
-import base64
-import binascii
 import os
 import re
 import time
@@ -13,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import httpx
 
 from program.common.errors import ImageError
-from program.common.places import plain_file
+from program.common.places import from_base64, plain_file
 from program.common.redaction import UNSHOWABLE
 from program.common.settings import ServeSettings
 from program.images.store import IMAGES, ImageRef
@@ -22,7 +20,6 @@ from program.service.refusals import Refused
 __all__ = ("Sent", "Sources", "decoded", "shown_name")
 
 _FETCH_TIMEOUT_S = 20.0
-_DATA_URL = re.compile(r"data:image/[a-z0-9.+-]{1,40};base64,", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,9 @@ class Sources:
     def __init__(self, settings: ServeSettings, *, local: bool = False) -> None:
         """`local` admits any file of this machine, for a client that is its user's own program."""
         self._local = local
-        self._folders = [Path.cwd()] if local else [f.expanduser().resolve() for f in settings.image_folders]
+        self._folders = (
+            [Path.cwd()] if local else [Path(os.path.expanduser(f)).resolve() for f in settings.image_folders]
+        )
         self._hosts = frozenset(host.casefold() for host in settings.image_hosts)
         self._limit = int(settings.max_body_mb * 2**20)
 
@@ -133,12 +132,9 @@ def _unlinked(path: str, flags: int) -> int:
 
 def decoded(text: str, what: str) -> bytes:
     """Return the bytes of a base64 text: plain, URL-safe, or a data: URL; Refused for anything else."""
-    match = _DATA_URL.match(text[:80])
-    body = text[match.end() :] if match else text
-    compact = re.sub(r"\s+", "", body).rstrip("=").translate(str.maketrans("-_", "+/"))
     try:
-        return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
-    except (binascii.Error, ValueError):
+        return from_base64(text)
+    except ValueError:
         raise Refused(422, "image", f"{what}: not base64; encode the file's bytes, or send multipart") from None
 
 

@@ -106,6 +106,9 @@ def fit_tool(spec: ToolSpec, readings: "pd.DataFrame", parameters: Path | None =
     from scipy.stats import spearmanr
 
     values, human, label_sd = (readings[name].to_numpy(float) for name in ("raw", "human", "label_sd"))
+    for what, numbers in (("labels", human), ("readings", values)):
+        if np.ptp(numbers) == 0:
+            raise ValueError(f"all {what} are the same")
     authentic = readings.authentic.to_numpy(bool)
     # Identities are left out, as in the fit: the map gives them 5 whatever people said.
     differs = ~is_identity(values, spec.identity)

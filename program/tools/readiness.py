@@ -74,7 +74,7 @@ def hub_folder() -> Path:
 
 def _hub_of(variable: str, library: str) -> Path:
     home = os.environ.get(variable) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", library)
-    return Path(home).expanduser() / "hub"
+    return Path(os.path.expanduser(home)) / "hub"
 
 
 def needed_files(spec: ToolSpec, folder: Path | None) -> dict[str, Path | None]:
@@ -127,7 +127,7 @@ def _path_of(place: str, folder: Path | None) -> Path | None:
     if place.startswith(HUGGING_FACE):
         repository = f"models--{place.removeprefix(HUGGING_FACE).replace('/', '--')}"
         named = os.environ.get("HF_HUB_CACHE")
-        hub = Path(named).expanduser() if named else _hub_of("HF_HOME", "huggingface")
+        hub = Path(os.path.expanduser(named)) if named else _hub_of("HF_HOME", "huggingface")
         snapshots = hub / repository / "snapshots"
         return next((snapshot for snapshot in sorted(snapshots.glob("*")) if any(snapshot.iterdir())), None)
     candidates = [*([folder / Path(place).name] if folder else []), hub_folder() / place]

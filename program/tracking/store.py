@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from program.common.errors import InputError
 from program.common.files import locked, remove_database
+from program.common.places import placed
 from program.common.redaction import redact
 from program.tracking.runs import RunHandle, reason
 
@@ -48,7 +49,23 @@ def open_client(mlruns_dir: Path) -> "tuple[MlflowClient, str]":
     uri = os.environ.get("MLFLOW_TRACKING_URI") or _own_store(mlruns_dir.resolve())
     if uri.startswith("sqlite:") and not _database_file(uri).is_file():
         raise InputError(f"MLflow store {uri!r}: does not exist; {_ANOTHER}")
-    return _client_of(uri), uri
+    try:
+        return _client_of(uri), uri
+    except Exception as error:  # border: as below
+        raise _unopened(uri, error) from error
+
+
+def _unopened(uri: str, error: Exception) -> InputError:
+    """Return what to say of a store that cannot be opened, and what to do about it."""
+    if isinstance(error, InputError):
+        return error
+    mend = "start that server, or unset MLFLOW_TRACKING_URI"
+    if uri.startswith("sqlite:"):
+        mend = f"{_ANOTHER} to another one"
+    elif uri.startswith("file:") or "://" not in uri:  # a folder of files, as MLflow wrote before 3
+        source = shlex.quote(str(placed(uri)))
+        mend = f"mlflow migrate-filestore --source {source} --target sqlite:///mlflow.db makes a database of it"
+    return InputError(f"MLflow store {redact(uri)!r} cannot be opened ({reason(error)}); {mend}")
 
 
 class Tracker:
@@ -71,10 +88,7 @@ class Tracker:
             self.experiment_id = self._open_experiment()
             self._fail_abandoned_runs()
         except Exception as error:  # border: MLflow, SQLAlchemy and the network each raise their own kinds
-            mend = "start that server, or unset MLFLOW_TRACKING_URI" if self.remote else f"{_ANOTHER} to another one"
-            raise InputError(
-                f"MLflow store {redact(self.tracking_uri)!r} cannot be opened ({reason(error)}); {mend}"
-            ) from error
+            raise _unopened(self.tracking_uri, error) from error
 
     def create_run(self, name: str, tags: Mapping[str, str]) -> str:
         """Create a run and return its id."""
@@ -89,7 +103,7 @@ class Tracker:
             return self.tracking_uri
         uri = self.tracking_uri
         with contextlib.suppress(ValueError):
-            uri = f"sqlite:///{Path(uri.removeprefix('sqlite:///')).relative_to(Path.cwd()).as_posix()}"
+            uri = f"sqlite:///{_database_file(uri).relative_to(Path.cwd()).as_posix()}"
         # MLflow's job runner looks for model prices on the network at start; without one the server never comes up.
         offline = "" if os.name == "nt" else "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false "
         return f"{offline}mlflow ui --backend-store-uri {shlex.quote(uri)}"
@@ -139,11 +153,20 @@ class Tracker:
 
 
 def _own_store(folder: Path) -> str:
-    return f"sqlite:///{(folder / 'mlflow.db').as_posix()}"
+    """Return the address of a folder's store. InputError where it would name another file, as with a question mark."""
+    file = folder / "mlflow.db"
+    uri = f"sqlite:///{file.as_posix()}"
+    if _database_file(uri) != file:
+        fault = "an address reads the ?, # or % in its name otherwise"
+        raise InputError(f"mlruns folder {str(folder)!r}: {fault}; {_ANOTHER} to another one")
+    return uri
 
 
 def _database_file(uri: str) -> Path:
-    return Path(uri.removeprefix("sqlite:///").partition("?")[0])
+    """Return the file that SQLAlchemy opens."""
+    from sqlalchemy import make_url
+
+    return Path(make_url(uri).database or "")
 
 
 def _make_database(path: Path, artifacts: Path) -> None:

@@ -66,7 +66,7 @@ def _detect(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
 
 
 def _diagnose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
-    view, say = _view(viewer, inputs), phrases_for(str(inputs.get("query", "")))
+    view, say = _view(viewer, inputs).aligned, phrases_for(str(inputs.get("query", "")))
     categories = categories_by_region(inputs)
     regions = regions_of(inputs) if "regions" in inputs else list(categories) or [GLOBAL]
     # Asked to diagnose, it keeps none back that is there, whatever the question names.
@@ -114,12 +114,12 @@ def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     say, scores = phrases_for(query), scores_of(inputs)
     judged, evidence = _belief(viewer, view, lesson), severities_of(inputs, query)
     # A place that a region's name tells is no place inside it.
-    look = look_at(view, evidence, [score for _, score in scores], "" if _named_crops(inputs) else query)
+    look = look_at(view.aligned, evidence, [score for _, score in scores], "" if _named_crops(inputs) else query)
     direct = direct_answer(look, query, say) if is_about_quality(query) else unseen(query, say)
     words = summary(view, judged.mean, say, evidence)
     return {
         "final_answer": say.join(direct, "" if words in direct else words, *_regions(viewer, inputs, say)),
-        "quality_reasoning": details(view, judged, scores, say),
+        "quality_reasoning": details(view.aligned, judged, scores, say),
     }
 
 

@@ -176,6 +176,15 @@ def summary(view: View, quality: float, say: Phrases, evidence: Collection[str] 
 
     `quality` is what the image is believed to be, 1..5; `evidence` names categories that were looked for besides.
     """
+    if any(view.shift):
+        by = say("sentence.pair").join(
+            say(f"shift.{axis}{int(np.sign(size))}", size=abs(size))
+            for axis, size in zip("xy", view.shift, strict=True)
+            if size
+        )
+        besides = present(view.aligned) or view.aligned.displaced >= PRESENT
+        told = summary(view.aligned, quality, say, evidence) if besides else ""
+        return say.join(say("sentence.shifted", by=by), told)
     sought = [c for c, s in view.severities.items() if c in evidence and severity_word(s) != "none"]
     there = sorted({*present(view), *sought}, key=lambda category: -view.severities[category])
     items = [item(view, category, say) for category in there[:_MOST]]

@@ -24,6 +24,7 @@ from program.expert.store import MEASURED, Matrix
 from program.images.decoding import READING_RULES
 from program.images.refs import SMALLEST
 from program.images.store import HOST, IMAGES, ImageRef
+from program.images.thumbnails import overlap, shift_of
 from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
@@ -54,6 +55,10 @@ class View:
         # Of an image that shows nothing to judge by, as little is known as of one unlike all others.
         self.seen = seen if self.unjudged is None else seen._replace(novelty=np.ones(1))
         """How the model sees it; every answer reads this."""
+        self.shift = (0, 0)
+        """How many pixels the image lies to the right and below its reference."""
+        self.shared: View | None = None
+        """Of a shifted image, the view of what both show, each pixel at its own place."""
         self.own_quality = float(self.seen.quality[0])
         """Its quality by its own pixels alone, of a part too: what is found in a part does not depend on the rest."""
 
@@ -66,6 +71,11 @@ class View:
         apart = self.seen.values[:, distorted] - whole.seen.values[:, distorted]
         part.seen = self.seen._replace(quality=np.clip(whole.seen.quality + apart, 1.0, 5.0))
         return part
+
+    @property
+    def aligned(self) -> "View":
+        """The view that damage is told by: a shift is none, though it changes every pixel."""
+        return self.shared or self
 
     @cached_property
     def unjudged(self) -> Literal["small", "flat"] | None:
@@ -146,7 +156,14 @@ class Viewer:
             return View(key, measured, size, np.concatenate([spreads(image).ravel(), measured.vector]))
         difference = measurement(lambda: compare(pixels(image), pixels(reference)), DIFFERENCE_NAMES, "/".join(key))
         moved = spreads(image)[0] - spreads(reference)[0]
-        return View(key, measured, size, np.concatenate([moved, difference.vector]), difference)
+        view = View(key, measured, size, np.concatenate([moved, difference.vector]), difference)
+        if any(shift := shift_of(image, reference)):
+            shared = overlap(shift, pixels(image), pixels(reference))
+            left = measurement(lambda: compare(*shared), DIFFERENCE_NAMES, f"{'/'.join(key)}/{shift}")
+            first, second = (network.read(network.spreads, each)[0] for each in shared)
+            vector = np.concatenate([first - second, left.vector])
+            view.shift, view.shared = shift, View(key, measured, size, vector, left)
+        return view
 
     def _kept(self, key: str, work: Callable[[], Any]) -> Any:
         """Return what the folder holds under a key, or else work it out and keep it there."""

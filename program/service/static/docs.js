@@ -1,5 +1,5 @@
 // Shows the service's own OpenAPI description: no script or style from elsewhere.
-import { el } from "/assets/draw.js";
+import { el } from "./draw.js";
 
 document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 document.getElementById("curl").textContent = [
@@ -26,7 +26,7 @@ function fields(schema, all) {
   return el("div", { class: "tablebox" }, el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows)));
 }
 
-const api = await (await fetch("/openapi.json")).json();
+const api = await (await fetch("openapi.json")).json();
 const all = api.components?.schemas ?? {};
 for (const [path, methods] of Object.entries(api.paths)) {
   for (const [method, operation] of Object.entries(methods)) {

@@ -1,5 +1,5 @@
 // What a result can become besides: a file, a picture of differences, a table of many images.
-import { LEVELS, el, nearest, tenth } from "/assets/draw.js";
+import { LEVELS, el, nearest, tenth } from "./draw.js";
 
 export function save(name, kind, content) {
   const link = el("a", { href: URL.createObjectURL(new Blob([content], { type: kind })), download: name });
@@ -9,7 +9,7 @@ export function save(name, kind, content) {
 
 // A page of its own: the answer as it is shown, with the picture inside; it fetches nothing.
 export async function asPage(answer, picture, name) {
-  const style = await (await fetch("/assets/page.css")).text();
+  const style = await (await fetch("assets/page.css")).text();
   const copy = answer.cloneNode(true);
   for (const part of copy.querySelectorAll("button, .downloads, #map")) part.remove();
   for (const part of copy.querySelectorAll("details")) part.open = true;
@@ -41,10 +41,10 @@ export function difference(image, reference) {
   return canvas;
 }
 
+const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 const cell = (value) => {
   const text = String(value ?? "");
-  const plain = /^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text; // no spreadsheet takes it for a formula
-  return /[",\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
+  return quoted(/^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text); // no spreadsheet takes it for a formula
 };
 const words = (result) => result.summary || String(result.final_answer);
 
@@ -53,10 +53,10 @@ export async function many(files, ask, open, signal, tell) {
   const rows = [];
   const body = el("tbody");
   const table = el("table", {}, el("thead", {}, el("tr", {}, ...["Image", "Score", "Why"].map((name) => el("th", { scope: "col" }, name)))), body);
-  const csv = el("button", { type: "button", class: "quiet add", id: "csv" }, "Download CSV");
+  const csv = el("button", { type: "button", class: "quiet add", id: "csv", title: "A text that a spreadsheet would take for a formula begins with an apostrophe; names of images stay as they are" }, "Download CSV");
   csv.addEventListener("click", () => {
-    const lines = rows.map(({ file, result, error }) => [file.name, result?.quality_score?.toFixed(3), ...(result?.score_interval ?? ["", ""]).map((end) => (end === "" ? "" : end.toFixed(3))),
-      result?.level, result ? words(result) : "", error].map(cell).join(","));
+    const lines = rows.map(({ file, result, error }) => [quoted(file.name), ...[result?.quality_score?.toFixed(3), ...(result?.score_interval ?? ["", ""]).map((end) => (end === "" ? "" : end.toFixed(3))),
+      result?.level, result ? words(result) : "", error].map(cell)].join(","));
     save("agenticiqa.csv", "text/csv", ["image,score,low,high,level,reasoning,error", ...lines].join("\r\n"));
   });
   const list = () => body.replaceChildren(...rows.map((row) => {

@@ -1,6 +1,6 @@
 // The page's inputs: an image, a reference, a question, options and regions; then one request.
-import { draw, el, spoken } from "/assets/draw.js";
-import { asPage, compared, difference, many, save, told } from "/assets/extras.js";
+import { draw, el, spoken } from "./draw.js";
+import { asPage, compared, difference, many, save, told } from "./extras.js";
 
 const $ = (id) => document.getElementById(id);
 const PRESETS = [
@@ -107,7 +107,7 @@ for (const name of EXAMPLES) {
   const example = el("button", { type: "button" }, name);
   example.addEventListener("click", async () => {
     try {
-      const response = await fetch(`/examples/${encodeURIComponent(name)}`, { headers: bearer() });
+      const response = await fetch(`examples/${encodeURIComponent(name)}`, { headers: bearer() });
       if (!response.ok) await answer(response);
       take("image", new File([await response.blob()], `${name}.jpg`, { type: "image/jpeg" }));
     } catch (error) { fail(error.message); }
@@ -280,7 +280,7 @@ async function answer(response) {
 }
 
 const ask = async (image, signal) =>
-  answer(await fetch(files.other ? "/compare" : "/assess", { method: "POST", body: form(image), headers: bearer(), signal }));
+  answer(await fetch(files.other ? "compare" : "assess", { method: "POST", body: form(image), headers: bearer(), signal }));
 
 function list(box, count) {
   if (!box.isConnected) reveal(box);
@@ -367,7 +367,7 @@ function mapButton() {
     ask.disabled = true;
     ask.textContent = "Drawing…";
     try {
-      const response = await fetch("/heatmap", { method: "POST", body: form(), headers: bearer() });
+      const response = await fetch("heatmap", { method: "POST", body: form(), headers: bearer() });
       if (!response.ok) await answer(response);
       const picture = el("img", { id: "heatmap", alt: "The image in grey, red where quality is lost" });
       picture.src = URL.createObjectURL(await response.blob());
@@ -388,7 +388,7 @@ function askForToken() {
   $("token").focus();
 }
 async function about() {
-  const response = await fetch("/version", { headers: bearer() });
+  const response = await fetch("version", { headers: bearer() });
   if (response.status === 401) { $("token-row").hidden = false; return; }
   if (!response.ok) return;
   const { models, program_sha256: sha, demos } = await response.json();

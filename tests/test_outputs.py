@@ -1,0 +1,120 @@
+"""What commands write never destroys what they read, and replaces what is there only with --force."""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from agentic_iqa.__main__ import main
+
+KEPT = "is read by this command, whose output never replaces it"
+THERE = "is there already; give another name, or --force"
+
+
+@pytest.fixture
+def photos(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with photographs, a table of them and links to one, which is the working folder."""
+    for name in ("p.png", "original.png", "refs/p.png", "refs/q.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(tmp_path / name)
+    rows = [{"id": f"r{n}", "image": f"p{n}.png", "mos": 1.0 + n % 5, "split": "test"} for n in range(12)]
+    for row in rows:
+        shutil.copy(tmp_path / "p.png", tmp_path / row["image"])
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (tmp_path / "t.csv").write_text("image,mos\np.png,3\n", "utf-8")
+    (tmp_path / "c.yaml").write_text("seed: 3\n", "utf-8")
+    os.link(tmp_path / "p.png", tmp_path / "hard.png")
+    (tmp_path / "soft.png").symlink_to("p.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def state(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.spec("047/an-output-never-destroys-an-input")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "assess p.png --heatmap p.png",
+        "assess p.png --heatmap hard.png",
+        "assess soft.png --heatmap ./refs/../p.png",
+        "assess p.png --reference original.png --heatmap original.png",
+        "assess p.png --reference refs --heatmap refs/p.png",
+        "assess m.jsonl --out m.jsonl",
+        "assess t.csv --out file://t.csv",
+        "evaluate m.jsonl --checkpoint m.jsonl",
+        "evaluate m.jsonl --checkpoint p3.png",
+        "calibrate m.jsonl --config c.yaml --out c.yaml",
+        "data prepare table --root m.jsonl --out m.jsonl",
+        "data prepare table --root . --out m.jsonl",
+        "compile --data m.jsonl --out .",
+    ],
+)
+def test_no_flag_replaces_an_input_whatever_is_forced(photos, capsys, words):
+    before = state(photos)
+    assert main([*words.split(), "--force"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert KEPT in error or "holds other files" in error
+    assert state(photos) == before
+
+
+@pytest.mark.spec("047/existing-files-only-with-force")
+@pytest.mark.parametrize(
+    ("words", "there"),
+    [
+        ("assess p.png --heatmap there.png", "there.png"),
+        ("assess . --out there.csv", "there.csv"),
+        ("evaluate m.jsonl --report rep", "rep/record.json"),
+        ("evaluate m.jsonl --checkpoint there.jsonl", "there.jsonl"),
+        ("calibrate m.jsonl --out there.json", "there.json"),
+        ("data prepare table --root t.csv --out new.jsonl", "new.prepared.json"),
+        ("compile --data m.jsonl --out there", "there/program.json"),
+    ],
+)
+def test_what_is_there_is_replaced_with_force_only(photos, capsys, words, there):
+    (photos / there).parent.mkdir(exist_ok=True)
+    (photos / there).write_text("mine\n", "utf-8")
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert THERE in error or "holds a program; give --force" in error
+    assert (photos / there).read_text("utf-8") == "mine\n"
+
+
+def test_a_checkpoint_replaces_no_file_of_another_kind(photos, capsys):
+    (photos / "notes.jsonl").write_text('{"mine": 1}\n', "utf-8")
+    assert main("evaluate m.jsonl --checkpoint notes.jsonl --force".split()) == 2
+    assert "is no evaluation checkpoint" in capsys.readouterr().err
+    assert (photos / "notes.jsonl").read_text("utf-8") == '{"mine": 1}\n'
+
+
+def test_a_heatmap_is_replaced_by_force_and_a_failing_one_leaves_the_old(photos, capsys, monkeypatch):
+    shutil.copy("p.png", "map.png")
+    before = (photos / "map.png").read_bytes()
+    monkeypatch.setattr(Image.Image, "save", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    assert main("assess p.png --heatmap map.png --force".split()) == 2
+    assert (photos / "map.png").read_bytes() == before
+    monkeypatch.undo()
+    monkeypatch.chdir(photos)
+    assert main("assess p.png --heatmap map.png --force".split()) == 0
+    assert (photos / "map.png").read_bytes() != before
+
+
+def test_a_program_folder_with_other_files_is_replaced_by_nothing(photos, capsys):
+    (photos / "prog").mkdir()
+    (photos / "prog/program.json").write_text("{}", "utf-8")
+    (photos / "prog/thesis.txt").write_text("mine", "utf-8")
+    assert main("compile --data m.jsonl --out prog --force --repeat 2".split()) == 2
+    assert "'thesis.txt'" in capsys.readouterr().err
+    assert (photos / "prog/thesis.txt").read_text("utf-8") == "mine"

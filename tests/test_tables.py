@@ -1,0 +1,118 @@
+"""Tables as spreadsheets and Windows write them: separators, names, paths, and labels whose scale nobody stated."""
+
+import json
+import os
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+from data import check
+from data.loaders import load
+from data.manifest import Layout, read_manifest
+from optimizers.job import prepared
+from program import assess
+from program.common.errors import DataError
+from program.common.settings import load_settings
+from program.evaluation.evaluating import samples_of
+
+
+@pytest.mark.spec("047/tables-as-spreadsheets-write-them")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", "image;mos;note\na.png;3,5;x, y\nb.png;2;z\n"),
+        ("t.csv", "image\tmos\tnote\na.png\t3.5\tx, y\nb.png\t2\tz\n"),
+        ("t.tsv", "image\tmos\tnote\na.png\t3,5\tx, y\nb.png\t2\tz\n"),
+        ("t.csv", "\ufeffsep=;\r\nimage;mos;note\r\na.png;3.5;x, y\r\nb.png;2;z\r\n"),
+        ("t.csv", "image|mos|note\na.png|3.5|x, y\nb.png|2|z\n"),
+        ("t.csv", '\n ,image , mos,note\n0,a.png,"3,5","x, y"\n1,b.png,2,z\n'),
+    ],
+)
+def test_tables_are_read_as_spreadsheets_write_them(tmp_path, name, text):
+    (tmp_path / name).write_bytes(text.encode())
+    rows = [(s.id, s.image, s.mos, s.metadata) for s in read_manifest(tmp_path / name)]
+    assert rows == [
+        ("a.png", tmp_path / "a.png", 3.5, {"note": "x, y"}), ("b.png", tmp_path / "b.png", 2.0, {"note": "z"}),
+    ]  # fmt: skip
+    if name == "t.csv":
+        (tmp_path / "a.png").touch()
+        (tmp_path / "b.png").touch()
+        prepared = [(s.image, s.mos) for s in load("table", tmp_path / name)]
+        assert prepared == [(tmp_path / "a.png", 3.5), (tmp_path / "b.png", 2.0)]
+
+
+@pytest.mark.spec("047/two-columns-of-one-name-are-refused")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", "image,mos,mos\na.png,1,5\n"),
+        ("t.csv", "image;mos; mos \na.png;1;5\n"),
+        ("t.jsonl", '{"image": "a.png", "mos": 1, "mos": 5}\n'),
+        ("t.json", '[{"image": "a.png", "mos": 1, "mos": 5}]'),
+    ],
+)
+def test_two_columns_of_one_name_are_refused_by_name(tmp_path, name, text):
+    (tmp_path / name).write_text(text, "utf-8")
+    readers = [lambda: list(load("table", tmp_path / name))]
+    readers += [lambda: list(read_manifest(tmp_path / name))] * (name != "t.json")
+    for read in readers:
+        with pytest.raises(DataError, match=r"two columns 'mos'|\"mos\" is there twice"):
+            read()
+
+
+@pytest.mark.spec("047/two-columns-of-one-name-are-refused")
+def test_two_columns_of_a_parquet_table_are_refused_by_name(tmp_path):
+    columns = [pyarrow.array(["a.png"]), pyarrow.array([1.0]), pyarrow.array([5.0])]
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, ["image", "mos", "mos"]), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match="two columns 'mos'"):
+        list(read_manifest(tmp_path / "t.parquet"))
+
+
+@pytest.mark.spec("047/windows-paths-are-resolved-or-said")
+@pytest.mark.skipif(os.sep != "/", reason="there they are paths as any")
+def test_a_windows_path_is_resolved_or_its_backslash_said(tmp_path, capsys):
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    Image.new("RGB", (64, 64)).save(tmp_path / "in" / "deep" / "a.png")
+    (tmp_path / "odd\\name.png").touch()
+    rows = [r"in\deep\a.png", r".\in\..\in/deep\a.png", "odd\\name.png", r"C:\photos\b.png"]
+    table = tmp_path / "t.csv"
+    table.write_text("id,image\n" + "".join(f"{n},{name}\n" for n, name in enumerate(rows)), "utf-8")
+    found = [s.image for s in read_manifest(table)]
+    assert found[:3] == [tmp_path / "in/deep/a.png"] * 2 + [tmp_path / "odd\\name.png"]
+    assert next(load("table", table, on_missing=lambda _: None)).image == found[0]
+    (tmp_path / "one.csv").write_text("image\n" + rows[3] + "\n", "utf-8")
+    out = tmp_path / "out.jsonl"
+    assert assess.main([str(tmp_path / "one.csv"), "--out", str(out)]) == 1
+    assert "a backslash parts folders on Windows only" in json.loads(out.read_text("utf-8"))["error"]
+    assert assess.main([rows[3]]) == 2
+    assert "backslash" in capsys.readouterr().err
+    with pytest.raises(DataError, match="backslash"):
+        list(load("table", tmp_path / "one.csv"))
+
+
+@pytest.mark.spec("047/labels-in-0-to-1-are-questioned")
+def test_labels_in_0_to_1_with_no_stated_scale_are_questioned(tmp_path, caplog, capsys):
+    def written(*scores, **more):
+        path = tmp_path / "m.jsonl"
+        rows = []
+        for n, score in enumerate(scores):
+            Image.new("RGB", (16, 16), (n * 9, 80, 90)).save(tmp_path / f"{n}.png")
+            rows.append({"image": f"{n}.png", "mos": score, **more})
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        return path
+
+    told = "3 scores lie in 0..1 and are read on 1..5, as nothing says their scale"
+    assert check.main([str(written(0.0, 0.4, 1.0))]) == 1
+    assert f"scale: {told}" in capsys.readouterr().out
+    samples_of(written(0.0, 0.4, 1), load_settings(), None)
+    assert told in caplog.text
+    assert any(told in note for note in prepared(load_settings(), str(written(0.0, 0.4, 1.0)), "labeled").notes)
+    caplog.clear()
+    for path, layout in (
+        (written(0.0, 0.4, 1.0), Layout(mos_range=(0, 1))), (written(0.1, 0.4, mos_range=[0, 1]), None),
+        (written(1, 1), None), (written(1, 1.1), None),
+    ):  # fmt: skip
+        samples_of(path, load_settings(), None, layout=layout)
+    assert caplog.text == ""

@@ -1,0 +1,107 @@
+"""Terminals that lack letters and users without a home folder: output is escaped, commands work or say one line."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from agentic_iqa.__main__ import COMMANDS, main
+
+
+@pytest.fixture
+def photos(tmp_path: Path, rng: np.random.Generator) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("模糊.png", "é☀😀.png"):
+        Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(folder / name)
+    return folder
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Return what runs a command before a terminal of an encoding, and returns its exit code and what stands there."""
+
+    def run(encoding: str, *words: str) -> tuple[int, str]:
+        shown = io.TextIOWrapper(io.BytesIO(), encoding)
+        monkeypatch.setattr(sys, "stdout", shown)
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        shown.flush()
+        return code, shown.buffer.getvalue().decode(encoding)
+
+    return run
+
+
+@pytest.mark.spec("047/terminals-as-they-are")
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "cp437", "shift_jis"])
+def test_output_in_a_narrow_encoding_escapes_what_it_lacks(photos, terminal, encoding, tmp_path):
+    out = tmp_path / "out.csv"
+    code, shown = terminal(encoding, "assess", str(photos), "--out", str(out))
+    assert code == 0
+    assert "2 images" in shown
+    if encoding == "ascii":
+        assert "\\u6a21\\u7cca.png" in shown
+    code, shown = terminal(encoding, "assess", str(photos), "--json")
+    assert code == 0
+    assert {row["id"] for row in json.loads(shown)["worst"]} == {"模糊.png", "é☀😀.png"}
+    assert "模糊.png" in out.read_text("utf-8")
+    names = sorted(map(str, photos.iterdir()))
+    assert terminal(encoding, "assess", "--compare", *names)[0] == 0
+    assert terminal(encoding, "tools", "PSNR")[0] == 0
+
+
+@pytest.mark.spec("047/terminals-as-they-are")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_shown_by_an_ascii_terminal(terminal, command):
+    code, shown = terminal("ascii", *command.split(), "--help")
+    assert code == 0
+    assert "usage:" in shown
+
+
+_NOBODY = """
+import contextlib, io, json, os, pwd, sys
+def nobody(*_):
+    raise KeyError("uid not found")
+pwd.getpwuid = pwd.getpwnam = nobody
+from agentic_iqa.__main__ import main
+found = []
+for words, cache in json.loads(sys.argv[1]):
+    os.environ.pop("AGENTICIQA_CACHE_DIR", None)
+    if cache:
+        os.environ["AGENTICIQA_CACHE_DIR"] = cache
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(words)
+    found.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.spec("047/homes-as-they-are")
+@pytest.mark.skipif(sys.platform == "win32", reason="a home is found otherwise there")
+def test_without_a_home_folder_commands_work_or_say_one_line(photos, tmp_path):
+    assess, root = ["assess", str(photos / "模糊.png")], str(Path(__file__).resolve().parents[1])
+    working = [assess, ["tools"], ["doctor"]]
+    refused = [["assess", "~nobody/a.png"], ["data", "prepare", "table", "--root", "~/t.csv", "--out", "m.jsonl"]]
+    asked = [(words, str(tmp_path / "cache")) for words in (*working, *refused)]
+    asked += [(words, None) for words in (*working, ["evaluate", "quickstart"])]
+    kept = {name: value for name, value in os.environ.items() if name not in {"HOME", "AGENTICIQA_CACHE_DIR"}}
+    done = subprocess.run(
+        [sys.executable, "-c", _NOBODY, json.dumps(asked)], capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**kept, "PYTHONPATH": root},
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    for code, shown, _ in found[:3]:
+        assert code in {0, 1}
+        assert shown
+    for code, _, error in found[3:]:
+        assert (code, error.count("\n")) == (2, 1)
+    for _, _, error in found[5:]:
+        assert "set HOME to one, or give another cache_dir" in error
