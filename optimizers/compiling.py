@@ -13,7 +13,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -201,10 +201,6 @@ class Compile:
         """Return the program on the evidence at hand, which is every candidate's where only answers are taught."""
         return program if set(self.job.roles) - {"summarizer"} else Replayed(program, examples.gathered)
 
-    def traced(self) -> AbstractContextManager[None]:
-        """Return a context in which a share of the test's assessments is recorded as traces."""
-        return self.tracked.traced(self.job.settings.tracking.trace_sampling, len(self.job.splits["test"]))
-
     def gains(self, before: EvaluationRecord, after: EvaluationRecord) -> dict[str, Figure]:
         """Return what one record gains over another."""
         return compare(before.rows, after.rows, seed=self.job.settings.seed)
@@ -300,7 +296,7 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
 
 def _uncompiled(run: Compile) -> EvaluationRecord:
     """Return the test record of the uncompiled program, which is the one that is saved, as far as one can tell."""
-    with timed(run.seconds, "test"), run.traced():
+    with timed(run.seconds, "test"):
         return run.judged("uncompiled", run.program, "test", run.others)
 
 
@@ -309,8 +305,7 @@ def _tested(run: Compile, chosen: Candidate) -> tuple[EvaluationRecord, Evaluati
     with timed(run.seconds, "test"):
         same = program_sha256(chosen.program) == program_sha256(run.program)
         uncompiled = None if same else run.judged("uncompiled", run.program, "test", run.others)
-        with run.traced():
-            after = run.judged(chosen.name, chosen.program, "test", run.others if same else None)
+        after = run.judged(chosen.name, chosen.program, "test", run.others if same else None)
     return uncompiled or after, after
 
 

@@ -99,7 +99,7 @@ def test_mlflows_own_evaluation_agrees_with_ours(folder: Path, capsys: pytest.Ca
     assert metrics["accuracy/mean"] == pytest.approx(record.accuracy.value)
     assert record.srcc.n == 4
     (settings,) = (yaml.safe_load(text) for language, text in blocks_of(TRACKING) if language == "yaml")
-    assert load_settings(overrides=settings).tracking.trace_sampling == 1
+    assert load_settings(overrides=settings).tracking.traces == 0
 
 
 def test_the_json_block_is_a_manifest(tmp_path: Path) -> None:

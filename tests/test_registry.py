@@ -25,8 +25,9 @@ from program.common.settings import load_settings
 from program.evaluation.figures import summarize
 from program.evaluation.intervals import Figure
 from program.evaluation.record import EvaluationRecord, Row
+from program.service.columns import interface
 from program.tracking import Tracker
-from program.tracking.models import CHAMPION, check_name, fetch, find_champion
+from program.tracking.models import CHAMPION, check_name, fetch, find_champion, log_program
 
 ROOT = Path(__file__).resolve().parents[1]
 KEY = "sk-planted-0123456789"
@@ -67,9 +68,10 @@ def _record(predicted) -> EvaluationRecord:
 
 def _registered(base, settings, name, record, rival=None):
     folder = save(AgenticIQA(settings), base / "program")
-    job = SimpleNamespace(out=folder, settings=settings, splits={"test": []})
+    job = SimpleNamespace(out=folder, settings=settings, splits={"test": []}, optimizers=("rubric",))
     tracker = Tracker(settings.mlruns_dir, "registry")
     with tracker.run("compile") as run, pytest.MonkeyPatch.context() as patch:
+        log_program(run, folder, program_sha256(AgenticIQA(settings)), interface())
         patch.setattr("optimizers.command.run_samples", lambda *_, **__: rival)
         return register_compiled(name, job, record, tracker, run), tracker
 
@@ -191,10 +193,10 @@ def test_the_same_program_from_two_folders_is_registered_twice(base, settings):
     versions = []
     for out in ("here", "there"):
         program = AgenticIQA(settings)
-        job = SimpleNamespace(out=save(program, base / out), settings=settings, splits={"test": []})
+        job = SimpleNamespace(settings=settings, splits={"test": []}, optimizers=("rubric",))
         tracker = Tracker(settings.mlruns_dir, "registry")
         with tracker.run("compile") as run:
-            run.link_model("program", program_sha256(program), {}, made=True)
+            log_program(run, save(program, base / out), program_sha256(program), interface())
             versions.append(register_compiled("twins", job, _record([1.0, 2.0, 3.0]), tracker, run))
     assert [program_sha256(load(version.uri, settings)) for version in versions] == [program_sha256(program)] * 2
 
@@ -276,7 +278,9 @@ def test_rows_are_answered_in_python(registered, photo, allowed):
 @pytest.fixture
 def scoring_server(registered, base, allowed, started_server):
     """`mlflow models serve` as it is started by hand."""
-    words = shlex.split("mlflow models serve -m models:/served@champion --env-manager local --host 127.0.0.1")
+    words = shlex.split(
+        "mlflow models serve -m models:/served@champion --env-manager local --host 127.0.0.1 --workers 1"
+    )
     environment = {
         "MLFLOW_TRACKING_URI": f"sqlite:///{registered.mlruns_dir / 'mlflow.db'}",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

@@ -9,7 +9,7 @@ from PIL import Image
 
 from program.images.store import IMAGES, LARGE, ImageRef, ImageSource
 
-__all__ = ("data_url", "show_the_same", "thumbnail")
+__all__ = ("data_url", "show_the_same", "small", "thumbnail")
 
 _GRID = (16, 16)
 _ALIKE = 0.55
@@ -28,9 +28,16 @@ def show_the_same(one: ImageRef, other: ImageRef) -> bool:
     return any(pair.std(axis=1).min() < 1 or np.corrcoef(pair)[0, 1] >= _ALIKE for pair in channels)
 
 
+def small(source: ImageSource, side_px: int) -> Image.Image:
+    """Return an image, its longer side at most `side_px`. Raises ImageError as `IMAGES.add` does."""
+    picture = Image.fromarray(IMAGES.pixels(IMAGES.add(source), at_most=LARGE))
+    picture.thumbnail((side_px, side_px), Image.Resampling.LANCZOS)
+    return picture
+
+
 def thumbnail(source: ImageSource, side_px: int) -> str:
     """Return an image, its longer side at most `side_px`, as a data: URL. Raises ImageError as `IMAGES.add` does."""
-    return data_url(Image.fromarray(IMAGES.pixels(IMAGES.add(source), at_most=LARGE)), side_px)
+    return data_url(small(source, side_px), side_px)
 
 
 def data_url(picture: Image.Image, side_px: int) -> str:

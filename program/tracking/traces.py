@@ -5,15 +5,13 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-
-from program.common.settings import variable
 
 if TYPE_CHECKING:
     from program.tracking.runs import RunHandle
 
-__all__ = ("annotate_trace", "stripped", "tool_span", "traced", "untraced")
+__all__ = ("annotate_trace", "miss_trace", "stripped", "tool_span", "traced", "untraced")
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +19,6 @@ _PRIVATE = re.compile(r"headers$|api_?key$|^authorization$", re.IGNORECASE)
 """Options of a language model that may hold keys; MLflow writes most of a model's options down."""
 _NOISE = tuple(f"on_adapter_{what}_{when}" for what in ("format", "parse") for when in ("start", "end"))
 """Events that MLflow would make spans of, which hold what the model's own span holds."""
-_FEWEST = 8
-"""Assessments of a run that are traced, about, however small their share."""
 _IMAGE_BYTES = re.compile(r"(data:[\w.+-]+/[\w.+-]+;base64,)[A-Za-z0-9+/=_-]{16,}")
 
 
@@ -62,12 +58,9 @@ def tool_span(name: str, inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def traced(run: "RunHandle", rate: float, expected: int) -> Iterator[None]:
-    """Record a share `rate` (0..1) of the process's assessments meanwhile as traces of a run.
-
-    Of the `expected` ones a few are recorded at least, unless the rate is 0.
-    """
-    if rate <= 0 or run.run_id is None:
+def traced(run: "RunHandle") -> Iterator[None]:
+    """Record the process's assessments meanwhile as traces of a run."""
+    if run.run_id is None:
         yield
         return
     import dspy
@@ -76,9 +69,8 @@ def traced(run: "RunHandle", rate: float, expected: int) -> Iterator[None]:
     with warnings.catch_warnings(action="ignore"):  # of its own types
         from mlflow.dspy.callback import MlflowCallback
     run.enter_experiment()
-    counted, rate = dspy.settings.track_usage, min(1.0, max(rate, _FEWEST / max(1, expected)))
-    belonging = mlflow.tracing.context(metadata={"mlflow.sourceRun": run.run_id})
-    with variable("MLFLOW_TRACE_SAMPLING_RATIO", str(rate)), belonging:
+    counted = dspy.settings.track_usage
+    with mlflow.tracing.context(metadata={"mlflow.sourceRun": run.run_id}):
         mlflow.tracing.reset()
         mlflow.tracing.configure(span_processors=[_strip])
         try:
@@ -100,6 +92,30 @@ def traced(run: "RunHandle", rate: float, expected: int) -> Iterator[None]:
             mlflow.dspy.autolog(disable=True, silent=True)
             mlflow.flush_trace_async_logging()
             mlflow.tracing.configure(span_processors=[])
+
+
+@contextlib.contextmanager
+def miss_trace(
+    sample: str, inputs: Mapping[str, Any], truth: float | str, *, by_people: bool
+) -> Iterator[Callable[[Any], None]]:
+    """Record what is assessed inside as one trace, inside of `traced`; yields what takes the answer.
+
+    The truth, which people said or a rule, becomes what was expected.
+    """
+    import mlflow
+    from mlflow.entities import AssessmentSource
+
+    told: list[Any] = []
+    with mlflow.start_span(f"sample {sample}", span_type="CHAIN") as span:
+        span.set_inputs({"sample": sample, **inputs})
+        yield told.append
+        span.set_outputs({"answer": told[0] if told else None, "truth": truth})
+        tags = {"sample": sample, "truth": str(truth), "answer": str(told[0] if told else None), **inputs}
+        mlflow.update_current_trace(tags={name: str(value) for name, value in tags.items() if value is not None})
+    if span.trace_id and span.trace_id != "MLFLOW_NO_OP_SPAN_TRACE_ID":
+        mlflow.flush_trace_async_logging()
+        source = AssessmentSource(source_type="HUMAN" if by_people else "CODE", source_id="labels")
+        mlflow.log_expectation(trace_id=span.trace_id, name="truth", value=truth, source=source)
 
 
 def untraced() -> contextlib.AbstractContextManager[None]:
