@@ -205,7 +205,7 @@ def prompts(before: AgenticIQA, after: AgenticIQA) -> dict[str, tuple[str, str]]
         counted = [f"{len(demos)} demo{'s' * (len(demos) != 1)}"] if demos else []
         shown = "\n".join(["", "", f"{counted[0]}:", *demos]) if demos else ""
         changes = "; ".join([*(f"+ {line.removeprefix('- ')}" for line in added[name] if line.strip()), *counted])
-        texts[name] = (f"{predictor.signature.instructions}{shown}", changes or "as shipped")
+        texts[name] = (f"{predictor.signature.instructions}{shown}", changes)
     return texts
 
 

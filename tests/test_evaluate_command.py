@@ -207,7 +207,7 @@ def test_failed_samples_are_named_with_their_reason_wherever_the_figures_are(
     run = out.partition("MLflow run  ")[2].split()[0]
     files = (store / "artifacts" / run).rglob("*")
     logged = {path.name: path.read_text("utf-8") for path in files if path.suffix in {".json", ".html"}}
-    assert '"id": "q12"' in logged["record.json"].partition('"failures"')[2]
+    assert '"id": "q12"' in logged["result.json"].partition('"failures"')[2]
     assert "<td>q12</td>" in logged["report.html"]
     for text in (out, page, json.dumps(record), *logged.values()):
         assert secret not in text

@@ -18,7 +18,7 @@ from PIL import Image
 from optimizers import reflection
 from optimizers.reflection import metered_lm, shortened
 from program.agent.loop import AgenticIQA
-from program.agent.saving import save
+from program.agent.saving import program_sha256, save
 from program.common.settings import load_settings
 from program.compile import main
 from program.lms.limits import Budget

@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
@@ -22,7 +23,9 @@ from PIL import Image
 
 from program.common.cli import Parser, add_settings_flags, settings_from
 from program.common.errors import InputError
+from program.runs import main as runs_command
 from program.tracking import Tracker, experiment_name, traced, untraced
+from program.tracking.store import open_client
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -251,33 +254,6 @@ def _stop(process):
     process.wait()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
-def test_a_real_server_that_dies_costs_one_warning_and_no_error(server, store, caplog, monkeypatch):
-    address, process = server
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    tracker = Tracker(store, "dying")
-    with tracker.run("whole", {"note": "fine"}, result="the result is in 'here'") as run:
-        run.log_params({"seed": 1})
-        run.log_dataset("clive", "0" * 64, "clive/manifest.jsonl", "test")
-        with run.nested("candidate 0") as child:
-            child.log_metrics({"srcc": 0.1})
-        begun = tracker.client.get_run(run.run_id)
-        assert (begun.data.params, begun.data.tags["note"]) == ({"seed": "1"}, "fine")
-        assert begun.inputs.dataset_inputs[0].dataset.digest == "0" * 36
-        children = f"tags.mlflow.parentRunId = '{run.run_id}'"
-        (candidate,) = tracker.client.search_runs([tracker.experiment_id], children)
-        assert (candidate.info.status, candidate.data.metrics) == ("FINISHED", {"srcc": 0.1})
-        _stop(process)
-        with run.nested("candidate 1") as child:
-            child.log_metrics({"srcc": 0.7})
-        run.log_table([{"id": "a"}])
-    assert run.run_id is None
-    (line,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
-    assert address in line
-    assert "the result is in 'here'" in line
-
-
 @pytest.mark.parametrize(
     ("data", "name"),
     [
@@ -320,6 +296,61 @@ def test_what_is_assessed_inside_is_traced_and_no_image_bytes_are(store, assess_
     assert not re.search("base64,(?!.?left out)[A-Za-z0-9+/]{8}", written)
     assert "base64,(left out)" in written
     assert "Summarizer.forward" in written
+
+
+@pytest.mark.spec("issue-44/mlflow-list-with-metrics")
+def test_the_list_that_commands_name_has_its_columns_and_its_order_in_the_store(store):
+    tracker = Tracker(store, "listed")
+    (key,) = parse_qs(urlsplit(tracker.runs_url.replace("/#/", "/")).query)["viewStateShareKey"]
+    view = json.loads(tracker.client.get_experiment(tracker.experiment_id).tags[f"mlflow.sharedViewState.{key}"])
+    assert {"metrics.`srcc`", "metrics.`gain_srcc`", "metrics.`rmse`"} <= set(view["selectedColumns"])
+    assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`srcc`", False)
+
+
+@pytest.mark.spec("issue-44/mlflow-survives-moving")
+def test_a_store_that_was_moved_finds_its_artifacts(tmp_path, monkeypatch):
+    tracker = Tracker(tmp_path / "before", "moving")
+    with tracker.run("r") as run:
+        run.log_content({"a": 1}, "x.json")
+    model = tracker.client.create_logged_model(tracker.experiment_id, "m")
+    other = tracker.client.create_experiment("elsewhere", artifact_location="file:///elsewhere/artifacts/0")
+    (tmp_path / "before").rename(tmp_path / "after")
+    client, _ = open_client(tmp_path / "after")
+    artifacts = (tmp_path / "after" / "artifacts").as_uri()
+    assert client.get_run(run.run_id).info.artifact_uri.startswith(f"{artifacts}/")
+    assert client.get_logged_model(model.model_id).artifact_location.startswith(f"{artifacts}/")
+    assert client.get_experiment(tracker.experiment_id).artifact_location == artifacts
+    assert client.get_experiment(other).artifact_location == "file:///elsewhere/artifacts/0"
+    assert json.loads(Path(client.download_artifacts(run.run_id, "x.json")).read_text("utf-8")) == {"a": 1}
+    with Tracker(tmp_path / "after", "moving").run("again") as again:
+        again.log_content({"a": 2}, "x.json")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["after"]
+
+
+def test_the_page_of_runs_refuses_what_it_cannot_show(tmp_path, monkeypatch, capsys):
+    assert runs_command([str(tmp_path / "nowhere")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    tracker = Tracker(tmp_path / "mlruns", "empty")
+    assert runs_command([str(tmp_path / "mlruns")]) == 2
+    assert "holds no run; python -m program.compile makes the first" in capsys.readouterr().err
+    with tracker.run("r"), socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert runs_command([str(tmp_path / "mlruns"), "--data", "other"]) == 2
+        assert "holds no run over 'other'" in capsys.readouterr().err
+        assert runs_command([str(tmp_path / "mlruns"), "--port", str(port)]) == 2
+    assert f"port {port}: is taken" in capsys.readouterr().err
+
+
+def test_the_page_of_runs_is_only_opened_where_a_server_shows_it(server, tmp_path, monkeypatch, capsys):
+    address, _ = server
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    tracker, opened = Tracker(tmp_path, "shown"), []
+    with tracker.run("r"):
+        pass
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert runs_command([]) == 0
+    assert opened == [tracker.runs_url]
+    assert f"{address}/#/experiments/{tracker.experiment_id}/runs?" in capsys.readouterr().out
 
 
 def test_ui_hint_names_the_store_as_seen_from_here(store, monkeypatch):
@@ -370,3 +401,30 @@ def assess_a_picture(rng):
 
     picture = rng.integers(0, 256, (32, 48, 3), dtype=np.uint8)
     return lambda: AgenticIQA()(image=picture)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
+def test_a_real_server_that_dies_costs_one_warning_and_no_error(server, store, caplog, monkeypatch):
+    address, process = server
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    tracker = Tracker(store, "dying")
+    with tracker.run("whole", {"note": "fine"}, result="the result is in 'here'") as run:
+        run.log_params({"seed": 1})
+        run.log_dataset("clive", "0" * 64, "clive/manifest.jsonl", "test")
+        with run.nested("candidate 0") as child:
+            child.log_metrics({"srcc": 0.1})
+        begun = tracker.client.get_run(run.run_id)
+        assert (begun.data.params, begun.data.tags["note"]) == ({"seed": "1"}, "fine")
+        assert begun.inputs.dataset_inputs[0].dataset.digest == "0" * 36
+        children = f"tags.mlflow.parentRunId = '{run.run_id}'"
+        (candidate,) = tracker.client.search_runs([tracker.experiment_id], children)
+        assert (candidate.info.status, candidate.data.metrics) == ("FINISHED", {"srcc": 0.1})
+        _stop(process)
+        with run.nested("candidate 1") as child:
+            child.log_metrics({"srcc": 0.7})
+        run.log_table([{"id": "a"}])
+    assert run.run_id is None
+    (line,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert address in line
+    assert "the result is in 'here'" in line

@@ -18,7 +18,9 @@ def taught(program: AgenticIQA) -> dict[str, Any]:
     models = {role: str(program.resources.lm(role).model) for role in ROLES}
     fusion = program.summarizer.fusion
     lines = added_lines(AgenticIQA(program.resources.settings), program)
-    added = " ".join(line.removeprefix("- ") for of_predictor in lines.values() for line in of_predictor)
+    # Several predictors may have learned the same.
+    said = dict.fromkeys(line.removeprefix("- ") for added in lines.values() for line in added)
+    added = " ".join(line for line in said if not line.endswith(":"))
     return {
         "model": models["summarizer"] if len(set(models.values())) == 1 else ", ".join(map(" ".join, models.items())),
         "demos": sum(len(predictor.demos) for _, predictor in program.named_parameters()),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from program.common.errors import InputError
-from program.tracking.store import experiment_name, open_client, runs_url
+from program.tracking.store import experiment_name, open_client, runs_url, sigterm_as_exit
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -47,6 +47,7 @@ def show_runs(folder: Path, data: str | None, *, port: int, browse: bool) -> int
         str(folder.resolve() / "artifacts"), "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
     ]  # fmt: skip
     with (
+        sigterm_as_exit(),
         tempfile.TemporaryFile() as said,
         subprocess.Popen(command, env={**os.environ, **_OFFLINE}, stdout=said, stderr=said) as server,  # noqa: S603
     ):

@@ -160,7 +160,10 @@ class RunHandle:
         return self._model or None
 
     def log_prompts(self, name: str, prompts: Mapping[str, tuple[str, str]]) -> None:
-        """Log each text, with what changed in it, as a version of the prompt NAME.KEY; one as the last is that one."""
+        """Log each text, with what changed in it if anything did, as a version of the prompt NAME.KEY.
+
+        A text as the last version's is that one. Changed ones are linked with the run.
+        """
         client, base = self._store.client, re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
 
         def write() -> None:
@@ -168,8 +171,10 @@ class RunHandle:
             for key, (text, change) in prompts.items():
                 version = client.load_prompt(f"prompts:/{base}.{key}@latest", allow_missing=True)
                 if version is None or version.template != text[:_MAX_PROMPT]:
-                    version = client.register_prompt(f"{base}.{key}", text[:_MAX_PROMPT], change[:_MAX_PARAM])
-                client.link_prompt_version_to_run(self._id, version)
+                    message = change[:_MAX_PARAM] or "as shipped"
+                    version = client.register_prompt(f"{base}.{key}", text[:_MAX_PROMPT], message)
+                if change:
+                    client.link_prompt_version_to_run(self._id, version)
                 self.prompts.append(version)
 
         self._write(write)

@@ -25,7 +25,10 @@ from program.tracking.runs import RunHandle, reason
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ("SERVER", "Tracker", "dataset_name", "experiment_name", "open_client", "runs_url", "short_hash")
+__all__ = (
+    "SERVER", "Tracker", "dataset_name", "experiment_name", "open_client", "runs_url", "short_hash",
+    "sigterm_as_exit",
+)  # fmt: skip
 
 SERVER = "http://127.0.0.1:5000"
 """Where MLflow's pages are shown unless told otherwise."""
@@ -34,11 +37,12 @@ _ANOTHER = "set MLFLOW_TRACKING_URI or the mlruns folder"
 _PROCESS_TAG = "agentic_iqa.process"
 _OPENED = "SELECT file FROM pragma_database_list"
 _LIST = "agentic-iqa"
-_COLUMNS = ("srcc", "srcc_low", "srcc_high", "gain_srcc", "rmse", "gain_rmse", "accuracy", "failed")
+_COLUMNS = {"metrics": ("srcc", "gain_srcc", "rmse"), "params": ("optimizer", "demos", "rubric", "labels")}
 _VIEW = {
-    "selectedColumns": [f"metrics.`{name}`" for name in _COLUMNS]
-    + [f"params.`{name}`" for name in ("optimizer", "rubric", "demos", "labels")],
+    "selectedColumns": [f"{kind}.`{name}`" for kind, names in _COLUMNS.items() for name in names],
     "orderByKey": "metrics.`srcc`", "orderByAsc": False,
+    # Sorting by a metric takes candidates out of the compile that they belong to.
+    "searchFilter": "params.data != ''",
 }  # fmt: skip
 """What the list of runs shows at the address that commands print. MLflow's own list shows no metric."""
 _ADDRESSES = (
@@ -135,7 +139,7 @@ class Tracker:
         SIGTERM counts as one. A run whose process was killed outright is marked FAILED by the next Tracker. Where the
         store breaks, a warning says with `result` where to find what the run is about.
         """
-        with RunHandle(self, name, tags or {}, result) as handle, _sigterm_as_exit():
+        with RunHandle(self, name, tags or {}, result) as handle, sigterm_as_exit():
             yield handle
 
     def _open_experiment(self) -> str:
@@ -246,7 +250,7 @@ def _import_quietly() -> None:
 
 
 @contextlib.contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
+def sigterm_as_exit() -> Iterator[None]:
     """Turn SIGTERM into SystemExit inside the block, unless somebody handles it already."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield

@@ -109,9 +109,14 @@ def miss_trace(
     with mlflow.start_span(f"sample {sample}", span_type="CHAIN") as span:
         span.set_inputs({"sample": sample, **inputs})
         yield told.append
-        span.set_outputs({"answer": told[0] if told else None, "truth": truth})
-        tags = {"sample": sample, "truth": str(truth), "answer": str(told[0] if told else None), **inputs}
-        mlflow.update_current_trace(tags={name: str(value) for name, value in tags.items() if value is not None})
+        answer = round(told[0], 3) if told and isinstance(told[0], float) else "".join(map(str, told))
+        span.set_outputs({"answer": answer, "truth": truth})
+        tags = {"sample": sample, "truth": truth, "answer": answer, "picture": inputs.get("picture")}
+        mlflow.update_current_trace(
+            tags={name: str(value) for name, value in tags.items() if value is not None},
+            request_preview=" · ".join(filter(None, (sample, inputs.get("query")))),
+            response_preview=f"{answer} (truth: {truth})",
+        )
     if span.trace_id and span.trace_id != "MLFLOW_NO_OP_SPAN_TRACE_ID":
         mlflow.flush_trace_async_logging()
         source = AssessmentSource(source_type="HUMAN" if by_people else "CODE", source_id="labels")
