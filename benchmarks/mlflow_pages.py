@@ -58,8 +58,7 @@ def served(store: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "program.runs", str(store), "--port", str(PORT), "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
         try:
-            assert server.stdout is not None
-            yield server.stdout.readline().split()[2]
+            yield str(server.stdout and server.stdout.readline()).split()[2]
         finally:
             server.terminate()
 

@@ -98,8 +98,8 @@ def test_a_run_is_logged_to_mlflow_with_figures_table_charts_and_report(manifest
     metrics = dict(base.execute("select key, value from latest_metrics where run_uuid = ?", (record["mlflow_run"],)))
     params = dict(base.execute("select key, value from params where run_uuid = ?", (record["mlflow_run"],)))
     base.close()
-    assert metrics["srcc"] == pytest.approx(record["srcc"]["value"])
-    assert metrics["srcc_low"] == pytest.approx(record["srcc"]["low"])
+    assert metrics["srcc"] == pytest.approx(record["srcc"]["value"], abs=1e-4)
+    assert metrics["srcc_low"] == pytest.approx(record["srcc"]["low"], abs=1e-4)
     assert params["sizes"].startswith("test ")
     folder = store / "artifacts" / record["mlflow_run"] / "artifacts"
     kept = json.loads((folder / "result.json").read_text("utf-8"))

@@ -264,12 +264,16 @@ def allowed(base, monkeypatch):
     monkeypatch.setenv("AGENTICIQA_CONFIG", str(config))
 
 
-def test_rows_are_answered_in_python(registered, photo, monkeypatch):
+def test_rows_are_answered_in_python(registered, photo, monkeypatch, capsys):
     mlflow.set_tracking_uri(f"sqlite:///{registered.mlruns_dir / 'mlflow.db'}")
     model = mlflow.pyfunc.load_model(f"models:/served@{CHAMPION}")
     monkeypatch.chdir(photo.parent)
     answers = json.loads(model.predict(pd.DataFrame(_rows(photo))).to_json(orient="records"))
     _check(answers, photo, registered)
+    page = (ROOT / "docs" / "tracking.md").read_text("utf-8").partition("mlflow.pyfunc")[2]
+    block = page.partition("```python\n")[2].partition("```")[0].replace("models:/quality@", "models:/served@")
+    exec(compile(block, "tracking.md", "exec"), {})  # noqa: S102 - our own page
+    assert "score" in capsys.readouterr().out
     answer = model.predict(pd.DataFrame([{"image_bytes": photo.read_bytes()}, {"image_bytes": b"no image"}]))
     assert list(answer["status"]) == ["ok", "failed"]
     assert answer["score"][0] == pytest.approx(load("models:/served@champion", registered)(image=photo).quality_score)

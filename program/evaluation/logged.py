@@ -86,17 +86,23 @@ def headlines(record: EvaluationRecord, program: AgenticIQA) -> dict[str, float 
         values[name] = _srcc_of(record.rows, field)
     simple = [way.figures["srcc"].value or -1 for way in record.baselines.values() if "srcc" in way.figures]
     fusion = program.summarizer.fusion
-    return values | {
+    values |= {
         "best_simple_srcc": max(simple, default=None), "failed": record.failed, "lm_calls": record.lm_calls,
         "fusion_eta": fusion.eta, "fusion_model_weight": fusion.model_weight,
     }  # fmt: skip
+    return _rounded(values)
 
 
 def gains(differences: Mapping[str, Figure]) -> dict[str, float | None]:
     """Return the gains that MLflow is to list, each with the ends of its interval."""
     listed = {f"gain_{name}": figure for name, figure in differences.items() if name in _LISTED and name != "plcc"}
     ends = {f"{name}_{end}": getattr(figure, end) for name, figure in listed.items() for end in _ENDS}
-    return {name: figure.value for name, figure in listed.items()} | ends
+    return _rounded({name: figure.value for name, figure in listed.items()} | ends)
+
+
+def _rounded(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return values as a list can show them."""
+    return {name: value if value is None else round(value, 4) for name, value in values.items()}
 
 
 def _srcc_of(rows: Iterable[Row], field: str) -> float | None:
@@ -116,14 +122,15 @@ def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, sa
     if not rows or not kept or run.run_id is None:
         return
     places = {name: f"misses/{number:02}.png" for number, name in enumerate(rows, 1)}
-    with traced(run), dspy.context(disable_history=True, trace=None):
+    with traced(run) as expected, dspy.context(disable_history=True, trace=None):
         for sample in islice((sample for sample in samples if sample.id in rows), len(rows)):
             with suppress(InputError):  # of a picture that cannot be read, or a budget that is spent
                 run.log_picture(small(sample.image, _PICTURE_PX), places[sample.id])
                 inputs = {"query": sample.query, "options": sample.options, "picture": run.address(places[sample.id])}
-                truth, by_people = rows[sample.id].truth, not sample.is_made_up
-                with miss_trace(sample.id, inputs, truth, by_people=by_people) as answered:
-                    answered(run_sample(program, sample).predicted)
+                truth: Any = rows[sample.id].truth
+                with miss_trace(sample.id, inputs, truth) as answered:
+                    trace = answered(run_sample(program, sample).predicted)
+                expected[trace] = (truth, not sample.is_made_up)
 
 
 def log_calibration(

@@ -58,13 +58,15 @@ def tool_span(name: str, inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def traced(run: "RunHandle") -> Iterator[None]:
-    """Record the process's assessments meanwhile as traces of a run."""
+def traced(run: "RunHandle") -> Iterator[dict[str, tuple[float | str, bool]]]:
+    """Record the process's assessments meanwhile as traces of a run; yields what was true, to be filled by trace."""
+    expected: dict[str, tuple[float | str, bool]] = {}
     if run.run_id is None:
-        yield
+        yield expected
         return
     import dspy
     import mlflow
+    from mlflow.entities import AssessmentSource
 
     with warnings.catch_warnings(action="ignore"):  # of its own types
         from mlflow.dspy.callback import MlflowCallback
@@ -77,7 +79,7 @@ def traced(run: "RunHandle") -> Iterator[None]:
             mlflow.dspy.autolog(log_traces=True, log_traces_from_eval=True, log_traces_from_compile=False, silent=True)
         except RuntimeError as error:  # DSPy's settings belong to another thread
             logger.info("no traces of this run: %s", error)
-            yield
+            yield expected
             return
         # It switches on DSPy's own count of tokens, which complains of programs that return no Prediction.
         dspy.configure(track_usage=counted)
@@ -87,40 +89,38 @@ def traced(run: "RunHandle") -> Iterator[None]:
         try:
             # What autolog configured is not seen inside a context of DSPy's.
             with dspy.context(callbacks=[*others, callback]):
-                yield
+                yield expected
         finally:
             mlflow.dspy.autolog(disable=True, silent=True)
             mlflow.flush_trace_async_logging()
             mlflow.tracing.configure(span_processors=[])
+        # Once all are written, which takes a second's wait each time.
+        for trace, (truth, by_people) in expected.items():
+            source = AssessmentSource(source_type="HUMAN" if by_people else "CODE", source_id="labels")
+            mlflow.log_expectation(trace_id=trace, name="truth", value=truth, source=source)
 
 
 @contextlib.contextmanager
-def miss_trace(
-    sample: str, inputs: Mapping[str, Any], truth: float | str, *, by_people: bool
-) -> Iterator[Callable[[Any], None]]:
-    """Record what is assessed inside as one trace, inside of `traced`; yields what takes the answer.
+def miss_trace(sample: str, inputs: Mapping[str, Any], truth: float | str) -> Iterator[Callable[[Any], str]]:
+    """Record what is assessed inside, itself inside of `traced`, as one trace; yields what takes the answer.
 
-    The truth, which people said or a rule, becomes what was expected.
+    It returns the trace's id.
     """
     import mlflow
-    from mlflow.entities import AssessmentSource
 
     told: list[Any] = []
+
+    def answered(answer: Any) -> str:
+        told.append(answer)
+        return str(span.trace_id)
+
     with mlflow.start_span(f"sample {sample}", span_type="CHAIN") as span:
         span.set_inputs({"sample": sample, **inputs})
-        yield told.append
+        yield answered
         answer = round(told[0], 3) if told and isinstance(told[0], float) else "".join(map(str, told))
         span.set_outputs({"answer": answer, "truth": truth})
         tags = {"sample": sample, "truth": truth, "answer": answer, "picture": inputs.get("picture")}
-        mlflow.update_current_trace(
-            tags={name: str(value) for name, value in tags.items() if value is not None},
-            request_preview=" · ".join(filter(None, (sample, inputs.get("query")))),
-            response_preview=f"{answer} (truth: {truth})",
-        )
-    if span.trace_id and span.trace_id != "MLFLOW_NO_OP_SPAN_TRACE_ID":
-        mlflow.flush_trace_async_logging()
-        source = AssessmentSource(source_type="HUMAN" if by_people else "CODE", source_id="labels")
-        mlflow.log_expectation(trace_id=span.trace_id, name="truth", value=truth, source=source)
+        mlflow.update_current_trace(tags={name: str(value) for name, value in tags.items() if value is not None})
 
 
 def untraced() -> contextlib.AbstractContextManager[None]:
