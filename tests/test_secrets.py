@@ -140,7 +140,6 @@ def test_a_key_that_a_service_quotes_is_written_nowhere(client, folder, loopback
     assert found_in(folder, spelled(KEY)) == []
     told = [name for name, _ in found_in(folder, [f"<{variable}>".encode()])]
     assert any(name.endswith("samples.json") for name in told)
-    assert any(name.endswith(".db") or "traces" in name for name in told)  # a failed call has its span, too
 
 
 @pytest.mark.parametrize("engine", ["lm15", "litellm"])
