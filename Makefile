@@ -8,10 +8,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # pip cannot leave one dependency of a project out: it gets the others by name.
 OTHERS := $(BIN)/python -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; names = sys.argv[1:] and list(extras); listed = sum((extras[name] for name in names), project["dependencies"]); print(*(each for each in listed if not each.startswith(("pyiqa", "pillow-heif", "agentic-iqa["))), sep="\n")'
 
-.PHONY: compile test install lint clean
+.PHONY: compile runs test install lint clean
 
 compile: $(VENV)/.installed
 	$(BIN)/python -m program.compile $(ARGS)
+
+runs: $(VENV)/.installed
+	$(BIN)/python -m program.runs $(ARGS)
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -p no:cacheprovider -n auto --dist loadfile $(ARGS)

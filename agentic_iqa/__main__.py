@@ -15,6 +15,7 @@ COMMANDS = {
     "mcp": ("program.mcp.__main__", "the same as tools of agents, by the Model Context Protocol"),
     "evaluate": ("program.evaluate", "how well a program agrees with people"),
     "compile": ("program.compile", "teach a program with human judgements"),
+    "runs": ("program.runs", "every compile and evaluation, in MLflow's page"),
     "tools": ("program.tools.__main__", "the image-quality tools, and which are ready here"),
     "doctor": ("program.doctor", "what works on this machine, and the mend of what does not"),
     "calibrate": ("program.calibrate", "fit the tools' maps to scores 1..5"),

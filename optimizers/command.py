@@ -110,13 +110,14 @@ def compile_tracked(
         tracker = Tracker(job.settings.mlruns_dir, experiment=experiment_name(job.data))
         run = held.enter_context(tracker.run(name, {"command": "compile"}, result=place))
         limits = (budget if isinstance(budget, Budget) else Budget()).limits
-        run.log_params({**job.params(), "repeat": repeat, "register": register, **limits})
+        run.log_params(job.params())
+        run.log_content({**job.asked(), "repeat": repeat, "register": register, **limits}, "settings.yaml")
         held.enter_context(budget or nullcontext())
         results = [each.result(run) for each in compiles]
         result = _best(results, job.out)
         if console is not None:
             show(console, result, results, job.out, job.notes)
-        log_compile(run, result, results)
+        log_compile(run, job, result, results, name=register)
         registered = _registered(register, job, result.compiled, tracker, run) if register else None
     return Tracked(job, result, results, registered, run)
 
@@ -166,21 +167,23 @@ def _registered(
 
 
 def register_compiled(name: str, job: Job, record: EvaluationRecord, tracker: Tracker, run: RunHandle) -> Registered:
-    """Register the program of a job's folder, whose test record is `record`, and promote it if it beats the champion.
+    """Register the program that a run made, whose test record is `record`, and promote it if it beats the champion.
 
-    It beats it with a paired interval above zero, and no more failed samples. The champion is judged now, on the same
-    samples, settings and language models: figures of another day or model would not compare.
+    The uncompiled program is promoted only where nothing else was asked for. Another beats the champion with a paired
+    interval above zero, and no more failed samples. The champion is judged now, on the same samples, settings and
+    language models: figures of another day or model would not compare.
     """
-    from program.service.columns import interface
-
-    before = find_champion(tracker, name)
     data = record.dataset
     tags = {"data": data.name, "manifest_sha256": data.manifest_sha256 or "", "split": data.split or "all"}
     tags |= {f"test_{n}": f"{figure.value:.4f}" for n, figure in record.figures.items() if figure.value is not None}
-    version = register(tracker, run, job.out, name, interface(), tags)
-    leads, why = _beats(before, job, record) if before is not None else (True, "the first version of its name")
+    before = find_champion(tracker, name)
+    version = register(tracker, run, name, tags)
+    if record.context.get("program") == "uncompiled" and job.optimizers != ("none",):
+        leads, why = False, "the uncompiled program; --optimizer none makes it one"
+    else:
+        leads, why = _beats(before, job, record) if before is not None else (True, "the first version of its name")
     if leads:
-        promote(tracker, version)
+        promote(tracker, version, run)
     return Registered(version.name, version.version, leads, why)
 
 

@@ -8,7 +8,7 @@ import copy
 import io
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -191,10 +191,6 @@ class Compile:
         """Return the program on the evidence at hand, which is every candidate's where only answers are taught."""
         return program if set(self.job.roles) - {"summarizer"} else Replayed(program, examples.gathered)
 
-    def traced(self) -> AbstractContextManager[None]:
-        """Return a context in which a share of the test's assessments is recorded as traces."""
-        return self.tracked.traced(self.job.settings.tracking.trace_sampling, len(self.job.splits["test"]))
-
     def gains(self, before: EvaluationRecord, after: EvaluationRecord) -> dict[str, Figure]:
         """Return what one record gains over another."""
         return compare(before.rows, after.rows, seed=self.job.settings.seed)
@@ -290,7 +286,7 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
 
 def _uncompiled(run: Compile) -> EvaluationRecord:
     """Return the test record of the uncompiled program, which is the one that is saved, as far as one can tell."""
-    with timed(run.seconds, "test"), run.traced():
+    with timed(run.seconds, "test"):
         return run.judged("uncompiled", run.program, "test", run.others)
 
 
@@ -299,8 +295,7 @@ def _tested(run: Compile, chosen: Candidate) -> tuple[EvaluationRecord, Evaluati
     with timed(run.seconds, "test"):
         same = program_sha256(chosen.program) == program_sha256(run.program)
         uncompiled = None if same else run.judged("uncompiled", run.program, "test", run.others)
-        with run.traced():
-            after = run.judged(chosen.name, chosen.program, "test", run.others if same else None)
+        after = run.judged(chosen.name, chosen.program, "test", run.others if same else None)
     return uncompiled or after, after
 
 

@@ -34,9 +34,9 @@ from program.common.places import Place
 from program.common.settings import PLACES, RecipeSettings, RoleSettings, Settings
 from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.intervals import MIN_GROUPS, Figure
+from program.evaluation.logged import labels_of, origin_params
 from program.evaluation.record import Dataset
 from program.lms.dspy_private import resolves_references
-from program.tracking import dataset_name
 
 __all__ = ("Job", "Splits", "prepared", "upside_down")
 
@@ -129,18 +129,20 @@ class Job:
         return None if teacher_lm is None else Student(AgenticIQA(self.settings.with_model(teacher_lm)), names)
 
     def params(self) -> dict[str, Any]:
-        """Return what identifies and repeats this compile, for the MLflow run."""
+        """Return what tells this compile from others, in the few words of its MLflow run."""
+        samples = [sample for members in self.splits.values() for sample in members]
         return {
-            "data": {
-                "name": dataset_name(self.data), "manifest_sha256": self.dataset.manifest_sha256,
-                "samples": {name: len(samples) for name, samples in self.splits.items()}, "folds": len(self.folds),
-            },
-            "seed": self.settings.seed,
-            "optimizer": self.optimizer,
-            "roles": ",".join(self.roles),
-            "budgets": {name: self.budget(name).model_dump() for name in self.optimizers},
-            "teacher": self.teacher_lm,
-            "resume": self.resume,
+            **origin_params(self.dataset), "labels": labels_of(samples), "seed": self.settings.seed,
+            "sizes": ", ".join(f"{name} {len(members)}" for name, members in self.splits.items()),
+            "optimizer": self.optimizer, "roles": ",".join(self.roles),
+        }  # fmt: skip
+
+    def asked(self) -> dict[str, Any]:
+        """Return what repeats this compile."""
+        return {
+            "data": self.data, "manifest_sha256": self.dataset.manifest_sha256, "folds": len(self.folds),
+            "seed": self.settings.seed, "optimizers": self.optimizers, "roles": self.roles, "teacher": self.teacher_lm,
+            "budgets": {name: self.budget(name).model_dump() for name in self.optimizers}, "resume": self.resume,
             "settings": self._shown_settings(),
         }  # fmt: skip
 

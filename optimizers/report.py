@@ -3,7 +3,6 @@
 import difflib
 import statistics
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,16 +10,19 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from optimizers.job import Job
 from optimizers.search import Candidate
 from optimizers.selection import CrossValidation, Verdict, label, leading
 from program.agent.loop import AgenticIQA
-from program.agent.taught import taught
+from program.agent.saving import program_sha256
+from program.agent.taught import added_lines, taught
 from program.evaluation.charts import scatter_plot
 from program.evaluation.intervals import Figure
-from program.evaluation.publishing import log_figures, log_origin, log_program, record_costs, record_figures
+from program.evaluation.logged import gains, headlines, log_misses, log_origin
 from program.evaluation.record import EvaluationRecord
 from program.images.store import parse_url
-from program.tracking import RunHandle, traced
+from program.tracking import RunHandle, dataset_name
+from program.tracking.models import log_program
 
 __all__ = ("CandidateRuns", "Compiled", "difference_markdown", "log_compile", "spread")
 
@@ -124,27 +126,45 @@ def spread(results: Sequence[Compiled]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def log_compile(run: RunHandle, result: Compiled, results: Sequence[Compiled]) -> None:
-    """Log what was chosen, its figures beside the uncompiled program's, and what changed."""
-    log_origin(run, result.compiled, "test")
-    log_program(run, result.compiled, result.program, made=True)
-    log_figures(run, record_figures(result.compiled))
-    before = {f"uncompiled/{name}": figure for name, figure in result.uncompiled.figures.items()}
-    before |= {name: f for name, f in record_figures(result.uncompiled).items() if name.startswith("baseline_")}
-    log_figures(run, {**before, **{f"gain/{name}": figure for name, figure in result.differences.items()}})
-    run.log_metrics(record_costs(result.compiled))
-    run.log_metrics({f"seconds/{phase.replace(' ', '_')}": value for phase, value in result.seconds.items()})
-    if len(results) > 1:
-        for metric, over_seeds in spread(results)["gains"].items():
-            run.log_metrics({f"seeds/gain_{metric}_{key}": value for key, value in over_seeds.items()})
-    run.log_table([row.model_dump(mode="json") for row in result.compiled.rows], "samples")
+def log_compile(
+    run: RunHandle, job: Job, result: Compiled, results: Sequence[Compiled], *, name: str | None = None
+) -> None:
+    """Log what was chosen, its figures, the program as a model, and its prompts; `name` is its registered one."""
+    from program.service.columns import interface
+
+    record, program = result.compiled, result.program
+    splits = {split: job.samples(split) for split in ("train", "validation")}
+    log_origin(run, record, {**splits, "test": record.rows})
+    log_program(run, result.folder, program_sha256(program), interface())
+    chosen = result.chosen if len(results) == 1 else f"{result.chosen}, seed {result.seed}"
+    run.log_params({"chosen": chosen, **taught(program)})
+    validation = result.validation.get(result.chosen, {})
+    run.log_metrics({
+        **headlines(record, program), **gains(result.differences), "seconds": sum(result.seconds.values()),
+        "validation_srcc": validation.get("srcc"),
+    })  # fmt: skip
+    run.log_table([row.model_dump(mode="json") for row in record.rows], "samples")
     run.log_table([row.model_dump(mode="json") for row in result.uncompiled.rows], "samples_uncompiled")
-    if result.compiled.srcc is not None:
-        run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": result.compiled}), "scatter")
-    run.log_json(result.summary(), "result")
-    run.log_folder(result.folder, "program")
-    run.log_params({"chosen": result.chosen, "chosen_seed": result.seed})
+    if record.srcc is not None:
+        run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": record}), "scatter")
+    run.log_content({**result.summary(), "repeats": spread(results)}, "result.json")
+    for file in ("report.html", "diff.md"):
+        run.log_file(result.folder / file)
+    run.log_prompts(name or dataset_name(job.data), prompts(AgenticIQA(job.settings, lm=job.lm), program))
+    log_misses(run, record, program, job.splits["test"])
     run.describe("\n\n".join(result.words()))
+
+
+def prompts(before: AgenticIQA, after: AgenticIQA) -> dict[str, tuple[str, str]]:
+    """Return each predictor's instructions with its demos, and what changed in them, as texts."""
+    texts, added = {}, added_lines(before, after)
+    for name, predictor in after.named_predictors():
+        demos = [_demo(number, demo) for number, demo in enumerate(predictor.demos, 1)]
+        counted = [f"{len(demos)} demo{'s' * (len(demos) != 1)}"] if demos else []
+        shown = "\n".join(["", "", f"{counted[0]}:", *demos]) if demos else ""
+        changes = "; ".join([*(f"+ {line.removeprefix('- ')}" for line in added[name] if line.strip()), *counted])
+        texts[name] = (f"{predictor.signature.instructions}{shown}", changes)
+    return texts
 
 
 class CandidateRuns:
@@ -162,20 +182,16 @@ class CandidateRuns:
     def scored(self, candidate: Candidate, best: float) -> None:
         """Log the search score of a candidate, and the best so far, which is the next point of the run's curve."""
         if self._run is not None:
-            score = candidate.search_score
-            self._run.log_metrics({"search/score": score, "search/best_so_far": best}, step=self._searched)
+            self._run.log_metrics({"search_score": best}, step=self._searched)
             self._searched += 1
-            self._of(self._run, candidate).log_metrics({"search/score": score})
+            self._of(self._run, candidate).log_metrics({"search_score": candidate.search_score})
 
     def judged(self, candidate: Candidate, figures: Mapping[str, float | None]) -> None:
         """Log the figures of a candidate on validation."""
         if self._run is not None:
-            values = {f"validation/{name}": value for name, value in figures.items()}
+            named = ("srcc", "accuracy")
+            values = {f"validation_{name}": value for name, value in figures.items() if name in named}
             self._of(self._run, candidate).log_metrics(values)
-
-    def traced(self, rate: float, expected: int) -> AbstractContextManager[None]:
-        """Return a context in which a share of the assessments is recorded as traces of the compile's run."""
-        return nullcontext() if self._run is None else traced(self._run, rate, expected)
 
     def chosen(self, name: str) -> None:
         """Mark the candidate that is recommended."""

@@ -43,7 +43,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
     from program.common.errors import InputError
     from program.common.progress import progress
-    from program.evaluation.publishing import log_calibration
+    from program.evaluation.logged import log_calibration
     from program.tools.fitting import results
     from program.tools.runner import ToolRunner
     from program.tools.survey import LabelledSet, measure_all

@@ -42,10 +42,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from program.agent.saving import program_from
     from program.cluster.engine import cluster_from
     from program.evaluation.evaluating import evaluate, samples_of
+    from program.evaluation.logged import log_evaluation
     from program.evaluation.on_ray import ray_engine
-    from program.evaluation.publishing import check_report_folder, log_evaluation, report_files, show, write_report
+    from program.evaluation.publishing import check_report_folder, report_files, show, write_report
     from program.lms.limits import budget_from
-    from program.tracking import Tracker, experiment_name, traced
+    from program.tracking import Tracker, experiment_name
 
     settings = cli.settings_from(arguments)
     program = program_from(arguments, settings)
@@ -62,7 +63,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     make = partial(program_from, arguments, settings)
     tracker = Tracker(settings.mlruns_dir, experiment_name(samples.name))
     with tracker.run(f"evaluate {arguments.split} seed {settings.seed}", {"command": "evaluate"}) as run:
-        with budget_from(arguments), traced(run, settings.tracking.trace_sampling, len(samples)):
+        with budget_from(arguments):
             record = evaluate(
                 program, samples, baselines=arguments.baselines, workers=arguments.workers,
                 checkpoint=arguments.checkpoint, resume=arguments.resume,

@@ -441,7 +441,7 @@ def started_server():
         log = folder / "server.log"
         with log.open("w") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", *words, "--port", str(port), "--workers", "1"], cwd=folder,
+                [sys.executable, "-m", *words, "--port", str(port)], cwd=folder,
                 env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", **environment}, stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip

@@ -94,7 +94,7 @@ def test_a_store_that_is_full_costs_a_compile_one_warning(home, tmp_path, full, 
 
 
 def test_a_compile_that_cannot_be_registered_says_so_after_its_result(home, tmp_path, full, capsys, caplog) -> None:
-    full("model_versions")
+    full("registered_model_aliases")
     assert compiler.main(compilation(home, tmp_path / "program", "--json", "--register", "mine")) == 1
     result = json.loads(capsys.readouterr().out)
     assert len(result["mlflow_run"]) == 32
@@ -160,7 +160,8 @@ def test_a_dataset_that_another_run_enters_meanwhile_is_logged_all_the_same(home
     assert entered
     with closing(sqlite3.connect(home / "mlruns" / "mlflow.db")) as store:
         inputs = store.execute("select source_id from inputs where destination_id = ?", (run,)).fetchall()
-    assert inputs == [("f" * 32,)]
+    assert len(inputs) == 3  # train, validation and test
+    assert ("f" * 32,) in inputs
 
 
 @pytest.mark.parametrize("main", [compiler.main, evaluate.main, calibrate.main])

@@ -18,20 +18,20 @@ from PIL import Image
 from optimizers import reflection
 from optimizers.reflection import metered_lm, shortened
 from program.agent.loop import AgenticIQA
-from program.agent.saving import save
+from program.agent.saving import program_sha256, save
 from program.common.settings import load_settings
 from program.compile import main
 from program.lms.limits import Budget
 from program.lms.traits import ModelTraits
 from program.service.columns import interface
 from program.tracking import Tracker
-from program.tracking.models import promote, register
+from program.tracking.models import log_program, promote, register
 
 ROOT = Path(__file__).resolve().parents[1]
 
 SMALL = """
 compile: {rerank: 2, workers: 2, baselines: false}
-tracking: {trace_sampling: 0}
+tracking: {traces: 0}
 tools: {device: cpu}
 optimizers:
   model:
@@ -191,7 +191,8 @@ def test_the_budget_holds_for_judging_the_champion_too(data, loopback, capsys, m
     settings = load_settings()
     tracker = Tracker(settings.mlruns_dir, "champion")
     with tracker.run("by hand") as run:
-        version = register(tracker, run, save(other, data / "other"), "mine", interface(), {})
+        log_program(run, save(other, data / "other"), program_sha256(other), interface())
+        version = register(tracker, run, "mine", {})
     promote(tracker, version)
 
     monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(data / "another cache"))

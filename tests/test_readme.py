@@ -90,7 +90,7 @@ def test_mlflows_own_evaluation_agrees_with_ours(folder: Path, capsys: pytest.Ca
     question = {"query": "Is this image blurry?", "options": {"A": "Yes", "B": "No"}, "answer": "A"}
     asked = {"id": "asked", "image": "3-3.png", "group": "3", "split": "test", **question}
     (folder / "manifest.jsonl").write_text(f"{lines}{json.dumps(asked)}\n", "utf-8")
-    (text,) = (text for language, text in blocks_of(TRACKING) if language == "python")
+    *_, text = (text for language, text in blocks_of(TRACKING) if language == "python")
     names: dict[str, Any] = {}
     exec(compile(text, "tracking.md", "exec"), names)  # noqa: S102
     record = evaluate(names["iqa"], folder / "manifest.jsonl", progress=False)
@@ -99,7 +99,7 @@ def test_mlflows_own_evaluation_agrees_with_ours(folder: Path, capsys: pytest.Ca
     assert metrics["accuracy/mean"] == pytest.approx(record.accuracy.value)
     assert record.srcc.n == 4
     (settings,) = (yaml.safe_load(text) for language, text in blocks_of(TRACKING) if language == "yaml")
-    assert load_settings(overrides=settings).tracking.trace_sampling == 1
+    assert load_settings(overrides=settings).tracking.traces == 0
 
 
 def test_the_json_block_is_a_manifest(tmp_path: Path) -> None:

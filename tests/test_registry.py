@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import httpx
 import mlflow
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -22,11 +23,13 @@ from program import AgenticIQA
 from program.agent.saving import load, program_sha256, save
 from program.common.errors import InputError
 from program.common.settings import load_settings
+from program.compile import main as compile_command
 from program.evaluation.figures import summarize
 from program.evaluation.intervals import Figure
 from program.evaluation.record import EvaluationRecord, Row
+from program.service.columns import interface
 from program.tracking import Tracker
-from program.tracking.models import CHAMPION, check_name, fetch, find_champion
+from program.tracking.models import CHAMPION, check_name, fetch, find_champion, log_program
 
 ROOT = Path(__file__).resolve().parents[1]
 KEY = "sk-planted-0123456789"
@@ -67,9 +70,10 @@ def _record(predicted) -> EvaluationRecord:
 
 def _registered(base, settings, name, record, rival=None):
     folder = save(AgenticIQA(settings), base / "program")
-    job = SimpleNamespace(out=folder, settings=settings, splits={"test": []})
+    job = SimpleNamespace(out=folder, settings=settings, splits={"test": []}, optimizers=("rubric",))
     tracker = Tracker(settings.mlruns_dir, "registry")
     with tracker.run("compile") as run, pytest.MonkeyPatch.context() as patch:
+        log_program(run, folder, program_sha256(AgenticIQA(settings)), interface())
         patch.setattr("optimizers.command.run_samples", lambda *_, **__: rival)
         return register_compiled(name, job, record, tracker, run), tracker
 
@@ -191,10 +195,10 @@ def test_the_same_program_from_two_folders_is_registered_twice(base, settings):
     versions = []
     for out in ("here", "there"):
         program = AgenticIQA(settings)
-        job = SimpleNamespace(out=save(program, base / out), settings=settings, splits={"test": []})
+        job = SimpleNamespace(settings=settings, splits={"test": []}, optimizers=("rubric",))
         tracker = Tracker(settings.mlruns_dir, "registry")
         with tracker.run("compile") as run:
-            run.link_model("program", program_sha256(program), {}, made=True)
+            log_program(run, save(program, base / out), program_sha256(program), interface())
             versions.append(register_compiled("twins", job, _record([1.0, 2.0, 3.0]), tracker, run))
     assert [program_sha256(load(version.uri, settings)) for version in versions] == [program_sha256(program)] * 2
 
@@ -249,7 +253,6 @@ def _check(answers, photo, settings):
         assert answer["score"] == pytest.approx(expected.rating, abs=1e-6)
         assert answer["level"] == expected.level
     assert (answers[3]["status"], answers[3]["score"]) == ("failed", None)
-    assert "serve.image_folders" in answers[3]["error"]
     assert answers[4]["answer"] in {"A", "B"}
     assert json.loads(answers[0]["assessment"])["state"]["executor_evidence"]
 
@@ -261,22 +264,49 @@ def allowed(base, monkeypatch):
     monkeypatch.setenv("AGENTICIQA_CONFIG", str(config))
 
 
-def test_rows_are_answered_in_python(registered, photo, allowed):
-    import mlflow
-    import pandas as pd
-
+def test_rows_are_answered_in_python(registered, photo, monkeypatch, capsys):
     mlflow.set_tracking_uri(f"sqlite:///{registered.mlruns_dir / 'mlflow.db'}")
     model = mlflow.pyfunc.load_model(f"models:/served@{CHAMPION}")
-    _check(json.loads(model.predict(pd.DataFrame(_rows(photo))).to_json(orient="records")), photo, registered)
+    monkeypatch.chdir(photo.parent)
+    answers = json.loads(model.predict(pd.DataFrame(_rows(photo))).to_json(orient="records"))
+    _check(answers, photo, registered)
+    page = (ROOT / "docs" / "tracking.md").read_text("utf-8").partition("mlflow.pyfunc")[2]
+    block = page.partition("```python\n")[2].partition("```")[0].replace("models:/quality@", "models:/served@")
+    exec(compile(block, "tracking.md", "exec"), {})  # noqa: S102 - our own page
+    assert "score" in capsys.readouterr().out
     answer = model.predict(pd.DataFrame([{"image_bytes": photo.read_bytes()}, {"image_bytes": b"no image"}]))
     assert list(answer["status"]) == ["ok", "failed"]
     assert answer["score"][0] == pytest.approx(load("models:/served@champion", registered)(image=photo).quality_score)
+
+
+@pytest.mark.spec("issue-44/mlflow-model-has-content")
+@pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
+def test_the_model_of_any_compile_predicts_from_a_path_wherever_the_store_is(
+    settings, photo, blurred_manifest, tmp_path, started_server, monkeypatch
+):
+    words = shlex.split(f"mlflow server --host 127.0.0.1 --workers 1 --backend-store-uri sqlite:///{tmp_path}/own.db")
+    words += ["--artifacts-destination", str(tmp_path / "artifacts")]
+    offline = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with started_server(words, tmp_path, ready="/health", environment=offline) as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        out = tmp_path / "out"
+        assert compile_command(["--data", str(blurred_manifest), "--optimizer", "none", "--out", str(out)]) == 0
+        tracker = Tracker(settings.mlruns_dir, blurred_manifest.parent.name)
+        (logged,) = tracker.client.search_logged_models([tracker.experiment_id])
+        assert logged.status == "READY"
+        mlflow.set_tracking_uri(address)
+        model = mlflow.pyfunc.load_model(logged.model_uri)
+        answer = model.predict(pd.DataFrame([{"image_path": str(photo)}, {"image_path": "nowhere.png"}]))
+        assert list(answer["status"]) == ["ok", "failed"]
+        assert answer["score"][0] == pytest.approx(load(out, settings)(image=photo).quality_score)
+        assert "no such file" in answer["error"][1]
 
 
 @pytest.fixture
 def scoring_server(registered, base, allowed, started_server):
     """`mlflow models serve` as it is started by hand."""
     words = shlex.split("mlflow models serve -m models:/served@champion --env-manager local --host 127.0.0.1")
+    words += ["--workers", "1"]
     environment = {
         "MLFLOW_TRACKING_URI": f"sqlite:///{registered.mlruns_dir / 'mlflow.db'}",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -291,6 +321,7 @@ def test_mlflow_models_serve_gives_the_score_that_python_gives(scoring_server, r
     response = httpx.post(scoring_server, json=sent, timeout=120, trust_env=False)
     assert response.status_code == 200, response.text
     _check(response.json()["predictions"], photo, registered)
+    assert "serve.image_folders" in response.json()["predictions"][3]["error"]
     in_bytes = {"dataframe_records": [{"image_bytes": base64.b64encode(photo.read_bytes()).decode()}]}
     (answer,) = httpx.post(scoring_server, json=in_bytes, timeout=120, trust_env=False).json()["predictions"]
     assert answer["score"] == pytest.approx(load("models:/served@champion", registered)(image=photo).quality_score)

@@ -1,33 +1,41 @@
-"""What a program was taught, as a run of MLflow tells it: one set of names wherever a program is compiled or judged."""
+"""What a program was taught, in the few words of a run of MLflow: the same wherever it is compiled or judged."""
 
-import json
 from typing import Any
 
 from program.agent.loop import AgenticIQA
-from program.agent.saving import program_sha256
+from program.agent.resources import ROLES
 
-__all__ = ("taught",)
+__all__ = ("added_lines", "taught")
+
+_LONGEST = 300
 
 
 def taught(program: AgenticIQA) -> dict[str, Any]:
-    """Return the fusion that is in force, and the demos (their number) and instructions of every predictor.
+    """Return model, demos (their number), rubric (the lines that were added to the instructions) and fusion in words.
 
-    The fusion is the fitted one where there is one, else that of the settings: `eta`, `model_weight`, `tool_weights`,
-    `normalize`, and its map as `map` (none, line, logistic, isotonic) and `curve`, knots on 1..5 as in program.json.
+    Program, prompts and what changed hold them in full.
     """
+    models = {role: str(program.resources.lm(role).model) for role in ROLES}
     fusion = program.summarizer.fusion
-    predictors, near = program.named_parameters(), program.summarizer.neighbours
+    near = program.summarizer.neighbours
+    lines = added_lines(AgenticIQA(program.resources.settings), program)
+    # Several predictors may have learned the same.
+    said = dict.fromkeys(line.removeprefix("- ") for added in lines.values() for line in added)
+    added = " ".join(line for line in said if not line.endswith(":"))
     return {
-        "program_sha256": program_sha256(program),
-        "fusion": {
-            "eta": fusion.eta,
-            "model_weight": fusion.model_weight,
-            "tool_weights": fusion.tool_weights,
-            "normalize": fusion.normalize,
-            "map": fusion.kind,
-            "curve": json.dumps([list(knot) for knot in fusion.curve]),
-        },
-        "neighbours": {"photographs": len(near.photographs), "count": near.count} if near else None,
-        "demos": {name: len(predictor.demos) for name, predictor in predictors},
-        "instructions": {name: predictor.signature.instructions for name, predictor in predictors},
+        "model": models["summarizer"] if len(set(models.values())) == 1 else ", ".join(map(" ".join, models.items())),
+        "demos": sum(len(predictor.demos) for _, predictor in program.named_parameters()),
+        "rubric": f"{added[: _LONGEST - 1]}…" if len(added) > _LONGEST else added or "as shipped",
+        **({"neighbours": f"{near.count} of {len(near.photographs)}"} if near is not None else {}),
+        "fusion": f"eta {fusion.eta:g}, model weight {fusion.model_weight:g}, tools {fusion.tool_weights}, "
+                  f"map {fusion.kind}",
+    }  # fmt: skip
+
+
+def added_lines(before: AgenticIQA, after: AgenticIQA) -> dict[str, list[str]]:
+    """Return the lines of each predictor's instructions that are not in another program's."""
+    old = {name: predictor.signature.instructions.splitlines() for name, predictor in before.named_predictors()}
+    return {
+        name: [line for line in predictor.signature.instructions.splitlines() if line not in old[name]]
+        for name, predictor in after.named_predictors()
     }

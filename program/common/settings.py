@@ -89,7 +89,7 @@ class CompileSettings(Section):
 class TrackingSettings(Section):
     """What MLflow is told beyond params, figures and tables."""
 
-    trace_sampling: float = Field(ge=0, le=1)
+    traces: int = Field(ge=0)
 
 
 class ServeSettings(Section):

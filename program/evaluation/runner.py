@@ -33,7 +33,7 @@ from program.lms.limits import BudgetSpent
 from program.lms.usage import Usage
 from program.tracking import untraced
 
-__all__ = ("Engine", "Misses", "OtherAnswers", "Todo", "failed_row", "run_sample", "run_samples")
+__all__ = ("Engine", "Misses", "OtherAnswers", "Todo", "failed_row", "run_sample", "run_samples", "truth_of")
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ def failed_row(sample: Sample, error: str | None = None) -> Row:
         distortion=sample.distortion,
         question_type=str(kind)[:80] if kind is not None and sample.task == "mcq" else None,
         choices=len(sample.options) if sample.options else None,
-        truth=_truth(sample),
+        truth=truth_of(sample),
         mos_std=round(4 * std / (high - low), 6) if std is not None and sample.task == "scoring" else None,
         preferred_over=getattr(sample, "preferred_over", None),
         status="failed",
@@ -166,7 +166,8 @@ def failed_row(sample: Sample, error: str | None = None) -> Row:
     )
 
 
-def _truth(sample: Sample) -> float | str | None:
+def truth_of(sample: Sample) -> float | str | None:
+    """Return what is right of a sample: a score on 1..5 or a letter; None where nobody said."""
     if sample.task == "mcq":
         return sample.answer.strip().upper() if sample.answer else None
     return sample.quality if sample.task == "scoring" else None
@@ -307,7 +308,7 @@ def _unfinished(
         row = saved.pop(sample.id, None)
         if row is None:
             yield place, sample
-        elif (row.task, row.truth) != (sample.task, _truth(sample)):
+        elif (row.task, row.truth) != (sample.task, truth_of(sample)):
             raise InputError(f"sample {sample.id!r} has another truth in the checkpoint; start afresh without resuming")
         else:
             take(place, row)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from program.images.store import IMAGES, LARGE, ImageRef, ImageSource
 
-__all__ = ("data_url", "overlap", "shift_of", "show_the_same", "shown_shift", "thumbnail")
+__all__ = ("data_url", "overlap", "shift_of", "show_the_same", "shown_shift", "small", "thumbnail")
 
 _GRID = (16, 16)
 _ALIKE = 0.55
@@ -80,9 +80,16 @@ def _middle(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return pixels[top : top + _LOOKED_AT, left : left + _LOOKED_AT]
 
 
+def small(source: ImageSource, side_px: int) -> Image.Image:
+    """Return an image, its longer side at most `side_px`. Raises ImageError as `IMAGES.add` does."""
+    picture = Image.fromarray(IMAGES.pixels(IMAGES.add(source), at_most=LARGE))
+    picture.thumbnail((side_px, side_px), Image.Resampling.LANCZOS)
+    return picture
+
+
 def thumbnail(source: ImageSource, side_px: int) -> str:
     """Return an image, its longer side at most `side_px`, as a data: URL. Raises ImageError as `IMAGES.add` does."""
-    return data_url(Image.fromarray(IMAGES.pixels(IMAGES.add(source), at_most=LARGE)), side_px)
+    return data_url(small(source, side_px), side_px)
 
 
 def data_url(picture: Image.Image, side_px: int) -> str:

@@ -1,5 +1,6 @@
 """The code MLflow runs for a registered program (models-from-code): its folder comes in as an artifact."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,16 @@ from program.common.settings import load_settings
 from program.service.columns import OUTPUTS
 from program.service.rows import assess_rows
 
+_SERVERS = {"mlflow.pyfunc.scoring_server.app", "mlflow.pyfunc.stdin_server", "mlserver"}
+"""Modules of a process that answers the requests of others."""
+
 
 class ServedProgram(mlflow.pyfunc.PythonModel):
-    """A compiled program over rows of a table; settings and keys come from the environment it is served in."""
+    """A compiled program over rows of a table; settings and keys come from the environment it is served in.
+
+    Loaded in one's own process it reads any file, as the program itself does. A server's clients name files of the
+    settings' folders only.
+    """
 
     def load_context(self, context: Any) -> None:
         """Load the program that lies beside this code."""
@@ -24,7 +32,7 @@ class ServedProgram(mlflow.pyfunc.PythonModel):
         """Return one row of answers for each row of images."""
         rows = model_input.to_dict(orient="records")
         # As objects, or an empty number becomes NaN, which no JSON holds.
-        answers = assess_rows(self._program, rows, self._settings)
+        answers = assess_rows(self._program, rows, self._settings, local=not _SERVERS & sys.modules.keys())
         return pd.DataFrame(answers, columns=list(OUTPUTS), dtype=object)
 
 

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 __all__ = ("assess_rows",)
 
 
-def assess_rows(program: "AgenticIQA", rows: Iterable[Mapping[str, Any]], settings: Settings) -> list[dict[str, Any]]:
+def assess_rows(
+    program: "AgenticIQA", rows: Iterable[Mapping[str, Any]], settings: Settings, *, local: bool = False
+) -> list[dict[str, Any]]:
     """Return one answer a row, in order; a row that cannot be assessed has status "failed" and says why.
 
     A row's image is base64 (plain, URL-safe or a data: URL) in `image`, bytes in `image_bytes`, or a file or URL that
-    the settings under `serve` allow; `options` and `regions` are JSON. The reference likewise.
+    the settings under `serve` allow (with `local` any file); `options` and `regions` are JSON. The reference likewise.
     """
-    sources = Sources(settings.serve)
+    sources = Sources(settings.serve, local=local)
     return [_assess(program, row, settings, sources) for row in rows]
 
 

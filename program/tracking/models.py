@@ -5,6 +5,7 @@ import logging
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,14 @@ if TYPE_CHECKING:
     from program.tracking.runs import RunHandle
     from program.tracking.store import Tracker
 
-__all__ = ("CHAMPION", "SCHEME", "Interface", "Version", "check_name", "fetch", "find_champion", "promote", "register")
+__all__ = (
+    "CHAMPION", "SCHEME", "Interface", "Version", "check_name", "fetch", "find_champion",
+    "log_program", "promote", "register",
+)  # fmt: skip
 
 SCHEME = "models:/"
 CHAMPION = "champion"
+_OF_THE_COMPILE = shutil.ignore_patterns("report.html", "run.json", "candidates.jsonl")
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("program", "signatures", "optimizers", "data", "configs")
 _URI = re.compile(r"models:/+(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
@@ -64,40 +69,48 @@ class Interface:
     """The code that answers (models-from-code)."""
 
 
-def register(
-    tracker: "Tracker", run: "RunHandle", folder: Path, name: str, interface: Interface, tags: Mapping[str, str]
-) -> Version:
-    """Log a compiled program's folder as a served model of a run, and return its new version under a name.
+def log_program(run: "RunHandle", folder: Path, sha256: str, interface: Interface) -> None:
+    """Log a compiled program's folder as the served model of the run that made it.
 
     The model is this project's code with the folder as artifact: MLflow pickles nothing, and language models are
-    attached where it is loaded, from the settings and the environment there. Raises InputError for a name that cannot
-    be registered, and for a run that is not whole.
+    attached where it is loaded, from the settings and the environment there.
     """
     import mlflow
 
+    def log(model_id: str) -> None:
+        run.enter_experiment()
+        # It tells every step of checking the example.
+        logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
+        with tempfile.TemporaryDirectory() as copy, warnings.catch_warnings(action="ignore"):  # of its own types
+            # One name, whatever the folder's: the same program from another folder goes into the same model.
+            program = shutil.copytree(folder, Path(copy) / "program", ignore=_OF_THE_COMPILE)
+            mlflow.pyfunc.log_model(
+                name="program",
+                model_id=model_id,
+                python_model=str(interface.script),
+                artifacts={"program": str(program)},
+                code_paths=[str(_ROOT / package) for package in _PACKAGES],
+                signature=interface.signature,
+                input_example=interface.example,
+                pip_requirements=_requirements(),
+            )
+
+    run.link_model(sha256, log)
+
+
+def register(tracker: "Tracker", run: "RunHandle", name: str, tags: Mapping[str, str]) -> Version:
+    """Return a new version, under a name, of the model that a run made.
+
+    Raises InputError for a name that cannot be registered, and for a run that is not whole.
+    """
     check_name(name)
-    if run.run_id is None:
+    if run.run_id is None or run.model_id is None:
         raise InputError(f"model {name!r}: the run it comes from is not whole")
-    run.enter_experiment()
-    # It tells every step of checking the example.
-    logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
-    with tempfile.TemporaryDirectory() as copy:
-        # One name, whatever the folder's: the same program from another folder goes into the same model.
-        program = shutil.copytree(folder, Path(copy) / "program")
-        logged = mlflow.pyfunc.log_model(
-            name="program",
-            model_id=run.model_id,
-            python_model=str(interface.script),
-            artifacts={"program": str(program)},
-            code_paths=[str(_ROOT / package) for package in _PACKAGES],
-            signature=interface.signature,
-            input_example=interface.example,
-            pip_requirements=_requirements(),
-        )
     if _registered(tracker, name) is None:
         tracker.client.create_registered_model(name, description="AgenticIQA: judges the quality of an image.")
+    source = f"{SCHEME}{run.model_id}"
     version = tracker.client.create_model_version(
-        name, logged.model_uri, run_id=run.run_id, tags=dict(tags), model_id=logged.model_id
+        name, source, run_id=run.run_id, tags=dict(tags), model_id=run.model_id
     )
     return Version(name, int(version.version))
 
@@ -112,9 +125,11 @@ def find_champion(tracker: "Tracker", name: str) -> Version | None:
     return Version(name, int(number)) if number is not None else None
 
 
-def promote(tracker: "Tracker", version: Version) -> None:
-    """Give a version the alias `champion`, taking it from any other."""
+def promote(tracker: "Tracker", version: Version, run: "RunHandle | None" = None) -> None:
+    """Give a version the alias `champion`, taking it from any other; and the prompts of the run it comes from."""
     tracker.client.set_registered_model_alias(version.name, CHAMPION, str(version.version))
+    for prompt in run.prompts if run is not None else ():
+        tracker.client.set_prompt_alias(prompt.name, CHAMPION, prompt.version)
 
 
 def fetch(uri: str, settings: "Settings") -> Path:

@@ -6,22 +6,26 @@ import logging
 import math
 import re
 import time
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from program.common.linelog import dotted
 from program.common.redaction import redact
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
+    from mlflow.entities.model_registry import PromptVersion
+    from PIL.Image import Image
 
     from program.tracking.store import Tracker
 
 __all__ = ("RunHandle", "reason")
 
-_MAX_PARAM, _BATCH, _MAX_DIGEST = 5000, 100, 36
-"""MLflow refuses values of more than 6000 characters, more params in one request, and longer digests of datasets."""
+_MAX_PARAM, _MAX_DIGEST = 5000, 36
+"""MLflow refuses values of more than 6000 characters, and longer digests of datasets."""
+_MAX_PROMPT = 90_000
+_PROGRAM = "agentic_iqa.program_sha256"
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +40,8 @@ class RunHandle:
         self._root: RunHandle = self if parent is None else parent._root
         self._broken = False
         self._id, self._model, self._data = "", "", ("", "")
+        self.prompts: list[PromptVersion] = []
+        """The prompt versions of the program that the run made."""
         if parent is not None:
             tags = {**tags, "mlflow.parentRunId": parent._id}
 
@@ -53,6 +59,10 @@ class RunHandle:
     def where(self) -> str:
         """The run's id and how to look at it; empty where the store broke."""
         return f"{self.run_id}  ({self._store.ui_hint}, then {self._store.runs_url})" if self.run_id else ""
+
+    def address(self, file: str) -> str:
+        """Return where a logged file is shown once the UI is up."""
+        return f"{self._store.server}/get-artifact?{urllib.parse.urlencode({'run_uuid': self._id, 'path': file})}"
 
     def enter_experiment(self) -> None:
         """Make the store and the experiment those that MLflow's own functions write to in this process."""
@@ -73,23 +83,18 @@ class RunHandle:
         return RunHandle(self._store, name, tags or {}, self._result, parent=self)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Log what was chosen; nested mappings become dotted names. A param cannot be changed later."""
+        """Log what was chosen. A param cannot be changed later."""
         from mlflow.entities import Param
 
-        entries = [Param(key, str(value)[:_MAX_PARAM]) for key, value in dotted(params)]
-        for start in range(0, len(entries), _BATCH):
-            self._log("log_batch", params=entries[start : start + _BATCH])
+        self._log("log_batch", params=[Param(key, str(value)[:_MAX_PARAM]) for key, value in params.items()])
 
-    def log_metrics(self, metrics: Mapping[str, float | None], *, step: int = 0, of_model: bool = False) -> None:
-        """Log numbers; undefined ones (None, nan) are left out.
-
-        With `of_model` they are the linked model's too, on the dataset that was logged.
-        """
+    def log_metrics(self, metrics: Mapping[str, float | None], *, step: int = 0) -> None:
+        """Log numbers, the linked model's on the last dataset too; undefined ones (None, nan) are left out."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
         about: dict[str, Any] = {}
-        if of_model and self._model:
+        if self._model:
             about = {"model_id": self._model, "dataset_name": self._data[0], "dataset_digest": self._data[1]}
         entries = [
             Metric(name, float(value), now, step, **about)
@@ -120,37 +125,59 @@ class RunHandle:
 
         self._write(write)
 
-    def link_model(self, name: str, sha256: str, params: Mapping[str, Any], *, made: bool) -> None:
-        """Link the run with its program's LoggedModel: see `model_id`.
+    def link_model(self, sha256: str, log: Callable[[str], object] | None = None) -> None:
+        """Link the run with the LoggedModel of a program, the experiment's with this hash; see `model_id`.
 
-        It is the experiment's with this hash, or a new one that holds `params`; `made` says whether the run made the
-        program, else it judged it.
+        A run that made the program gives `log`, which fills a new one, by its id, where there is none yet; one that
+        judged it does not.
         """
         from mlflow.entities import LoggedModelInput, LoggedModelOutput
 
-        client, tag = self._store.client, "agentic_iqa.program_sha256"
+        client = self._store.client
 
         def write() -> None:
             experiment = self._store.experiment_id
-            found = client.search_logged_models([experiment], f"tags.`{tag}` = '{sha256}'", max_results=1)
-            if found:
-                self._model = found[0].model_id
-            else:
-                texts = {key: str(value)[:_MAX_PARAM] for key, value in dotted(params)}
-                source = self._id if made else None
-                self._model = client.create_logged_model(experiment, name, source, {tag: sha256}, texts).model_id
-                client.finalize_logged_model(self._model, "READY")
-            if made:
+            found = client.search_logged_models([experiment], f"tags.`{_PROGRAM}` = '{sha256}'")
+            whole = [model.model_id for model in found if str(model.status) == "READY"]
+            if whole:
+                self._model = whole[0]
+            elif log is not None:
+                model = client.create_logged_model(experiment, "program", self._id, {_PROGRAM: sha256}).model_id
+                log(model)
+                client.finalize_logged_model(model, "READY")
+                self._model = model
+            if self._model and log is not None:
                 client.log_outputs(self._id, [LoggedModelOutput(self._model, step=0)])
-            else:
+            elif self._model:
                 client.log_inputs(self._id, models=[LoggedModelInput(self._model)])
 
+        self.set_tags({_PROGRAM: sha256})
         self._write(write)
 
     @property
     def model_id(self) -> str | None:
         """The linked LoggedModel's id; None where there is none, or the store broke."""
         return self._model or None
+
+    def log_prompts(self, name: str, prompts: Mapping[str, tuple[str, str]]) -> None:
+        """Log each text, with what changed in it if anything did, as a version of the prompt NAME.KEY.
+
+        A text as the last version's is that one. Changed ones are linked with the run.
+        """
+        client, base = self._store.client, re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
+
+        def write() -> None:
+            self.enter_experiment()
+            for key, (text, change) in prompts.items():
+                version = client.load_prompt(f"prompts:/{base}.{key}@latest", allow_missing=True)
+                if version is None or version.template != text[:_MAX_PROMPT]:
+                    message = change[:_MAX_PARAM] or "as shipped"
+                    version = client.register_prompt(f"{base}.{key}", text[:_MAX_PROMPT], message)
+                if change:
+                    client.link_prompt_version_to_run(self._id, version)
+                self.prompts.append(version)
+
+        self._write(write)
 
     def log_table(self, rows: Sequence[Mapping[str, Any]], name: str = "samples") -> None:
         """Log rows as the table `name`.json, which the MLflow UI shows and compares between runs."""
@@ -163,9 +190,13 @@ class RunHandle:
         """Log a matplotlib figure as the picture `name`.png."""
         self._log("log_figure", plot, f"{name}.png", save_kwargs={"dpi": 150, "bbox_inches": "tight"})
 
-    def log_json(self, content: Mapping[str, Any], name: str) -> None:
-        """Log a JSON object as `name`.json."""
-        self._log("log_dict", dict(content), f"{name}.json")
+    def log_picture(self, picture: "Image", name: str) -> None:
+        """Log a Pillow image as the file `name`."""
+        self._log("log_image", picture, name)
+
+    def log_content(self, content: Mapping[str, Any], name: str) -> None:
+        """Log a mapping of what JSON holds, or shows as text, as the file `name`, .json or .yaml."""
+        self._log("log_dict", json.loads(json.dumps(dict(content), default=str)), name)
 
     def log_text(self, text: str, name: str) -> None:
         """Log a text as the file `name`."""
@@ -174,10 +205,6 @@ class RunHandle:
     def log_file(self, path: Path) -> None:
         """Log a copy of one file."""
         self._log("log_artifact", str(path))
-
-    def log_folder(self, path: Path, folder: str) -> None:
-        """Log a copy of a folder's content, under `folder`."""
-        self._log("log_artifacts", str(path), folder)
 
     def describe(self, text: str) -> None:
         """Set the run's description, which MLflow shows on top of it (Markdown)."""

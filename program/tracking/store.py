@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import platform
@@ -14,20 +15,42 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from program.common.cli import as_started
 from program.common.errors import InputError
 from program.common.files import locked, remove_database
 from program.common.places import placed
 from program.common.redaction import redact
+from program.common.settings import load_settings
 from program.tracking.runs import RunHandle, reason
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ("Tracker", "dataset_name", "experiment_name", "open_client", "short_hash")
+__all__ = (
+    "SERVER", "Tracker", "dataset_name", "experiment_name", "open_client", "runs_url", "short_hash",
+    "sigterm_as_exit",
+)  # fmt: skip
+
+SERVER = "http://127.0.0.1:5000"
+"""Where MLflow's pages are shown unless told otherwise."""
 
 _ANOTHER = "set MLFLOW_TRACKING_URI or the mlruns folder"
 _PROCESS_TAG = "agentic_iqa.process"
 _OPENED = "SELECT file FROM pragma_database_list"
+_LIST = "agentic-iqa"
+_COLUMNS = {"metrics": ("srcc", "gain_srcc", "rmse"), "params": ("optimizer", "demos", "rubric", "labels")}
+_VIEW = {
+    "selectedColumns": [f"{kind}.`{name}`" for kind, names in _COLUMNS.items() for name in names],
+    "orderByKey": "metrics.`srcc`", "orderByAsc": False,
+    # Sorting by a metric takes candidates out of the compile that they belong to.
+    "searchFilter": "params.data != ''",
+}  # fmt: skip
+"""What the list of runs shows at the address that commands print. MLflow's own list shows no metric."""
+_ADDRESSES = (
+    ("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"),
+    ("model_versions", "source"), ("model_versions", "storage_location"), ("trace_tags", "value"),
+)  # fmt: skip
+"""Where MLflow's database holds addresses of artifacts, which are absolute."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +73,7 @@ def open_client(mlruns_dir: Path) -> "tuple[MlflowClient, str]":
     if uri.startswith("sqlite:") and not _database_file(uri).is_file():
         raise InputError(f"MLflow store {uri!r}: does not exist; {_ANOTHER}")
     try:
+        _follow_move(mlruns_dir.resolve())
         return _client_of(uri), uri
     except Exception as error:  # border: as below
         raise _unopened(uri, error) from error
@@ -68,6 +92,11 @@ def _unopened(uri: str, error: Exception) -> InputError:
     return InputError(f"MLflow store {redact(uri)!r} cannot be opened ({reason(error)}); {mend}")
 
 
+def runs_url(server: str, experiment_id: str) -> str:
+    """Return the page with the list of an experiment's runs; MLflow's front page shows chat traces instead."""
+    return f"{server}/#/experiments/{experiment_id}/runs?viewStateShareKey={_LIST}"
+
+
 class Tracker:
     """An MLflow experiment to write runs into.
 
@@ -84,6 +113,7 @@ class Tracker:
             if not self.remote:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 _make_database(_database_file(self.tracking_uri), self._folder / "artifacts")
+                _follow_move(self._folder)
             self.client = _client_of(self.tracking_uri)
             self.experiment_id = self._open_experiment()
             self._fail_abandoned_runs()
@@ -101,18 +131,18 @@ class Tracker:
         """The command that opens the store in a browser, or the server's address."""
         if self.remote:
             return self.tracking_uri
-        uri = self.tracking_uri
-        with contextlib.suppress(ValueError):
-            uri = f"sqlite:///{_database_file(uri).relative_to(Path.cwd()).as_posix()}"
-        # MLflow's job runner looks for model prices on the network at start; without one the server never comes up.
-        offline = "" if os.name == "nt" else "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false "
-        return f"{offline}mlflow ui --backend-store-uri {shlex.quote(uri)}"
+        usual = self._folder == load_settings().mlruns_dir.resolve()
+        return as_started(f"python -m program.runs{'' if usual else ' ' + shlex.quote(os.path.relpath(self._folder))}")
+
+    @property
+    def server(self) -> str:
+        """Where the store's pages are, once the UI is up."""
+        return self.tracking_uri.rstrip("/") if self.tracking_uri.startswith("http") else SERVER
 
     @property
     def runs_url(self) -> str:
-        """The page with the table of runs, once the UI is up; MLflow's front page shows chat traces instead."""
-        server = self.tracking_uri.rstrip("/") if self.tracking_uri.startswith("http") else "http://127.0.0.1:5000"
-        return f"{server}/#/experiments/{self.experiment_id}/runs"
+        """The page with the list of runs."""
+        return runs_url(self.server, self.experiment_id)
 
     @contextlib.contextmanager
     def run(
@@ -123,7 +153,7 @@ class Tracker:
         SIGTERM counts as one. A run whose process was killed outright is marked FAILED by the next Tracker. Where the
         store breaks, a warning says with `result` where to find what the run is about.
         """
-        with RunHandle(self, name, tags or {}, result) as handle, _sigterm_as_exit():
+        with RunHandle(self, name, tags or {}, result) as handle, sigterm_as_exit():
             yield handle
 
     def _open_experiment(self) -> str:
@@ -132,13 +162,16 @@ class Tracker:
             # Without a location of its own MLflow would write artifacts into the current folder.
             location = (self._folder / "artifacts").as_uri() if not self.remote else None
             try:
-                return str(self.client.create_experiment(self.experiment, artifact_location=location))
+                self.client.create_experiment(self.experiment, artifact_location=location)
             except Exception:
-                experiment = self.client.get_experiment_by_name(self.experiment)  # another process was faster
-                if experiment is None:
+                if self.client.get_experiment_by_name(self.experiment) is None:  # else another process was faster
                     raise
+            experiment = self.client.get_experiment_by_name(self.experiment)
         if experiment.lifecycle_stage == "deleted":
             self.client.restore_experiment(experiment.experiment_id)
+        tag, view = f"mlflow.sharedViewState.{_LIST}", json.dumps(_VIEW)
+        if experiment.tags.get(tag) != view:
+            self.client.set_experiment_tag(experiment.experiment_id, tag, view)
         return str(experiment.experiment_id)
 
     def _fail_abandoned_runs(self) -> None:
@@ -200,6 +233,24 @@ def _make_database(path: Path, artifacts: Path) -> None:
         partial.rename(path)
 
 
+def _follow_move(folder: Path) -> None:
+    """Write the addresses of artifacts anew where a store's folder was moved or copied since MLflow wrote them."""
+    new, database = (folder / "artifacts").as_uri(), folder / "mlflow.db"
+    if not database.is_file():
+        return
+    with contextlib.closing(sqlite3.connect(database)) as opened, opened, contextlib.suppress(sqlite3.OperationalError):
+        # The experiment that MLflow makes with every store tells where that was.
+        first = opened.execute("SELECT artifact_location FROM experiments WHERE experiment_id = 0").fetchone()
+        old, _, number = (first[0] if first else "").rpartition("/")
+        if number != "0" or not old.endswith("/artifacts") or old == new:
+            return
+        for table, column in _ADDRESSES:
+            opened.execute(
+                f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) IN (?, ?)",  # noqa: S608 - our own names
+                (new, len(old) + 1, len(old) + 1, old, f"{old}/"),
+            )
+
+
 def _client_of(tracking_uri: str) -> "MlflowClient":
     """Return a client, without telemetry, long waits for dead servers or a first-time flood of messages."""
     _import_quietly()
@@ -222,7 +273,7 @@ def _import_quietly() -> None:
 
 
 @contextlib.contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
+def sigterm_as_exit() -> Iterator[None]:
     """Turn SIGTERM into SystemExit inside the block, unless somebody handles it already."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield

@@ -5,15 +5,13 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-
-from program.common.settings import variable
 
 if TYPE_CHECKING:
     from program.tracking.runs import RunHandle
 
-__all__ = ("annotate_trace", "stripped", "tool_span", "traced", "untraced")
+__all__ = ("annotate_trace", "miss_trace", "stripped", "tool_span", "traced", "untraced")
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +19,6 @@ _PRIVATE = re.compile(r"headers$|api_?key$|^authorization$", re.IGNORECASE)
 """Options of a language model that may hold keys; MLflow writes most of a model's options down."""
 _NOISE = tuple(f"on_adapter_{what}_{when}" for what in ("format", "parse") for when in ("start", "end"))
 """Events that MLflow would make spans of, which hold what the model's own span holds."""
-_FEWEST = 8
-"""Assessments of a run that are traced, about, however small their share."""
 _IMAGE_BYTES = re.compile(r"(data:[\w.+-]+/[\w.+-]+;base64,)[A-Za-z0-9+/=_-]{16,}")
 
 
@@ -62,30 +58,28 @@ def tool_span(name: str, inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def traced(run: "RunHandle", rate: float, expected: int) -> Iterator[None]:
-    """Record a share `rate` (0..1) of the process's assessments meanwhile as traces of a run.
-
-    Of the `expected` ones a few are recorded at least, unless the rate is 0.
-    """
-    if rate <= 0 or run.run_id is None:
-        yield
+def traced(run: "RunHandle") -> Iterator[dict[str, tuple[float | str, bool]]]:
+    """Record the process's assessments meanwhile as traces of a run; yields what was true, to be filled by trace."""
+    expected: dict[str, tuple[float | str, bool]] = {}
+    if run.run_id is None:
+        yield expected
         return
     import dspy
     import mlflow
+    from mlflow.entities import AssessmentSource
 
     with warnings.catch_warnings(action="ignore"):  # of its own types
         from mlflow.dspy.callback import MlflowCallback
     run.enter_experiment()
-    counted, rate = dspy.settings.track_usage, min(1.0, max(rate, _FEWEST / max(1, expected)))
-    belonging = mlflow.tracing.context(metadata={"mlflow.sourceRun": run.run_id})
-    with variable("MLFLOW_TRACE_SAMPLING_RATIO", str(rate)), belonging:
+    counted = dspy.settings.track_usage
+    with mlflow.tracing.context(metadata={"mlflow.sourceRun": run.run_id}):
         mlflow.tracing.reset()
         mlflow.tracing.configure(span_processors=[_strip])
         try:
             mlflow.dspy.autolog(log_traces=True, log_traces_from_eval=True, log_traces_from_compile=False, silent=True)
         except RuntimeError as error:  # DSPy's settings belong to another thread
             logger.info("no traces of this run: %s", error)
-            yield
+            yield expected
             return
         # It switches on DSPy's own count of tokens, which complains of programs that return no Prediction.
         dspy.configure(track_usage=counted)
@@ -95,11 +89,38 @@ def traced(run: "RunHandle", rate: float, expected: int) -> Iterator[None]:
         try:
             # What autolog configured is not seen inside a context of DSPy's.
             with dspy.context(callbacks=[*others, callback]):
-                yield
+                yield expected
         finally:
             mlflow.dspy.autolog(disable=True, silent=True)
             mlflow.flush_trace_async_logging()
             mlflow.tracing.configure(span_processors=[])
+        # Once all are written, which takes a second's wait each time.
+        for trace, (truth, by_people) in expected.items():
+            source = AssessmentSource(source_type="HUMAN" if by_people else "CODE", source_id="labels")
+            mlflow.log_expectation(trace_id=trace, name="truth", value=truth, source=source)
+
+
+@contextlib.contextmanager
+def miss_trace(sample: str, inputs: Mapping[str, Any], truth: float | str) -> Iterator[Callable[[Any], str]]:
+    """Record what is assessed inside, itself inside of `traced`, as one trace; yields what takes the answer.
+
+    It returns the trace's id.
+    """
+    import mlflow
+
+    told: list[Any] = []
+
+    def answered(answer: Any) -> str:
+        told.append(answer)
+        return str(span.trace_id)
+
+    with mlflow.start_span(f"sample {sample}", span_type="CHAIN") as span:
+        span.set_inputs({"sample": sample, **inputs})
+        yield answered
+        answer = round(told[0], 3) if told and isinstance(told[0], float) else "".join(map(str, told))
+        span.set_outputs({"answer": answer, "truth": truth})
+        tags = {"sample": sample, "truth": truth, "answer": answer, "picture": inputs.get("picture")}
+        mlflow.update_current_trace(tags={name: str(value) for name, value in tags.items() if value is not None})
 
 
 def untraced() -> contextlib.AbstractContextManager[None]:
