@@ -90,8 +90,8 @@ def compiled(section: Section) -> Iterator[tuple[str, Any]]:
     parts |= {(split, "mcq"): 8 for split in ("train", "validation", "test")}
     manifest, out = section.manifest("short", parts), section.folder / "program"
     done = section.command(
-        "program.compile", "--data", manifest, "--config", str(ROOT / ".ci" / "short.yaml"), "--seed", "0", "--out",
-        str(out), "--json",
+        "program.compile", "--data", manifest, "--config", str(ROOT / ".ci" / "short.yaml"), "--optimizer",
+        "random-search", "--seed", "0", "--out", str(out), "--json",
     )  # fmt: skip
     yield "figures", _shorter(section.normal(done))
     document = json.loads((out / SAVED).read_text("utf-8"))

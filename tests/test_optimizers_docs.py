@@ -75,6 +75,13 @@ def test_the_python_blocks_run(folder, capsys) -> None:
     assert rubric_in(namespace["iqa"].summarizer.explain.signature.instructions).weights == {"Noise": 0.0}
 
 
+def test_the_end_of_the_first_compile_is_shown_within_80_columns() -> None:
+    (shown,) = (text for language, text in BLOCKS if language == "text")
+    assert max(map(len, shown.splitlines())) <= 80
+    learned = [line.removeprefix("  - ") for line in shown.splitlines() if line.startswith("  - ")]
+    assert rubric_in("\n".join(learned)).weights.items() >= {"Noise": 0.0, "Compression": 2.0}.items()
+
+
 def test_the_table_names_every_recipe() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \|", TEXT, re.MULTILINE)
     assert rows == list(OPTIMIZERS)
