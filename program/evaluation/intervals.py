@@ -135,7 +135,8 @@ def interval(
         method = plan.method + (" on Fisher's z" if fisher else "") + plan.note
     method += entry.note(truth, predicted) if entry.note else ""
     low, high = np.clip([low, high], *entry.bounds)
-    if plan.size < FEW and high - low < _NO_WIDTH:
+    # Of three samples a resample is mostly of two, whose coefficients are 1 or -1.
+    if plan.size < FEW and (high - low < _NO_WIDTH or (entry.varied and plan.size < 4)):
         return plan.figure(value, np.nan, np.nan, _ALIKE)
     return plan.figure(value, low, high, method)
 
