@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from program.tracking.runs import RunHandle
 
-__all__ = ("annotate_trace", "miss_trace", "stripped", "tool_span", "traced", "untraced")
+__all__ = ("annotate_trace", "miss_trace", "stripped", "tool_span", "traced")
 
 logger = logging.getLogger(__name__)
 
@@ -121,16 +121,6 @@ def miss_trace(sample: str, inputs: Mapping[str, Any], truth: float | str) -> It
         span.set_outputs({"answer": answer, "truth": truth})
         tags = {"sample": sample, "truth": truth, "answer": answer, "picture": inputs.get("picture")}
         mlflow.update_current_trace(tags={name: str(value) for name, value in tags.items() if value is not None})
-
-
-def untraced() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which nothing is recorded, whatever is outside of it."""
-    if "mlflow" not in sys.modules:
-        return contextlib.nullcontext()
-    import mlflow
-
-    off: contextlib.AbstractContextManager[None] = mlflow.tracing.context(enabled=False)
-    return off
 
 
 def _strip(span: Any) -> None:
