@@ -206,6 +206,19 @@ class RunHandle:
         """Log a copy of one file."""
         self._log("log_artifact", str(path))
 
+    def log_expectations(self, expected: Mapping[str, tuple[float | str, bool]]) -> None:
+        """Log what was true of each trace that was kept, by its id, and whether people said so."""
+        from mlflow import log_expectation
+        from mlflow.entities import AssessmentSource
+
+        def write() -> None:
+            for trace, (truth, by_people) in expected.items():
+                source = AssessmentSource(source_type="HUMAN" if by_people else "CODE", source_id="labels")
+                if trace.startswith("tr-"):
+                    log_expectation(trace_id=trace, name="truth", value=truth, source=source)
+
+        self._write(write)
+
     def describe(self, text: str) -> None:
         """Set the run's description, which MLflow shows on top of it (Markdown)."""
         self.set_tags({"mlflow.note.content": text})

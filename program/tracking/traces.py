@@ -66,7 +66,6 @@ def traced(run: "RunHandle") -> Iterator[dict[str, tuple[float | str, bool]]]:
         return
     import dspy
     import mlflow
-    from mlflow.entities import AssessmentSource
 
     with warnings.catch_warnings(action="ignore"):  # of its own types
         from mlflow.dspy.callback import MlflowCallback
@@ -95,9 +94,7 @@ def traced(run: "RunHandle") -> Iterator[dict[str, tuple[float | str, bool]]]:
             mlflow.flush_trace_async_logging()
             mlflow.tracing.configure(span_processors=[])
         # Once all are written, which takes a second's wait each time.
-        for trace, (truth, by_people) in expected.items():
-            source = AssessmentSource(source_type="HUMAN" if by_people else "CODE", source_id="labels")
-            mlflow.log_expectation(trace_id=trace, name="truth", value=truth, source=source)
+        run.log_expectations(expected)
 
 
 @contextlib.contextmanager
