@@ -67,7 +67,7 @@ class Tracked:
     def show(self, console: Console) -> None:
         """Print where MLflow has it; the result was printed before."""
         if self.run.where:
-            step(console, "all runs", "\n    ".join(self.run.where.split("  ")))
+            step(console, "all runs", self.run.where)
         if new := self.registered:
             leads = "champion" if new.champion else "not the champion"
             step(console, "registered", f"{new.uri} ({leads}: {new.why})")

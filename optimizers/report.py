@@ -141,7 +141,7 @@ def log_compile(
     validation = result.validation.get(result.chosen, {})
     run.log_metrics({
         **headlines(record, program), **gains(result.differences), "seconds": sum(result.seconds.values()),
-        "validation_srcc": validation.get("srcc"),
+        "validation_srcc": round(validation["srcc"], 4) if validation.get("srcc") is not None else None,
     })  # fmt: skip
     run.log_table([row.model_dump(mode="json") for row in record.rows], "samples")
     run.log_table([row.model_dump(mode="json") for row in result.uncompiled.rows], "samples_uncompiled")

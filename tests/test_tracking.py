@@ -24,7 +24,7 @@ from PIL import Image
 from program.common.cli import Parser, add_settings_flags, settings_from
 from program.common.errors import InputError
 from program.runs import main as runs_command
-from program.tracking import Tracker, experiment_name, traced, untraced
+from program.tracking import Tracker, experiment_name, traced
 from program.tracking.store import open_client
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -281,8 +281,6 @@ def test_what_is_assessed_inside_is_traced_and_no_image_bytes_are(store, assess_
         with dspy.context(lm=seen, adapter=dspy.JSONAdapter()):
             inline = dspy.Image(f"data:image/png;base64,{base64.b64encode(picture().tobytes()).decode()}")
             dspy.Predict("image: dspy.Image -> text")(image=inline)
-        with untraced():
-            assess_a_picture()
     assess_a_picture()
     own = f"metadata.`mlflow.sourceRun` = '{run.run_id}'"
     traces = tracker.client.search_traces(locations=[tracker.experiment_id], filter_string=own)

@@ -140,28 +140,28 @@ def log_calibration(
     with tracker.run(f"calibrate on {names}", {"command": "calibrate"}, result=f"the result is in {str(out)!r}") as run:
         for name, digest, split in datasets:
             run.log_dataset(name, digest, name, split)
-        _log_environment(run, environment())
+        here = environment()
+        _log_commit(run, here)
         run.log_params({"data": names, "data_sha256": " ".join(digest[:12] for _, digest, _ in datasets),
                         "seed": settings.seed, "tools": " ".join(result.get("tools", {}))})  # fmt: skip
-        run.log_content({"tools": settings.tools.model_dump(mode="json")}, "settings.yaml")
+        asked = {"tools": settings.tools.model_dump(mode="json"), "environment": here.model_dump(mode="json")}
+        run.log_content(asked, "settings.yaml")
         run.log_content(result, "result.json")
         run.log_file(out)
     return run
 
 
 def log_origin(run: RunHandle, record: EvaluationRecord, splits: Mapping[str, Sequence[Row | Sample]]) -> None:
-    """Log which data went in, each split with a digest of its own, why a figure has no value, and code and packages."""
+    """Log which data went in, each split with a digest of its own, why a figure has no value, and the code."""
     name = record.dataset.name
     for split, members in splits.items():
         truths = sorted((each.id, each.truth if isinstance(each, Row) else truth_of(each)) for each in members)
         run.log_dataset(dataset_name(name), digest(truths), name, split)
     figures = record.figures.items()
     run.set_tags({f"undefined.{name}": f.reason or "no samples" for name, f in figures if f.value is None})
-    _log_environment(run, record.environment)
+    _log_commit(run, record.environment)
 
 
-def _log_environment(run: RunHandle, here: Environment) -> None:
-    tags = {f"version.{name}": version for name, version in here.versions.items()}
+def _log_commit(run: RunHandle, here: Environment) -> None:
     if here.git_commit:
-        tags |= {"mlflow.source.git.commit": here.git_commit, "git_dirty": str(here.git_dirty).lower()}
-    run.set_tags(tags)
+        run.set_tags({"mlflow.source.git.commit": here.git_commit, "git_dirty": str(here.git_dirty).lower()})

@@ -31,7 +31,6 @@ from program.fusion import ScoreFusion
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 from program.lms.usage import Usage
-from program.tracking import untraced
 
 __all__ = ("Engine", "Misses", "OtherAnswers", "Todo", "failed_row", "run_sample", "run_samples", "truth_of")
 
@@ -118,8 +117,7 @@ def run_sample(program: Callable[..., Any], sample: Sample, others: OtherAnswers
         row, assessment = _answered(program, sample)
         row = row.model_copy(update={"seconds": round(time.perf_counter() - started, 4)})
         if others is not None and sample.task != "open":
-            with untraced():
-                answers, cost = others(sample, assessment)
+            answers, cost = others(sample, assessment)
             row = row.model_copy(update={"baselines": answers, "baseline_cost": cost})
     return row
 

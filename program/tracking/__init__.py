@@ -6,9 +6,8 @@ elsewhere. MLflow is imported when a Tracker is made, not before: it takes over 
 
 from program.tracking.runs import RunHandle
 from program.tracking.store import Tracker, dataset_name, experiment_name
-from program.tracking.traces import annotate_trace, miss_trace, tool_span, traced, untraced
+from program.tracking.traces import annotate_trace, miss_trace, tool_span, traced
 
 __all__ = (
     "RunHandle", "Tracker", "annotate_trace", "dataset_name", "experiment_name", "miss_trace", "tool_span", "traced",
-    "untraced",
 )  # fmt: skip

@@ -57,8 +57,9 @@ class RunHandle:
 
     @property
     def where(self) -> str:
-        """The run's id and how to look at it; empty where the store broke."""
-        return f"{self.run_id}  ({self._store.ui_hint}, then {self._store.runs_url})" if self.run_id else ""
+        """How to look at the list of runs, and this run's id; empty where the store broke."""
+        shown = self._store.runs_url if self._store.remote else self._store.ui_hint
+        return f"{shown}  (run {self.run_id})" if self.run_id else ""
 
     def address(self, file: str) -> str:
         """Return where a logged file is shown once the UI is up."""
@@ -205,6 +206,19 @@ class RunHandle:
     def log_file(self, path: Path) -> None:
         """Log a copy of one file."""
         self._log("log_artifact", str(path))
+
+    def log_expectations(self, expected: Mapping[str, tuple[float | str, bool]]) -> None:
+        """Log what was true of each trace that was kept, by its id, and whether people said so."""
+        from mlflow import log_expectation
+        from mlflow.entities import AssessmentSource
+
+        def write() -> None:
+            for trace, (truth, by_people) in expected.items():
+                source = AssessmentSource(source_type="HUMAN" if by_people else "CODE", source_id="labels")
+                if trace.startswith("tr-"):
+                    log_expectation(trace_id=trace, name="truth", value=truth, source=source)
+
+        self._write(write)
 
     def describe(self, text: str) -> None:
         """Set the run's description, which MLflow shows on top of it (Markdown)."""

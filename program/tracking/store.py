@@ -261,6 +261,7 @@ def _client_of(tracking_uri: str) -> "MlflowClient":
 
 def _import_quietly() -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     import mlflow  # noqa: F401  (importing configures MLflow's loggers, so they are hushed after it)

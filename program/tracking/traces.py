@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from program.tracking.runs import RunHandle
 
-__all__ = ("annotate_trace", "miss_trace", "stripped", "tool_span", "traced", "untraced")
+__all__ = ("annotate_trace", "miss_trace", "stripped", "tool_span", "traced")
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,6 @@ def traced(run: "RunHandle") -> Iterator[dict[str, tuple[float | str, bool]]]:
         return
     import dspy
     import mlflow
-    from mlflow.entities import AssessmentSource
 
     with warnings.catch_warnings(action="ignore"):  # of its own types
         from mlflow.dspy.callback import MlflowCallback
@@ -95,9 +94,7 @@ def traced(run: "RunHandle") -> Iterator[dict[str, tuple[float | str, bool]]]:
             mlflow.flush_trace_async_logging()
             mlflow.tracing.configure(span_processors=[])
         # Once all are written, which takes a second's wait each time.
-        for trace, (truth, by_people) in expected.items():
-            source = AssessmentSource(source_type="HUMAN" if by_people else "CODE", source_id="labels")
-            mlflow.log_expectation(trace_id=trace, name="truth", value=truth, source=source)
+        run.log_expectations(expected)
 
 
 @contextlib.contextmanager
@@ -121,16 +118,6 @@ def miss_trace(sample: str, inputs: Mapping[str, Any], truth: float | str) -> It
         span.set_outputs({"answer": answer, "truth": truth})
         tags = {"sample": sample, "truth": truth, "answer": answer, "picture": inputs.get("picture")}
         mlflow.update_current_trace(tags={name: str(value) for name, value in tags.items() if value is not None})
-
-
-def untraced() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which nothing is recorded, whatever is outside of it."""
-    if "mlflow" not in sys.modules:
-        return contextlib.nullcontext()
-    import mlflow
-
-    off: contextlib.AbstractContextManager[None] = mlflow.tracing.context(enabled=False)
-    return off
 
 
 def _strip(span: Any) -> None:
