@@ -185,7 +185,11 @@ def test_an_option_is_read_as_it_is_named_or_asked_for_again(assess, answers, le
 )
 def test_a_level_is_read_from_what_a_model_said_at_last(assess, text, level):
     result, calls = assess(lambda answer: text if "quality_level" in answer else answer)
-    assert (result.rung, result.level_probabilities_from, calls["quality_level"]) == ("text", "classification", 3)
+    assert (result.rung, result.level_probabilities_from, calls["quality_level"]) == (
+        "text",
+        "classification",
+        6,
+    )  # both at once, then the level
     assert max(result.level_probabilities, key=result.level_probabilities.get) == level
 
 

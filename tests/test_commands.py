@@ -46,7 +46,7 @@ def manifest(tmp_path: Path, rng: np.random.Generator) -> Path:
 def small(tmp_path: Path) -> Path:
     file = tmp_path / "small.yaml"
     file.write_text(
-        "compile: {rerank: 1}\n"
+        "compile: {rerank: 1}\ntracking: {traces: 0}\n"
         "optimizers: {embedded: {random-search: {demos: 6, bootstrapped: 2, starts: 2, steps: 1}}}\n"
     )
     return file

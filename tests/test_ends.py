@@ -26,7 +26,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(pixels).save(home / f"{number}.png")
         lines.append({"id": f"s{number}", "image": f"{number}.png", "mos": 1 + number % 4, "split": split})
     (home / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    (home / "small.yaml").write_text("compile: {rerank: 1, workers: 1, baselines: false}\n", "utf-8")
+    (home / "small.yaml").write_text(
+        "compile: {rerank: 1, workers: 1, baselines: false}\ntracking: {traces: 0}\n", "utf-8"
+    )
     return home
 
 

@@ -15,7 +15,7 @@ from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.compile import main
 
-SMALL = "compile: {workers: 2, baselines: false}\ntools: {device: cpu}\n"
+SMALL = "compile: {workers: 2, baselines: false}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
 QUERY = "Rate the perceptual quality of this image."
 PLANTED = 7
 """The group whose two photographs alone have the lowest label, and look like no other."""

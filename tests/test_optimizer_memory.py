@@ -21,6 +21,7 @@ from program.tools.runner import ToolRunner
 
 SMALL = {
     "compile": {"rerank": 2},
+    "tracking": {"traces": 0},
     "optimizers": {"embedded": {"random-search": {"demos": 4, "starts": 2, "steps": 2, "search_samples": 40}}},
 }
 

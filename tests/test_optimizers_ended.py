@@ -29,6 +29,7 @@ from program.tracking.store import open_client
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = """
 compile: {rerank: 2, baselines: false}
+tracking: {traces: 0}
 optimizers: {embedded: {random-search: {demos: 4, starts: 4, steps: 8, search_samples: 30}}}
 """
 # A shell starts background jobs with SIGINT ignored.
@@ -81,7 +82,7 @@ def undisturbed() -> dict[str, object]:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals to a child differ on Windows")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_the_best_candidate_so_far_and_the_log_are_left_and_resumed(
     command, tmp_path, capsys, monkeypatch, undisturbed, number
 ) -> None:

@@ -108,7 +108,7 @@ def test_the_plan_counts_every_seed_and_the_champion(data, loopback, capsys) -> 
     assert server.stats()["requests"] == 0
 
 
-@pytest.mark.parametrize("optimizer", ["gepa", "mipro"])
+@pytest.mark.parametrize("optimizer", ["gepa", pytest.param("mipro", marks=pytest.mark.slow)])
 def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(data, loopback, tmp_path, optimizer) -> None:
     whole = loopback()
     assert main(command(data, whole.base, optimizer)) == 0
@@ -300,9 +300,8 @@ def test_a_model_without_eyes_reflects_on_words_alone(data, loopback, monkeypatc
         assert all(isinstance(m["content"], str) for q in reflections_of(server) for m in q.body["messages"])
 
 
-@pytest.mark.parametrize(
-    "optimizer", ["gepa", *(pytest.param(name, marks=pytest.mark.slow) for name in REFLECTING if name != "gepa")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", REFLECTING)
 def test_reflections_fit_into_the_context(data, loopback, monkeypatch, optimizer) -> None:
     monkeypatch.setattr(reflection, "traits_of", lambda lm: ModelTraits(reads_images=False, context_tokens=4096))
     server = loopback(rules=[("quality_reasoning", long_winded)])

@@ -279,6 +279,7 @@ def test_rows_are_answered_in_python(registered, photo, monkeypatch, capsys):
     assert answer["score"][0] == pytest.approx(load("models:/served@champion", registered)(image=photo).quality_score)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("issue-44/mlflow-model-has-content")
 @pytest.mark.skipif(os.name == "nt", reason="process groups differ on Windows")
 def test_the_model_of_any_compile_predicts_from_a_path_wherever_the_store_is(

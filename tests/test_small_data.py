@@ -24,6 +24,7 @@ from program.evaluation.intervals import Figure
 
 SMALL = """
 compile: {rerank: 2, baselines: false}
+tracking: {traces: 0}
 optimizers: {embedded: {random-search: {demos: 4, starts: 2, steps: 2, search_samples: 40}}}
 """
 

@@ -316,7 +316,7 @@ def test_a_bad_image_is_reported_and_the_rest_is_fitted(tmp_path, manifest, caps
         (["none.jsonl"], "error: dataset 'none.jsonl'"),
         (["manifest.jsonl", "--tools", "PSNRR"], r"error: tool 'PSNRR': is not known here \(did you mean 'PSNR'\?\)"),
         (["manifest.jsonl", "--tools", "NIQE"], "no tool could be fitted .*niqe_modelparameters"),
-        (["manifest.jsonl", "--split", "validation"], "no sample with a score in split 'validation'"),
+        (["manifest.jsonl", "--split", "validation"], "no sample with people's score in split 'validation'"),
     ],
 )
 def test_what_cannot_be_calibrated_is_one_line_and_exit_code_2(manifest, monkeypatch, capsys, arguments, message):

@@ -39,7 +39,7 @@ _SHOWN = re.compile(
     + re.escape(r"\"}}]" + CUSTOM_TYPE_END_IDENTIFIER)
 )
 """A demo's image as DSPy writes it, inside JSON."""
-_OWN = {"program.json", "images", "run.json", "candidates.jsonl", "diff.md", "report.html", "record.json"}
+_OWN = {"program.json", NEIGHBOURS, "images", "run.json", "candidates.jsonl", "diff.md", "report.html", "record.json"}
 """What a program's folder holds: its own, a compile's and an evaluation's files."""
 
 
