@@ -135,6 +135,10 @@ class Search:
         """By example and by the predictors that play a part in it: other demos for questions change no score."""
         self._lock = threading.RLock()
 
+    def named(self, change: str) -> str:
+        """Return the name of a candidate that adds a change to the best program so far."""
+        return change if self.base.name == "uncompiled" else f"{self.base.name}+{change}"
+
     def metric(self, example: dspy.Example, prediction: Any, trace: Any = None) -> float | bool:
         """Return the objective, 0..1; a verdict while bootstrapping (`trace` given)."""
         outcomes = self._outcomes(example, prediction)

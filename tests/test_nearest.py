@@ -73,7 +73,7 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
     assert compiled(data, server.base) == 0
     result = json.loads(capsys.readouterr().out)
     assert "nearest: the levels of the" in " ".join(result["notes"])
-    assert result["chosen"] == "uncompiled+nearest"
+    assert result["chosen"] == "nearest"
     assert all(text.startswith("The most similar photographs were rated: ") for text in lines(server))
     unaware = [q for q in server.asked if "quality_probs" in q.fields and "similar_photographs" not in q.inputs]
     assert unaware

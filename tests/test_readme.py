@@ -27,7 +27,7 @@ def blocks_of(text: str) -> list[tuple[str, str]]:
 
 BLOCKS = blocks_of(README + TRACKING)
 
-ELSEWHERE = ("make ", "mlflow ui", "mlflow models serve", "--lm openai", ". .venv")
+ELSEWHERE = ("make ", "agentic-iqa runs", "mlflow models serve", "--lm openai", ". .venv")
 """Lines that tests of their own run: the two commands (`.ci/run`), MLflow's page (`test_mlflow_browser.py`) and server
 (`test_registry.py`), remote models (`test_models_docs.py`)."""
 

@@ -53,7 +53,7 @@ def _run(search: Search) -> list[Candidate]:
         # One that changes nothing is none: then the candidate is known to be the program it started as.
         neutral = (fitted.eta, fitted.model_weight, fitted.bends) == (plain.eta, plain.model_weight, False)
         copy.summarizer.fitted = None if neutral else fitted
-        candidates.append(Candidate(f"{search.base.name}+{name}", copy))
+        candidates.append(Candidate(search.named(name), copy))
         words.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {kind}")
     search.note = f"fusion fitted on {len(train)} samples ({'; '.join(words)})"
     return candidates

@@ -61,7 +61,7 @@ def _run(search: Search) -> list[Candidate]:
     copy = program.deepcopy()
     copy.summarizer.neighbours = Neighbours(count, photographs, vectors)
     search.note = f"nearest: the levels of the {count} most similar of {len(photographs)} photographs"
-    return [Candidate(f"{search.base.name}+nearest", copy)]
+    return [Candidate(search.named("nearest"), copy)]
 
 
 RECIPE = Recipe(

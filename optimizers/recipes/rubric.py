@@ -131,7 +131,7 @@ def _run(search: Search) -> list[Candidate]:
     search.note = f"rubric: {len(sentences)} sentence{plural} fitted on {len(images.truth)} scores"
     lengths = sorted({1, 2, 3, 5, len(sentences)} & set(range(1, len(sentences) + 1)), reverse=True)
     programs = {n: with_sentences(search.base.program, sentences[:n]) for n in lengths}
-    return [Candidate(f"{search.base.name}+rubric/{n}", program) for n, program in programs.items()]
+    return [Candidate(search.named(f"rubric/{n}"), program) for n, program in programs.items()]
 
 
 RECIPE = Recipe(
