@@ -147,15 +147,15 @@ def labelled_demos(
         if label is not None:
             value, outputs = label
             if name in {"summarizer.score", "summarizer.classify"} and inputs.get("distortion_analysis") is None:
-                outputs = {**_named_distortions(example, state), **outputs}
+                outputs = {**_named_distortions(example, resources, state), **outputs}
             # Of questions repeated while replanning, the last one had all the evidence.
             demos[name] = LabelledDemo(name, sample.id, inputs_key(inputs), value, dspy.Example(**inputs, **outputs))
     return list(demos.values())
 
 
-def _named_distortions(example: dspy.Example, state: AssessmentState | None) -> dict[str, Any]:
+def _named_distortions(example: dspy.Example, resources: Resources, state: AssessmentState | None) -> dict[str, Any]:
     """Return the findings of an answer that names the distortions too: those that are known, else the model's own."""
-    known = _known_findings(example, {}, resources=None, output="findings")
+    known = _known_findings(example, {}, resources, output="findings")
     if known is not None:
         return known[1]
     if state is None or state.evidence.distortion_analysis is None:
@@ -198,7 +198,7 @@ def _plan(example: dspy.Example, inputs: Inputs, resources: Resources) -> Label 
     return f"{plan.query_type} {plan.distortion_source} {len(plan.query_scope)}", {"plan": plan}
 
 
-def _known_findings(example: dspy.Example, inputs: Inputs, resources: Resources | None, *, output: str) -> Label | None:
+def _known_findings(example: dspy.Example, inputs: Inputs, resources: Resources, *, output: str) -> Label | None:
     truth = example.get("distortion_truth")
     if truth is None or list(inputs.get("regions") or ["Global"]) != ["Global"]:
         return None

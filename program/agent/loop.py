@@ -25,7 +25,7 @@ from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource
 from program.images.thumbnails import show_the_same, shown_shift
 from program.lms.limits import wired
 from program.lms.metering import metered
-from program.lms.traits import own_record, traits_of
+from program.lms.traits import own_record
 from program.tracking import annotate_trace
 
 __all__ = ("DEFAULT_QUERY", "AgenticIQA")
@@ -145,9 +145,12 @@ class AgenticIQA(ProgramModule):
         is_same = is_iqa and reference is not None and IMAGES.same_pixels(image, reference)
         shift = "" if reference is None else shown_shift(image, reference)
         at_once = self.summarizer.names_distortions(state)
-        is_able = traits_of(self.resources.lm("executor")).answers_at_once
-        # One that has managed it once is asked for both again after an answer that could not be read.
-        for diagnoses in ((False,) if is_able else (False, True)) if at_once else (True,):
+        passes: tuple[bool, ...] = (True,)
+        is_new = at_once and self.resources.traits("executor").answers_at_once is None
+        if at_once:
+            # A model that has managed both once is asked for both again, though an answer cannot be read.
+            passes = (False, True) if is_new else (False,)
+        for diagnoses in passes:
             evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, diagnoses=diagnoses)
             if shift and shift not in evidence.notes:
                 evidence = evidence.model_copy(update={"notes": [shift, *evidence.notes]})
@@ -155,7 +158,7 @@ class AgenticIQA(ProgramModule):
             result: SummarizerOutput = self.summarizer(state=state, image=image, reference=reference)
             if "analysis" not in state.evidence.failed_steps:
                 break
-        if at_once and is_able is None and not is_same and result.status == "ok":
+        if is_new and not is_same and result.status == "ok":
             own_record(self.resources.lm("executor")).learn(answers_at_once=not diagnoses)
         return result
 
