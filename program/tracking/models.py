@@ -81,6 +81,8 @@ def log_program(run: "RunHandle", folder: Path, sha256: str, interface: Interfac
         run.enter_experiment()
         # It tells every step of checking the example.
         logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
+        # A model that is served needs the extra [serve]; without it, this one is logged all the same.
+        logging.getLogger("mlflow.utils.requirements_utils").setLevel(logging.ERROR)
         with tempfile.TemporaryDirectory() as copy, warnings.catch_warnings(action="ignore"):  # of its own types
             # One name, whatever the folder's: the same program from another folder goes into the same model.
             program = shutil.copytree(folder, Path(copy) / "program", ignore=_OF_THE_COMPILE)
