@@ -277,8 +277,9 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
             candidates, note = run.candidates(recipe, ranking.best.candidate, train, validation)
         with run.phase("choose on validation"):
             ranking.add(candidates, clearly=recipe.gains_clearly)
-        if note:
-            run.notes.append("; ".join(filter(None, (note, ranking.shortfall(candidates)))))
+        shortfall = ranking.shortfall(candidates, clearly=recipe.gains_clearly)
+        if note or shortfall:
+            run.notes.append("; ".join(filter(None, (note or recipe.name, shortfall))))
     if ranking.equal:
         run.notes.append("not judged twice: " + ", ".join(f"{new} is {old}" for new, old in ranking.equal.items()))
     return ranking

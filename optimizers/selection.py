@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from optimizers.search import Candidate
 from program.agent.saving import program_sha256
+from program.evaluation.figures import compare
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
 from program.evaluation.record import Baseline, EvaluationRecord
@@ -18,6 +19,8 @@ NO_BETTER = "no candidate was better"
 
 SCORE_STEP, PLCC_STEP = 0.002, 0.005
 """Smaller differences in score decide nothing: PLCC does then, and where that is no larger either, RMSE."""
+DEARER = 1.05
+"""Tokens an image, as a multiple, from which a candidate costs more: it is taken for a sure gain alone."""
 CLEAR, CLEARLY_NEARER = 0.01, 0.15
 """What a fitted fusion has to gain on validation, in score or PLCC, or as a share of RMSE: it moves every score to
 come, and what it fits of scores nearly on the people's scale does not carry over. On photographs so few that intervals
@@ -59,7 +62,8 @@ class Ranking:
             ranked = Ranked(candidate, self._judge(candidate))
             self._ranked.append(ranked)
             old, new = self.best.record, ranked.record
-            if clear_gain(new, old) if clearly else _order(new) > _order(old):
+            better = clear_gain(new, old) if clearly else _order(new) > _order(old)
+            if better and not (costs_more(new, old) and not _sure_gain(new, old)):
                 self.best = ranked
         return self.best
 
@@ -75,12 +79,20 @@ class Ranking:
                 new.append(candidate)
         return new
 
-    def shortfall(self, proposed: Sequence[Candidate]) -> str:
-        """Say by how much the best of some candidates that were not taken missed a clear gain; empty if one was."""
+    def shortfall(self, proposed: Sequence[Candidate], *, clearly: bool = False) -> str:
+        """Say why the best of some candidates was not taken where its order was better; empty if one was taken.
+
+        Where a clear gain was asked for: by how much it missed that.
+        """
         tried = [r.record for r in self._ranked if r.candidate in proposed]
         if self.best.candidate in proposed or not tried:
             return ""
         old, new = self.best.record, max(tried, key=_order)
+        if costs_more(new, old) and _order(new) > _order(old):
+            tokens = " after ".join(f"{record.pace['tokens_per_image']:.0f}" for record in (new, old))
+            return f"not taken: it costs more ({tokens} tokens an image), and validation shows no sure gain"
+        if not clearly:
+            return ""
         if _few(new):
             return "not taken: validation shows too few photographs to say that it carries over"
         nearer = _value(new, "rmse") / _value(old, "rmse") - 1 if _value(old, "rmse") else 0.0
@@ -135,6 +147,20 @@ def clear_gain(new: EvaluationRecord, old: EvaluationRecord) -> bool:
     # A change of ranks too small to count is none to gain by: only what keeps them may go for the scale.
     return gained < SCORE_STEP / 2 and (
         correlated >= CLEAR or _value(new, "rmse") <= (1 - CLEARLY_NEARER) * _value(old, "rmse") - 1e-9
+    )
+
+
+def costs_more(new: EvaluationRecord, old: EvaluationRecord) -> bool:
+    """Return whether a record's answers took clearly more tokens an image, as far as both paid for any."""
+    spent, before = (record.pace.get("tokens_per_image") for record in (new, old))
+    return spent is not None and before is not None and spent > DEARER * before
+
+
+def _sure_gain(new: EvaluationRecord, old: EvaluationRecord) -> bool:
+    """Return whether the leading figure or the error is better with its interval, over the same samples."""
+    gains = compare(old.rows, new.rows, seed=old.seed)
+    return any(
+        gain.sign * METRICS[name].direction > 0 for name, gain in gains.items() if name in {leading(gains), "rmse"}
     )
 
 

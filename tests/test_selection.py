@@ -32,9 +32,11 @@ TRUTH = np.random.default_rng(5).uniform(1, 5, N)
 NOISE = np.random.default_rng(6).normal(0, 1, N)
 
 
-def record(predicted, photographs=N):
+def record(predicted, photographs=N, tokens=None):
+    spent = None if tokens is None else {"lm_calls": 1.0, "input_tokens": tokens, "output_tokens": 0.0}
     rows = [
         Row(
+            spent=spent,
             id=str(i),
             group=str(i % photographs),
             task="scoring",
@@ -92,7 +94,7 @@ def test_no_map_is_taken_by_few_photographs_however_much_it_gains() -> None:
     found = ranking([shifted, whole])
     (candidate,) = named("uncompiled+map")
     assert found.add([candidate], clearly=True).candidate.name == "uncompiled"
-    assert found.shortfall([candidate]).startswith("not taken: validation shows too few photographs")
+    assert found.shortfall([candidate], clearly=True).startswith("not taken: validation shows too few photographs")
 
 
 def ranking(records):
@@ -121,12 +123,31 @@ def test_a_fusion_that_gains_too_little_is_left_and_that_is_told() -> None:
     found = ranking([record(PLAIN + 0.3), record(PLAIN + 0.28), record(PLAIN)])
     little, clear = named("uncompiled+fusion", "uncompiled+map")
     assert found.add([little], clearly=True).candidate.name == "uncompiled"
-    told = found.shortfall([little])
+    told = found.shortfall([little], clearly=True)
     # The sign of a correlation's rounding differs between processors.
     assert re.search(r"not taken: on validation its score gains \+0\.000, PLCC [+-]0\.000, RMSE -2%; ", told)
     assert "asked for are +0.01 of score" in told
     assert found.add([clear], clearly=True).candidate is clear
-    assert found.shortfall([clear]) == ""
+    assert found.shortfall([clear], clearly=True) == ""
+
+
+@pytest.mark.spec("045/no-cost-without-a-sure-gain")
+def test_a_candidate_that_costs_more_is_taken_for_a_sure_gain_alone() -> None:
+    other = np.random.default_rng(7).normal(0, 1, N)
+    better = next(
+        p for share in np.linspace(0.6, 0, 601) if srcc(TRUTH, p := TRUTH + share * other) > srcc(TRUTH, PLAIN) + 0.004
+    )
+    base, cheap, dear, sure = (
+        record(PLAIN, tokens=100.0), record(better, tokens=101.0), record(better, tokens=200.0),
+        record(TRUTH + 0.02 * NOISE, tokens=200.0),
+    )  # fmt: skip
+    assert ranking([base, cheap]).add(named("cheap")).candidate.name == "cheap"
+    found, proposed = ranking([base, dear]), named("dear")
+    assert found.add(proposed).candidate.name == "uncompiled"
+    assert found.shortfall(proposed) == (
+        "not taken: it costs more (200 after 100 tokens an image), and validation shows no sure gain"
+    )
+    assert ranking([base, sure]).add(named("sure")).candidate.name == "sure"
 
 
 def test_a_candidate_that_is_an_earlier_program_is_not_judged_again() -> None:

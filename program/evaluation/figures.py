@@ -265,6 +265,14 @@ def _pace(rows: Sequence[Row], spenders: Sequence[Mapping[str, float]], spent: d
         pace = {"seconds_p50": round(float(middle), 6), "seconds_p95": round(float(slow), 6)}
     if spenders:
         pace["replan_rate"] = round(sum(each.get("replans", 0) > 0 for each in spenders) / len(spenders), 6)
+    # What a cache answered cost nothing: it says nothing of what an image costs.
+    if paid := [each for each in spenders if each.get("lm_calls")]:
+        asked = _sums(paid)
+        tokens, seconds = asked["input_tokens"] + asked["output_tokens"], asked.get("seconds_summarizer", 0.0)
+        pace |= {
+            "tokens_per_image": round(tokens / len(paid), 1),
+            "model_seconds_per_image": round(seconds / len(paid), 3),
+        }
     if readings := spent.get("tool_readings"):
         pace["tool_failure_rate"] = round(spent.get("tool_failures", 0.0) / readings, 6)
     return pace

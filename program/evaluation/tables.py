@@ -76,6 +76,13 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
             cells = ("-" if figure is None else figure.value_text() for figure in (old, new))
             gain = Text("same program") if same else _gain_text(name, differences.get(name))
             table.add_row(METRICS[name].word, *cells, gain)
+    for cost, word in (
+        ("tokens_per_image", "tokens an image"),
+        ("model_seconds_per_image", "model's seconds an image"),
+    ):
+        spent = [record.pace.get(cost) for record in (before, after)]
+        if any(spent):
+            table.add_row(word, *("-" if each is None else f"{each:.3g}" for each in spent), "")
     counts = [f"{figure.n} {what}{'s' * (figure.n != 1)}" for what, figure in counted if figure]
     groups = max((figure.groups for _, figure in counted if figure), default=0)
     made_up = ", which is made up: they say nothing of people" if dataset.judge != "people" else ""
