@@ -12,16 +12,17 @@ Everything through `AgenticIQA`.
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from benchmarks.made_questions import bank
 from data.distortions import distort, distortions_for, generator_for
-from data.kadid import CATEGORIES, IDENTITIES, level_mean
+from data.kadid import IDENTITIES
 from data.manifest import read_manifest
 from program import AgenticIQA
 from program.common.progress import progress
@@ -30,15 +31,6 @@ from program.expert.training.capture import camera_noise, defocus, expose, motio
 from program.images.store import IMAGES
 
 PHOTOGRAPHS, SEED, RISE = 40, 0, 0.05
-NAMES = {
-    "Blurs": "Blur",
-    "Noise": "Noise",
-    "Compression": "Compression artifacts",
-    "Color distortions": "Wrong colours",
-}
-NOUNS = {
-    "Blurs": "blur", "Noise": "noise", "Compression": "compression damage", "Color distortions": "color distortion"
-}  # fmt: skip
 SERIES: dict[str, Sequence[Callable[..., Any]]] = {
     "motion": [partial(motion, length=length, angle=0.6) for length in (6, 12, 24, 48)],
     "defocus": [partial(defocus, radius=radius) for radius in (2, 4, 8, 14)],
@@ -46,15 +38,6 @@ SERIES: dict[str, Sequence[Callable[..., Any]]] = {
     "underexposure": [partial(expose, stops=-stops) for stops in (1, 2, 3, 4)],
     "overexposure": [partial(expose, stops=stops) for stops in (0.7, 1.2, 1.7, 2.4)],
 }
-
-
-class Question(NamedTuple):
-    """One question about damaged pixels, its options, and the right one's text."""
-
-    pixels: Any
-    text: str
-    options: Sequence[str]
-    right: str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,7 +110,7 @@ def _rising(kind: str) -> list[int]:
 def _questions(program: AgenticIQA, shown: dict[str, Any], count: int) -> dict[str, Any]:
     rng, right, kinds = np.random.default_rng(SEED), [], []
     with progress("questions", count) as advance:
-        for kind, asked in _bank(shown, rng, count):
+        for kind, asked in bank(shown, rng, count):
             order = rng.permutation(len(asked.options))
             options = [asked.options[i] for i in order]
             answer = program(image=asked.pixels, query=asked.text, options=options)
@@ -139,41 +122,6 @@ def _questions(program: AgenticIQA, shown: dict[str, Any], count: int) -> dict[s
         kind: _share([r for r, k in zip(right, kinds, strict=True) if k == kind]) for kind in dict.fromkeys(kinds)
     }
     return {"all": _share(right), **by_kind}
-
-
-def _bank(shown: dict[str, Any], rng: np.random.Generator, count: int) -> Iterator[tuple[str, Question]]:
-    """Yield questions of four kinds in turn about visible damage (mean score below 3.5) of a random kind and level."""
-    conditions = [
-        (kind, level) for kind, category in CATEGORIES.items() for level in range(2, 6)
-        if category in NAMES and level_mean(kind, level).mos < 3.5
-    ]  # fmt: skip
-    for number in range(count):
-        name = list(shown)[number % len(shown)]
-        pixels = shown[name]
-        kind, level = conditions[int(rng.integers(len(conditions)))]
-        while kind not in distortions_for(pixels):
-            kind, level = conditions[int(rng.integers(len(conditions)))]
-        damaged, category = distort(pixels, kind, level, generator_for(name, kind, level)), CATEGORIES[kind]
-        match number % 4:
-            case 0:
-                text = "Which distortion is most apparent in this image?"
-                yield "which", Question(damaged, text, list(NAMES.values()), NAMES[category])
-            case 1:
-                said = category if rng.random() < 0.5 else str(rng.choice([c for c in NAMES if c != category]))
-                text = f"Is there visible {NOUNS[said]} in this image?"
-                yield "is there", Question(damaged, text, ["Yes", "No"], "Yes" if said == category else "No")
-            case 2:
-                moved = bool(rng.random() < 0.5)
-                faulty = motion(pixels, 20, rng.uniform(0, np.pi)) if moved else defocus(pixels, 6)
-                text = "What is the blur in this image caused by?"
-                options = ["Motion of the camera", "Wrong focus"]
-                yield "cause", Question(faulty, text, options, options[0] if moved else options[1])
-            case _:
-                lit = bool(rng.random() < 0.5)
-                text = "How is the exposure of this image?"
-                options = ["Overexposed", "Underexposed"]
-                right = options[0] if lit else options[1]
-                yield "exposure", Question(expose(pixels, 2 if lit else -3), text, options, right)
 
 
 if __name__ == "__main__":

@@ -245,7 +245,7 @@ def _with_enough(
             recipe.check_data(job.budget(recipe.name), count, scored["validation"])
             fitting.append(recipe)
         except InputError:
-            if asked or not recipe.fits_scores:
+            if asked or not (recipe.fits_scores or recipe.teaches == "evidence"):
                 raise
             if any(scored.values()):  # of questions alone nobody expects a fit of scores
                 had = f"{count} scored training and {scored['validation']} scored validation samples"

@@ -56,7 +56,8 @@ def learned(before: AgenticIQA, after: AgenticIQA) -> list[str]:
             lines.append(f"{len(predictor.demos)} examples with their labels {asked}.")
     near = after.summarizer.neighbours
     if near is not None and before.summarizer.neighbours is None:
-        lines.append(f"How people rated the {near.count} most similar of {len(near.photographs)} photographs.")
+        said = "How people rated" if any(each.label for each in near.photographs) else "The right answers for"
+        lines.append(f"{said} the {near.count} most similar of {len(near.photographs)} photographs.")
     if after.summarizer.fitted is not None and before.summarizer.fitted is None:
         lines.append("How much the model counts beside the tools, and where scores lie on the labels' scale.")
     return lines

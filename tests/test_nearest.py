@@ -72,7 +72,7 @@ def lines(server) -> list[str]:
 def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data, server, capsys, tmp_path_factory):
     assert compiled(data, server.base) == 0
     result = json.loads(capsys.readouterr().out)
-    assert "nearest: the levels of the" in " ".join(result["notes"])
+    assert "nearest: what people said of the" in " ".join(result["notes"])
     assert result["chosen"] == "nearest"
     assert all(text.startswith("The most similar photographs were rated: ") for text in lines(server))
     unaware = [q for q in server.asked if "quality_probs" in q.fields and "similar_photographs" not in q.inputs]
@@ -110,6 +110,39 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
     file.unlink()
     with pytest.raises(InputError, match=r"neighbours\.json is missing"):
         load(elsewhere / "program", settings)
+
+
+@pytest.mark.spec("45/nearest-questions")
+def test_right_answers_to_the_same_question_reach_the_model_as_the_options_put_them(data, loopback, capsys):
+    rows = [json.loads(line) for line in (data / "manifest.jsonl").read_text("utf-8").splitlines()]
+    for number, row in enumerate(rows):
+        blurred = row.pop("mos") < 3
+        options = ["Yes", "No"] if number % 3 else ["No", "Yes"]
+        row |= {
+            "query": "Is it blurred?",
+            "options": dict(zip("AB", options, strict=True)),
+            "answer": "AB"[options.index(["No", "Yes"][blurred])],
+        }
+    (data / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+    def answered(question):
+        told = question.inputs.get("similar_photographs", ": A. None").partition(": ")[2].rstrip(".").split("; ")
+        return {"final_answer": max(told, key=told.count)[0], "quality_reasoning": "By what is known."}
+
+    server = loopback(modalities=("text",), token_probabilities=0, rules=[("final_answer", answered)])
+    assert compiled(data, server.base) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["chosen"] == "nearest"
+    assert all(line.startswith("For the most similar photographs the right options were: ") for line in lines(server))
+    program = load(data / "program", load_settings().with_model("openai/small", server.base))
+    for number, right in ((26, "No"), (27, "Yes")):
+        for options in (["Yes", "No"], ["No", "Yes"]):
+            answer = program(image=data / f"{number}-0.png", query="is it  blurred", options=options)
+            assert options["AB".index(answer.final_answer)] == right
+    before = len(lines(server))
+    program(image=data / "26-0.png", query="Is it noisy?", options=["Yes", "No"])
+    program(image=data / "26-0.png", query="Is it blurred?", options=["Perhaps", "Hardly"])
+    assert len(lines(server)) == before
 
 
 def test_what_is_no_record_of_neighbours_is_refused():

@@ -131,7 +131,7 @@ def test_a_fusion_that_gains_too_little_is_left_and_that_is_told() -> None:
     assert found.shortfall([clear], clearly=True) == ""
 
 
-@pytest.mark.spec("045/no-cost-without-a-sure-gain")
+@pytest.mark.spec("45/no-cost-without-a-sure-gain")
 def test_a_candidate_that_costs_more_is_taken_for_a_sure_gain_alone() -> None:
     other = np.random.default_rng(7).normal(0, 1, N)
     better = next(

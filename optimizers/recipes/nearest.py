@@ -1,12 +1,14 @@
-"""The labelled photographs that look most like the one in question: their levels, in words, are evidence on it.
+"""The labelled photographs that look most like the one in question: their levels or right answers are evidence on it.
 
 Nearest neighbours as context (kNN-ICL, Liu et al. 2022), by what the embedded expert measures of an image anyway. How
-many are asked is chosen from labels and likeness alone: the count whose mean label comes nearest to a training
-photograph's own, neighbours of its own group left out. Whether they are taken is decided on validation.
+many are asked is chosen from labels and likeness alone, a photograph's own group left out; whether they are taken is
+decided on validation.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
+import dspy
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,7 @@ from optimizers.recipes import Bound, Recipe
 from optimizers.search import Candidate, Search
 from optimizers.student import role_of
 from program.agent.neighbours import Neighbour, Neighbours
+from program.common.questions import folded
 from program.expert.judge.likeness import likeness
 from program.expert.judge.views import View
 from program.images.refs import parse_url
@@ -26,14 +29,37 @@ _LEAST = 30
 
 
 def chosen_count(photographs: Sequence[Neighbour], vectors: NDArray[np.float16], views: Sequence[View]) -> int:
-    """Return the count whose mean label has the smallest squared error over the photographs themselves."""
+    """Return the count by which the nearest photographs' labels and answers are nearest to each photograph's own.
+
+    Of labels the mean's squared error counts, of answers whether the most frequent one is wrong; each as a share of
+    what the best count leaves.
+    """
     most = Neighbours(max(COUNTS), photographs, vectors)
-    errors = dict.fromkeys(COUNTS, 0.0)
+    errors: dict[str, dict[int, list[float]]] = {}
     for photograph, view in zip(photographs, views, strict=True):
-        labels = [each.label for each in most.nearest(view)]
-        for count in COUNTS:
-            errors[count] += float((np.mean(labels[:count]) - photograph.label) ** 2) if labels else 0.0
-    return min(COUNTS, key=errors.__getitem__)
+        label, query = photograph.label, photograph.query
+        near = most.nearest(view, lambda each, asked=query: each.query == asked)  # type: ignore[misc]
+        for count in COUNTS if near else ():
+            if label is not None:
+                wrong = (float(np.mean([each.label for each in near[:count] if each.label])) - label) ** 2
+            else:
+                frequent = Counter(each.answer for each in near[:count]).most_common(1)[0][0]
+                wrong = float(frequent != photograph.answer)
+            errors.setdefault("answer" if label is None else "label", {}).setdefault(count, []).append(wrong)
+    means = [{count: float(np.mean(each)) for count, each in kind.items()} for kind in errors.values()]
+    shares = {count: sum(m[count] / (min(m.values()) or 1.0) for m in means) for count in COUNTS} if means else {}
+    return min(shares or COUNTS, key=lambda count: shares.get(count, 0.0))
+
+
+def _neighbour(example: dspy.Example, kind: str) -> Neighbour | None:
+    """Return a training example as a neighbour; None where it has no label that others can be told."""
+    sha256, _ = parse_url(example.image.url)
+    own = {"sha256": sha256, "group": example.group, "kind": kind}
+    if example.get("quality") is not None:
+        return Neighbour(**own, label=min(5.0, max(1.0, float(example.quality))))
+    if example.get("answer") is None:
+        return None
+    return Neighbour(**own, query=folded(example.query), answer=folded(example.options[example.answer]))
 
 
 def _run(search: Search) -> list[Candidate]:
@@ -46,12 +72,10 @@ def _run(search: Search) -> list[Candidate]:
         return []
     photographs, views = [], []
     for example in search.train.examples:
-        if example.get("quality") is not None:
-            search.advance()
-            view = program.resources.viewer.view(example.image, example.get("reference"))
-            sha256, _ = parse_url(example.image.url)
-            label = min(5.0, max(1.0, float(example.quality)))
-            photographs.append(Neighbour(sha256=sha256, group=example.group, kind=view.model.kind, label=label))
+        search.advance()
+        view = program.resources.viewer.view(example.image, example.get("reference"))
+        if (neighbour := _neighbour(example, view.model.kind)) is not None:
+            photographs.append(neighbour)
             views.append(view)
     if len(photographs) < _LEAST:
         search.note = f"nearest: {len(photographs)} labelled training photographs; {_LEAST} are needed"
@@ -60,7 +84,7 @@ def _run(search: Search) -> list[Candidate]:
     count = chosen_count(photographs, vectors, views)
     copy = program.deepcopy()
     copy.summarizer.neighbours = Neighbours(count, photographs, vectors)
-    search.note = f"nearest: the levels of the {count} most similar of {len(photographs)} photographs"
+    search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs"
     return [Candidate(search.named("nearest"), copy)]
 
 
@@ -69,6 +93,5 @@ RECIPE = Recipe(
     run=_run,
     bound=lambda budget, sizes: Bound(sizes.train),
     teaches="evidence",
-    fits_scores=True,
     least=lambda budget: _LEAST,
 )

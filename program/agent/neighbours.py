@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from program.common.errors import first_fault
+from program.common.questions import folded
 from program.expert.judge.likeness import WIDTH, likeness
 from program.fusion.levels import nearest_level
 from signatures.schemas import LEVEL_WORDS
@@ -32,7 +33,20 @@ class Neighbour(BaseModel):
     """Photographs of one group are never evidence on each other."""
     kind: str = Field(pattern="^(nr|fr)$")
     """Judged alone, or beside a reference: only those of a kind are compared."""
-    label: float = Field(ge=1, le=5)
+    label: float | None = Field(default=None, ge=1, le=5)
+    query: str | None = None
+    answer: str | None = None
+    """The right option of a question, in its words. A photograph has a label or a question with its answer."""
+
+    @model_validator(mode="after")
+    def _labelled(self) -> "Neighbour":
+        if (self.label is None) == (self.query is None or self.answer is None):
+            raise ValueError("label, or query with answer: one of them is needed")
+        return self
+
+    def answers(self, query: str, options: Sequence[str]) -> bool:
+        """Return whether it has the right answer to a question in the same words, and that is one of the options."""
+        return self.query == folded(query) and self.answer in map(folded, options)
 
 
 class _Saved(BaseModel):
@@ -61,19 +75,30 @@ class Neighbours:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Neighbours":
         return self
 
-    def nearest(self, view: "View") -> list[Neighbour]:
-        """Return the photographs that look most like an image, the most alike first; none of the image's own group."""
-        own = self._groups.get(view.key[0])
-        kind = view.model.kind
-        places = [n for n, each in enumerate(self.photographs) if each.kind == kind and each.group != own]
+    def nearest(self, view: "View", among: Callable[[Neighbour], bool]) -> list[Neighbour]:
+        """Return those `among` the photographs that look most like an image, the most alike first.
+
+        None is of the image's own group.
+        """
+        own, kind = self._groups.get(view.key[0]), view.model.kind
+        places = [n for n, each in enumerate(self.photographs)
+                  if each.kind == kind and each.group != own and among(each)]  # fmt: skip
         distances = self.vectors[places].astype(np.float32) - likeness(view).astype(np.float32)
         order = np.argsort((distances * distances).sum(axis=1), kind="stable")[: self.count]
         return [self.photographs[places[n]] for n in order]
 
-    def told(self, view: "View") -> str | None:
+    def levels_told(self, view: "View") -> str | None:
         """Return the levels of the nearest photographs in words, the most alike first; None where there are none."""
-        words = [LEVEL_WORDS[nearest_level(each.label) - 1] for each in self.nearest(view)]
+        near = self.nearest(view, lambda each: each.label is not None)
+        words = [LEVEL_WORDS[nearest_level(each.label) - 1] for each in near if each.label is not None]
         return f"The most similar photographs were rated: {', '.join(words)}." if words else None
+
+    def answers_told(self, view: "View", query: str, options: Mapping[str, str]) -> str | None:
+        """Return the right answers to the same question about the nearest photographs, as the options put them."""
+        letters = {folded(text): f"{letter}. {text}" for letter, text in options.items()}
+        near = self.nearest(view, lambda each: each.answers(query, list(options.values())))
+        told = "; ".join(letters[each.answer] for each in near if each.answer)
+        return f"For the most similar photographs the right options were: {told}." if told else None
 
     @cached_property
     def sha256(self) -> str:
@@ -85,7 +110,7 @@ class Neighbours:
         vectors = base64.b64encode(self.vectors.astype("<f2").tobytes()).decode("ascii")
         return {
             "count": self.count,
-            "photographs": [each.model_dump() for each in self.photographs],
+            "photographs": [each.model_dump(exclude_none=True) for each in self.photographs],
             "vectors": vectors,
         }
 

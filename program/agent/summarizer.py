@@ -26,6 +26,7 @@ from program.agent.replan import should_replan
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, Finding, SummarizerOutput
 from program.common.questions import is_chinese, normalise_choice, options_told
+from program.expert.judge.views import View
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.fitted import FittedFusion
 from program.fusion.levels import level_masses, tokens_of
@@ -171,14 +172,20 @@ class Summarizer(dspy.Module):
         evidence = state.evidence
         is_open = evidence.distortion_analysis is None and "analysis" not in evidence.failed_steps
         finds = is_open and self.names_distortions(state)
-        similar = None
-        if self.neighbours is not None and not self.resources.expert_judges:
-            similar = self.neighbours.told(self.resources.viewer.view(inputs["image"], inputs["reference"]))
-        inputs = {**inputs, "similar_photographs": similar}
+        inputs = self._beside_similar(inputs, lambda near, view: near.levels_told(view))
         answer = self._level_belief(inputs, CallAllowance(), finds=finds)
         if finds:
             evidence = state.executor_evidence = _with_findings(evidence, answer)
         return self._rate(inputs, evidence, answer)
+
+    def _beside_similar(
+        self, inputs: Mapping[str, Any], told: Callable[[Neighbours, View], str | None]
+    ) -> dict[str, Any]:
+        """Return inputs with what is known of similar photographs; the embedded expert weighs its demos instead."""
+        similar = None
+        if self.neighbours is not None and not self.resources.expert_judges:
+            similar = told(self.neighbours, self.resources.viewer.view(inputs["image"], inputs["reference"]))
+        return {**inputs, "similar_photographs": similar}
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.
@@ -351,6 +358,8 @@ class Summarizer(dspy.Module):
                 raise ValueError(f"answer {text[:80]!r} is none of the options")
             return letter
 
+        query = str(inputs["query"])
+        inputs = self._beside_similar(inputs, lambda near, view: near.answers_told(view, query, options))
         return self._worded(self.answer, {**inputs, "options": options_told(options)}, _ANSWERED, letter_in)
 
     def _explain(self, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from program.common.answer_text import final_answer
 
 __all__ = (
-    "asks_for_score", "is_chinese", "letter_options", "listed_options", "normalise_choice", "options_shown",
+    "asks_for_score", "folded", "is_chinese", "letter_options", "listed_options", "normalise_choice", "options_shown",
     "options_told", "parse_options",
 )  # fmt: skip
 
@@ -232,7 +232,7 @@ def normalise_choice(answer: str, options: Mapping[str, str]) -> str | None:
     text = final_answer(answer).strip().strip("\"'`*“”‘’").strip()
     if tagged := [*_TAGGED.finditer(text)]:
         return normalise_choice(tagged[-1][1] or tagged[-1][2], options)
-    same = [letter for letter, option in options.items() if _fold(option) == _fold(text)]
+    same = [letter for letter, option in options.items() if folded(option) == folded(text)]
     if len(same) == 1:
         return same[0]
     letter, rest = _on_own_line(_masked(text, options), options)
@@ -249,7 +249,7 @@ def _masked(text: str, options: Mapping[str, str]) -> str:
     text = re.sub(f"[{_MASKS}]", "", text).replace("’", "'")
     letters: dict[str, list[str]] = {}
     for letter, option in options.items():
-        letters.setdefault(_fold(option), []).append(letter)
+        letters.setdefault(folded(option), []).append(letter)
     for option in sorted(filter(None, letters), key=len, reverse=True):  # "motion blur" before "blur"
         words = r"\s+".join(map(re.escape, option.replace("’", "'").split()))
         if option == "是" or _DENIED.fullmatch(option):  # "no": an answer alone, a denial among other words
@@ -321,16 +321,21 @@ def _letter_of(mask: str) -> str:
 
 
 def _position(text: str) -> int | None:
-    folded = text.casefold().strip(" .。")
-    number = re.fullmatch(r"(?:option|choice|选项|第)?\s*([1-8])\s*(?:个|项|个选项)?", folded)
+    bare = text.casefold().strip(" .。")
+    number = re.fullmatch(r"(?:option|choice|选项|第)?\s*([1-8])\s*(?:个|项|个选项)?", bare)
     if number:
         return int(number[1])
-    ordinal = re.fullmatch(rf"(?:the\s+)?({'|'.join(_ORDINALS)})(?:\s+(?:one|option|choice))?", folded)
+    ordinal = re.fullmatch(rf"(?:the\s+)?({'|'.join(_ORDINALS)})(?:\s+(?:one|option|choice))?", bare)
     if ordinal:
         return _ORDINALS.index(ordinal[1]) + 1
-    chinese = re.fullmatch(rf"(?:选项|第)([{_CHINESE_NUMBERS}])(?:个|项|个选项)?", folded)
+    chinese = re.fullmatch(rf"(?:选项|第)([{_CHINESE_NUMBERS}])(?:个|项|个选项)?", bare)
     return _CHINESE_NUMBERS.index(chinese[1]) + 1 if chinese else None
 
 
-def _fold(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip().strip(".。!！,，;；:：").casefold()
+def folded(text: str) -> str:
+    """Return a text without case, outer punctuation and doubled spaces, to compare questions and answers by.
+
+    >>> folded("Is this image  blurry?")
+    'is this image blurry'
+    """
+    return re.sub(r"\s+", " ", text).strip().strip(".。!！?？,，;；:：").casefold()
