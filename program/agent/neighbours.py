@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from program.common.errors import first_fault
-from program.expert.judge.likeness import WIDTH, likeness
+from program.expert import WIDTH, likeness
 from program.fusion.levels import nearest_level
 from signatures.schemas import LEVEL_WORDS
 
 if TYPE_CHECKING:
-    from program.expert.judge.views import View
+    from program.expert import View
 
 __all__ = ("Neighbour", "Neighbours")
 
