@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.made_questions import bank
+from benchmarks.training.capture import camera_noise, defocus, expose, motion
 from data.distortions import distort, distortions_for, generator_for
 from data.kadid import IDENTITIES
 from data.manifest import read_manifest
 from program import AgenticIQA
 from program.common.progress import progress
 from program.evaluation.intervals import wilson
-from program.expert.training.capture import camera_noise, defocus, expose, motion
 from program.images.store import IMAGES
 
 PHOTOGRAPHS, SEED, RISE = 40, 0, 0.05

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from benchmarks.training.capture import defocus, expose, motion
 from PIL import Image
 
+from benchmarks.training.capture import defocus, expose, motion
 from data.distortions import distort, distortions_for, generator_for
 from data.kadid import CATEGORIES, level_mean
 from data.manifest import read_manifest

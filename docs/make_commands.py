@@ -26,8 +26,8 @@ def page() -> str:
     """Return the page: each command's help text, 100 columns wide."""
     main = importlib.import_module("agentic_iqa.__main__")
     told = {f"agentic-iqa {name}".rstrip(): help_of(main.main, *name.split()) for name in ("", *main.COMMANDS)}
-    training = importlib.import_module("program.expert.training.train")
-    told["python -m program.expert.training.train"] = help_of(training.main)
+    training = importlib.import_module("benchmarks.training.train")
+    told["python -m benchmarks.training.train"] = help_of(training.main)
     return "\n".join([_INTRO, *(f"## `{name}`\n\n```text\n{text}\n```\n" for name, text in told.items())])
 
 

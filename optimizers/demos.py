@@ -19,7 +19,7 @@ from program.agent.resources import Resources
 from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.common.settings import RecipeSettings
-from program.expert.answer.planning import plan_assessment
+from program.expert import plan_assessment
 from program.fusion.levels import nearest_level
 from program.lms.call import with_references
 from signatures.schemas import LEVEL_WORDS, DistortionFinding, LevelProbabilities, Plan, RegionDistortions, ToolChoice

@@ -26,17 +26,18 @@ from optimizers.reflection import metered_lm
 from optimizers.student import Student
 from program.agent.loop import AgenticIQA
 from program.agent.program_file import digest
-from program.agent.resources import ROLES, lm_of
+from program.agent.resources import ROLES, Resources, lm_of
 from program.agent.saving import check_folder
 from program.cluster.engine import Cluster
 from program.common.errors import InputError, did_you_mean
 from program.common.places import Place
-from program.common.settings import PLACES, RecipeSettings, RoleSettings, Settings
+from program.common.settings import PLACES, RecipeSettings, Settings
 from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.intervals import MIN_GROUPS, Figure
 from program.evaluation.logged import labels_of, origin_params
 from program.evaluation.record import Dataset
 from program.lms.dspy_private import resolves_references
+from program.lms.traits import ModelTraits, known_traits
 
 __all__ = ("Job", "Splits", "prepared", "upside_down")
 
@@ -80,10 +81,21 @@ class Job:
     lm: dspy.BaseLM | None = field(default=None, compare=False)
     """A model given from Python, which plays every role."""
 
+    @cached_property
+    def models(self) -> list[ModelTraits]:
+        """What is known of the models that are taught; they are asked nothing."""
+        resources = Resources(self.settings, self.lm)
+        return [resources.known(role) for role in ROLES if role in self.roles]
+
     @property
-    def embedded(self) -> bool:
-        """Whether the embedded expert plays every taught role."""
-        return self.lm is None and all(_is_embedded(getattr(self.settings.models, role)) for role in self.roles)
+    def is_free(self) -> bool:
+        """Whether answers of the taught roles cost nothing."""
+        return all(model.is_free for model in self.models)
+
+    @property
+    def rewords(self) -> bool:
+        """Whether a taught role goes by what its instructions say."""
+        return any(model.reads_instructions for model in self.models)
 
     @property
     def optimizer(self) -> str:
@@ -92,7 +104,7 @@ class Job:
 
     def budget(self, name: str) -> RecipeSettings:
         """Return what a recipe may spend."""
-        budgets = self.settings.optimizers.embedded if self.embedded else self.settings.optimizers.model
+        budgets = self.settings.optimizers.embedded if self.is_free else self.settings.optimizers.model
         budget = budgets.get(name, RecipeSettings())
         if self.demos is not None:
             budget = budget.model_copy(update={"demos": self.demos or None, "all_demos": False})
@@ -106,17 +118,16 @@ class Job:
 
     @cached_property
     def reflection(self) -> dspy.BaseLM | None:
-        """The model that writes instructions: the settings', else the Summarizer's unless that is the embedded one."""
+        """The model that writes instructions: the settings', else the Summarizer's; None where that one reads none."""
         role, summarizer = self.settings.models.reflection, self.settings.models.summarizer
-        if role is None and self.lm is not None:
-            return metered_lm(self.lm.copy(temperature=1.0))
+        given = self.lm if role is None else None
         if role is None:
             sampling = {"temperature": 1.0, "max_tokens": max(summarizer.max_tokens, 8000)}
             role = summarizer.model_copy(update=sampling)
-        if _is_embedded(role):
+        lm = given.copy(temperature=1.0) if given is not None else lm_of(role, cache_dir=self.settings.kept_dir)
+        if not known_traits(lm).reads_instructions:
             return None
-        lm = lm_of(role, cache_dir=self.settings.kept_dir)
-        if not resolves_references(lm):
+        if given is None and not resolves_references(lm):
             raise InputError(
                 f"reflection model {role.backend!r}: is reached through LiteLLM, which cannot be shown the images; "
                 "give one with --reflection-lm that DSPy speaks to itself, as openai/gpt-4o"
@@ -182,10 +193,10 @@ def prepared(
 
     Nothing is asked of a model. Raises InputError or DataError for what cannot be used.
     """
-    embedded = lm is None and _is_embedded(settings.models.summarizer)
+    rewords = Resources(settings, lm).known("summarizer").reads_instructions
     request = optimizer or settings.compile.optimizer
-    recipes = _recipes(request or ("random-search,fusion" if embedded else "rubric,gepa"))
-    taught = _roles(roles if roles is not None else settings.compile.roles, embedded=embedded)
+    recipes = _recipes(request or ("rubric,gepa" if rewords else "random-search,fusion"))
+    taught = _roles(roles if roles is not None else settings.compile.roles, ROLES if rewords else ("summarizer",))
     out = out or settings.programs_dir / Path(data).stem
     job = Job(
         settings, data, tuple(recipe.name for recipe in recipes), taught, out, Dataset(name=data), {},
@@ -194,11 +205,11 @@ def prepared(
     if teacher_lm is not None:
         lm_of(settings.with_model(teacher_lm).models.summarizer, cache_dir=None)
     for recipe in recipes:
-        recipe.check(embedded=job.embedded, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
+        recipe.check(rewords=job.rewords, reflection=lambda: job.reflection, teacher=teacher_lm is not None)
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
     division = _divided(manifest, layout or Layout(), settings.seed)
-    if request is None and job.embedded and division.judge != "people" and _asks_for_no_demos(job):
+    if request is None and not job.rewords and division.judge != "people" and _asks_for_no_demos(job):
         # A rule is learned in words, which carry over; what demos show of a few photographs does not.
         recipes = _recipes("rubric")
     notes = division.notes
@@ -275,9 +286,9 @@ def upside_down(job: Job, agreement: Figure) -> str | None:
     )
 
 
-def _roles(given: str | Sequence[str] | None, *, embedded: bool) -> tuple[str, ...]:
+def _roles(given: str | Sequence[str] | None, usual: tuple[str, ...]) -> tuple[str, ...]:
     if given is None:
-        return ("summarizer",) if embedded else ROLES
+        return usual
     names = [n.strip() for n in given.split(",")] if isinstance(given, str) else list(given)
     for name in names:
         if name not in ROLES:
@@ -393,7 +404,3 @@ def _without_missing(splits: Splits) -> tuple[str, ...]:
         notes.append(note if name == "train" else f"{note}; they count as failed")
     splits["train"] = [sample for sample in splits["train"] if sample.missing_file is None]
     return tuple(notes)
-
-
-def _is_embedded(role: RoleSettings) -> bool:
-    return role.backend.replace(".", "/", 1).partition("@")[0] == "perceptual/expert"

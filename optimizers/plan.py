@@ -42,7 +42,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class CallPlan:
-    """The phases of a compile, in order; `paid` is whether any call goes to a model that is not embedded."""
+    """The phases of a compile, in order; `paid` is whether any call goes to a model that is not free."""
 
     phases: tuple[Phase, ...]
     expected_calls: int
@@ -82,7 +82,7 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     # A tool reads an image once, whatever the seeds: they can only draw other ones.
     drawn = min(seeds * gathered, len(job.splits["train"]) + len(job.splits["validation"]))
     image_s = _seconds_of_image(job) / chosen.workers
-    answer_s = _SECONDS_EMBEDDED if job.embedded else _SECONDS_PER_CALL / chosen.workers
+    answer_s = _SECONDS_EMBEDDED if job.is_free else _SECONDS_PER_CALL / chosen.workers
 
     def phase(name: str, runs: int, expected: int, most: int, *, images: int = 0, times: int = seeds) -> Phase:
         return Phase(name, times * runs, times * expected, times * most, images * image_s, times * expected * answer_s)
@@ -102,7 +102,7 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     seconds = _SECONDS_AROUND + sum(p.image_s + p.answer_s for p in phases)
     taught = [] if job.kept is not None else [*job.samples("train"), *job.samples("validation")]
     images = {sample.image for sample in (*taught, *job.splits["test"])}
-    return CallPlan(tuple(phases), expected, most, not job.embedded, seconds, _cost(job, expected), len(images))
+    return CallPlan(tuple(phases), expected, most, not job.is_free, seconds, _cost(job, expected), len(images))
 
 
 def _searches(
@@ -181,7 +181,7 @@ def _diagnoses(job: Job) -> int:
 
 
 def _cost(job: Job, calls: int) -> float | None:
-    if job.embedded or job.settings.models.summarizer.api_base is not None:
+    if job.is_free or job.settings.models.summarizer.api_base is not None:
         return None
     from dspy import lm15
 

@@ -26,7 +26,6 @@ from program.common.cache import PlainCache
 from program.common.places import Place, name_of, opened
 from program.evaluation.evaluating import context_of
 from program.evaluation.record import Row
-from program.lms.dspy_private import is_embedded
 from program.tools.readiness import installed_version
 
 __all__ = ("Questions", "Store", "code_sha256", "evidence_json", "evidence_of")
@@ -52,9 +51,9 @@ class Store:
 
     @classmethod
     def of(cls, program: AgenticIQA) -> "Store":
-        """Return the store of compiles that start at this program; an empty one for models other than the expert."""
+        """Return the store of compiles that start at this program; an empty one where answers may differ."""
         kept = program.resources.settings.kept_dir
-        if kept is None or not all(is_embedded(program.resources.lm(role)) for role in ROLES):
+        if kept is None or not all(program.resources.known(role).is_deterministic for role in ROLES):
             return cls()
         return cls(kept / "compiles", context_of(program))
 

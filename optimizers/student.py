@@ -74,7 +74,7 @@ class Replayed:
         if self.program.summarizer.names_distortions(state):
             state.executor_evidence = state.evidence.with_findings(None)
         seen = {name: IMAGES.find(inputs[name].url) for name in ("image", "reference") if name in inputs}
-        with metered() as usage, wired(self.resources.settings.wire):
+        with metered() as usage, wired(self.resources.settings):
             output = self.program.summarizer(state=state, **seen)
         return Assessment(**dict(output), state=state, usage=usage)
 

@@ -30,13 +30,13 @@ _FEW = 100
 _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
 _UNTRIED = {
-    True: (("random-search,fusion", "rubric", "labeled --demos all"), "a language model: --lm PROVIDER/MODEL"),
-    False: (
+    False: (("random-search,fusion", "rubric", "labeled --demos all"), "a language model: --lm PROVIDER/MODEL"),
+    True: (
         ("nearest,fusion", "rubric,gepa", "random-search,fusion", "bootstrap"),
         "demos of a stronger model: --teacher-lm MODEL",
     ),
 }
-"""Recipes that are worth a trial, and what to try besides, by whether the embedded expert is taught."""
+"""Recipes that are worth a trial, and what to try besides, by whether the model that is taught reads instructions."""
 _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "explain": "explanations"}
 """What the Summarizer's predictors are asked for."""
 
@@ -68,7 +68,7 @@ def advice(job: Job) -> str:
     samples, tried = job.samples("train"), set(job.optimizers)
     count, scored = len(samples), sum(sample.task == "scoring" for sample in samples)
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
-    recipes, model = _UNTRIED[job.embedded]
+    recipes, model = _UNTRIED[job.rewords]
     for names in recipes:
         asked = [recipe_named(name) for name in names.partition(" ")[0].split(",")]
         enough = all(r.least(job.budget(r.name)) <= (scored if r.fits_scores else count) for r in asked)

@@ -1,6 +1,8 @@
 """The house's rules, and that what guards them bites."""
 
+import ast
 import importlib.metadata
+import re
 import shutil
 import subprocess
 import sys
@@ -46,6 +48,9 @@ def test_import_contracts_hold_and_bite(copy: Path) -> None:
         "optimizers/objectives.py": "import program.compile",
         "program/lms/build.py": "import program.expert.engine",
         "program/expert/measure/features.py": "import program.expert.judge.quality",
+        "program/expert/judge/quality.py": "import benchmarks.training.fitting",
+        "optimizers/demos.py": "from program.expert.judge.views import Viewer",
+        "program/agent/planner.py": "import program.expert.store",
     }
     for name, line in plants.items():
         file = copy / name
@@ -53,6 +58,40 @@ def test_import_contracts_hold_and_bite(copy: Path) -> None:
         file.write_text(f"{text}\n{line}\n", "utf-8")
         assert linted(copy).returncode == 1, f"a planted {line!r} in {name} was not reported"
         file.write_text(text, "utf-8")
+
+
+OF_THE_EXPERT = re.compile(r"perceptual|PerceptualEngine|(?<![\w.])(expert\.)?(NAME|MODEL)\b|\.expert\b")
+
+
+def decisions_by_name(source: str) -> list[str]:
+    """Return the expressions of a module that ask whether a model is the embedded expert, in any spelling."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            asks = called in {"isinstance", "startswith", "match", "fullmatch", "getattr"}
+            found += [ast.unparse(node)] if asks and OF_THE_EXPERT.search(ast.unparse(node)) else []
+        elif isinstance(node, ast.Compare):
+            found += [ast.unparse(node)] if OF_THE_EXPERT.search(ast.unparse(node)) else []
+        elif isinstance(node, ast.Name | ast.Attribute):
+            name = getattr(node, "id", None) or node.attr
+            found += [name] if name in {"is_embedded", "expert_judges", "is_expert"} else []
+    return found
+
+
+@pytest.mark.spec("issue-46/no-decision-by-the-experts-name")
+def test_nothing_asks_whether_a_model_is_the_expert_but_its_room_and_who_builds_it() -> None:
+    builds = ROOT / "program" / "agent" / "resources.py"
+    revisions = ROOT / "program" / "agent" / "saving.py"  # compares a saved revision with this one's
+    for package in PACKAGES:
+        for file in (ROOT / package).rglob("*.py"):
+            if ROOT / "program" / "expert" not in file.parents and file not in {builds, revisions}:
+                assert not decisions_by_name(file.read_text("utf-8")), file
+    for planted in (
+        "x = lm.model.startswith('perceptual')", "x = role.backend == 'perceptual/expert'", "y = NAME in lm.model",
+        "if lm is resources.expert: pass", "isinstance(lm.engine, PerceptualEngine)", "if is_embedded(lm): pass",
+    ):  # fmt: skip
+        assert decisions_by_name(planted), planted
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,19 @@ def test_a_users_own_lm_is_shown_the_pictures_by_either_client(engine, loopback,
     assert [(i.name, i.change) for i in result.usage.wire_images] == [("photo.bmp", "bmp as png")]
 
 
+@pytest.mark.spec("issue-46/limits-of-images-hold-for-an-lm-from-python")
+@pytest.mark.parametrize("way", ["given", "dspy"])
+def test_a_users_limits_of_images_hold_for_an_lm_from_python(way, loopback, picture, tmp_path):
+    server, file = loopback(), tmp_path / "photo.png"
+    file.write_bytes(IMAGES.read(IMAGES.add(picture(3, width=300, height=200))))
+    lm = dspy.LM("openai/gpt-4o", api_base=server.base, api_key=KEY, cache=False)
+    settings = load_settings(overrides={"models": {"images": {"server": {"max_side_px": 96}}}})
+    with dspy.context(lm=lm):
+        result = AgenticIQA(settings, lm=lm if way == "given" else None)(image=file)
+    assert [(i.width, i.height) for i in result.usage.wire_images] == [(96, 64)]
+    assert {Image.open(io.BytesIO(image)).size for q in server.asked for image in q.images} == {(96, 64)}
+
+
 def test_an_lm_given_or_set_in_dspy_goes_before_the_settings(loopback, bitmap):
     given, configured, unused = loopback(), loopback(), loopback()
     lms = [dspy.LM("openai/gpt-4o", api_base=s.base, api_key="none", cache=False) for s in (given, configured)]

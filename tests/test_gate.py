@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from program.common.pool import single_flight
-from program.common.settings import WireSettings
+from program.common.settings import WireSettings, load_settings
 from program.lms.limits import Gate, gate_for, wired
 
 
@@ -74,12 +74,12 @@ def test_an_error_inside_gives_its_place_back():
 
 
 def test_one_gate_per_host_under_the_limits_in_force():
-    with wired(WireSettings(concurrency=2)):
+    with wired(load_settings(overrides={"wire": {"concurrency": 2}})):
         gate = gate_for("a-host")
     assert gate_for("a-host") is gate
     assert gate.limits.concurrency == 2
     assert gate_for("b-host") is not gate
-    with wired(WireSettings(concurrency=5)):
+    with wired(load_settings(overrides={"wire": {"concurrency": 5}})):
         assert gate_for("a-host").limits.concurrency == 5
 
 

@@ -370,6 +370,26 @@ def test_too_few_samples_are_refused_by_name_and_number() -> None:
         recipe_named("fusion").check_data(RecipeSettings(), 40, 4)
 
 
+@pytest.mark.spec("issue-46/the-expert-by-any-name")
+@pytest.mark.parametrize("way", ["by a backend's name", "given from Python", "set in DSPy"])
+def test_the_expert_is_taught_as_such_whatever_it_is_called(blurred_manifest, tmp_path, way) -> None:
+    plain = prepared(load_settings(), str(blurred_manifest), out=tmp_path / "plain")
+    entry = {"mine": {"provider": "perceptual", "model": "expert"}}
+    named = load_settings(overrides={"models": {"backends": entry}}).with_model("mine")
+    expert = AgenticIQA().resources.lm("summarizer")
+    with dspy.context(lm=expert if way == "set in DSPy" else None):
+        if way == "by a backend's name":
+            job = prepared(named, str(blurred_manifest), out=tmp_path / "out")
+        else:
+            given = expert if way == "given from Python" else None
+            settings = load_settings().with_model("openai/gpt-4o")
+            job = prepared(settings, str(blurred_manifest), out=tmp_path / "out", lm=given)
+        assert (job.optimizers, job.roles, job.notes) == (plain.optimizers, plain.roles, plain.notes)
+        assert [job.budget(name) for name in job.optimizers] == [plain.budget(name) for name in plain.optimizers]
+        assert call_plan(job) == call_plan(plain)
+        assert way == "set in DSPy" or job.reflection is None
+
+
 def test_the_plan_of_an_embedded_compile_is_free_and_bounded(blurred_manifest, tmp_path) -> None:
     plan = call_plan(prepared(load_settings(overrides=SMALL), str(blurred_manifest), "random-search", tmp_path / "out"))
     assert not plan.paid

@@ -11,10 +11,11 @@ from PIL import Image
 
 from program.common.backends import ImageLimits
 from program.common.errors import ImageError
+from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.lms import wire_images
 from program.lms.metering import metered
-from program.lms.wire_images import encoded_image, limits_for
+from program.lms.wire_images import encoded_image
 
 TAKES_ALL = ImageLimits(formats=("png", "jpeg", "webp", "gif", "bmp", "tiff"))
 STRICT = ImageLimits(formats=("png", "jpeg"))
@@ -161,8 +162,9 @@ def test_each_image_is_recorded_once_for_each_way_it_was_sent(picture):
 
 
 def test_limits_of_the_hosted_services():
-    assert "webp" in limits_for("openai/gpt-4o").formats
-    assert limits_for("anthropic/claude").max_side_px == 8000
-    assert limits_for("somebody/else").formats == ("png", "jpeg")
-    for name in ("openai/x", "anthropic/x", "gemini/x", "somebody/x"):
-        assert not {"gif", "bmp", "tiff"} & set(limits_for(name).formats)
+    models = load_settings().models
+    limits = {name: models.image_limits(name, None) for name in ("openai", "anthropic", "gemini", "somebody")}
+    assert "webp" in limits["openai"].formats
+    assert limits["anthropic"].max_side_px == 8000
+    assert limits["somebody"].formats == models.image_limits("openai", "http://127.0.0.1/v1").formats == ("png", "jpeg")
+    assert not any({"gif", "bmp", "tiff"} & set(each.formats) for each in limits.values())

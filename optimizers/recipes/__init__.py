@@ -65,9 +65,12 @@ class Recipe:
     gains_clearly: bool = False
     """Whether it has to gain more than a step on validation (see selection.py)."""
 
-    def check(self, *, embedded: bool, reflection: Callable[[], object | None], teacher: bool) -> None:
-        """Raise InputError where it lacks what it needs on this machine; `reflection` gives the model that writes."""
-        if self.teaches == "instructions" and self.reflects and embedded:
+    def check(self, *, rewords: bool, reflection: Callable[[], object | None], teacher: bool) -> None:
+        """Raise InputError where it lacks what it needs on this machine.
+
+        `rewords`: whether a taught model goes by what its instructions say; `reflection` gives the model that writes.
+        """
+        if self.teaches == "instructions" and self.reflects and not rewords:
             raise InputError(
                 f"optimizer {self.name!r}: rewrites instructions, of which the embedded expert reads a rubric only; "
                 "use rubric or random-search, or give a language model with --lm"

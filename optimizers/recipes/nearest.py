@@ -17,8 +17,7 @@ from optimizers.search import Candidate, Search
 from optimizers.student import role_of
 from program.agent.neighbours import Neighbour, Neighbours
 from program.common.questions import folded
-from program.expert.judge.likeness import likeness
-from program.expert.judge.views import View
+from program.expert import View, likeness
 from program.images.refs import parse_url
 
 __all__ = ("chosen_count",)
@@ -67,7 +66,7 @@ def _run(search: Search) -> list[Candidate]:
     if all(role_of(name) != "summarizer" for name in search.student.names):
         search.note = "nearest: teaches the summarizer alone, which --roles leaves as it is"
         return []
-    if program.resources.expert_judges:
+    if program.resources.known("summarizer").weighs_demos:
         search.note = "nearest: the embedded expert weighs its demos by likeness already; random-search chooses them"
         return []
     photographs, views = [], []

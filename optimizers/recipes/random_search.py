@@ -3,8 +3,9 @@
 Scored on the training samples whose photograph no demo of the candidate shows, so the validation samples stay fresh for
 choosing. Where most samples share their photographs, too few would be left, and the validation samples score instead.
 
-What a set says of the other training images can be worked out for the embedded expert without asking it: the first
-start, and every fifth, is the best of thousands of sets by that, where images come all with a reference or all without.
+What a set says of the other training images can be worked out for a model that weighs its demos, without asking it:
+the first start, and every fifth, is the best of thousands of sets by that, where images come all with a reference or
+all without.
 """
 
 import math
@@ -15,9 +16,8 @@ from optimizers.recipes import Bound, Recipe, Sizes
 from optimizers.search import Candidate, Search
 from optimizers.student import Student
 from program.common.settings import RecipeSettings
-from program.expert.judge.taught import telling
-from program.expert.judge.views import Viewer
-from program.lms.dspy_private import is_embedded
+from program.expert import Viewer, telling
+from program.lms.traits import known_traits
 
 _MOST = 1000
 """Labelled demos among which the most telling ones are looked for, drawn at random: memory grows with their square."""
@@ -47,7 +47,7 @@ class _DemoSearch:
             from optimizers.recipes.bootstrap import bootstrapped
 
             self._try("given/0", {}, bootstrapped(search))
-        works_out = is_embedded(search.student.get_lm()) and not search.train.shares_content
+        works_out = known_traits(search.student.get_lm()).weighs_demos and not search.train.shares_content
         strategies = ("telling", *STRATEGIES) if works_out else STRATEGIES
         for number in range(budget.starts):
             strategy = strategies[number % len(strategies)]

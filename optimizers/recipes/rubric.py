@@ -18,7 +18,7 @@ from optimizers.recipes import Bound, Recipe
 from optimizers.search import Candidate, Search
 from optimizers.student import role_of
 from program.agent.loop import AgenticIQA
-from program.expert.judge.taught import traits_of
+from program.expert import properties_of
 from signatures.rubric import SENTENCES, TRAITS, rubric_in, with_rubric
 from signatures.schemas import DISTORTION_CATEGORIES
 
@@ -106,7 +106,7 @@ def _labelled(search: Search) -> Labelled:
                 believed.append(sum(level * p for level, p in belief.levels.items()))
                 views.append(viewer.view(example.image, example.get("reference")))
                 truth.append(belief.truth)
-    traits = [traits_of(view) for view in views]
+    traits = [properties_of(view) for view in views]
     return Labelled(
         np.array(believed),
         {c: np.array([view.severities[c] for view in views]) for c in DISTORTION_CATEGORIES},

@@ -74,7 +74,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
 
     def heatmap(self, distortion: str | None = None) -> "Image.Image":
         """Return the image in grey with red where quality is lost; see `AgenticIQA.heatmap`. Raises InputError."""
-        from program.expert.judge.maps import heatmap
+        from program.expert import heatmap
 
         return heatmap(*self.images, distortion)
 

@@ -300,7 +300,7 @@ class Executor(dspy.Module):
             work.logs.append(log)
         scored = [log for log in work.logs if log.score is not None]
         shares = runner.precisions([(log.tool, log.distortion) for log in scored])
-        added = BESIDE_THE_EXPERT if self.resources.expert_judges else 1.0
+        added = BESIDE_THE_EXPERT if self.resources.known("summarizer").shares_errors else 1.0
         for log, share in zip(scored, shares, strict=True):
             log.precision = None if share is None else round(added * share, 6)
         if work.logs and not work.scores:

@@ -72,7 +72,7 @@ class AgenticIQA(ProgramModule):
                 state.image_notes = [*state.image_notes, f"reference resampled from {given.size} to {test.size}"]
             if not show_the_same(test, original):
                 state.image_notes = [*state.image_notes, f"the reference {given.name!r} seems to show something else"]
-        with metered() as usage, wired(settings.wire):
+        with metered() as usage, wired(settings):
             started = state.model_copy()
             try:
                 result = self._loop(state, test, original)
@@ -109,7 +109,7 @@ class AgenticIQA(ProgramModule):
         ...) the red is what it alone takes from the score. Beside a reference of the same size the differences count.
         Raises ImageError or another InputError for images and distortions that cannot be used.
         """
-        from program.expert.judge.maps import heatmap
+        from program.expert import heatmap
 
         settings = self.resources.settings
         test = _opened(image, settings.images.max_pixels)

@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from program.common.errors import first_fault
 from program.common.questions import folded
-from program.expert.judge.likeness import WIDTH, likeness
+from program.expert import WIDTH, likeness
 from program.fusion.levels import nearest_level
 from signatures.schemas import LEVEL_WORDS
 
 if TYPE_CHECKING:
-    from program.expert.judge.views import View
+    from program.expert import View
 
 __all__ = ("Neighbour", "Neighbours")
 

@@ -10,9 +10,7 @@ import dspy
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState
 from program.common.errors import ToolError
-from program.expert.answer.inputs import region_pattern
-from program.expert.answer.planning import named_distortions
-from program.expert.answer.tool_choice import named_tools
+from program.expert import named_distortions, named_tools, region_pattern
 from program.lms.ask import ask
 from program.lms.metering import stage
 from program.tools.registry import ToolRegistry

@@ -1,6 +1,5 @@
 """Whether a role's model works here: reachable, sees, takes schemas, gives token probabilities; two tiny calls tell."""
 
-import math
 import secrets
 import time
 from pathlib import Path
@@ -8,22 +7,18 @@ from pathlib import Path
 import dspy
 import numpy as np
 from dspy.utils.exceptions import AdapterParseError, LMError
-from numpy.typing import NDArray
 from PIL import Image
 
 from program.agent.checks import Check
-from program.agent.query import DEFAULT_QUERY
 from program.agent.resources import lm_of
 from program.common.backends import ROLES, RoleSettings
 from program.common.errors import ImagesRefused, ModelError, did_you_mean
 from program.common.redaction import redact
 from program.common.settings import Settings
-from program.images.store import IMAGES
 from program.lms.call import Unquoting
-from program.lms.dspy_private import adapter_for, is_embedded
-from program.lms.traits import ModelTraits, own_record, traits_of
+from program.lms.dspy_private import adapter_for
+from program.lms.traits import ModelTraits, known_traits, own_record, traits_of
 from signatures.probe import NameColours
-from signatures.summarizer import ScoreQuality
 
 __all__ = ("COLOURS", "model_checks")
 
@@ -61,8 +56,8 @@ def model_checks(settings: Settings) -> list[Check]:
 def _model(role: RoleSettings, title: str, cache_dir: Path) -> list[Check]:
     try:
         lm = lm_of(role, cache_dir=cache_dir)
-        if is_embedded(lm):
-            return [_embedded(lm, title)]
+        if known_traits(lm).is_free:
+            return [Check(title, "ok", "embedded, needs no network")]
         record = own_record(lm)
         record.forget()
         traits = traits_of(lm)
@@ -132,26 +127,6 @@ def _features(lm: dspy.LM, title: str) -> list[Check]:
         others.append(f"{traits.max_tokens_field} in place of max_tokens")
     detail = "; ".join([f"context {context}", *others])
     return [schema, logprobs, Check(f"{title}: requests", "ok", detail)]
-
-
-def _embedded(lm: dspy.LM, title: str) -> Check:
-    """Let the embedded expert rate a clean picture and a noisy one."""
-    rng = np.random.default_rng(0)
-    rows, columns = np.mgrid[0:128, 0:128]
-    clean = np.stack([rows + columns // 2, columns, 255 - rows], axis=2).clip(0, 255).astype(np.uint8)
-    noisy = (clean + rng.normal(0, 60, clean.shape)).clip(0, 255).astype(np.uint8)
-    levels = [_expected_level(lm, pixels, clean) for pixels in (clean, noisy)]
-    detail = f"rates a clean picture {levels[0]:.1f} and one with noise {levels[1]:.1f}; embedded, needs no network"
-    if levels[0] > levels[1]:
-        return Check(title, "ok", detail)
-    return Check(title, "failed", detail, "install this version again")
-
-
-def _expected_level(lm: dspy.LM, pixels: NDArray[np.uint8], original: NDArray[np.uint8]) -> float:
-    image, reference = (dspy.Image(IMAGES.add(array).url) for array in (pixels, original))
-    with dspy.context(lm=lm, adapter=adapter_for(lm)):
-        answer = dspy.Predict(ScoreQuality)(image=image, reference=reference, query=DEFAULT_QUERY)
-    return math.fsum(level * p for level, p in answer.quality_probs.by_level().items())
 
 
 def _two_halves(left: str, right: str) -> dspy.Image:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, Valid
 from pydantic_core import from_json
 
 from program.common.errors import InputError, first_fault
+from program.expert import NAME
 
 __all__ = ("ProgramFile", "check_state", "digest", "rest_sha256")
 
@@ -26,7 +27,7 @@ class ProgramFile(_Part):
     program_sha256: str
     rest_sha256: str | None = None
     """Of all but the instructions, which a person may edit."""
-    engine: str | None = Field(default=None, pattern=r"^perceptual/expert@[\w.]{1,20}$")
+    engine: str | None = Field(default=None, pattern=rf"^{NAME}@[\w.]{{1,20}}$")
     """The embedded engine that played a taught role, as perceptual/expert@r8."""
     record: dict[str, Any] = Field(default_factory=dict)
     """How it was made; nothing is read from it."""

@@ -14,15 +14,16 @@ from program.common.errors import ModelError
 from program.common.places import placed
 from program.common.redaction import keys_among
 from program.common.settings import Settings
+from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
 from program.lms.build import build_lm, role_model
-from program.lms.dspy_private import EMBEDDED, is_embedded, say_once_of_truncation
-from program.lms.traits import ModelTraits, traits_of
+from program.lms.dspy_private import say_once_of_truncation
+from program.lms.traits import ModelTraits, known_traits, traits_of
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
 if TYPE_CHECKING:
-    from program.expert.judge.views import Viewer
+    from program.expert import Viewer
 
 __all__ = ("ROLES", "Resources", "Role", "lm_of", "portable_lm")
 
@@ -36,14 +37,14 @@ def lm_of(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     Raises ModelError for a name that stands for neither.
     """
     name = role_model(role)
-    if name.partition("/")[0] != EMBEDDED.partition("/")[0]:
+    if name.partition("/")[0] != NAME.partition("/")[0]:
         return build_lm(role, cache_dir=cache_dir)
-    from program.expert.engine import MODEL, make_perceptual_lm
+    from program.expert import make_perceptual_lm
 
-    if name.partition("@")[0] != EMBEDDED:
-        raise ModelError(f"model {name!r}: unknown (did you mean {EMBEDDED!r}?)")
-    if name not in {EMBEDDED, MODEL}:
-        raise ModelError(f"model {name!r}: this version holds {MODEL!r}; use that name or plain {EMBEDDED!r}")
+    if name.partition("@")[0] != NAME:
+        raise ModelError(f"model {name!r}: unknown (did you mean {NAME!r}?)")
+    if name not in {NAME, MODEL}:
+        raise ModelError(f"model {name!r}: this version holds {MODEL!r}; use that name or plain {NAME!r}")
     return make_perceptual_lm(cache_dir, temperature=role.temperature, max_tokens=role.max_tokens)
 
 
@@ -100,43 +101,41 @@ class Resources:
     def fusion(self) -> ScoreFusion:
         """How tool scores and level probabilities become one score, where no compile fitted it."""
         settings = self.settings.fusion
-        weight, smoothing = (1.0, 0.0) if self.expert_judges else (settings.model_weight, settings.smoothing)
+        is_calibrated = self.known("summarizer").is_calibrated
+        weight, smoothing = (1.0, 0.0) if is_calibrated else (settings.model_weight, settings.smoothing)
         return ScoreFusion(
             settings.eta, normalize=settings.normalize, tool_weights=settings.tool_weights, model_weight=weight,
             smoothing=smoothing,
         )  # fmt: skip
 
-    @property
-    def expert_judges(self) -> bool:
-        """Whether the embedded expert plays the Summarizer: its answers cost nothing, and it reads what tools read."""
-        return is_embedded(self.lm("summarizer"))
+    def known(self, role: Role) -> ModelTraits:
+        """Return what is known of the model of a role; nothing is asked."""
+        return known_traits(self.lm(role))
 
     def traits(self, role: Role) -> ModelTraits:
-        """Return what the model of a role can do."""
+        """Return what the model of a role can do; its service is asked where it never was."""
         return traits_of(self.lm(role))
 
     @cached_property
     def expert(self) -> dspy.LM:
         """The embedded expert, whoever plays the roles."""
-        return lm_of(RoleSettings(backend=EMBEDDED), cache_dir=self.settings.kept_dir)
+        return lm_of(RoleSettings(backend=NAME), cache_dir=self.settings.kept_dir)
 
     @cached_property
     def viewer(self) -> "Viewer":
         """What measures images for the embedded expert; each once."""
-        from program.expert.judge.views import Viewer
+        from program.expert import Viewer
 
         return Viewer(self.settings.kept_dir)
 
     def eyes(self) -> dspy.BaseLM:
         """Return the model that looks for distortions: the Executor's, or the embedded expert where that one does not.
 
-        It does not where it reads no images, and where only a score is asked of it.
+        It does not where it reads no images, and where only a score is asked of it, to save its calls.
         """
-        lm = self.lm("executor")
-        if is_embedded(lm):
-            return lm
-        looks = self.traits("executor").reads_images is not False and not self.settings.assessment.score_only
-        return lm if looks else self.expert
+        lm, traits = self.lm("executor"), self.traits("executor")
+        spared = self.settings.assessment.score_only and not traits.is_free
+        return lm if traits.reads_images is not False and not spared else self.expert
 
     @property
     def sight_note(self) -> str | None:
@@ -151,7 +150,7 @@ class Resources:
 
     def scores_only(self, query: str, options: Any = None) -> bool:
         """Return whether a question costs a language model one word: a score, where no more is wanted of it."""
-        if not self.settings.assessment.score_only or self.expert_judges:
+        if not self.settings.assessment.score_only or self.known("summarizer").is_free:
             return False
         return read_query(query, options).type is QueryType.SCORING
 

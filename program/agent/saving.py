@@ -19,11 +19,12 @@ from program.agent.neighbours import Neighbours
 from program.agent.program_file import ProgramFile, digest, rest_sha256
 from program.common.errors import ImageError, InputError
 from program.common.settings import Settings, load_settings
-from program.expert.store import REVISION
+from program.expert import MODEL
 from program.fusion.fitted import FIELDS, FittedFusion
 from program.images.store import HOST, IMAGES, parse_url
 from program.lms.call import with_references
-from program.lms.dspy_private import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER, EMBEDDED, is_embedded
+from program.lms.dspy_private import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER
+from program.lms.traits import known_traits
 from program.tracking.models import SCHEME, fetch
 
 __all__ = ("check_folder", "load", "program_from", "program_sha256", "save", "schema_sha256")
@@ -31,7 +32,6 @@ __all__ = ("check_folder", "load", "program_from", "program_sha256", "save", "sc
 logger = logging.getLogger(__name__)
 
 NEIGHBOURS = "neighbours.json"
-_EXPERT = f"{EMBEDDED}@{REVISION}"
 _REFERENCE = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _SHOWN = re.compile(
     re.escape(CUSTOM_TYPE_START_IDENTIFIER + r"[{\"type\": \"image_url\", \"image_url\": {\"url\": \"")
@@ -185,9 +185,9 @@ def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
         logger.warning("%s: its instructions were edited since it was saved", name)
     elif altered:
         faults.append("was altered since it was saved; compile again, or load it as it is with --force (force=True)")
-    if foreign := file.engine is not None and file.engine != _EXPERT:
+    if foreign := file.engine is not None and file.engine != MODEL:
         faults.append(
-            f"was taught with {file.engine!r}, and this version holds {_EXPERT!r}; compile again, "
+            f"was taught with {file.engine!r}, and this version holds {MODEL!r}; compile again, "
             "or take its demos and instructions without a fitted fusion with --force (force=True)"
         )
     for fault in faults:
@@ -200,16 +200,16 @@ def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
 def _engine(program: AgenticIQA) -> str | None:
     """Return the embedded engine where it plays a role that demos, instructions or a fitted fusion were made for."""
     if program.summarizer.neighbours is not None:
-        return _EXPERT  # likeness is what this revision sees
+        return MODEL  # likeness is what this revision sees
     plain = dict(AgenticIQA(program.resources.settings).named_parameters())
     for name, predictor in program.named_parameters():
         role = name.partition(".")[0]
         fitted = role == "summarizer" and program.summarizer.fitted is not None
         own = name in plain and predictor.signature.instructions == plain[name].signature.instructions
         if fitted or predictor.demos or not own:
-            lm = predictor.lm or program.resources.lm(role)
-            if is_embedded(lm):
-                return str(lm.model)
+            revision = known_traits(predictor.lm or program.resources.lm(role)).revision
+            if revision is not None:
+                return revision
     return None
 
 

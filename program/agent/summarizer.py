@@ -26,7 +26,7 @@ from program.agent.replan import should_replan
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, Finding, SummarizerOutput
 from program.common.questions import is_chinese, normalise_choice, options_told
-from program.expert.judge.views import View
+from program.expert import View
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.fitted import FittedFusion
 from program.fusion.levels import level_masses, tokens_of
@@ -144,7 +144,7 @@ class Summarizer(dspy.Module):
                 fields = self._explain(inputs)
             if evidence.same_pixels:
                 fields = {**rating_of_same_pixels(chinese=is_chinese(state.query)), **fields}
-            elif is_iqa and "quality_score" not in fields and self.resources.expert_judges:
+            elif is_iqa and "quality_score" not in fields and self._judge.is_free:
                 fields = self._with_score(fields, inputs, evidence)
         if image.too_small and fields.get("score_interval") and not evidence.same_pixels:
             fields = {**fields, "score_interval": (1.0, 5.0)}
@@ -155,14 +155,15 @@ class Summarizer(dspy.Module):
     ) -> tuple[ImageRef, ImageRef | None, dict[str, ImageRef]]:
         """Return image, reference, and regions as images: details that are lost in the whole, which models see reduced.
 
-        The embedded expert judges the one region that is asked about, beside the whole ("Global") and those given.
+        A model that judges crops is shown the one region that is asked about as the image, beside the whole ("Global")
+        and those given.
         """
         scope = state.plan.query_scope if state.plan else []
-        boxes, is_expert = state.evidence.region_boxes or {}, self.resources.expert_judges
-        if is_expert:
+        boxes, judges_crops = state.evidence.region_boxes or {}, self._judge.judges_crops
+        if judges_crops:
             boxes = {**(state.regions or {}), **boxes}
         crops = {region: IMAGES.cropped(image, box) for region, box in boxes.items()}
-        if is_expert and len(scope) == 1 and scope[0] in boxes:
+        if judges_crops and len(scope) == 1 and scope[0] in boxes:
             box = boxes[scope[0]]
             return crops[scope[0]], IMAGES.cropped(reference, box) if reference else None, {GLOBAL: image, **crops}
         return image, reference, crops
@@ -183,7 +184,7 @@ class Summarizer(dspy.Module):
     ) -> dict[str, Any]:
         """Return inputs with what is known of similar photographs; the embedded expert weighs its demos instead."""
         similar = None
-        if self.neighbours is not None and not self.resources.expert_judges:
+        if self.neighbours is not None and not self._judge.weighs_demos:
             similar = told(self.neighbours, self.resources.viewer.view(inputs["image"], inputs["reference"]))
         return {**inputs, "similar_photographs": similar}
 
@@ -194,23 +195,23 @@ class Summarizer(dspy.Module):
         as a whole.
         """
         plan, resources = state.plan, self.resources
-        if resources.settings.assessment.diagnosis != "answer" or resources.expert_judges or plan is None:
+        plays_both = resources.lm("executor").model == resources.lm("summarizer").model
+        if resources.settings.assessment.diagnosis != "answer" or not plays_both or plan is None:
             return False
         traits = resources.traits("executor")
         looks = resources.eyes() is resources.lm("executor") and traits.reads_images
-        plays_both = resources.lm("executor").model == resources.lm("summarizer").model
         wanted = plan.query_type == "IQA" and plan.distortion_detection and plan.query_scope == [GLOBAL]
-        if not (looks and plays_both and wanted) or traits.answers_at_once is False:
+        if not (looks and wanted) or traits.answers_at_once is False:
             return False
         is_score = read_query(state.query, state.options).type is QueryType.SCORING
         demos = _asks(self.score if self.scoring_way() == "probabilities" else self.classify).demos
         return is_score and (not demos or any(demo.get("findings") is not None for demo in demos))
 
     def _told(self, evidence: ExecutorOutput) -> dict[str, str | None]:
-        """Return readings and findings as the model is told them: for a language model, the gist first, in words."""
+        """Return readings and findings as the model is told them: for one that goes by words, the gist first."""
         scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
         readings, findings = scores_json(evidence.quality_scores), findings_json(evidence.distortion_analysis)
-        if not self.resources.expert_judges:
+        if self._judge.reads_instructions:
             if readings:
                 readings = f"{quality_line(self.fusion.tool_mean(scores, precisions))}\n{readings}"
             if evidence.distortion_analysis and not findings:
@@ -262,7 +263,7 @@ class Summarizer(dspy.Module):
     def _with_score(
         self, fields: Mapping[str, Any], inputs: Mapping[str, Any], evidence: ExecutorOutput
     ) -> dict[str, Any]:
-        """Add to a question's answer the score that the embedded expert gives when asked for one: it costs nothing."""
+        """Add to a question's answer the score that a model gives when asked for one, where that costs nothing."""
         with dspy.context(trace=[]):  # optimizers teach what the question itself asks
             rated = self._rate(inputs, evidence, self._level_belief(inputs, CallAllowance()))
         fields = {**{name: rated[name] for name in _RATING if name in rated}, **fields}
@@ -301,6 +302,10 @@ class Summarizer(dspy.Module):
         return "logprobs" if able and not compiled else "probabilities"
 
     @property
+    def _judge(self) -> ModelTraits:
+        return self.resources.known("summarizer")
+
+    @property
     def _traits(self) -> ModelTraits:
         return traits_of(self._lm_of(self.classify))
 
@@ -311,7 +316,7 @@ class Summarizer(dspy.Module):
         def read(p: dspy.Prediction) -> _Belief:
             masses = self.fusion.extract_vlm_probabilities(p.quality_probs, mode="probabilities")
             level = max(masses, key=lambda c: masses[c])
-            if masses[level] > _CERTAIN and not self.resources.expert_judges:
+            if masses[level] > _CERTAIN and not self._judge.is_calibrated:
                 # One level with all the mass is the name of a level: nobody is that sure.
                 return _Belief(self._named(level), _reasoning(p), "classification", _found(p))
             return _Belief(masses, _reasoning(p), "probabilities", _found(p))
@@ -339,7 +344,7 @@ class Summarizer(dspy.Module):
             smoothed = self.fusion.extract_vlm_probabilities(p.quality_level, mode="classification")
             return _Belief(smoothed, reasoning, "classification", _found(p))
 
-        level_last = not from_tokens and not self.resources.expert_judges
+        level_last = not from_tokens and self._judge.reads_instructions
         return ask(
             self.classify, inputs, lm=self.resources.lm("summarizer"), check=read, calls=calls,
             room=_ROOM_OF_A_WORD if one_word else _ROOM["quality_level"] + finds * _ROOM_OF_FINDINGS,
@@ -385,8 +390,7 @@ class Summarizer(dspy.Module):
         if answer.value is None:
             return _failed(answer)
         text, reasoning = answer.value
-        # The expert's grounds for an explanation are numbers; the explanation itself says it in words.
-        own = "" if predictor is self.explain and self.resources.expert_judges else reasoning
+        own = "" if predictor is self.explain and self._judge.explains_in_figures else reasoning
         fields = {"final_answer": text, "quality_reasoning": reasoning, "summary": own}
         return {**fields, "status": "ok", "rung": answer.rung}
 

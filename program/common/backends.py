@@ -103,11 +103,15 @@ class LanguageModels(Section):
         entry = self.backends.get(role.backend.partition("/")[0])
         base = (entry and entry.api_base) or role.api_base
         provider = entry.provider if entry else _provider(role.backend)
-        service = "server" if base and provider in SERVER_PROVIDERS else provider
-        parts = (self.images.get("default"), self.images.get(service), entry and entry.images, role.images)
-        limits = {k: v for part in parts if part for k, v in part.model_dump(exclude_unset=True).items()}
-        images = ImageLimits.model_validate(limits) if limits else None
+        images = self.image_limits(provider, base, entry.images if entry else None, role.images)
         return role.model_copy(update={"entry": entry, "images": images})
+
+    def image_limits(self, provider: str, api_base: str | None, *own: ImageLimits | None) -> ImageLimits:
+        """Return what images a service takes; what is said of it alone goes before what is said of its kind."""
+        service = "server" if api_base and provider in SERVER_PROVIDERS else provider
+        parts = (self.images.get("default"), self.images.get(service), *own)
+        limits = {k: v for part in parts if part for k, v in part.model_dump(exclude_unset=True).items()}
+        return ImageLimits.model_validate(limits)
 
     def replaced(self, names: Mapping[str, str], api_base: str | None, ambient: str | None) -> "LanguageModels":
         """Return the models with others in some roles, by role; a new role starts as the summarizer.

@@ -178,9 +178,9 @@ def context_of(program: AgenticIQA, *, baselines: bool = False) -> dict[str, Jso
 
 
 def _of_language_models(program: AgenticIQA) -> dict[str, JsonValue]:
-    """Return whose eyes judge and what the model weighs beside the tools, where the embedded expert does not judge."""
+    """Return whose eyes judge and what the model weighs beside the tools, where its judge is not calibrated."""
     resources = program.resources
-    if resources.expert_judges:
+    if resources.known("summarizer").is_calibrated:
         return {}
     return {"eyes": str(resources.eyes().model), "model_weight": program.summarizer.fusion.model_weight}
 

@@ -24,7 +24,7 @@ from program.evaluation.record import Dataset, Environment, EvaluationRecord, Ro
 from program.evaluation.runner import run_sample, truth_of
 from program.evaluation.tables import heading
 from program.images.thumbnails import small
-from program.lms.dspy_private import is_embedded
+from program.lms.traits import known_traits
 from program.tracking import RunHandle, Tracker, dataset_name, miss_trace, traced
 
 __all__ = (
@@ -116,7 +116,7 @@ def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, sa
     A model whose answers are not kept would be paid again: its misses are not traced.
     """
     most = program.resources.settings.tracking.traces
-    kept = all(is_embedded(lm) or lm.cache for lm in map(program.resources.lm, ROLES))
+    kept = all(known_traits(lm).is_deterministic or lm.cache for lm in map(program.resources.lm, ROLES))
     rows = {row.id: row for task in ("scoring", "mcq") for row in worst(record.rows, task)[:most]}
     if not rows or not kept or run.run_id is None:
         return

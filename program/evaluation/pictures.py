@@ -8,7 +8,7 @@ from data.manifest import Sample
 from program.common.errors import InputError
 from program.common.places import Place
 from program.evaluation.record import Row
-from program.expert.judge.maps import TILE, heatmap
+from program.expert import TILE, heatmap
 from program.images.store import IMAGES
 from program.images.thumbnails import data_url, thumbnail
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES, DistortionCategory, category_of

@@ -1,1 +1,51 @@
-"""The embedded expert: it measures pixels and answers the program's own signatures. Not a language model."""
+"""The embedded expert: it measures pixels and answers the program's own signatures. Not a language model.
+
+This is the room's one door: nothing outside imports what lies inside.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from program.expert.answer.inputs import region_pattern
+    from program.expert.answer.planning import named_distortions, plan_assessment
+    from program.expert.answer.tool_choice import named_tools
+    from program.expert.engine import make_perceptual_lm
+    from program.expert.judge.likeness import WIDTH, likeness
+    from program.expert.judge.maps import TILE, heatmap
+    from program.expert.judge.taught import telling
+    from program.expert.judge.taught import traits_of as properties_of
+    from program.expert.judge.views import View, Viewer
+    from program.expert.store import MODEL, NAME
+
+__all__ = (
+    "MODEL", "NAME", "TILE", "WIDTH", "View", "Viewer", "heatmap", "likeness", "make_perceptual_lm",
+    "named_distortions", "named_tools", "plan_assessment", "properties_of", "region_pattern", "telling",
+)  # fmt: skip
+
+_HOMES = {
+    "MODEL": "store.MODEL",
+    "NAME": "store.NAME",
+    "TILE": "judge.maps.TILE",
+    "WIDTH": "judge.likeness.WIDTH",
+    "View": "judge.views.View",
+    "Viewer": "judge.views.Viewer",
+    "heatmap": "judge.maps.heatmap",
+    "likeness": "judge.likeness.likeness",
+    "make_perceptual_lm": "engine.make_perceptual_lm",
+    "named_distortions": "answer.planning.named_distortions",
+    "named_tools": "answer.tool_choice.named_tools",
+    "plan_assessment": "answer.planning.plan_assessment",
+    "properties_of": "judge.taught.traits_of",
+    "region_pattern": "answer.inputs.region_pattern",
+    "telling": "judge.taught.telling",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, so that reading a question loads nothing that measures pixels.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module, _, own = _HOMES[name].rpartition(".")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), own)

@@ -17,14 +17,18 @@ from pydantic import BaseModel
 from program.common.errors import ModelError
 from program.expert.answer.answers import answer
 from program.expert.judge.views import Viewer
-from program.expert.store import REVISION
+from program.expert.store import MODEL, NAME, REVISION
 from program.lms.dspy_private import KeptAdapter, events_of
-from program.lms.traits import EMBEDDED_TRAITS
+from program.lms.traits import ModelTraits
 
 __all__ = ("MODEL", "REVISION", "AsyncPerceptualEngine", "CallAdapter", "PerceptualEngine", "make_perceptual_lm")
 
-MODEL = f"perceptual/expert@{REVISION}"
-"""The revision is part of the name: caches are keyed by it, so no answer comes from an older expert's cache."""
+TRAITS = ModelTraits(
+    reads_images=True, token_probabilities=0, answers_at_once=False, revision=MODEL, is_free=True,
+    is_deterministic=True, reads_instructions=False, is_calibrated=True, shares_errors=True, judges_crops=True,
+    weighs_demos=True, explains_in_figures=True, may_quote_keys=False,
+)  # fmt: skip
+"""What the expert can do."""
 
 
 def _plain(value: Any) -> Any:
@@ -54,7 +58,7 @@ class PerceptualEngine:
     supports_response_schema = supports_function_calling = supports_reasoning = False
     supported_params = frozenset({"temperature", "max_tokens", "seed"})
     resolves_references = True
-    traits = EMBEDDED_TRAITS
+    traits = TRAITS
     adapter = CallAdapter()
 
     def __init__(self, cache_dir: Path | None = None) -> None:
@@ -89,9 +93,7 @@ class PerceptualEngine:
     def load_state(cls, state: Mapping[str, Any]) -> "PerceptualEngine":
         """Make the engine that a state names; ModelError when it is of another revision."""
         if state.get("revision") != REVISION:
-            raise ModelError(
-                f"perceptual/expert@{state.get('revision')}: this version holds {MODEL!r}; compile again with it"
-            )
+            raise ModelError(f"{NAME}@{state.get('revision')}: this version holds {MODEL!r}; compile again with it")
         return cls()
 
     def __reduce__(self) -> tuple[type["PerceptualEngine"], tuple[()]]:

@@ -10,12 +10,15 @@ import yaml
 from numpy.typing import NDArray
 
 __all__ = (
-    "MEASURED", "MODEL_FILE", "POPULATION_FILE", "PROVENANCE_FILE", "REVISION", "Matrix", "stored_arrays",
-    "stored_table",
+    "MEASURED", "MODEL", "MODEL_FILE", "NAME", "POPULATION_FILE", "PROVENANCE_FILE", "REVISION", "Matrix",
+    "stored_arrays", "stored_table",
 )  # fmt: skip
 
 REVISION = "r9"
 """How the expert judges: its arrays, and how it weighs demos."""
+NAME = "perceptual/expert"
+MODEL = f"{NAME}@{REVISION}"
+"""The revision is part of the name: caches are keyed by it, so no answer comes from an older expert's cache."""
 MEASURED = "r9"
 """How it measures images; what a cache holds of them stays good for as long."""
 MODEL_FILE = f"expert-{MEASURED}.npz"

@@ -34,15 +34,15 @@ from program.lms.call import (
 from program.lms.dspy_private import (
     adapter_for,
     cached,
-    is_embedded,
     put_in_cache,
     resolves_references,
     traced_prediction,
 )
+from program.lms.limits import image_limits_of
 from program.lms.metering import book_kept_answer
 from program.lms.prompt import without_sight
-from program.lms.traits import traits_of
-from program.lms.wire_images import inline, inline_demo, limits_for
+from program.lms.traits import known_traits, traits_of
+from program.lms.wire_images import inline, inline_demo
 from program.tracking.traces import stripped
 
 __all__ = ("RUNGS", "Answer", "ask")
@@ -110,7 +110,7 @@ def ask(
     if resolves_references(model) and not traits.thinks:
         question.room = room
     if not resolves_references(model):
-        limits = limits_for(str(model.model))
+        limits = image_limits_of(model)
         question.traced_inputs = present
         question.inputs = {name: inline(value, limits) for name, value in present.items()}
         question.demos = [inline_demo(demo, limits) for demo in demos]
@@ -132,7 +132,8 @@ def ask(
 def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:
     """Return what a text-only question is known by, or None: nothing cached, or a user's adapter forms the prompt."""
     lm = question.lm
-    is_cached = is_embedded(lm) or (lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache))
+    in_cache = lm.cache and (dspy.cache.enable_memory_cache or dspy.cache.enable_disk_cache)
+    is_cached = known_traits(lm).is_deterministic or in_cache
     shows_image = any(map(_shows, question.inputs.values()))
     # Answers with token probabilities are large: DSPy's own cache keeps those.
     if not is_cached or shows_image or question.config.get("logprobs") or adapter_for(lm) is dspy.settings.adapter:

@@ -12,13 +12,12 @@ import dspy
 from dspy import lm15
 from dspy.utils.exceptions import LMConfigurationError
 
-from program.common.backends import SERVER_PROVIDERS, BackendSettings, RoleSettings
+from program.common.backends import SERVER_PROVIDERS, BackendSettings, ImageLimits, RoleSettings
 from program.common.cache import use_lm_cache
 from program.common.errors import ModelError
 from program.lms.dspy_private import LM15Engine
 from program.lms.reference_engine import AsyncReferenceEngine, ImageTransport, ReferenceEngine
 from program.lms.traits import as_listed, record_of
-from program.lms.wire_images import limits_for
 
 __all__ = ("api_key_of", "build_lm", "model_name", "role_model")
 
@@ -53,7 +52,6 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     api_base, key = entry.api_base or role.api_base, api_key_of(role)
     if entry.key_env and not key:
         raise ModelError(f"model {role.backend!r}: its key_env {entry.key_env} is not set; export it first")
-    images = role.images or limits_for(name)
     connection = _hosted(name, key) if api_base is None else _at_address(name, api_base, key)
     if connection is None:
         _check_provider(role.backend, name)
@@ -62,10 +60,9 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     if not connection.is_asked:
         as_listed(record, connection.wire_model or connection.lm_name)
     engine = ReferenceEngine(
-        lambda field: LM15Engine(connection.config(field)), _with_entry(connection.capabilities, entry), images,
-        record, connection.wire_model,
-        connection.priced_as, title=role.backend, lm_name=connection.lm_name, address=api_base,
-        is_asked=connection.is_asked,
+        lambda field: LM15Engine(connection.config(field)), _with_entry(connection.capabilities, entry),
+        role.images or ImageLimits(), record, connection.wire_model, connection.priced_as, title=role.backend,
+        lm_name=connection.lm_name, address=api_base, is_asked=connection.is_asked,
         secrets={entry.key_env or SERVER_KEY: key} if key else {},
     )  # fmt: skip
     return dspy.LM(

@@ -17,10 +17,10 @@ from program.common.answer_text import answer_span, breaks_off
 from program.common.errors import InputError
 from program.common.redaction import keys_among, scrub
 from program.images.store import IMAGES, ImageRef
-from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER, adapter_for, is_embedded, retry_after_s
+from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER, adapter_for, retry_after_s
 from program.lms.limits import gate_of, wire_settings
 from program.lms.metering import ModelCall
-from program.lms.traits import own_record
+from program.lms.traits import known_traits, own_record
 
 __all__ = (
     "CallAllowance", "Question", "Unquoting", "clean", "encodable", "is_complete", "is_unusable", "one_line", "put",
@@ -100,10 +100,12 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
     """Put a question once: DSPy repeats nothing here. A service that lacks a feature is asked again without it."""
     lm = question.lm
     model_call = ModelCall(lm, question.calls.take)
-    callbacks = dspy.settings.callbacks if is_embedded(lm) else [Unquoting(lm), *dspy.settings.callbacks]
+    scrubbing = [Unquoting(lm)] if known_traits(lm).may_quote_keys else []
     try:
         with (
-            dspy.context(lm=lm, adapter=adapter_for(lm), disable_history=False, callbacks=callbacks),
+            dspy.context(
+                lm=lm, adapter=adapter_for(lm), disable_history=False, callbacks=[*scrubbing, *dspy.settings.callbacks]
+            ),
             model_call.prepared_lm() as prepared,
             _traced_with(question.traced_inputs),
         ):
@@ -152,7 +154,7 @@ def _config_of(question: Question) -> dict[str, Any]:
 
 def is_unusable(error: LMError, lm: dspy.BaseLM) -> bool:
     """Return whether the model answered, and with something no client can read: another wording may mend it."""
-    return type(error) in {LMUnexpectedError, LMProviderError} and not is_embedded(lm)
+    return type(error) in {LMUnexpectedError, LMProviderError} and known_traits(lm).reads_instructions
 
 
 @contextmanager

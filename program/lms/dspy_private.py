@@ -31,19 +31,19 @@ from pydantic import BaseModel
 
 from program.common.answer_text import final_answer
 from program.lms.prompt import answer_request, bounded, is_word, system_text
+from program.lms.traits import known_traits
 from program.tracking.traces import stripped
 
 __all__ = (
-    "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "EMBEDDED", "DemoSetMIPRO", "KeptAdapter",
-    "LM15Engine", "StdlibTransport", "adapter_for", "cached", "estimated_cost_usd", "events_of", "is_embedded",
-    "put_in_cache", "remember", "resolves_references", "retry_after_s", "say_once_of_truncation", "sync_send_to_stream",
+    "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "DemoSetMIPRO", "KeptAdapter",
+    "LM15Engine", "StdlibTransport", "adapter_for", "cached", "estimated_cost_usd", "events_of", "put_in_cache",
+    "remember", "resolves_references", "retry_after_s", "say_once_of_truncation", "sync_send_to_stream",
     "traced_prediction",
 )  # fmt: skip
 
-EMBEDDED = "perceptual/expert"
-"""The embedded expert's name, before its revision."""
-_EXPERT_ANSWERS: LRUCache[Hashable, Any] = LRUCache(1024)
-_EXPERT_LOCK = threading.Lock()
+_ANSWERS: LRUCache[Hashable, Any] = LRUCache(1024)
+"""Of deterministic models."""
+_ANSWERS_LOCK = threading.Lock()
 _PLAIN = JSONAdapter()
 _LONGEST_WORD = 200
 """Characters that are read of an answer of one word."""
@@ -153,11 +153,6 @@ def resolves_references(lm: dspy.BaseLM | None) -> bool:
     return bool(getattr(getattr(lm, "engine", None), "resolves_references", False))
 
 
-def is_embedded(lm: dspy.BaseLM | None) -> bool:
-    """Return whether an LM is the embedded expert: no network, no price."""
-    return str(getattr(lm, "model", "")).startswith(EMBEDDED)
-
-
 # Answers
 
 
@@ -194,10 +189,10 @@ def estimated_cost_usd(
 
 @contextmanager
 def _answers(lm: dspy.BaseLM) -> Iterator[MutableMapping[Hashable, Any]]:
-    """Lend the memory of an LM's answers: DSPy's, where that is on, or the expert's own, which opens no disk cache."""
-    if is_embedded(lm):
-        with _EXPERT_LOCK:
-            yield _EXPERT_ANSWERS
+    """Lend the memory of an LM's answers: DSPy's, where that is on, or one that opens no disk cache."""
+    if known_traits(lm).is_deterministic:
+        with _ANSWERS_LOCK:
+            yield _ANSWERS
     elif dspy.cache.enable_memory_cache:
         with dspy.cache._lock:
             yield dspy.cache.memory_cache

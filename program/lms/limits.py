@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 import dspy
 
+from program.common.backends import ImageLimits
 from program.common.errors import InputError
-from program.common.settings import WireSettings
+from program.common.settings import Settings, WireSettings
 
 __all__ = ("Budget", "BudgetSpent", "Gate", "budget_from", "current_budget", "gate_for", "gate_of", "gates_made_by",
-           "wire_settings",
-           "wired")  # fmt: skip
+           "image_limits_of", "wire_settings", "wired")  # fmt: skip
 
-_KEY, _WIRE = "agentic_iqa_budget", "agentic_iqa_wire"
+_KEY, _SETTINGS = "agentic_iqa_budget", "agentic_iqa_settings"
 """Names among DSPy's settings, which are what `dspy.Parallel` and DSPy's optimizers pass to their threads."""
 
 
@@ -215,21 +215,30 @@ _NEW: list[Callable[[str, WireSettings], Gate]] = [lambda _, limits: Gate(limits
 """What makes a host's gate: the last of them."""
 
 
-def wired(settings: WireSettings) -> AbstractContextManager[object]:
+def wired(settings: Settings) -> AbstractContextManager[object]:
     """Return a context in which these settings hold for every question."""
-    context: AbstractContextManager[object] = dspy.context(**{_WIRE: settings})
+    context: AbstractContextManager[object] = dspy.context(**{_SETTINGS: settings})
     return context
 
 
 def wire_settings() -> WireSettings:
     """Return the settings in force, the defaults where none are."""
-    return dspy.settings.get(_WIRE) or WireSettings()
+    settings: Settings | None = dspy.settings.get(_SETTINGS)
+    return WireSettings() if settings is None else settings.wire
+
+
+def image_limits_of(lm: dspy.BaseLM) -> ImageLimits:
+    """Return what images an LM that no role's settings name takes, by the settings in force."""
+    settings: Settings | None = dspy.settings.get(_SETTINGS)
+    provider = str(lm.model).partition("/")[0]
+    return ImageLimits() if settings is None else settings.models.image_limits(provider, _address(lm))
 
 
 def gate_for(host: str) -> Gate:
     """Return the process's one gate for a host, under the limits in force."""
     gate = _GATES.get(host) or _GATES.setdefault(host, _NEW[-1](host, wire_settings()))
-    gate.limits = dspy.settings.get(_WIRE) or gate.limits
+    if dspy.settings.get(_SETTINGS) is not None:
+        gate.limits = wire_settings()
     return gate
 
 
@@ -240,5 +249,8 @@ def gates_made_by(make: Callable[[str, WireSettings], Gate]) -> None:
 
 def gate_of(lm: dspy.BaseLM) -> Gate:
     """Return the gate of an LM's host, by its address or else its provider."""
-    address = str(lm.kwargs.get("api_base") or lm.kwargs.get("base_url") or "")
-    return gate_for(urlsplit(address).netloc or str(lm.model).partition("/")[0])
+    return gate_for(urlsplit(_address(lm)).netloc or str(lm.model).partition("/")[0])
+
+
+def _address(lm: dspy.BaseLM) -> str:
+    return str(lm.kwargs.get("api_base") or lm.kwargs.get("base_url") or "")

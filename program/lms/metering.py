@@ -11,8 +11,9 @@ import dspy
 from dspy import lm15
 from dspy.streaming import StatusMessage, StatusMessageProvider
 
-from program.lms.dspy_private import estimated_cost_usd, events_of, is_embedded, remember, sync_send_to_stream
+from program.lms.dspy_private import estimated_cost_usd, events_of, remember, sync_send_to_stream
 from program.lms.limits import current_budget, gate_of
+from program.lms.traits import known_traits
 from program.lms.usage import StageUsage, Usage, WireImage
 
 __all__ = ("FeatureRefused", "ModelCall", "book_kept_answer", "metered", "note_change", "note_image", "stage")
@@ -92,8 +93,8 @@ def _book(receipt: _Receipt) -> None:
 
 
 def book_kept_answer(lm: dspy.BaseLM) -> None:
-    """Count a question whose answer was kept; the embedded expert's costs nothing and is not counted."""
-    if not is_embedded(lm):
+    """Count a question whose answer was kept; a free one is not counted."""
+    if not known_traits(lm).is_free:
         _book(_Receipt(from_cache=True))
 
 
@@ -128,7 +129,7 @@ class ModelCall:
 
     def __init__(self, lm: dspy.BaseLM, take_call: Callable[[], bool] = lambda: True) -> None:
         """Prepare a call of an LM; `take_call` takes one more call from the question's allowance."""
-        self._lm, self._take_call, self._free = lm, take_call, is_embedded(lm)
+        self._lm, self._take_call, self._free = lm, take_call, known_traits(lm).is_free
         self._engine: Any = getattr(lm, "engine", None)
         self._gate = None if self._free else gate_of(lm)
         self._budget = None if self._free else current_budget()

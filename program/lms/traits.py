@@ -1,4 +1,4 @@
-"""What a model can do, in one record: the embedded expert's is fixed, a service's is asked and learnt from refusals.
+"""What a model can do, in one record: an engine of this process declares it, a service is asked and learnt from.
 
 A service is asked where it is free (its lists of models and properties) and, at an address, by one question of one
 token; what it says is kept in the cache folder by address and model, and every refusal after corrects it.
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from program.common.cli import MODEL_RECORDS
 from program.common.files import write_whole
 
-__all__ = ("EMBEDDED_TRAITS", "ModelRecord", "ModelTraits", "as_listed", "own_record", "record_of", "traits_of")
+__all__ = ("ModelRecord", "ModelTraits", "as_listed", "known_traits", "own_record", "record_of", "traits_of")
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +48,29 @@ class ModelTraits(BaseModel):
     asked: str | None = None
     """When the service was asked; None: never."""
 
+    revision: str | None = None
+    """Its name with its revision, where what was taught for one revision holds for no other."""
+    is_free: bool = False
+    """Answers in this process within milliseconds: without a network, a price or limits, and not counted."""
+    is_deterministic: bool = False
+    """Its answer depends on the question alone, and may be kept for as long as the code stays the same."""
+    reads_instructions: bool = True
+    """Goes by what it is told in words, the form of its answer too; else by the inputs and a rubric."""
+    is_calibrated: bool = False
+    """The levels it states are a belief fitted on people's scores: they count as they are, and as much as tools."""
+    shares_errors: bool = False
+    """Reads what tools read of an image, so that it errs where they do."""
+    judges_crops: bool = False
+    """Judges a part of an image as a whole one."""
+    weighs_demos: bool = False
+    """Weighs demos by how like the image they are, so that it can be worked out unasked what a set of them says."""
+    explains_in_figures: bool = False
+    """Its reasons are figures, and its explanations say in words what these mean."""
+    may_quote_keys: bool = True
+    """Its errors may quote a key, as a service's do."""
 
-EMBEDDED_TRAITS = ModelTraits(reads_images=True, token_probabilities=0)
-"""The embedded expert's."""
+
+_NOTHING_KNOWN = ModelTraits()
 
 
 class ModelRecord:
@@ -116,6 +136,14 @@ def traits_of(lm: dspy.BaseLM | None) -> ModelTraits:
     """
     traits = getattr(getattr(lm, "engine", None), "traits", None)
     return traits if isinstance(traits, ModelTraits) else own_record(lm).traits
+
+
+def known_traits(lm: dspy.BaseLM | None) -> ModelTraits:
+    """Return what a model's engine declares, or what is known of its service so far; nothing is asked."""
+    engine = getattr(lm, "engine", None)
+    record = getattr(engine, "record", None)
+    traits = record.traits if isinstance(record, ModelRecord) else getattr(engine, "traits", None)
+    return traits if isinstance(traits, ModelTraits) else _NOTHING_KNOWN
 
 
 def own_record(lm: dspy.BaseLM | None) -> ModelRecord:

@@ -4,7 +4,6 @@ That is for the model's eyes only: tools always measure the original. Whatever w
 """
 
 import base64
-import functools
 import io
 import threading
 from collections.abc import Sequence
@@ -13,18 +12,16 @@ from typing import Any
 
 import dspy
 import numpy as np
-import yaml
 from cachetools import LRUCache, cached
 from numpy.typing import NDArray
 
 from program.common.backends import ImageLimits
 from program.common.errors import ImageError
-from program.common.files import CONFIGS
 from program.images.store import HOST, IMAGES, ImageRef
 from program.lms.metering import note_image
 from program.lms.usage import WireImage
 
-__all__ = ("encoded_image", "inline", "inline_demo", "limits_for", "limits_of_request")
+__all__ = ("encoded_image", "inline", "inline_demo", "limits_of_request")
 
 CACHE_MB = 24
 """Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
@@ -66,18 +63,6 @@ class EncodedImage:
     def data_uri(self) -> str:
         """The image as a data URI."""
         return f"data:{self.media_type};base64,{self.data}"
-
-
-def limits_for(model: str) -> ImageLimits:
-    """Return what images the service behind `provider/model` takes, by configs/model_backends.yaml."""
-    limits = _shipped_limits()
-    return limits.get(model.partition("/")[0], limits["default"])
-
-
-@functools.cache
-def _shipped_limits() -> dict[str, ImageLimits]:
-    text = (CONFIGS / "model_backends.yaml").read_text("utf-8")
-    return {name: ImageLimits.model_validate(limits) for name, limits in yaml.safe_load(text)["images"].items()}
 
 
 def limits_of_request(refs: Sequence[ImageRef], limits: ImageLimits) -> ImageLimits:

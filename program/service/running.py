@@ -151,14 +151,13 @@ def run_until_stopped(app: Any, settings: ServeSettings, listener: socket.socket
 
 
 def _warm_up(program: "AgenticIQA") -> None:
-    """Load libraries, tools and the embedded expert, so that the first request waits for none of it."""
+    """Load libraries, tools and models of this process, so that the first request waits for none of it."""
     import numpy as np
 
+    from program.agent.resources import ROLES
     from program.images.store import IMAGES
-    from program.lms.dspy_private import EMBEDDED
 
-    roles = program.resources.settings.models
-    if not all(role.backend.startswith(EMBEDDED) for role in (roles.planner, roles.executor, roles.summarizer)):
+    if not all(program.resources.known(role).is_free for role in ROLES):
         return
     ramp = np.add.outer(np.arange(192), np.arange(256))[:, :, None] % 256
     with IMAGES.borrowing():

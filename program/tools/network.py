@@ -215,7 +215,7 @@ def _stored(name: str) -> Fit:
 def no_reference(pixels: "torch.Tensor", fit: str) -> "torch.Tensor":
     """Score 1 x 3 x H x W RGB values in 0..1 as people score photographs: about 1 (bad) .. 5 (excellent).
 
-    `fit` names the regressions (`program.expert.training.tool`).
+    `fit` names the regressions (`benchmarks.training.tool`).
     """
     import torch
 

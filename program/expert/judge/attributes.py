@@ -2,7 +2,7 @@
 
 Questions ask "is it clear?" or "how bright is it?", and people answer them against the photographs they know. So each
 property is a small sum of what was measured, read against its quantiles over `population.json`: the train
-photographs of LIVE In the Wild, without their scores (`python -m program.expert.training.train` writes it).
+photographs of LIVE In the Wild, without their scores (`python -m benchmarks.training.train` writes it).
 """
 
 from collections.abc import Mapping, Sequence

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from benchmarks.training.images import Table
 from program.common.files import whole_file
 from program.expert.judge.model import CAUSES, ERRORS_AT, OUTPUTS, Kernel, Standard, near, quality_of
 from program.expert.store import Matrix
-from program.expert.training.images import Table
 from signatures.schemas import DISTORTION_CATEGORIES
 
 __all__ = (

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.training.fitting import Fitted
+from benchmarks.training.images import Table
 from program.evaluation.intervals import interval
 from program.expert.answer.findings import reported
 from program.expert.judge.attributes import COMPOSITES, PROPERTIES, composite, reading
 from program.expert.judge.model import OUTPUTS, SEVERITIES, Model
 from program.expert.measure.features import FEATURE_NAMES
 from program.expert.store import Matrix
-from program.expert.training.fitting import Fitted
-from program.expert.training.images import Table
 from signatures.schemas import DISTORTION_CATEGORIES
 
 __all__ = ("data_card", "detection", "figures", "population")

@@ -1,4 +1,4 @@
-"""Refit the expert and the tool that read the pretrained network: `python -m program.expert.training.train`.
+"""Refit the expert and the tool that read the pretrained network: `python -m benchmarks.training.train`.
 
 Measuring takes half an hour on two cores, fitting ten minutes. What was measured is kept in a folder, so that an
 interrupted run goes on where it was.
@@ -20,7 +20,7 @@ from program.common.files import whole_file, write_whole
 from program.common.progress import progress
 
 if TYPE_CHECKING:
-    from program.expert.training.images import Example, Table
+    from benchmarks.training.images import Example, Table
 
 __all__ = ("main",)
 
@@ -41,10 +41,10 @@ PART = 250
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fit, write the arrays with their card, and print the figures; exit code 0 or 2."""
-    parser = argparse.ArgumentParser(prog="python -m program.expert.training.train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training.train", description=__doc__)
     parser.add_argument("--data-root", type=Path, required=True, help="folder with clive/ and live/")
     parser.add_argument("--measured", type=Path, required=True, help="folder that keeps what was measured")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[3], help="the project's folder")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[2], help="the project's folder")
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="date to write into the card")
     options = parser.parse_args(argv)
     clive, live = manifests = [options.data_root / name / "manifest.jsonl" for name in ("clive", "live")]
@@ -54,9 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
     # The last bits of a solution depend on how many threads share it.
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    from benchmarks.training import figures, fitting, images, tool
     from program.expert.judge.model import model_from
     from program.expert.store import MODEL_FILE, POPULATION_FILE, PROVENANCE_FILE
-    from program.expert.training import figures, fitting, images, tool
 
     sources = {
         "clive": images.scored(clive), "halved": images.halved(clive), "live": images.scored(live),
@@ -92,7 +92,7 @@ def _measured(folder: Path, name: str, examples: "Iterator[Example]") -> "Table"
 
     A part that is not full is the last one, so the images of parts that are all there are not made again.
     """
-    from program.expert.training.images import Table, joined, measured
+    from benchmarks.training.images import Table, joined, measured
 
     parts: list[Table] = []
     made = 0

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from benchmarks.training import fitting
+from benchmarks.training.images import Table
 from data.kadid import category_named
 from program.expert.store import Matrix
-from program.expert.training import fitting
-from program.expert.training.images import Table
 from program.tools.calibration import Calibration
 from program.tools.fitting import fit_tool
 from program.tools.network import Fit

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from benchmarks.training.capture import FAULTS
 from data.distortions import distort, distortions_for, generator_for
 from data.kadid import CATEGORIES, IDENTITIES, level_mean
 from data.manifest import read_manifest
@@ -22,7 +23,6 @@ from program.expert.judge.model import UNDISTORTED
 from program.expert.measure.features import measure
 from program.expert.measure.reference import DIFFERENCE_NAMES, compare, resampled
 from program.expert.store import Matrix
-from program.expert.training.capture import FAULTS
 from program.images.store import IMAGES
 from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES
