@@ -5,9 +5,10 @@
 
 Each seed draws `--train` of the manifest's training photographs, compiles the program with each of the recipes on them
 and on the validation photographs, and judges it and the uncompiled program on the test ones. The table has the model
-alone and the program as a whole, with the differences from the uncompiled one; intervals are over images, seeds
-averaged. One word an image (--score-only), unless `--reasons` is given. Stopped, the same command goes on: compiles
-resume, and answers are kept.
+alone and the program as a whole, with the differences from the uncompiled one and from the tools alone; intervals are
+over images, seeds averaged. Of questions with options (`benchmarks.made_questions`) it has the accuracy. One
+word an image (--score-only), unless `--reasons` is given. Stopped, the same command goes on: compiles resume, and
+answers are kept.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import numpy as np
 from benchmarks.real_model import server_of
 from program.common.cli import Parser, run_command, whole_number
 from program.common.settings import Settings, load_settings
+from program.evaluation.metric_table import METRICS
 
 RECIPES = ("labeled", "nearest", "nearest,fusion")
 DRAWS = 1000
@@ -124,49 +126,79 @@ def _tested(arguments: argparse.Namespace, settings: Settings, manifest: Path, p
 
 def table(records: Mapping[str, Sequence[Any]]) -> list[str]:
     """Return the lines of the table; `records` are those of each seed, the uncompiled program's among them."""
-    from program.evaluation.metrics import rmse, srcc
+    if all(row.task == "mcq" for record in records["uncompiled"] for row in record.rows):
+        return _Table(records, lambda row: row.predicted).lines({"program": lambda row: row.predicted}, ("accuracy",))
+    whole = _Table(records, lambda row: None if row.expected_level is None else row.predicted)
+    ways = {"model alone": lambda row: row.expected_level, "program": lambda row: row.predicted}
+    lines = whole.lines(ways, ("srcc", "rmse"))
+    if all(row.tool_mean is not None for row in whole.rows(records["uncompiled"][0])):
+        tools = whole.values(records["uncompiled"][0], lambda row: row.tool_mean)
+        figures = "".join(f"{METRICS[name].function(whole.truth, tools):7.3f}" for name in ("srcc", "rmse"))
+        lines.append(f"{'tools alone':28}{figures}")
+        lines += whole.beside_tools(tools, "srcc")
+    return lines
 
-    first = records["uncompiled"][0]
-    whole = {row.id for each in records.values() for record in each for row in record.rows}
-    for each in records.values():
-        for record in each:
-            whole &= {row.id for row in record.rows if row.predicted is not None and row.expected_level is not None}
-    ids = sorted(whole)
-    by_id = {row.id: row for row in first.rows}
-    truth = np.array([by_id[name].truth for name in ids])
 
-    def values(record: Any, field: str) -> np.ndarray:
-        rows = {row.id: row for row in record.rows}
-        return np.array([getattr(rows[name], field) for name in ids])
+class _Table:
+    """The figures of several programs, each compiled with several seeds, over the samples that all of them answered."""
 
-    resampled = np.random.default_rng(0).integers(0, len(ids), (DRAWS, len(ids)))
+    def __init__(self, records: Mapping[str, Sequence[Any]], answer: Callable[[Any], Any]) -> None:
+        self._records = records
+        rows = [
+            {row.id for row in record.rows if answer(row) is not None} for each in records.values() for record in each
+        ]
+        self._ids = sorted(set.intersection(*rows))
+        first = self.rows(records["uncompiled"][0])
+        self.truth = np.array([row.truth for row in first])
+        self._resampled = np.random.default_rng(0).integers(0, len(first), (DRAWS, len(first)))
 
-    def said(metric: Callable[..., float], ours: list[np.ndarray], theirs: list[np.ndarray]) -> str:
-        def gap(places: Any) -> float:
-            return float(np.mean([metric(truth[places], a[places]) - metric(truth[places], b[places])
+    def rows(self, record: Any) -> list[Any]:
+        by_id = {row.id: row for row in record.rows}
+        return [by_id[name] for name in self._ids]
+
+    def values(self, record: Any, of: Callable[[Any], Any]) -> np.ndarray:
+        return np.array([of(row) for row in self.rows(record)])
+
+    def gap(self, name: str, ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> str:
+        """Return what the first gain over the second, seeds averaged, with its interval over samples."""
+        metric = METRICS[name].function
+
+        def of(places: Any) -> float:
+            return float(np.mean([metric(self.truth[places], a[places]) - metric(self.truth[places], b[places])
                                   for a, b in zip(ours, theirs, strict=True)]))  # fmt: skip
 
-        low, high = np.percentile([gap(places) for places in resampled], (2.5, 97.5))
-        return f"{gap(slice(None)):+.3f} [{low:+.3f}, {high:+.3f}]"
+        low, high = np.percentile([of(places) for places in self._resampled], (2.5, 97.5))
+        return f"{of(slice(None)):+.3f} [{low:+.3f}, {high:+.3f}]"
 
-    lines = [f"{len(ids)} test images with an answer of every program",
-             f"{'':28}{'SRCC':>7}{'RMSE':>7}{'SRCC less uncompiled':>26}{'RMSE less uncompiled':>26}"
-             f"{'in':>6}{'out':>5}"]  # fmt: skip
-    tools = [values(first, "tool_mean")] if hasattr(first.rows[0], "tool_mean") else []
-    for way, field in (("model alone", "expected_level"), ("program", "predicted")):
-        before = [values(record, field) for record in records["uncompiled"]]
-        for name, each in records.items():
-            ours = [values(record, field) for record in each]
-            figures = (float(np.mean([metric(truth, v) for v in ours])) for metric in (srcc, rmse))
-            gaps = "".join(f"{said(m, ours, before):>26}" for m in (srcc, rmse)) if name != "uncompiled" else " " * 52
-            spent = [row.spent or {} for record in each for row in record.rows]
-            cost = [np.mean([s.get(key, 0.0) for s in spent]) for key in ("input_tokens", "output_tokens")]
-            lines.append(
-                f"{name + ': ' + way:28}{next(figures):7.3f}{next(figures):7.3f}{gaps}{cost[0]:6.0f}{cost[1]:5.0f}"
-            )
-    if tools:
-        lines.append(f"{'tools alone':28}{srcc(truth, tools[0]):7.3f}{rmse(truth, tools[0]):7.3f}")
-    return lines
+    def lines(self, ways: Mapping[str, Callable[[Any], Any]], names: Sequence[str]) -> list[str]:
+        heads = (
+            "".join(f"{name.upper():>9}" for name in names),
+            "".join(f"{f'{name.upper()} gained':>26}" for name in names),
+        )
+        lines = [
+            f"{len(self._ids)} test samples with an answer of every program",
+            f"{'':28}{heads[0]}{heads[1]}{'in':>6}{'out':>5}",
+        ]
+        for way, of in ways.items():
+            before = [self.values(record, of) for record in self._records["uncompiled"]]
+            for name, each in self._records.items():
+                ours = [self.values(record, of) for record in each]
+                figures = "".join(f"{np.mean([METRICS[m].function(self.truth, v) for v in ours]):9.3f}" for m in names)
+                gaps = "".join(f"{self.gap(m, ours, before) if name != 'uncompiled' else '':>26}" for m in names)
+                paid = [row.spent for record in each for row in record.rows if (row.spent or {}).get("lm_calls")]
+                cost = [
+                    np.mean([spent[key] for spent in paid]) if paid else 0 for key in ("input_tokens", "output_tokens")
+                ]
+                lines.append(f"{f'{name}: {way}':28}{figures}{gaps}{cost[0]:6.0f}{cost[1]:5.0f}")
+        return lines
+
+    def beside_tools(self, tools: np.ndarray, name: str) -> list[str]:
+        """Return what each program gains over the tools, by seed."""
+        lines = []
+        for program, each in self._records.items():
+            by_seed = "; ".join(self.gap(name, [self.values(r, lambda row: row.predicted)], [tools]) for r in each)
+            lines.append(f"{program}: {name.upper()} less the tools' alone, by seed: {by_seed}")
+        return lines
 
 
 if __name__ == "__main__":

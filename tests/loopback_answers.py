@@ -37,14 +37,15 @@ class Question:
         self.wants_json = form.get("type") in {"json_schema", "json_object"} or "JSON object" in self.text
         self.most_tokens = body.get("max_tokens") or body.get("max_completion_tokens")
         question, _, request = self.last.partition("\n\nRespond with")
-        self.is_word = request.startswith(" one word")
+        self.is_word = request.startswith((" one word", " the letter"))
         self.properties: dict[str, Any] = self.schema.get("properties") or self._listed_fields()
         self.fields = list(self.properties)
         self.inputs = dict(_INPUT.findall(question))
 
     def _listed_fields(self) -> dict[str, Any]:
         if self.is_word:
-            return {"quality_level": {"enum": list(LEVELS)}}
+            chosen = "\n\nRespond with the letter" in self.last
+            return {"final_answer": {"type": "string"}} if chosen else {"quality_level": {"enum": list(LEVELS)}}
         short = self.system.partition(_SHORT_LIST)[2].partition("\n\n")[0]
         if short:
             return {name: _schema_of_shape(shape) for name, shape in _SHORT_OUTPUT.findall(short)}
@@ -105,7 +106,7 @@ class Question:
 def plausible(question: Question) -> str:
     """Return the text a good model would answer."""
     if question.is_word:
-        return str(_level(question))
+        return str(next(iter(fields_of(question).values())))
     if question.fields and (question.wants_json or question.schema):
         return json.dumps(fields_of(question), ensure_ascii=False)
     if question.fields:

@@ -338,6 +338,19 @@ def test_a_score_alone_costs_one_word_an_image(loopback, on, picture, options, s
         assert "response_format" not in question.body
 
 
+@pytest.mark.spec("43/one-word-an-image")
+def test_a_choice_alone_costs_one_letter_an_image_and_its_reasons_are_what_was_found(loopback, on, picture):
+    server = loopback(rules=[("final_answer", "B")])
+    iqa = on(server, assessment={"score_only": True})
+    for query, reason in (("Is this image blurred?", "Found: "), ("这张图片模糊吗？", "检测到")):
+        result = iqa(image=picture(), query=query, options=["Yes", "No"])
+        assert (result.status, result.final_answer, result.usage.lm_calls) == ("ok", "B", 1)
+        assert reason in result.quality_reasoning
+    for question in server.asked:
+        assert question.fields == ["final_answer"]
+        assert question.most_tokens <= 8
+
+
 @pytest.mark.spec("43/errors-name-the-cause")
 def test_a_refused_key_is_named_by_its_own_variable(loopback, picture, monkeypatch):
     monkeypatch.setenv("MY_KEY", "another")

@@ -64,6 +64,8 @@ class _Work:
     avoid: Sequence[str]
     """Tools that failed on this image before."""
     boxes: dict[str, Box]
+    is_brief: bool = False
+    """Whether the question costs a language model one word, and so none on the choice of tools."""
     findings: dict[str, list[Finding]] = field(default_factory=dict)
     distortions: dict[str, list[str]] = field(default_factory=dict)
     scores: dict[str, dict[str, tuple[str, float]]] = field(default_factory=dict)
@@ -117,7 +119,8 @@ class Executor(dspy.Module):
         if plan.query_type == "Other":
             return ExecutorOutput()
         boxes = {region: box for region, box in (state.regions or {}).items() if region in plan.query_scope}
-        work = _Work(plan, state.query, image, reference, avoid, boxes)
+        is_brief = self.resources.scores_only(state.query, state.options)
+        work = _Work(plan, state.query, image, reference, avoid, boxes, is_brief)
         with stage("executor"):
             self._locate(work)
             if state.plan_error is not None:
@@ -251,7 +254,7 @@ class Executor(dspy.Module):
             region: [c for c in DISTORTION_CATEGORIES if c in work.distortions.get(region, ())] for region in regions
         }
         choices: Sequence[Any] = ()
-        if not self.resources.scores_only(work.query):
+        if not work.is_brief:
             inputs = {"distortion_set": compact_json(wanted), "tools": _listed(ready, wanted)}
             choices = self._ask(work, "tool selection", self.select_tools, inputs, _CHOSEN) or ()
         picked = {(c.region, c.distortion): c.tool for c in reversed(choices)}  # of two for one, the first

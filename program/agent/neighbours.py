@@ -46,7 +46,7 @@ class Neighbour(BaseModel):
 
     def answers(self, query: str, options: Sequence[str]) -> bool:
         """Return whether it has the right answer to a question in the same words, and that is one of the options."""
-        return self.query == folded(query) and self.answer in map(folded, options)
+        return self.query == folded(query) and self.answer in [folded(option) for option in options]
 
 
 class _Saved(BaseModel):

@@ -149,10 +149,10 @@ class Resources:
         return f"{name} {why}: the embedded expert's findings are used"
 
     def scores_only(self, query: str, options: Any = None) -> bool:
-        """Return whether a question costs a language model one word: a score, where no more is wanted of it."""
+        """Return whether a question costs a language model one word: a level or an option, with no reasons."""
         if not self.settings.assessment.score_only or self.known("summarizer").is_free:
             return False
-        return read_query(query, options).type is QueryType.SCORING
+        return read_query(query, options).type is not QueryType.EXPLANATION
 
     def lm(self, role: Role) -> dspy.BaseLM:
         """Return the language model of a role: the caller's, else DSPy's setting, else the one in the settings."""

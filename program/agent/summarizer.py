@@ -62,6 +62,7 @@ _SCORED = {
 _WORD = {"quality_level": "fair"}
 _CLASSIFIED = {**_WORD, "quality_reasoning": _SCORED["quality_reasoning"]}
 _FOUND = {"findings": [{"type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]}
+_LETTER = {"final_answer": "B"}
 _ANSWERED = {"final_answer": "B", "quality_reasoning": "Moderate blur, and a tool score of 2.6."}
 _EXPLAINED = {
     "final_answer": "The image is moderately blurred.",
@@ -134,7 +135,7 @@ class Summarizer(dspy.Module):
         }
         with stage("summarizer"):
             if reading.type is QueryType.MCQ and reading.options:
-                fields = self._choose(inputs, reading.options)
+                fields = self._choose(inputs, reading.options, evidence)
             elif reading.type is QueryType.SCORING and evidence.same_pixels:
                 fields = rating_of_same_pixels(chinese=is_chinese(state.query))
             elif reading.type is QueryType.SCORING and is_iqa:
@@ -356,7 +357,9 @@ class Summarizer(dspy.Module):
     def _named(self, level: int) -> dict[int, float]:
         return self.fusion.extract_vlm_probabilities(str(level), mode="classification")
 
-    def _choose(self, inputs: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
+    def _choose(
+        self, inputs: Mapping[str, Any], options: Mapping[str, str], evidence: ExecutorOutput
+    ) -> dict[str, Any]:
         def letter_in(text: str) -> str:
             letter = normalise_choice(text, options)
             if letter is None:
@@ -365,7 +368,12 @@ class Summarizer(dspy.Module):
 
         query = str(inputs["query"])
         inputs = self._beside_similar(inputs, lambda near, view: near.answers_told(view, query, options))
-        return self._worded(self.answer, {**inputs, "options": options_told(options)}, _ANSWERED, letter_in)
+        inputs = {**inputs, "options": options_told(options)}
+        if not self.resources.scores_only(query, options):
+            return self._worded(self.answer, inputs, _ANSWERED, letter_in)
+        chinese = is_chinese(query)
+        reasons = findings_note(evidence, "", chinese=chinese) or ("未见明显失真。" if chinese else NOTHING_STANDS_OUT)
+        return self._worded(self.answer, inputs, _LETTER, letter_in, reasons=reasons)
 
     def _explain(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def stripped(text: str) -> str:
@@ -376,16 +384,21 @@ class Summarizer(dspy.Module):
         return self._worded(self.explain, inputs, _EXPLAINED, stripped)
 
     def _worded(
-        self, predictor: dspy.Predict, inputs: Mapping[str, Any], example: Mapping[str, Any], read: Callable[[str], str]
-    ) -> dict[str, Any]:
-        """Ask for an answer in words; `read` turns its text into what counts, or raises ValueError."""
+        self, predictor: dspy.Predict, inputs: Mapping[str, Any], example: Mapping[str, Any],
+        read: Callable[[str], str], reasons: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Ask for an answer in words; `read` turns its text into what counts, or raises ValueError.
+
+        Where `reasons` are known, the model is asked for none.
+        """
 
         def check(p: dspy.Prediction) -> tuple[str, str]:
-            return read(str(p.final_answer or "")), _reasoning(p)
+            return read(str(p.final_answer or "")), _reasoning(p) if reasons is None else reasons
 
         answer = ask(
             predictor, inputs, lm=self.resources.lm("summarizer"), check=check, example=example,
-            room=_ROOM["final_answer"],
+            room=_ROOM["final_answer"] if reasons is None else _ROOM_OF_A_WORD,
+            form=None if reasons is None else partial(_shaped, word_alone=True),
         )  # fmt: skip
         if answer.value is None:
             return _failed(answer)
@@ -476,13 +489,13 @@ _FINDINGS: Any = dspy.OutputField(desc="distortions that are visible, the most v
 def _shaped(
     signature: type[dspy.Signature], *, finds: bool = False, word_alone: bool = False, level_last: bool = False
 ) -> type[dspy.Signature]:
-    """Return a signature that asks for the level's word alone, for findings before the reasons, or for the level last.
+    """Return a signature that asks for the word alone, for findings before the reasons, or for the level last.
 
-    The level comes last for a model of which only text is read.
+    The word is a level's or an option's. The level comes last for a model of which only text is read.
     """
     level = signature.output_fields.get("quality_level")
     if word_alone:
-        for name in signature.output_fields.keys() - {"quality_level"}:
+        for name in signature.output_fields.keys() - {"quality_level", "final_answer"}:
             signature = signature.delete(name)
         return signature
     if finds:

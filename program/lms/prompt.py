@@ -47,8 +47,9 @@ def answer_request(signature: type[dspy.Signature]) -> str:
 
 
 def is_word(signature: type[dspy.Signature]) -> bool:
-    """Return whether a signature asks for a quality level and nothing else: one word, with no JSON around it."""
-    return [field.annotation for field in signature.output_fields.values()] == [QualityLevel]
+    """Return whether a signature asks for a level or an option and nothing else: one word, with no JSON around it."""
+    is_choice = [*signature.output_fields] == ["final_answer"] and "options" in signature.input_fields
+    return is_choice or [field.annotation for field in signature.output_fields.values()] == [QualityLevel]
 
 
 def without_sight(instructions: str) -> str:
