@@ -15,7 +15,8 @@ from optimizers.beliefs import Beliefs, beliefs, unseen
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Candidate, Search
 from optimizers.selection import PLCC_STEP
-from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
+from program.evaluation.fits import fit_logistic
+from program.evaluation.metrics import plcc, rmse, srcc
 from program.fusion import ScoreFusion
 from program.fusion.fitted import FittedFusion
 
