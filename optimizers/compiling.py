@@ -25,7 +25,7 @@ from optimizers.on_ray import evidence_on_ray
 from optimizers.plan import CROSSED, call_plan
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.reflection import Reflections
-from optimizers.report import CandidateRuns, Compiled, difference_markdown
+from optimizers.report import CandidateRuns, Compiled, advice, difference_markdown, learned, reasons
 from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import (
     NO_BETTER,
@@ -39,7 +39,6 @@ from optimizers.selection import (
 )  # fmt: skip
 from optimizers.store import Store
 from optimizers.student import Replayed, SearchStopped, taught_predictors
-from optimizers.summary import advice, learned, reasons
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.errors import InputError

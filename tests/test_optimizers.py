@@ -33,7 +33,7 @@ from program.common.errors import DataError, InputError
 from program.common.settings import load_settings
 from program.compile import main as compile_command
 from program.fusion import ScoreFusion
-from program.fusion.fitted import FittedFusion
+from program.fusion.scores import FittedFusion
 from program.images.store import IMAGES
 from program.lms.call import with_references
 from signatures.schemas import Plan

@@ -18,7 +18,7 @@ from program.common.settings import load_settings
 from program.compile import main as compile_command
 from program.evaluate import main as evaluate_command
 from program.evaluation.publishing import worst
-from program.fusion.fitted import FittedFusion
+from program.fusion.scores import FittedFusion
 from program.tracking.store import open_client
 from signatures.rubric import with_rubric
 

@@ -19,9 +19,8 @@ from program.common.errors import SettingsError, ToolError
 from program.common.settings import load_settings
 from program.evaluation.calibrating import fit_all
 from program.evaluation.fits import fit_map
-from program.tools.calibration import Calibration, Residual, ToolCalibration, apply_map, least_variance
+from program.tools.calibration import Calibration, Residual, ToolCalibration, apply_map, least_variance, printed_maps
 from program.tools.figures import Provenance, Strengths
-from program.tools.paper import printed_maps
 from program.tools.registry import Measurement, ToolRegistry
 from program.tools.runner import ToolRunner
 from program.tools.survey import Labelled, LabelledSet, Surveyed
