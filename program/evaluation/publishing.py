@@ -18,9 +18,10 @@ from rich.console import Console
 from data.manifest import Sample
 from program.common.errors import InputError
 from program.common.files import write_whole
-from program.evaluation.charts import charts, pictures_of, svg_url
+from program.evaluation.charts import charts, svg_url
 from program.evaluation.intervals import interval
 from program.evaluation.metric_table import METRICS
+from program.evaluation.pictures import pictures_of
 from program.evaluation.record import WORST, Baseline, EvaluationRecord, Row
 from program.evaluation.tables import baseline_tables, baselines_by_task, figure_lines, figures_table, heading, notes
 from signatures.schemas import CATEGORY_WORDS
