@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from data.manifest import Sample, read_manifest, write_manifest
-from data.photographs import PHOTOGRAPHS
-from data.quickstart import QuickstartPlan, build_quickstart
+from data.quickstart import PHOTOGRAPHS, QuickstartPlan, build_quickstart
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = """

@@ -64,9 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 file = f"{split}-{number}.png"
                 Image.fromarray(asked.pixels).save(given.out / file)
                 options = [str(each) for each in rng.permutation(asked.options)]
-                lines.append({"id": file, "image": file, "query": asked.text, "options": options,
-                              "answer": "ABCDEF"[options.index(asked.right)], "group": names[number % len(names)],
-                              "split": split, "labels": "made-up"})  # fmt: skip
+                letters = dict(zip("ABCDEF", options, strict=False))
+                right = next(letter for letter, text in letters.items() if text == asked.right)
+                lines.append({"id": file, "image": file, "query": asked.text, "options": letters, "answer": right,
+                              "group": names[number % len(names)], "split": split, "labels": "made-up"})  # fmt: skip
                 advance()
     (given.out / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     return 0

@@ -15,9 +15,8 @@ from optimizers.compile_log import folder_lock
 from optimizers.compiling import Compile
 from optimizers.job import Job
 from optimizers.plan import CallPlan
-from optimizers.report import Compiled, log_compile, spread
+from optimizers.report import Compiled, log_compile, show, spread, step
 from optimizers.selection import label, leading
-from optimizers.summary import show, step
 from program.agent.saving import load
 from program.common.errors import InputError
 from program.common.files import locked

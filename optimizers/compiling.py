@@ -7,7 +7,6 @@ import contextlib
 import copy
 import io
 import logging
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -23,10 +22,10 @@ from optimizers.examples import Evidence, ExampleSet, gather
 from optimizers.job import Job, Splits, upside_down
 from optimizers.objectives import Objective
 from optimizers.on_ray import evidence_on_ray
-from optimizers.plan import CROSSED, Forecast, call_plan, time_words
+from optimizers.plan import CROSSED, call_plan
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.reflection import Reflections
-from optimizers.report import CandidateRuns, Compiled, difference_markdown
+from optimizers.report import CandidateRuns, Compiled, advice, difference_markdown, learned, reasons
 from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import (
     NO_BETTER,
@@ -40,7 +39,6 @@ from optimizers.selection import (
 )  # fmt: skip
 from optimizers.store import Store
 from optimizers.student import Replayed, SearchStopped, taught_predictors
-from optimizers.summary import advice, learned, reasons
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.errors import InputError
@@ -76,7 +74,6 @@ class Compile:
         self.context = job.context(self.program)
         key = job.key(self.program, [*self.train, *self.validation])
         self.plan = call_plan(job)
-        self.forecast = Forecast(self.plan)
         self.uncompiled = Candidate("uncompiled", self.program)
         self.others = BaselineAnswers(self.program) if job.settings.compile.baselines else None
         self.tracked = CandidateRuns()
@@ -104,21 +101,11 @@ class Compile:
             return f"no instruction was written ({self.reflections.note})"
         return f"{NO_BETTER} on validation"
 
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time a phase of the plan, and say how long the rest will take, going by what the phases so far took."""
-        before = self.seconds.get(name, 0.0)
-        with timed(self.seconds, name):
-            yield
-        left = self.forecast.after(name, self.seconds[name] - before)
-        if self.console is not None and left is not None:
-            self.console.print(f"{name}: {time_words(self.seconds[name])}; {time_words(left)} left", highlight=False)
-
     def gathered(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
         workers, total = self.job.settings.compile.workers, len(self.train) + len(self.validation)
         made: dict[str, Evidence | str] = {}
-        with self.phase("evidence"), self.progress("evidence", total) as advance:
+        with timed(self.seconds, "evidence"), self.progress("evidence", total) as advance:
             if self.job.cluster is not None:
                 missing = [each for each in (*self.train, *self.validation) if self.store.evidence(each) is None]
                 for name, found in evidence_on_ray(partial(AgenticIQA, self.job.settings), missing, self.job.cluster):
@@ -141,7 +128,7 @@ class Compile:
         names = taught_predictors(base.program, job.roles, sorted(tasks))
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
         pool = train if recipe.scored_on == "train" else validation
-        scored = scored_examples(pool.examples, budget.search_samples, kind, seed) if recipe.reflects else []
+        scored = scored_examples(pool.examples, budget.search_samples, seed) if recipe.reflects else []
         most = sum(phase.runs for phase in self.plan.phases if phase.name == recipe.name)
         with self.progress(recipe.name, most) as advance:
             search = Search(
@@ -175,7 +162,7 @@ class Compile:
         fold.job, fold.console = replace(self.job, splits=splits, folds=()), None
         fold.train, fold.validation = fold.job.samples("train"), fold.job.samples("validation")
         fold.progress = partial(progress, shown=False)
-        fold.forecast, fold.seconds, fold.notes, fold.runs = Forecast(self.plan), {}, [], 0
+        fold.seconds, fold.notes, fold.runs = {}, [], 0
         # A score of the same candidate over other samples is another.
         fold.tracked, fold.known, fold.scored = CandidateRuns(), {}, lambda candidate: None
         return fold
@@ -273,9 +260,9 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
     with timed(run.seconds, "choose on validation"):
         ranking = Ranking(judged, run.uncompiled, keep=run.job.settings.compile.rerank)
     for recipe in map(recipe_named, run.job.optimizers):
-        with run.phase(recipe.name):
+        with timed(run.seconds, recipe.name):
             candidates, note = run.candidates(recipe, ranking.best.candidate, train, validation)
-        with run.phase("choose on validation"):
+        with timed(run.seconds, "choose on validation"):
             ranking.add(candidates, clearly=recipe.gains_clearly)
         shortfall = ranking.shortfall(candidates, clearly=recipe.gains_clearly)
         if note or shortfall:
@@ -305,7 +292,7 @@ def _crossed(
 ) -> EvaluationRecord:
     """Return the record over all samples, each judged by the program that was taught on the folds without it."""
     rows: dict[str, Row] = {}
-    with run.phase(CROSSED), run.progress(CROSSED, len(run.job.folds)) as advance:
+    with timed(run.seconds, CROSSED), run.progress(CROSSED, len(run.job.folds)) as advance:
         for splits in run.job.folds:
             fold = run.within(splits)
             taught, held = (train.of(splits[name], validation) for name in ("train", "validation"))

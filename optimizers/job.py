@@ -105,7 +105,7 @@ class Job:
     def budget(self, name: str) -> RecipeSettings:
         """Return what a recipe may spend."""
         budgets = self.settings.optimizers.embedded if self.is_free else self.settings.optimizers.model
-        budget = budgets.get(name, RecipeSettings())
+        budget = budgets.get(name, self.settings.optimizers.usual)
         if self.demos is not None:
             budget = budget.model_copy(update={"demos": self.demos or None, "all_demos": False})
         return budget

@@ -11,7 +11,7 @@ from PIL import Image
 from optimizers.job import Job
 from optimizers.recipes import Sizes, recipe_named
 
-__all__ = ("CROSSED", "CallPlan", "Forecast", "call_plan", "time_words")
+__all__ = ("CROSSED", "CallPlan", "call_plan")
 
 _TOKENS_IN, _TOKENS_OUT = 1500, 200
 """Assumed of a call with an image and eight demos, for the cost."""
@@ -61,7 +61,7 @@ class CallPlan:
     def lines(self) -> Iterator[str]:
         """Yield the plan as lines for people; what is free and asks no model is one."""
         if not self.paid:
-            yield f"{self.images:,} images, about {time_words(self.seconds)}, free"
+            yield f"{self.images:,} images, about {_time_words(self.seconds)}, free"
             return
         for phase in self.phases:
             calls = f"about {phase.expected:>7,}, at most {phase.most:>8,} model calls"
@@ -69,7 +69,7 @@ class CallPlan:
         price = ", price unknown" if self.cost_usd is None else f", about {self.cost_usd:.2f} USD"
         calls = f"about {self.expected_calls:,}, at most {self.most_calls:,} model calls"
         pace = f"if a call takes {_SECONDS_PER_CALL:g} s"
-        yield f"in all: {calls}, about {time_words(self.seconds)} {pace}{price}"
+        yield f"in all: {calls}, about {_time_words(self.seconds)} {pace}{price}"
 
 
 def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
@@ -130,29 +130,6 @@ def _searches(
     return [phase(*each) for each in asked]
 
 
-class Forecast:
-    """How long the rest of a plan takes, going by what its phases took so far."""
-
-    def __init__(self, plan: CallPlan) -> None:
-        self._left = {phase.name: phase for phase in plan.phases}
-        self._images = self._answers = 1.0
-        self._paid = plan.paid
-
-    def after(self, name: str, seconds: float) -> float | None:
-        """Take note that a phase took so long, and return the seconds left; None where another of it is to come."""
-        phase = self._left.get(name)
-        if phase is None or (name == _CHOICE and len(self._left) > 2):
-            return None
-        del self._left[name]
-        if expected := phase.image_s + phase.answer_s:
-            if name == "evidence":
-                self._images = seconds / expected
-            # An embedded compile's evidence is nearly all images, and readings of earlier runs make it quick.
-            if name != "evidence" or self._paid:
-                self._answers = seconds / expected
-        return sum(self._images * p.image_s + self._answers * p.answer_s for p in self._left.values())
-
-
 def _seconds_of_image(job: Job) -> float:
     sizes = []
     for sample in [sample for members in job.splits.values() for sample in members[:_LOOKED_AT]]:
@@ -196,7 +173,7 @@ def _cost(job: Job, calls: int) -> float | None:
     return None if price is None else price * calls
 
 
-def time_words(seconds: float) -> str:
+def _time_words(seconds: float) -> str:
     """Return a duration in one unit, as people say it."""
     if seconds < 90:
         return f"{seconds:.0f} s"

@@ -20,10 +20,8 @@ from program.common.pool import in_order
 from program.common.settings import RecipeSettings
 from program.evaluation.metrics import plcc, srcc
 
-__all__ = ("Candidate", "Outcome", "Search", "Trial", "grouped", "scored_examples", "set_score")
+__all__ = ("Candidate", "Outcome", "Search", "Trial", "scored_examples", "set_score")
 
-GROUP = 8
-"""Images in one example of the group-wise objective."""
 ALL_ERRORS = 1_000_000
 """Failed runs that an optimizer of DSPy bears with; its default of ten loses every result."""
 
@@ -88,10 +86,6 @@ def set_score(outcomes: Sequence[Outcome], kind: str = "rank") -> float:
     return total / len(outcomes)
 
 
-_Answered = tuple[dspy.Example, Assessment | None, Outcome]
-"""A sample, what the program made of it, and how well that agrees."""
-
-
 @dataclass
 class Search:
     """One optimizer's search: the student (not changed), what it is taught with, the outcomes so far. Thread-safe."""
@@ -109,7 +103,7 @@ class Search:
     budget: RecipeSettings
     objective: Objective
     kind: str
-    """"rank", "mean" or "groups"."""
+    """"rank" or "mean"."""
     seed: int
     workers: int
     store: Store
@@ -130,7 +124,7 @@ class Search:
         self.trials: dict[str, Trial] = {}
         """By digest."""
         self.runs = 0
-        self._scored_ids = {member.id for e in self.scored for member in e.get("members") or [e]}
+        self._scored_ids = {example.id for example in self.scored}
         self._known: dict[tuple[str, str], Outcome] = {}
         """By example and by the predictors that play a part in it: other demos for questions change no score."""
         self._lock = threading.RLock()
@@ -141,26 +135,21 @@ class Search:
 
     def metric(self, example: dspy.Example, prediction: Any, trace: Any = None) -> float | bool:
         """Return the objective, 0..1; a verdict while bootstrapping (`trace` given)."""
-        outcomes = self._outcomes(example, prediction)
-        if trace is not None:
-            return all(self.objective.passes(member, a) for member, a, _ in outcomes)
-        return _score(example, outcomes)
+        assessment, outcome = self._answered(example, prediction)
+        return outcome.agreement if trace is None else self.objective.passes(example, assessment)
 
     def metric_with_feedback(
         self, example: dspy.Example, prediction: Any, trace: Any = None, predictor: str | None = None,
         predictor_trace: Any = None,
     ) -> dspy.Prediction:  # fmt: skip
         """Return the same number, whatever the predictor asked about, with words for that predictor's role."""
-        outcomes = self._outcomes(example, prediction)
-        role = role_of(predictor) if predictor else None
-        # The three worst answers of a group say the most.
-        worst = sorted(outcomes, key=lambda each: each[2].agreement)[:3]
-        words = "\n".join(self.objective.feedback(member, assessment, role) for member, assessment, _ in worst)
-        return dspy.Prediction(score=_score(example, outcomes), feedback=words)
+        assessment, outcome = self._answered(example, prediction)
+        words = self.objective.feedback(example, assessment, role_of(predictor) if predictor else None)
+        return dspy.Prediction(score=outcome.agreement, feedback=words)
 
     def shuffled_train(self) -> list[dspy.Example]:
-        """Return the training examples in a seeded order; groups of them if the objective asks for those."""
-        return scored_examples(self.train.examples, None, self.kind, self.seed)
+        """Return the training examples in a seeded order."""
+        return scored_examples(self.train.examples, None, self.seed)
 
     def score_on(self, student: Student, examples: Sequence[dspy.Example]) -> float:
         """Return a candidate's score on a set of examples, -1..1 (see `set_score`), running it where need be."""
@@ -226,39 +215,15 @@ class Search:
                     self.log(Candidate(f"{self.name}/{number}", trial.program, trial.mean, digest))
         return outcome
 
-    def _outcomes(self, example: dspy.Example, prediction: Any) -> list[_Answered]:
+    def _answered(self, example: dspy.Example, prediction: Any) -> tuple[Assessment | None, Outcome]:
         self.advance()
-        members = example.get("members") or [example]
-        answers = prediction.get("members") or [prediction]
-        outcomes = []
-        for member, answer in zip(members, answers, strict=True):
-            given = answer if isinstance(answer, dspy.Prediction) else dspy.Prediction()
-            assessment = given.get("assessment")
-            outcomes.append((member, assessment, self._add(given.get("candidate", ""), member, assessment)))
-        return outcomes
+        given = prediction if isinstance(prediction, dspy.Prediction) else dspy.Prediction()
+        assessment = given.get("assessment")
+        return assessment, self._add(given.get("candidate", ""), example, assessment)
 
 
-def _score(example: dspy.Example, outcomes: list[_Answered]) -> float:
-    if example.get("members") is None:
-        return outcomes[0][2].agreement
-    # Half of the way from the worst (-1) to the best correlation is no agreement at all.
-    return (1 + set_score([outcome for _, _, outcome in outcomes])) / 2
-
-
-def scored_examples(examples: Sequence[dspy.Example], most: int | None, kind: str, seed: int) -> list[dspy.Example]:
-    """Return at most so many of the examples in an order drawn by seed; groups of them if the objective wants those."""
+def scored_examples(examples: Sequence[dspy.Example], most: int | None, seed: int) -> list[dspy.Example]:
+    """Return at most so many of the examples in an order drawn by seed."""
     pool = sorted(examples, key=lambda e: e.id)
     random.Random(seed).shuffle(pool)
-    return grouped(pool[:most]) if kind == "groups" else pool[:most]
-
-
-def grouped(examples: Sequence[dspy.Example]) -> list[dspy.Example]:
-    """Return examples of eight images each, of one task; a group scored as a whole has a rank correlation."""
-    groups = []
-    for with_options in (True, False):
-        members = [e for e in examples if (e.get("answer") is not None) == with_options]
-        for start in range(0, len(members) - GROUP + 1, GROUP):
-            of_group = members[start : start + GROUP]
-            ids = "+".join(e.id for e in of_group)
-            groups.append(dspy.Example(id=ids, members=of_group).with_inputs("members"))
-    return groups
+    return pool[:most]

@@ -112,11 +112,9 @@ class Student(dspy.Module):
         """Return the Summarizer's model, which samples stand for."""
         return self.program.resources.lm("summarizer")
 
-    def forward(self, members: Sequence[dspy.Example] = (), **inputs: Any) -> dspy.Prediction:
-        """Return the assessment (None where it failed) and which candidate gave it; of a group's `members`, theirs."""
+    def forward(self, **inputs: Any) -> dspy.Prediction:
+        """Return the assessment (None where it failed) and which candidate gave it."""
         candidate = self.digest()
-        if members:
-            return dspy.Prediction(members=[self(**member.inputs()) for member in members], candidate=candidate)
         assessment = self.assess(**inputs)
         if assessment is None:
             return dspy.Prediction(assessment=None, candidate=candidate)

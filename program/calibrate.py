@@ -27,15 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--tools", metavar="NAME[,NAME]", help="only these tools; default: all that are ready")
     parser.add_argument("--strengths", action="store_true", help="measure the tools' strengths instead of fitting maps")
-    parser.add_argument(
-        "--paper", action="store_true", help="say what is wrong with the paper's own maps; needs no data"
-    )
     parser.add_argument("--out", metavar="FILE", type=Path, help=f"default: {CALIBRATION}, or {STRENGTHS}")
     parser.add_argument("--force", action="store_true", help="write into an --out that is there already")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_settings_flags(parser)
     arguments = parser.parse_args(argv)
-    return run_command(lambda: _paper(arguments) if arguments.paper else _calibrate(arguments))
+    return run_command(lambda: _calibrate(arguments))
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
@@ -43,8 +40,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
     from program.common.errors import InputError
     from program.common.progress import progress
+    from program.evaluation.calibrating import results
     from program.evaluation.logged import log_calibration
-    from program.tools.fitting import results
     from program.tools.runner import ToolRunner
     from program.tools.survey import LabelledSet, measure_all
     from program.tracking import Tracker, experiment_name
@@ -70,18 +67,6 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         run.show()
     return EXIT_PROBLEMS if surveyed.problems() else 0
-
-
-def _paper(arguments: argparse.Namespace) -> int:
-    from program.tools.paper import faults, report_table
-
-    if arguments.json:
-        sys.stdout.write(json.dumps(faults()) + "\n")
-    else:
-        from rich.console import Console
-
-        Console().print(report_table())
-    return 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from program.agent.assessment import Assessment
 from program.agent.loop import DEFAULT_QUERY, AgenticIQA
 from program.agent.state import ReplanEntry
 from program.common.errors import ImageError, InputError, ModelError
-from program.fusion.fitted import FittedFusion
+from program.fusion.scores import FittedFusion
 from program.images.store import HOST, IMAGES
 
 STEPS = dict.fromkeys(("distortion_detection", "distortion_analysis", "tool_selection", "tool_execute"), True)
@@ -179,7 +179,7 @@ def test_a_named_tool_measures_the_whole_image_where_nobody_finds_the_region(scr
 @pytest.mark.spec("D15")
 def test_the_worked_example_on_the_embedded_model(tmp_path):
     from data.distortions import distort, generator_for
-    from data.photographs import load_photograph
+    from data.quickstart import load_photograph
     from program.common.settings import load_settings
 
     photograph = load_photograph("astronaut")

@@ -17,7 +17,7 @@ from program.evaluation.intervals import interval, paired_difference
 from program.evaluation.record import Row
 from program.evaluation.tables import baseline_tables, figures_table
 from program.fusion import ScoreFusion
-from program.fusion.fitted import FittedFusion
+from program.fusion.scores import FittedFusion
 
 PROBABILITIES = {"bad": 0.05, "poor": 0.15, "fair": 0.5, "good": 0.2, "excellent": 0.1}
 SCRIPT = {

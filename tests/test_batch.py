@@ -558,7 +558,7 @@ def test_comparison_says_which_how_much_how_sure_and_why(scripted_iqa, fake_runn
 
 @pytest.mark.parametrize("curve", [(), [(1, 1.0), (5, 3.0)]])
 def test_a_comparison_is_as_sure_as_the_beliefs_behind_its_scores(service_program, encoded, curve):
-    from program.fusion.fitted import FittedFusion
+    from program.fusion.scores import FittedFusion
 
     even, narrow = dict.fromkeys("12345", 0.2), {"2": 0.1, "3": 0.8, "4": 0.1}
     beliefs = [{"quality_probs": p, "quality_reasoning": "So."} for p in (even, narrow)]

@@ -12,10 +12,9 @@ from PIL import Image
 from skimage import color
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from data.distortion_filters import disk_kernel, motion_kernel
-from data.distortions import COLOUR_ONLY, distort, distortions_for, generator_for, is_grey
+from data.distortions import COLOUR_ONLY, disk_kernel, distort, distortions_for, generator_for, is_grey, motion_kernel
 from data.kadid import CATEGORIES, DISTORTIONS, IDENTITIES, LEVELS, level_mean, level_means, severity_of
-from data.photographs import load_photograph
+from data.quickstart import load_photograph
 
 Pixels = NDArray[np.uint8]
 SHARED_TABLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "kadid_level_means.csv"

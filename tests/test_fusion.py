@@ -10,8 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from program.fusion import ScoreFusion, level_in_text
-from program.fusion.fitted import FittedFusion
-from program.fusion.scores import fusion_note
+from program.fusion.scores import FittedFusion, fusion_note
 
 LEVELS = np.arange(1, 6)
 LOG_PROBABILITIES = {1: -3.2, 2: -0.5, 3: -0.1, 4: -2.1, 5: -4.5}

@@ -7,8 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from program.common.pool import single_flight
-from program.common.settings import WireSettings, load_settings
+from program.common.settings import load_settings
 from program.lms.limits import Gate, gate_for, wired
+
+
+def limits(**given):
+    return load_settings().wire.model_copy(update=given)
 
 
 def run(gate: Gate, calls: int, threads: int = 8, seconds: float = 0.0, tokens: int = 0) -> list[float]:
@@ -28,7 +32,7 @@ def run(gate: Gate, calls: int, threads: int = 8, seconds: float = 0.0, tokens: 
 
 
 def test_no_more_calls_at_once_than_allowed():
-    gate, lock, now, most = Gate(WireSettings(concurrency=3)), threading.Lock(), [0], [0]
+    gate, lock, now, most = Gate(limits(concurrency=3)), threading.Lock(), [0], [0]
 
     def one(_):
         with gate.admitted():
@@ -45,13 +49,13 @@ def test_no_more_calls_at_once_than_allowed():
 
 
 def test_no_window_holds_more_requests_than_allowed():
-    starts = run(Gate(WireSettings(requests_per_minute=5), window_s=0.3), 14)
+    starts = run(Gate(limits(requests_per_minute=5), window_s=0.3), 14)
     assert all(later - earlier >= 0.29 for earlier, later in zip(starts, starts[5:], strict=False))
     assert starts[-1] - starts[0] < 2  # it waits no longer than it must
 
 
 def test_tokens_of_calls_in_flight_are_expected_before_they_are_known():
-    gate = Gate(WireSettings(tokens_per_minute=1000), window_s=0.4)
+    gate = Gate(limits(tokens_per_minute=1000), window_s=0.4)
     gate.spent(200)  # the mean is known from here on
     starts = run(gate, 9, tokens=200, seconds=0.02)
     first = [s for s in starts if s - starts[0] < 0.3]
@@ -60,14 +64,14 @@ def test_tokens_of_calls_in_flight_are_expected_before_they_are_known():
 
 
 def test_a_pause_holds_every_thread():
-    gate = Gate(WireSettings())
+    gate = Gate(limits())
     gate.pause(0.2)
     begun = time.monotonic()
     assert min(run(gate, 4)) - begun >= 0.19
 
 
 def test_an_error_inside_gives_its_place_back():
-    gate = Gate(WireSettings(concurrency=1))
+    gate = Gate(limits(concurrency=1))
     for _ in range(3):
         with pytest.raises(KeyError), gate.admitted():
             raise KeyError

@@ -51,7 +51,7 @@ def test_an_interval_says_that_the_logistic_did_not_converge(monkeypatch):
     x, y = _scores(0, 30)
     monkeypatch.setattr(intervals, "_SLOW_RESAMPLES", 20)
     assert interval("plcc_logistic5", x, y).method == "bootstrap over images"
-    monkeypatch.setattr("program.evaluation.metrics._MAX_CALLS", 2)
+    monkeypatch.setattr("program.evaluation.fits._MAX_CALLS", 2)
     note = "; a line instead of the logistic, which did not converge"
     assert interval("plcc_logistic5", x, y).method.endswith(note)
     assert interval("plcc", x, y).method == "bootstrap over images"

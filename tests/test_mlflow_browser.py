@@ -16,7 +16,7 @@ from optimizers.recipes import fusion
 from optimizers.search import Candidate
 from program.common.settings import load_settings
 from program.evaluate import main as evaluate_command
-from program.fusion.fitted import FittedFusion
+from program.fusion.scores import FittedFusion
 from program.tracking import Tracker, experiment_name
 
 ROOT = str(Path(__file__).resolve().parents[1])

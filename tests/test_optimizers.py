@@ -23,17 +23,17 @@ from optimizers.objectives import Objective, distortion_agreement, scoring_agree
 from optimizers.plan import call_plan
 from optimizers.recipes import recipe_named
 from optimizers.recipes.fusion import fitted_curve
-from optimizers.search import Outcome, grouped, set_score
+from optimizers.search import Outcome, set_score
 from optimizers.student import Replayed, Student, taught_predictors
 from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256, save, schema_sha256
 from program.agent.state import AssessmentState, ExecutorOutput, Finding
 from program.common.errors import DataError, InputError
-from program.common.settings import RecipeSettings, load_settings
+from program.common.settings import load_settings
 from program.compile import main as compile_command
 from program.fusion import ScoreFusion
-from program.fusion.fitted import FittedFusion
+from program.fusion.scores import FittedFusion
 from program.images.store import IMAGES
 from program.lms.call import with_references
 from signatures.schemas import Plan
@@ -132,14 +132,6 @@ def test_sets_of_demos_are_distinct_and_of_the_asked_size(strategy) -> None:
     if strategy == "spread":
         assert all(b - a < 1.4 for a, b in itertools.pairwise(values))
     assert choose_demos(demos, 80, strategy, random.Random(1)) == tuple(range(80))
-
-
-def test_groups_hold_eight_samples_of_one_task() -> None:
-    examples = [dspy.Example(id=f"s{i}", quality=3.0) for i in range(17)]
-    examples += [dspy.Example(id=f"q{i}", answer="A") for i in range(9)]
-    groups = grouped(examples)
-    assert [len(g.members) for g in groups] == [8, 8, 8]
-    assert len({m.get("answer") is None for g in groups[:1] for m in g.members}) == 1
 
 
 def test_every_role_gets_demos_from_what_it_was_really_asked(blurred_manifest) -> None:
@@ -364,10 +356,11 @@ def test_images_that_are_gone_are_told_before_a_compile(blurred_manifest, tmp_pa
 
 
 def test_too_few_samples_are_refused_by_name_and_number() -> None:
+    usual = load_settings().optimizers.usual
     with pytest.raises(InputError, match=r"optimizer 'simba': 5 training sample\(s\); give at least 16"):
-        recipe_named("simba").check_data(RecipeSettings(minibatch=16), 5, 5)
+        recipe_named("simba").check_data(usual.model_copy(update={"minibatch": 16}), 5, 5)
     with pytest.raises(InputError, match=r"optimizer 'fusion': 4 scored validation sample\(s\); give at least 10"):
-        recipe_named("fusion").check_data(RecipeSettings(), 40, 4)
+        recipe_named("fusion").check_data(usual, 40, 4)
 
 
 @pytest.mark.spec("issue-46/the-expert-by-any-name")

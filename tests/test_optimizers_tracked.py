@@ -11,7 +11,6 @@ import yaml
 from optimizers import selection
 from optimizers.command import compile_tracked
 from optimizers.job import prepared
-from optimizers.plan import Forecast, call_plan
 from optimizers.recipes import fusion
 from optimizers.report import CandidateRuns
 from optimizers.search import Candidate
@@ -19,7 +18,7 @@ from program.common.settings import load_settings
 from program.compile import main as compile_command
 from program.evaluate import main as evaluate_command
 from program.evaluation.publishing import worst
-from program.fusion.fitted import FittedFusion
+from program.fusion.scores import FittedFusion
 from program.tracking.store import open_client
 from signatures.rubric import with_rubric
 
@@ -217,16 +216,3 @@ def test_a_step_that_is_left_out_is_told_and_so_is_what_to_try_next(blurred_mani
     assert "To try next: more labelled training samples" in shown.out
     assert "left out" not in shown.out + shown.err
     assert "0/0" not in shown.err
-
-
-def test_the_forecast_goes_by_what_the_phases_took(blurred_manifest, tmp_path):
-    plan = call_plan(prepared(load_settings(overrides=SMALL), str(blurred_manifest), "random-search", tmp_path / "out"))
-    phases = {phase.name: phase.image_s + phase.answer_s for phase in plan.phases}
-    assert plan.seconds == pytest.approx(sum(phases.values()), abs=10)
-    for speed in (0.1, 1.0, 30.0):  # of a machine, against the one that was measured
-        forecast = Forecast(plan)
-        assert forecast.after("evidence", speed * phases["evidence"]) is not None
-        assert forecast.after("choose on validation", 0.1) is None  # the uncompiled program; there is more to come
-        left = forecast.after("random-search", speed * phases["random-search"])
-        truth = speed * (phases["choose on validation"] + phases["test"])
-        assert truth / 2 <= left <= 2 * truth

@@ -15,7 +15,7 @@ from optimizers.search import Candidate, Search
 from optimizers.store import Store
 from optimizers.student import Replayed
 from program.agent.loop import AgenticIQA
-from program.common.settings import RecipeSettings
+from program.common.settings import load_settings
 from program.images.store import IMAGES
 
 
@@ -48,7 +48,8 @@ class Taught:
         """Return a search that starts at a candidate and teaches the score."""
         train, validation = self.examples["train"], self.examples["validation"]
         return Search(
-            "taught", base, ("summarizer.score",), train, validation, [], RecipeSettings(**settings), Objective(),
+            "taught", base, ("summarizer.score",), train, validation, [],
+            load_settings().optimizers.usual.model_copy(update=settings), Objective(),
             "rank", 0, 2, Store(),
         )  # fmt: skip
 

@@ -228,23 +228,6 @@ def test_no_demo_shows_an_image_that_candidates_are_ranked_or_tested_on(data, lo
     assert set(shown) <= train
 
 
-def test_the_objective_within_groups_of_eight_drives_dspys_optimizers(tmp_path, loopback, rng, capsys) -> None:
-    lines = []
-    for number in range(25):
-        split = "train" if number < 8 else "validation" if number < 24 else "test"
-        blocks = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
-        Image.fromarray(blocks).save(tmp_path / f"{number}.png")
-        lines.append({"id": f"s{number}", "image": f"{number}.png", "mos": 1 + number % 5, "split": split})
-    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    budgets = "optimizers: {model: {copro: {candidates: 2, steps: 1, search_samples: 16}}}"
-    (tmp_path / "small.yaml").write_text(f"compile: {{objective: groups, baselines: false}}\n{budgets}\n", "utf-8")
-    server = loopback()
-    assert main(command(tmp_path, server.base, "copro", "--roles", "summarizer")) == 0
-    capsys.readouterr()
-    log = (tmp_path / "program" / "candidates.jsonl").read_text("utf-8").splitlines()
-    assert [json.loads(line)["event"] for line in log].count("candidate") >= 2
-
-
 def test_reflection_is_priced_and_a_failed_call_of_it_leaves_nobody_waiting(hosted):
     lm, server = hosted(faults=[None, "error_500"])
     metered = metered_lm(lm.copy(num_retries=0))

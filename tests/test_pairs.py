@@ -12,9 +12,8 @@ import program.evaluation
 from data import prepare
 from data.manifest import read_manifest
 from data.pairs import fit_strengths, score_within_splits
-from optimizers.report import Compiled
+from optimizers.report import Compiled, show
 from optimizers.selection import validation_score, verdict_of
-from optimizers.summary import show
 from program import AgenticIQA, evaluate
 from program.common.errors import DataError
 from program.compile import main as compile_command

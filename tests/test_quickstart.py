@@ -15,14 +15,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data import photographs, quickstart
+from data import quickstart
 from data.catalogue import GENERATED, resolve_dataset
 from data.distortions import distort, generator_for
 from data.kadid import DISTORTIONS, IDENTITIES, LEVELS, level_mean, severity_of
 from data.manifest import Sample, manifest_sha256, read_manifest
-from data.photographs import PHOTOGRAPHS, load_photograph, photograph_bytes
 from data.questions import Question, Version, make_questions
-from data.quickstart import FULL, HouseStandard, QuickstartPlan, build_quickstart
+from data.quickstart import (
+    FULL,
+    PHOTOGRAPHS,
+    HouseStandard,
+    QuickstartPlan,
+    build_quickstart,
+    load_photograph,
+    photograph_bytes,
+)
 from data.splits import check_leaks
 from program.common.errors import DataError, InputError
 from program.common.settings import load_settings
@@ -275,14 +282,14 @@ def test_progress_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_photograph_that_is_missing_names_package_and_mend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(photographs, "files", lambda package: tmp_path)
+    monkeypatch.setattr(quickstart, "files", lambda package: tmp_path)
     with pytest.raises(DataError, match=r"photograph 'china': sklearn/datasets/images/china.jpg is not .*scikit-learn"):
         photograph_bytes("china")
 
     def absent(package: str) -> Path:
         raise ModuleNotFoundError(package)
 
-    monkeypatch.setattr(photographs, "files", absent)
+    monkeypatch.setattr(quickstart, "files", absent)
     with pytest.raises(DataError, match=r"photograph 'chelsea': skimage/.*: pip install .*scikit-image"):
         build_quickstart(tmp_path, progress=False, plan=TINY)
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from data.distortions import distort, generator_for
-from data.photographs import load_photograph
+from data.quickstart import load_photograph
 from optimizers.recipes.rubric import Labelled, chosen_sentences
 from program import AgenticIQA, load
 from program.compile import main

@@ -9,6 +9,7 @@ import pytest
 from optimizers.compiling import compile_program
 from optimizers.job import prepared
 from optimizers.recipes import fusion
+from optimizers.report import reasons
 from optimizers.search import Candidate
 from optimizers.selection import (
     CLEAR,
@@ -19,13 +20,12 @@ from optimizers.selection import (
     validation_score,
     verdict_of,
 )
-from optimizers.summary import reasons
 from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
 from program.evaluation.figures import compare, summarize
 from program.evaluation.metrics import srcc
 from program.evaluation.record import Row
-from program.fusion.fitted import FittedFusion
+from program.fusion.scores import FittedFusion
 
 N = 200
 TRUTH = np.random.default_rng(5).uniform(1, 5, N)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data.distortions import distort, generator_for
-from data.photographs import load_photograph
+from data.quickstart import load_photograph
 from program import AgenticIQA
 from program.common.settings import load_settings
 

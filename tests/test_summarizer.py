@@ -11,7 +11,7 @@ import pytest
 from program.agent.query import QueryType
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, SummarizerOutput
 from program.fusion import ScoreFusion
-from program.fusion.fitted import FittedFusion
+from program.fusion.scores import FittedFusion
 from program.images.store import IMAGES
 from signatures.schemas import Plan
 

@@ -17,11 +17,10 @@ from data.manifest import manifest_sha256
 from program import calibrate
 from program.common.errors import SettingsError, ToolError
 from program.common.settings import load_settings
-from program.tools.calibration import Calibration, Residual, ToolCalibration, apply_map, least_variance
+from program.evaluation.calibrating import fit_all
+from program.evaluation.fits import fit_map
+from program.tools.calibration import Calibration, Residual, ToolCalibration, apply_map, least_variance, printed_maps
 from program.tools.figures import Provenance, Strengths
-from program.tools.fitting import fit_all
-from program.tools.monotone import fit_map
-from program.tools.paper import faults
 from program.tools.registry import Measurement, ToolRegistry
 from program.tools.runner import ToolRunner
 from program.tools.survey import Labelled, LabelledSet, Surveyed
@@ -423,23 +422,8 @@ def test_the_papers_maps_are_its_equation_with_the_missing_one_and_clipped():
     assert calibration.precisions([("VIF", None)]) == [None]
     with pytest.raises(ToolError, match="tool 'PSNR': has no row in the paper's Table 5"):
         calibration.score("PSNR", 30.0)
-    for name in faults():
+    for name in printed_maps():
         assert np.isfinite([calibration.score(name, raw) for raw in (-1e308, 1e308)]).all()
-
-
-def test_what_is_wrong_with_the_papers_maps_is_said(capsys):
-    assert calibrate.main(["--paper", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert len(found) == 24
-    assert {name for name, map_ in found.items() if map_["falls"] > 0.04} == {"CKDN", "WaDIQaM_NR", "TReS"}
-    told = {name: fault for name, map_ in found.items() for fault in map_["faults"] if fault.startswith("falls by up")}
-    assert set(told) == {"CKDN", "WaDIQaM_NR", "TReS", "ARNIQA", "BRISQUE"}
-    assert "0.0044" in told["BRISQUE"]  # not "0.00", which would say nothing
-    assert [f for f in found["CLIPIQA"]["faults"] if "TOPIQ_FR" in f]
-    assert "a perfect value gets 3.93, not 5" in found["LPIPS"]["faults"]
-    assert "passes 5 (6.34)" in found["WaDIQaM_FR"]["faults"]
-    assert (found["TOPIQ_FR"]["worst"], found["TOPIQ_FR"]["best"]) == pytest.approx((0.72, 4.90), abs=0.005)
-    assert all(map_["faults"] for map_ in found.values())
 
 
 def test_strengths_are_measured_and_written_by_the_same_command(tmp_path, manifest, capsys):

@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 
 from agentic_iqa.__main__ import main
-from data.photographs import load_photograph
+from data.quickstart import load_photograph
 from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.tools.registry import ToolRegistry

@@ -9,7 +9,7 @@ from efficientnet_lite_pytorch import EfficientNet
 from PIL import Image
 from scipy import ndimage
 
-from data.photographs import load_photograph
+from data.quickstart import load_photograph
 from program.common.errors import ToolError
 from program.common.settings import load_settings
 from program.images.store import IMAGES

@@ -12,9 +12,9 @@ from scipy.stats import spearmanr
 
 from program.common.errors import SettingsError, ToolError
 from program.common.files import CONFIGS
+from program.evaluation.calibrating import strength_of
 from program.tools.calibration import Calibration
 from program.tools.figures import Strengths
-from program.tools.fitting import strength_of
 from program.tools.registry import ToolRegistry, ToolSpec, pyiqa_table
 from signatures.schemas import DISTORTION_CATEGORIES
 

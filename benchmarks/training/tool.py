@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from benchmarks.training import fitting
 from benchmarks.training.images import Table
 from data.kadid import category_named
+from program.evaluation.calibrating import fit_tool
 from program.expert.store import Matrix
 from program.tools.calibration import Calibration
-from program.tools.fitting import fit_tool
 from program.tools.network import Fit
 from program.tools.registry import ToolRegistry
 from program.tools.survey import LabelledSet

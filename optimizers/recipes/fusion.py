@@ -15,9 +15,10 @@ from optimizers.beliefs import Beliefs, beliefs, unseen
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Candidate, Search
 from optimizers.selection import PLCC_STEP
-from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
+from program.evaluation.fits import fit_logistic
+from program.evaluation.metrics import plcc, rmse, srcc
 from program.fusion import ScoreFusion
-from program.fusion.fitted import FittedFusion
+from program.fusion.scores import FittedFusion
 
 ETAS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)

@@ -1,29 +1,20 @@
-"""Evidence as the Summarizer sees it: JSON in one fixed shape, and what an answer rests on. Pure."""
+"""Evidence as the Summarizer sees it, what an answer rests on, and whether that is enough. Pure."""
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from program.agent.state import SAME_PIXELS, AssessmentState, ExecutorOutput, Finding
 from program.common.questions import is_chinese
-from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, LEVEL_WORDS, SEVERITIES_CHINESE, DistortionCategory
+from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, LEVEL_WORDS, SEVERITIES_CHINESE, DistortionCategory, Plan
 
 __all__ = (
-    "compact_json",
-    "contradiction",
-    "findings_json",
-    "findings_note",
-    "lacking",
-    "looked_at",
-    "of_same_pixels",
-    "quality_line",
-    "rating_of_same_pixels",
-    "scores_json",
-    "tool_precisions",
-    "tool_scores",
-    "used_evidence",
-)
+    "compact_json", "contradiction", "findings_json", "findings_note", "lacking", "looked_at", "next_step",
+    "of_same_pixels", "quality_line", "rating_of_same_pixels", "scores_json", "should_replan", "tool_precisions",
+    "tool_scores", "used_evidence",
+)  # fmt: skip
 
 HIGH_SCORE = 4.0
 LOW_SCORE = 2.0
@@ -200,3 +191,94 @@ def contradiction(output: ExecutorOutput) -> str | None:
 def compact_json(value: Any) -> str:
     """Return JSON without spaces: a prompt is paid by the token."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+_UNCERTAIN = re.compile(
+    r"\b(?:uncertain|not (?:sure|certain)|unsure|cannot (?:tell|determine|judge)|can't tell"
+    r"|unable to (?:tell|determine|judge)"
+    r"|unclear (?:whether|if)|hard to (?:tell|judge))\b|无法(?:判断|确定)|不确定",
+    re.IGNORECASE,
+)
+
+
+def should_replan(
+    executor_output: ExecutorOutput | None, query_scope: str | Sequence[str], plan: Plan | None = None
+) -> tuple[bool, str]:
+    """Return whether the evidence has a gap that another plan could close, and which.
+
+    Only gaps against the plan count: what it switched off is not missed (without a plan, analysis and tools are
+    expected). Checked in order: coverage of `query_scope`, scores for the planned distortions, contradiction between
+    findings and scores, explicit uncertainty, a failed tool for which another ready one fits.
+
+    >>> should_replan(ExecutorOutput(), "Global")
+    (True, 'Distortion analysis does not cover Global')
+    """
+    scope = [query_scope] if isinstance(query_scope, str) else list(query_scope)
+    output = executor_output or ExecutorOutput()
+    if output.same_pixels:
+        return False, ""
+    wants_analysis = plan.distortion_analysis if plan else True
+    wants_tools = plan.tool_execute if plan else True
+    checks = (
+        _uncovered(output, scope) if wants_analysis else "",
+        _unscored(output, scope, plan) if wants_tools else "",
+        contradiction(output) or "",
+        _uncertainty(output),
+        _failed_tool(output) if wants_tools else "",
+    )
+    reason = next((reason for reason in checks if reason), "")
+    return bool(reason), reason
+
+
+def next_step(state: AssessmentState) -> Literal["planner", "end"]:
+    """Return "planner" when the Summarizer asks for a replan and one is left, else "end"."""
+    result = state.summarizer_result
+    if result is not None and result.need_replan and state.iteration_count < state.max_replan_iterations:
+        return "planner"
+    return "end"
+
+
+def _uncovered(output: ExecutorOutput, scope: Sequence[str]) -> str:
+    covered = output.distortion_analysis or {}
+    missing = [region for region in scope if region not in covered]
+    if not missing:
+        return ""
+    if scope == [GLOBAL]:
+        return f"Distortion analysis does not cover {GLOBAL}"
+    return f"Distortion analysis does not cover all query_scope objects: missing {', '.join(missing)}"
+
+
+def _unscored(output: ExecutorOutput, scope: Sequence[str], plan: Plan | None) -> str:
+    scores = output.quality_scores or {}
+    if plan and plan.required_tools and scores.get(GLOBAL):
+        # They measured the whole image, as nobody could say where the regions are: another plan cannot either.
+        return ""
+    if not any(scores.values()) and (scope == [GLOBAL] or not scope):
+        return "No tool scores available"
+    for region in scope:
+        if not scores.get(region):
+            return f"Missing tool scores for {region} region"
+    planned = {r.region: r.distortions for r in (plan.distortions if plan else [])}
+    if plan is None or plan.required_tools:
+        # Tools that the user named measure the region as a whole, not distortion by distortion.
+        return ""
+    for region, distortions in planned.items():
+        missing = [d for d in distortions if region in scope and d not in scores.get(region, {})]
+        if missing:
+            return f"Missing tool scores for {', '.join(missing)} in {region}"
+    return ""
+
+
+def _uncertainty(output: ExecutorOutput) -> str:
+    for region, finding in output.findings():
+        if _UNCERTAIN.search(finding.explanation):
+            return f"Uncertain analysis of {finding.type} in {region}: {finding.explanation[:120]}"
+    return ""
+
+
+def _failed_tool(output: ExecutorOutput) -> str:
+    scores = output.quality_scores or {}
+    for log in output.tool_logs:
+        if log.error and log.alternative and log.distortion not in scores.get(log.region, {}):
+            return f"Tool {log.tool} failed for {log.distortion} in {log.region}; {log.alternative} is ready"
+    return ""

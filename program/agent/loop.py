@@ -9,12 +9,11 @@ import dspy
 from PIL import Image
 
 from program.agent.assessment import Assessment
-from program.agent.evidence import of_same_pixels
+from program.agent.evidence import next_step, of_same_pixels
 from program.agent.executor import Executor
 from program.agent.module import ProgramModule
 from program.agent.planner import Planner
 from program.agent.query import DEFAULT_QUERY, read_query
-from program.agent.replan import next_step
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.agent.summarizer import Summarizer

@@ -20,7 +20,7 @@ from program.agent.program_file import ProgramFile, digest, rest_sha256
 from program.common.errors import ImageError, InputError
 from program.common.settings import Settings, load_settings
 from program.expert import MODEL
-from program.fusion.fitted import FIELDS, FittedFusion
+from program.fusion.scores import FIELDS, FittedFusion
 from program.images.store import HOST, IMAGES, parse_url
 from program.lms.call import with_references
 from program.lms.dspy_private import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER

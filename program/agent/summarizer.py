@@ -16,21 +16,20 @@ from program.agent.evidence import (
     quality_line,
     rating_of_same_pixels,
     scores_json,
+    should_replan,
     tool_precisions,
     tool_scores,
     used_evidence,
 )
 from program.agent.neighbours import Neighbours
 from program.agent.query import QueryReading, QueryType, read_query
-from program.agent.replan import should_replan
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, Finding, SummarizerOutput
 from program.common.questions import is_chinese, normalise_choice, options_told
 from program.expert import View
 from program.fusion import ScoreFusion, level_in_text
-from program.fusion.fitted import FittedFusion
 from program.fusion.levels import level_masses, tokens_of
-from program.fusion.scores import fusion_note, level_note
+from program.fusion.scores import FittedFusion, fusion_note, level_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import Answer, ask
 from program.lms.call import CallAllowance

@@ -90,6 +90,8 @@ class LanguageModels(Section):
     backends: dict[str, BackendSettings] = Field(default_factory=dict, exclude=True)
     images: dict[str, ImageLimits] = Field(default_factory=dict, exclude=True)
     """By provider; `server` for a given address, `default` for all others."""
+    ambient: str | None = Field(None, exclude=True)
+    """The environment's server, for models that are chosen later; filled in, not written."""
 
     @model_validator(mode="after")
     def _filled_in(self) -> Self:
@@ -113,15 +115,15 @@ class LanguageModels(Section):
         limits = {k: v for part in parts if part for k, v in part.model_dump(exclude_unset=True).items()}
         return ImageLimits.model_validate(limits)
 
-    def replaced(self, names: Mapping[str, str], api_base: str | None, ambient: str | None) -> "LanguageModels":
+    def replaced(self, names: Mapping[str, str], api_base: str | None) -> "LanguageModels":
         """Return the models with others in some roles, by role; a new role starts as the summarizer.
 
         `api_base` is the server of every model whose name leaves it open. Without it a model chosen anew is on the
-        server that was set for its role, else on the `ambient` one; a hosted one on none.
+        server that was set for its role, else on the environment's; a hosted one on none.
         """
         if not names and api_base is None:
             return self
-        tree: dict[str, Any] = {"backends": self.backends, "images": self.images}
+        tree: dict[str, Any] = {"backends": self.backends, "images": self.images, "ambient": self.ambient}
         on_server = False
         for role in ROLES:
             before: RoleSettings | None = getattr(self, role)
@@ -134,7 +136,7 @@ class LanguageModels(Section):
             if open_ended and api_base is not None:
                 section["api_base"] = api_base
             elif role in names:
-                section["api_base"] = (section["api_base"] or ambient) if open_ended else None
+                section["api_base"] = (section["api_base"] or self.ambient) if open_ended else None
             tree[role] = section
         if api_base is not None and not on_server:
             models = ", ".join(sorted({tree[role]["backend"] for role in ROLES if role in tree}))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from program.common.backends import ROLES, LanguageModels, RoleSettings, Section, takes_api_base
 from program.common.errors import SettingsError, did_you_mean, one_line
@@ -23,12 +23,12 @@ __all__ = (
 class WireSettings(Section):
     """How models are asked over the network."""
 
-    attempts: int = Field(6, ge=3)
-    concurrency: int = Field(64, ge=1)
-    requests_per_minute: int | None = Field(None, ge=1)
-    tokens_per_minute: int | None = Field(None, ge=1)
-    backoff_s: float = Field(0.5, gt=0)
-    longest_wait_s: float = Field(60.0, gt=0)
+    attempts: int = Field(ge=3)
+    concurrency: int = Field(ge=1)
+    requests_per_minute: int | None = Field(ge=1)
+    tokens_per_minute: int | None = Field(ge=1)
+    backoff_s: float = Field(gt=0)
+    longest_wait_s: float = Field(gt=0)
 
 
 class ImageSettings(Section):
@@ -59,9 +59,9 @@ class FusionSettings(Section):
 class ToolSettings(Section):
     """The image-quality tools."""
 
-    params_dir: Path | None = None
+    params_dir: Path | None
     device: Literal["auto", "cpu", "cuda"]
-    calibration: Path | None = None
+    calibration: Path | None
     cache_mb: int = Field(gt=0)
     threads: int = Field(ge=1)
     timeout_s: float = Field(gt=0)
@@ -74,10 +74,10 @@ class CompileSettings(Section):
     """What `python -m program.compile` does unless told otherwise."""
 
     data: str
-    optimizer: str | None = None
-    roles: tuple[Literal["planner", "executor", "summarizer"], ...] | None = None
-    objective: Literal["rank", "mean", "groups"] = "rank"
-    baselines: bool = True
+    optimizer: str | None
+    roles: tuple[Literal["planner", "executor", "summarizer"], ...] | None
+    objective: Literal["rank", "mean"]
+    baselines: bool
     train_scoring: int = Field(ge=0)
     train_mcq: int = Field(ge=0)
     validation_scoring: int = Field(ge=1)
@@ -116,25 +116,40 @@ class ServeSettings(Section):
 class RecipeSettings(Section):
     """What one optimizer may spend; a recipe reads the keys it has a use for (see configs/optimizers.yaml)."""
 
-    demos: int | None = Field(32, ge=0)
-    role_demos: int = Field(4, ge=0)
-    all_demos: bool = False
-    bootstrapped: int = Field(0, ge=0)
-    starts: int = Field(8, ge=1)
-    steps: int = Field(0, ge=0)
-    search_samples: int = Field(200, ge=1)
-    candidates: int = Field(6, ge=2)
-    trials: int = Field(12, ge=1)
-    metric_calls: int = Field(400, ge=1)
-    minibatch: int = Field(3, ge=1)
+    demos: int | None = Field(ge=0)
+    role_demos: int = Field(ge=0)
+    all_demos: bool
+    bootstrapped: int = Field(ge=0)
+    starts: int = Field(ge=1)
+    steps: int = Field(ge=0)
+    search_samples: int = Field(ge=1)
+    candidates: int = Field(ge=2)
+    trials: int = Field(ge=1)
+    metric_calls: int = Field(ge=1)
+    minibatch: int = Field(ge=1)
 
 
 class OptimizerSettings(Section):
     """Budgets by recipe: for the embedded backend, whose answers cost milliseconds, and for models that are paid."""
 
     weights: dict[Literal["answer", "plan", "distortion"], float]
+    usual: RecipeSettings
+    """What a recipe may spend that says nothing else."""
     embedded: dict[str, RecipeSettings]
     model: dict[str, RecipeSettings]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled_in(cls, tree: Any) -> Any:
+        """Give each recipe the usual values of the keys it leaves out."""
+        if not isinstance(tree, dict) or not isinstance(tree.get("usual"), dict):
+            return tree
+        kinds = {kind: tree[kind] for kind in ("embedded", "model") if isinstance(tree.get(kind), dict)}
+        full = {
+            kind: {name: {**tree["usual"], **own} if isinstance(own, dict) else own for name, own in recipes.items()}
+            for kind, recipes in kinds.items()
+        }
+        return {**tree, **full}
 
 
 class Settings(Section):
@@ -174,9 +189,8 @@ class Settings(Section):
         if backend is not None:
             present = [role for role in ROLES if role != "reflection" or self.models.reflection is not None]
             names = dict.fromkeys(present, backend) | names
-        ambient = os.environ.get("AGENTICIQA_API_BASE") or None
         try:
-            models = self.models.replaced(names, api_base, ambient)
+            models = self.models.replaced(names, api_base)
         except ValidationError as error:
             raise SettingsError(_explain(error, "--lm, --api-base", LanguageModels)) from error
         return self.model_copy(update={"models": models})
@@ -237,6 +251,8 @@ def _at_home(key: str, path: Path) -> Path:
 
 def _apply_model_environment(models: Any) -> None:
     lm, api_base = os.environ.get("AGENTICIQA_LM"), os.environ.get("AGENTICIQA_API_BASE")
+    if isinstance(models, dict):
+        models["ambient"] = api_base or None
     for role in [models[r] for r in ROLES if isinstance(models, dict) and isinstance(models.get(r), dict)]:
         if lm:
             role["backend"] = lm

@@ -1,7 +1,6 @@
 """The one table of metrics: an entry here is all that a new figure takes; record, tables, page and run follow from it.
 
-A bootstrap resample is a vector of counts over the samples. Most metrics are a closed form in those counts, so nothing
-is sorted again per resample: the functions below take truth and prediction and return the Resampler of one metric.
+The value stands beside what computes many resamples of it at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,10 +9,11 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from program.evaluation import metrics
-from program.evaluation.metrics import Parameters, Values, fit_logistic, paired_arrays
+from program.evaluation.fits import Parameters, fit_logistic
+from program.evaluation.metrics import Resampler, Values, paired_arrays
 
 __all__ = ("METRICS", "Metric", "bootstrap", "headline")
 
@@ -22,9 +22,6 @@ PartOf = Literal["by_distortion", "by_level", "by_question_type"]
 _INFINITE = float("inf")
 
 _Array = NDArray[np.float64]
-
-Resampler = Callable[[_Array], _Array]
-"""Takes B x n counts, returns the metric of each of the B resamples (nan where undefined)."""
 
 
 @dataclass(frozen=True)
@@ -120,57 +117,6 @@ def _after_logistic(title: str, metric: Callable[..., float], parameters: Parame
     return Metric(name, function, varied=True, curve=parameters, bootstrap_limit=2000, note=line_note, **fields)
 
 
-def spearman(truth: Values, predicted: Values) -> Resampler:
-    """Return the resampler of SRCC."""
-    ranks_x, ranks_y = map(_Ranks, paired_arrays("srcc", truth, predicted))
-    return lambda counts: _correlation(counts, ranks_x(counts), ranks_y(counts))
-
-
-def pearson(truth: Values, predicted: Values) -> Resampler:
-    """Return the resampler of PLCC."""
-    x, y = paired_arrays("plcc", truth, predicted)
-    centred_x, centred_y = (x - x.mean())[None, :], (y - y.mean())[None, :]
-    return lambda counts: _correlation(counts, centred_x, centred_y)
-
-
-def tau(truth: Values, predicted: Values) -> Resampler:
-    """Return the resampler of KRCC."""
-    pairs = _Pairs(*paired_arrays("krcc", truth, predicted))
-
-    def resampler(counts: _Array) -> _Array:
-        agreeing, untied_x, untied_y = pairs(counts)
-        return _divide(agreeing, np.sqrt(untied_x * untied_y))
-
-    return resampler
-
-
-def right_order(truth: Values, predicted: Values) -> Resampler:
-    """Return the resampler of the pairwise accuracy."""
-    pairs = _Pairs(*paired_arrays("pairwise", truth, predicted))
-
-    def resampler(counts: _Array) -> _Array:
-        agreeing, untied_x, _ = pairs(counts)
-        return (1 + _divide(agreeing, untied_x)) / 2
-
-    return resampler
-
-
-def mean_of(each: Callable[[Values, Values], ArrayLike]) -> Callable[[Values, Values], Resampler]:
-    """Return what makes the resampler of a metric that is a mean; `each` returns the samples' own numbers."""
-
-    def resampler(truth: Values, predicted: Values) -> Resampler:
-        values = np.asarray(each(truth, predicted), dtype=np.float64)
-        return lambda counts: np.asarray(counts @ values / counts.sum(axis=1), dtype=np.float64)
-
-    return resampler
-
-
-def root_mean_square(truth: Values, predicted: Values) -> Resampler:
-    """Return the resampler of RMSE."""
-    square = mean_of(lambda x, y: np.subtract(y, x) ** 2)(truth, predicted)
-    return lambda counts: np.sqrt(square(counts))
-
-
 def bootstrap(resamplers: Sequence[Resampler], size: int, seed: int, resamples: int) -> _Array:
     """Return each resampler's values over the same `resamples` random resamples of `size` samples, a row each."""
     rng = np.random.default_rng(seed)
@@ -184,79 +130,25 @@ def bootstrap(resamplers: Sequence[Resampler], size: int, seed: int, resamples: 
     return np.concatenate(rows, axis=1)
 
 
-class _Ranks:
-    """Mid-ranks of the repeated samples, centred on their mean, from counts alone."""
-
-    def __init__(self, values: _Array) -> None:
-        _, self._place, sizes = np.unique(values, return_inverse=True, return_counts=True)
-        self._order = np.argsort(values, kind="stable")
-        self._starts = np.cumsum(sizes) - sizes
-
-    def __call__(self, counts: _Array) -> _Array:
-        level = np.add.reduceat(counts[:, self._order], self._starts, axis=1)
-        # A value met m times after c smaller ones has mid-rank c + (m + 1)/2, and the mean rank is (n + 1)/2.
-        ranks = np.cumsum(level, axis=1) - level / 2
-        ranks -= counts.sum(axis=1, keepdims=True) / 2
-        return ranks[:, self._place]
-
-    def ties(self, counts: _Array) -> _Array:
-        """Return the number of tied pairs in each resample."""
-        level = np.add.reduceat(counts[:, self._order], self._starts, axis=1)
-        return np.asarray((level * (level - 1) / 2).sum(axis=1), dtype=np.float64)
-
-
-class _Pairs:
-    """Counts pairs of samples by whether both scores order them alike; needs n x n bytes of memory."""
-
-    def __init__(self, x: _Array, y: _Array) -> None:
-        self._ranks_x, self._ranks_y = _Ranks(x), _Ranks(y)
-        signs = np.sign(x[:, None] - x[None, :]) * np.sign(y[:, None] - y[None, :])
-        self._agree = signs.astype(np.float32)  # -1, 0, 1: sums stay exact far beyond any n that fits in memory
-
-    def __call__(self, counts: _Array) -> tuple[_Array, _Array, _Array]:
-        """Return concordant minus discordant pairs, and the pairs untied in x and in y."""
-        n = counts.sum(axis=1)
-        pairs = n * (n - 1) / 2
-        agreeing = np.einsum("bi,bi->b", counts.astype(np.float32) @ self._agree, counts) / 2
-        return agreeing, pairs - self._ranks_x.ties(counts), pairs - self._ranks_y.ties(counts)
-
-
-def _correlation(counts: _Array, x: _Array, y: _Array) -> _Array:
-    """Return Pearson's r of each row; x and y are B x n or 1 x n, near mean zero over all samples."""
-    n = counts.sum(axis=1, keepdims=True)
-    x = x - np.sum(counts * x, axis=1, keepdims=True) / n
-    y = y - np.sum(counts * y, axis=1, keepdims=True) / n
-    weighted = counts * x
-    spread_x, spread_y = np.einsum("bi,bi->b", weighted, x), np.einsum("bi,bi,bi->b", counts, y, y)
-    together = np.einsum("bi,bi->b", weighted, y)
-    # What rounding leaves of a constant resample is no spread.
-    flat = (spread_x <= 1e-24 * np.max(x**2) * n[:, 0]) | (spread_y <= 1e-24 * np.max(y**2) * n[:, 0])
-    return np.where(flat, np.nan, np.clip(_divide(together, np.sqrt(spread_x * spread_y)), -1.0, 1.0))
-
-
-def _divide(above: _Array, below: _Array) -> _Array:
-    return np.asarray(np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0), dtype=np.float64)
-
-
 METRICS: dict[str, Metric] = {
     "srcc": Metric(
-        "SRCC ↑", metrics.srcc, varied=True, bounds=(-1, 1), scale="fisher", closed_form=spearman,
+        "SRCC ↑", metrics.srcc, varied=True, bounds=(-1, 1), scale="fisher", closed_form=metrics.srcc_resampler,
         headline=True, word="order (SRCC)", card="rank agreement", parts=("by_distortion",),
     ),
     "plcc": Metric(
-        "PLCC ↑", metrics.plcc, varied=True, bounds=(-1, 1), scale="fisher", closed_form=pearson,
+        "PLCC ↑", metrics.plcc, varied=True, bounds=(-1, 1), scale="fisher", closed_form=metrics.plcc_resampler,
         headline=True, card="linear agreement",
     ),
     "krcc": Metric(
-        "KRCC ↑", metrics.krcc, varied=True, bounds=(-1, 1), scale="fisher", closed_form=tau, bootstrap_limit=2000,
-        headline=True,
+        "KRCC ↑", metrics.krcc, varied=True, bounds=(-1, 1), scale="fisher", closed_form=metrics.krcc_resampler,
+        bootstrap_limit=2000, headline=True,
     ),
     "rmse": Metric(
-        "RMSE ↓", metrics.rmse, direction=-1, bounds=(0, _INFINITE), closed_form=root_mean_square,
+        "RMSE ↓", metrics.rmse, direction=-1, bounds=(0, _INFINITE), closed_form=metrics.rmse_resampler,
         headline=True, word="error (RMSE)", card="points of 1..5", parts=("by_distortion",),
     ),
     "accuracy": Metric(
-        "Accuracy ↑", metrics.accuracy, "answers", bounds=(0, 1), scale="wilson", closed_form=mean_of(np.equal),
+        "Accuracy ↑", metrics.accuracy, "answers", bounds=(0, 1), scale="wilson", closed_form=metrics.mean_of(np.equal),
         headline=True, word="questions right", card="right answers", parts=("by_question_type",),
     ),
     "preference": Metric(
@@ -269,19 +161,19 @@ METRICS: dict[str, Metric] = {
     "rmse_logistic5": _after_logistic("RMSE ↓", metrics.rmse, 5, bounds=(0, _INFINITE), direction=-1),
     "mae": Metric(
         "MAE ↓", metrics.mae, direction=-1, bounds=(0, _INFINITE),
-        closed_form=mean_of(lambda x, y: np.abs(np.subtract(y, x))), parts=("by_level",),
+        closed_form=metrics.mean_of(lambda x, y: np.abs(np.subtract(y, x))), parts=("by_level",),
     ),
     "bias": Metric(
-        "Bias, predicted - label", metrics.bias, direction=0, closed_form=mean_of(lambda x, y: np.subtract(y, x)),
-        parts=("by_distortion", "by_level"),
+        "Bias, predicted - label", metrics.bias, direction=0,
+        closed_form=metrics.mean_of(lambda x, y: np.subtract(y, x)), parts=("by_distortion", "by_level"),
     ),
     "pairwise": Metric(
-        "Pairs in the right order ↑", metrics.pairwise, varied=True, bounds=(0, 1), closed_form=right_order,
-        bootstrap_limit=2000,
+        "Pairs in the right order ↑", metrics.pairwise, varied=True, bounds=(0, 1),
+        closed_form=metrics.pairwise_resampler, bootstrap_limit=2000,
     ),
     "outlier_ratio": Metric(
         "Outliers past 2 sigma of opinions ↓", metrics.accuracy, "opinions", direction=-1, bounds=(0, 1),
-        scale="wilson", closed_form=mean_of(np.equal),
+        scale="wilson", closed_form=metrics.mean_of(np.equal),
     ),
     "calibration_error": Metric(
         "Calibration error of levels (ECE) ↓", metrics.calibration_error, "levels", direction=-1, bounds=(0, 1),
@@ -289,11 +181,11 @@ METRICS: dict[str, Metric] = {
     ),
     "coverage": Metric(
         "Labels in the interval, 95 % meant", metrics.accuracy, "intervals", direction=0, bounds=(0, 1),
-        scale="wilson", closed_form=mean_of(np.equal),
+        scale="wilson", closed_form=metrics.mean_of(np.equal),
     ),
     "interval_width": Metric(
         "Width of the intervals ↓", metrics.bias, "ends", direction=-1, bounds=(0, 4),
-        closed_form=mean_of(lambda low, high: np.subtract(high, low)),
+        closed_form=metrics.mean_of(lambda low, high: np.subtract(high, low)),
     ),
 }  # fmt: skip
 """Every metric by its name in Python, JSON and MLflow, in the order of the tables."""

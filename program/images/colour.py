@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from program.images.boxes import nclx_of
+from program.images.containers import nclx_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage

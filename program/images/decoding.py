@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from program.common.errors import ImageError, one_line
-from program.images.boxes import is_unwritten
 from program.images.colour import Colours, colours_of, png_chunk
+from program.images.containers import is_unwritten, raw_kind, without_preview
 from program.images.jpeg import whole_jpeg
 from program.images.refs import Area, reduced_size, reduction
-from program.images.tiff import raw_kind, without_preview
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage

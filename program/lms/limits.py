@@ -13,7 +13,7 @@ import dspy
 
 from program.common.backends import ImageLimits
 from program.common.errors import InputError
-from program.common.settings import Settings, WireSettings
+from program.common.settings import Settings, WireSettings, load_settings
 
 __all__ = ("Budget", "BudgetSpent", "Gate", "budget_from", "current_budget", "gate_for", "gate_of", "gates_made_by",
            "image_limits_of", "wire_settings", "wired")  # fmt: skip
@@ -222,16 +222,18 @@ def wired(settings: Settings) -> AbstractContextManager[object]:
 
 
 def wire_settings() -> WireSettings:
-    """Return the settings in force, the defaults where none are."""
-    settings: Settings | None = dspy.settings.get(_SETTINGS)
-    return WireSettings() if settings is None else settings.wire
+    """Return the settings in force, the usual ones where none are."""
+    return _in_force().wire
 
 
 def image_limits_of(lm: dspy.BaseLM) -> ImageLimits:
     """Return what images an LM that no role's settings name takes, by the settings in force."""
+    return _in_force().models.image_limits(str(lm.model).partition("/")[0], _address(lm))
+
+
+def _in_force() -> Settings:
     settings: Settings | None = dspy.settings.get(_SETTINGS)
-    provider = str(lm.model).partition("/")[0]
-    return ImageLimits() if settings is None else settings.models.image_limits(provider, _address(lm))
+    return load_settings() if settings is None else settings
 
 
 def gate_for(host: str) -> Gate:

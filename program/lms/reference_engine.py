@@ -24,10 +24,9 @@ from program.common.errors import EndpointError, ImagesRefused
 from program.common.redaction import redact, scrub
 from program.images.store import HOST, IMAGES
 from program.lms.dspy_private import StdlibTransport
-from program.lms.inquiry import inquire
-from program.lms.metering import FeatureRefused, note_change
-from program.lms.refusals import (
+from program.lms.inquiry import (
     context_is_full,
+    inquire,
     largest_choice,
     model_is_missing,
     names_images,
@@ -35,6 +34,7 @@ from program.lms.refusals import (
     wants_other_limit,
     words_of,
 )
+from program.lms.metering import FeatureRefused, note_change
 from program.lms.traits import ModelRecord, ModelTraits
 from program.lms.wire_images import encoded_image, limits_of_request
 

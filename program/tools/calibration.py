@@ -5,20 +5,23 @@ tells little gets scores close to the mean, and a mean over tools is not dragged
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import yaml
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, FiniteFloat, model_validator
 
 from program.common.errors import ToolError
+from program.common.files import CONFIGS
 from program.tools.figures import Figures, Stored
 from signatures.schemas import DistortionCategory, category_of
 
 __all__ = (
-    "HIGHEST", "LOWEST", "PAPER", "Calibration", "CategoryMap", "MapParameters", "Residual", "ToolCalibration",
-    "apply_map", "is_identity", "least_variance", "logistic", "mixed",
+    "HIGHEST", "LOWEST", "PAPER", "Calibration", "CategoryMap", "MapParameters", "PaperCalibration", "Residual",
+    "ToolCalibration", "apply_map", "is_identity", "least_variance", "logistic", "mixed", "printed_maps",
 )  # fmt: skip
 
 LOWEST, HIGHEST = 1.0, 5.0
@@ -276,3 +279,50 @@ def least_variance(covariance: NDArray[np.float64]) -> tuple[NDArray[np.float64]
     weights = np.zeros(len(covariance))
     weights[rest] = best / best.sum()
     return weights, float(weights @ covariance @ weights)
+
+
+class PrintedMap(NamedTuple):
+    """One row of the table and the raw values at the ends of the tool's range."""
+
+    b1: float
+    b2: float
+    b3: float
+    b4: float
+    b5: float
+    worst: float
+    best: float
+
+    def unclipped(self, raw: float) -> float:
+        """Return b1 (1/2 - 1/(1 + exp(b2 (q - b3)))) + b4 q + b5 for a finite raw value q; it may leave 1..5."""
+        # 1/2 - 1/(1 + e^x) is tanh(x / 2) / 2, which does not overflow.
+        slope = math.tanh(max(-1e4, min(1e4, self.b2 * (raw - self.b3))) / 2) / 2
+        return self.b1 * slope + self.b4 * raw + self.b5
+
+
+@cache
+def printed_maps() -> Mapping[str, PrintedMap]:
+    """Return the table's rows by tool."""
+    tree = yaml.safe_load((CONFIGS / "paper_calibration.yaml").read_text("utf-8"))
+    return {
+        name: PrintedMap(*(float(number) for number in (*row["b"], row["worst"], row["best"])))
+        for name, row in tree["tools"].items()
+    }
+
+
+class PaperCalibration(Calibration):
+    """The paper's maps in the place of fitted ones, clipped to 1..5. They know no categories and no reliability."""
+
+    origin: str = "the paper's Table 5"
+
+    def knows(self, tool_name: str) -> bool:
+        """Return whether the table has a row for the tool."""
+        return tool_name in printed_maps()
+
+    def score(self, tool_name: str, raw: float, category: str | None = None) -> float:
+        """Return the printed map's value, clipped to 1..5. Raises ToolError without a row or a finite raw value."""
+        row = printed_maps().get(tool_name)
+        if row is None:
+            raise ToolError(f"tool {tool_name!r}: has no row in {self.origin}; leave tools.calibration unset")
+        if not math.isfinite(raw):
+            raise ToolError(f"tool {tool_name!r}: raw value {raw} cannot be scored; use another tool")
+        return min(HIGHEST, max(LOWEST, row.unclipped(raw)))

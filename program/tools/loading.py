@@ -25,7 +25,7 @@ from program.tools import readiness
 from program.tools.readiness import HUGGING_FACE, leave_out, left_out, needed_files
 from program.tools.registry import ToolSpec
 
-__all__ = ("Overdue", "load", "quiet", "within")
+__all__ = ("Overdue", "load", "within")
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool =
     if parameters is not None and spec.needs == "parameters":
         options["pretrained_model_path"] = str(parameters)
     try:
-        with _building(spec, parameters, fetch=fetch), quiet():
+        with _building(spec, parameters, fetch=fetch):
             # Our tensors are in range; looking for their extremes takes longer than the fastest tools.
             return library.create_metric(spec.function, device=torch.device(device), check_input_range=False, **options)
     except Exception as error:  # Border: whatever a third-party metric raises becomes one line.
@@ -129,9 +129,10 @@ def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool =
 def _import(library: str) -> Any:
     if library in readiness.failures:
         raise ToolError(f"{library} {readiness.failures[library]}")
+    # What it warns of, and torch for its sake, is for those who write it.
+    warnings.filterwarnings("ignore", module=f"{library}|torch")
     try:
-        with quiet():
-            module = importlib.import_module(library)
+        module = importlib.import_module(library)
     except Exception as error:  # Border: a torch and torchvision that do not match raise RuntimeError here.
         text = one_line(error)
         why, mend = text, "reinstall it"
@@ -204,26 +205,3 @@ def _set(stack: ExitStack, module: Any, attribute: str, value: Any) -> None:
     """Set an attribute of a module until the stack closes."""
     stack.callback(setattr, module, attribute, getattr(module, attribute))
     setattr(module, attribute, value)
-
-
-_quiet_lock = threading.Lock()
-_quiet_users = 0
-_quiet_filters = warnings.catch_warnings()
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence a library's warnings, for many threads at once: the last one out restores the filters."""
-    global _quiet_users, _quiet_filters
-    with _quiet_lock:
-        if _quiet_users == 0:
-            _quiet_filters = warnings.catch_warnings(action="ignore")
-            _quiet_filters.__enter__()
-        _quiet_users += 1
-    try:
-        yield
-    finally:
-        with _quiet_lock:
-            _quiet_users -= 1
-            if _quiet_users == 0:
-                _quiet_filters.__exit__(None, None, None)

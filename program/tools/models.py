@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from program.common.errors import ToolError
 from program.common.settings import ToolSettings
-from program.tools.loading import Overdue, load, quiet, within
+from program.tools.loading import Overdue, load, within
 from program.tools.readiness import Device, leave_out, left_out
 from program.tools.registry import ToolSpec
 
@@ -38,7 +38,7 @@ def evaluate(
     device = _resolve(tools.device, spec)
     images = [pixels for pixels in (image, reference) if pixels is not None]
     try:
-        with _borrowed(spec, parameters, device, tools.load_timeout_s) as model, quiet():
+        with _borrowed(spec, parameters, device, tools.load_timeout_s) as model:
             raw = within(tools.timeout_s, lambda: _value(model, tools.threads, device, images))
     except Overdue as error:
         size = f"{image.shape[1]}x{image.shape[0]}"

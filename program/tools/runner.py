@@ -19,7 +19,7 @@ from program.images.decoding import READING_RULES
 from program.images.refs import reduced_size, reduction, whole_pixels
 from program.images.store import IMAGES, Box, ImageRef
 from program.tools import readiness
-from program.tools.calibration import PAPER, Calibration
+from program.tools.calibration import PAPER, Calibration, PaperCalibration
 from program.tools.models import evaluate
 from program.tools.readiness import parameter_path
 from program.tools.registry import Measurement, Mode, ToolRegistry, ToolSpec
@@ -192,8 +192,6 @@ class ToolRunner:
 def open_calibration(path: Path | None) -> Calibration:
     """Return the calibration that the settings name: a file, `paper`, or None for the shipped one."""
     if str(path) == PAPER:
-        from program.tools.paper import PaperCalibration
-
         return PaperCalibration()
     return Calibration.load(path)
 

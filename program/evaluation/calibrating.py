@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from program.common.errors import SettingsError, ToolError
 from program.common.files import write_whole
+from program.evaluation.fits import fit_map
+from program.evaluation.metrics import rmse, srcc
 from program.tools.calibration import (
     Calibration,
     CategoryMap,
@@ -21,7 +23,6 @@ from program.tools.calibration import (
     mixed,
 )  # fmt: skip
 from program.tools.figures import FEWEST, Figures, MeasuredStrength, Strength, Strengths
-from program.tools.monotone import fit_map
 from program.tools.readiness import file_sha256, library_label, parameter_path
 from program.tools.registry import ToolSpec
 from program.tools.survey import Surveyed
@@ -103,8 +104,6 @@ def fit_tool(spec: ToolSpec, readings: "pd.DataFrame", parameters: Path | None =
 
     A category with too few readings gets no map of its own. Raises ValueError where nothing can be fitted.
     """
-    from scipy.stats import spearmanr
-
     values, human, label_sd = (readings[name].to_numpy(float) for name in ("raw", "human", "label_sd"))
     for what, numbers in (("labels", human), ("readings", values)):
         if np.ptp(numbers) == 0:
@@ -120,7 +119,7 @@ def fit_tool(spec: ToolSpec, readings: "pd.DataFrame", parameters: Path | None =
         part = part & differs
         return Residual(
             n=int(part.sum()),
-            rmse=round(float(np.sqrt(np.mean((predicted - human)[part] ** 2))), 4),
+            rmse=round(rmse(human[part], predicted[part]), 4),
             spread=round(float(np.std(human[part])), 4),
             label_sd=round(float(np.sqrt(np.mean(label_sd[part] ** 2))), 4),
         )
@@ -135,7 +134,7 @@ def fit_tool(spec: ToolSpec, readings: "pd.DataFrame", parameters: Path | None =
             narrow = fitted(part)
             score = mixed(apply_map(narrow, values), predicted)
             own[category] = CategoryMap(map=narrow, residual=residual(part, score))
-    srcc = float(spearmanr(values, human).statistic) * (1 if spec.higher_is_better else -1)
+    agreement = srcc(human, values) * (1 if spec.higher_is_better else -1)
     return ToolCalibration(
         sources=tuple(readings.source.unique()),
         function=spec.key,
@@ -143,7 +142,7 @@ def fit_tool(spec: ToolSpec, readings: "pd.DataFrame", parameters: Path | None =
         parameter_file_sha256=file_sha256(parameters) if parameters else None,
         residual=residual(everything, predicted),
         authentic=residual(authentic, predicted) if authentic.sum() >= FEWEST_OF_A_CATEGORY else None,
-        srcc=round(srcc, 4),
+        srcc=round(agreement, 4),
         raw_range=(float(np.min(values)), float(np.max(values))),
         map=general,
         by_category=own,
@@ -205,11 +204,9 @@ def strength_of(library: str, readings: "pd.DataFrame") -> Strength | None:
 
 
 def _measured(readings: "pd.DataFrame") -> MeasuredStrength | None:
-    from scipy.stats import spearmanr
-
     parts = [part for _, part in readings.groupby("source", sort=False)]
     enough = [part for part in parts if len(part) >= FEWEST and part.raw.nunique() > 1 and part.human.nunique() > 1]
     if not enough:
         return None
-    agreement = np.mean([abs(float(spearmanr(part.raw, part.human).statistic)) for part in enough])
+    agreement = np.mean([abs(srcc(part.human, part.raw)) for part in enough])
     return MeasuredStrength(srcc=round(float(agreement), 4), n=sum(map(len, enough)))
