@@ -130,7 +130,7 @@ def table(records: Mapping[str, Sequence[Any]]) -> list[str]:
     whole = {row.id for each in records.values() for record in each for row in record.rows}
     for each in records.values():
         for record in each:
-            whole &= {row.id for row in record.rows if row.predicted is not None and row.expected_level is not None}
+            whole &= {row.id for row in record.rows if row.predicted is not None and "expected_level" in row.beliefs}
     ids = sorted(whole)
     by_id = {row.id: row for row in first.rows}
     truth = np.array([by_id[name].truth for name in ids])

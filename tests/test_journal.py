@@ -7,7 +7,7 @@ import os
 import pytest
 
 from program.common.errors import InputError
-from program.common.linelog import LineLog, ResumeLog
+from program.running.journal import LineLog, ResumeLog
 
 
 def test_lines_come_back_and_half_a_line_is_cut(tmp_path):

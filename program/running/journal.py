@@ -1,17 +1,22 @@
-"""A file of lines that only grows, for work that may be killed: every line is on disk before the next is begun."""
+"""Files of lines that only grow, for work that may be killed: every line is on disk before the next is begun."""
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Self, TypeVar
+from typing import IO, Any, Generic, Self, TypeVar
 
 from program.common.errors import InputError
 from program.common.files import lock_file
+from program.common.seen import digest_of, temporary_database
+from program.running.request import Request
+from program.running.row import Row
 
-__all__ = ("LineLog", "ResumeLog", "dotted")
+__all__ = ("Journal", "LineLog", "ResumeLog", "dotted")
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Row)
 
 _AFRESH = "remove it to start afresh"
 
@@ -166,6 +171,101 @@ class ResumeLog(LineLog):
 
     def _foreign(self) -> InputError:
         return InputError(f"{self._name}: is no {self._value} {self._kind}; {self._mend}")
+
+
+_BY_ID = "CREATE TABLE by_id (id BLOB PRIMARY KEY, start INTEGER) WITHOUT ROWID"
+_BY_PLACE = "CREATE TABLE by_place (place INTEGER PRIMARY KEY, start INTEGER)"
+
+
+class Journal(ResumeLog, Generic[R]):
+    """The log of a run over requests: a row on each line, with what changes when its request does.
+
+    Rows are found again by their requests' ids and read back in the requests' order; where each line starts is kept
+    apart, in a temporary file. `first_open` is the first place whose request has no row yet.
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, Any], rows: type[R], *, mend: str) -> None:
+        super().__init__(path, header, mend=mend)
+        self._rows = rows
+        self._index = temporary_database(_BY_ID, _BY_PLACE)
+        self._lines = path.open("rb")
+        self._ahead: set[int] = set()
+        self.first_open = 0
+
+    def set_aside(self) -> None:
+        """Begin anew: what is there is kept beside the file as `<name>.previous`. InputError for a file of others."""
+        if not self.empty:
+            self.check_kind()
+            shutil.copyfile(self.path, self.path.with_name(f"{self.path.name}.previous"))
+            os.truncate(self.path, 0)
+
+    def resume(self) -> int:
+        """Take in what an earlier run finished, and return for how many requests that is; call it once, first.
+
+        Rows with an error are passed over: their requests are tried again.
+        """
+        # Lines are read from here on only where they are whole: the first one is checked before any other is used.
+        start, count = len(self._lines.readline()), 0
+        for length, identity, status in self.scan(self._entry):
+            digest = digest_of(identity)
+            if status != "error":
+                count += self._index.execute("REPLACE INTO by_id VALUES (?, ?)", (digest, start)).rowcount
+            start += length
+        return count
+
+    def find(self, request: Request, place: int) -> R | None:
+        """Return the row of a request that was finished before, unless it has changed since; it takes this place."""
+        found = self._index.execute("SELECT start FROM by_id WHERE id = ?", (digest_of(request.id),)).fetchone()
+        if found is None:
+            return None
+        entry = self._at(found[0])
+        if entry["stamp"] not in (None, request.stamp()):
+            return None
+        self._enter(place, found[0])
+        return self._rows.model_validate(entry["row"])
+
+    def keep(self, request: Request, place: int, row: R) -> None:
+        """Write down the row of a request."""
+        start = os.fstat(self._lines.fileno()).st_size
+        self._write(request.stamp(), row)
+        self._enter(place, start)
+
+    def adopt(self, row: R) -> None:
+        """Write down a row that another run of the same work left elsewhere, before `resume`."""
+        self._write(None, row)
+
+    def rows(self, first: int = 0, most: int = -1) -> Iterator[R]:
+        """Yield at most so many rows (-1: all) from one place on, in order."""
+        cursor = self._index.cursor()
+        wanted = "SELECT start FROM by_place WHERE place >= ? ORDER BY place LIMIT ?"
+        for (start,) in cursor.execute(wanted, (first, most)):
+            yield self._rows.model_validate(self._at(start)["row"])
+
+    def close(self) -> None:
+        """Let another writer in."""
+        self._lines.close()
+        self._index.close()
+        super().close()
+
+    def _entry(self, line: bytes) -> tuple[int, str, str]:
+        row = self._rows.model_validate(json.loads(line)["row"])
+        return len(line), row.id, row.status
+
+    def _write(self, stamp: list[Any] | None, row: R) -> None:
+        entry = {"stamp": stamp, "row": row.model_dump(mode="json", exclude_defaults=True)}
+        self.append(json.dumps(entry, ensure_ascii=False))
+
+    def _at(self, start: int) -> dict[str, Any]:
+        self._lines.seek(start)
+        entry: dict[str, Any] = json.loads(self._lines.readline())
+        return entry
+
+    def _enter(self, place: int, start: int) -> None:
+        self._index.execute("REPLACE INTO by_place VALUES (?, ?)", (place, start))
+        self._ahead.add(place)
+        while self.first_open in self._ahead:
+            self._ahead.remove(self.first_open)
+            self.first_open += 1
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
