@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Generic, Self, TypeVar
 
@@ -13,9 +13,8 @@ from program.common.seen import digest_of, temporary_database
 from program.running.request import Request
 from program.running.row import Row
 
-__all__ = ("Journal", "LineLog", "ResumeLog", "dotted")
+__all__ = ("Journal", "LineLog", "dotted")
 
-T = TypeVar("T")
 R = TypeVar("R", bound=Row)
 
 _AFRESH = "remove it to start afresh"
@@ -98,14 +97,28 @@ class LineLog:
         return InputError(f"{self._name}: cannot be written ({error.strerror}); {self._mend}")
 
 
-class ResumeLog(LineLog):
-    """A line log that begins with whose work it holds, as one JSON object; only that work goes on in it."""
+_BY_ID = "CREATE TABLE by_id (id BLOB PRIMARY KEY, start INTEGER) WITHOUT ROWID"
+_BY_PLACE = "CREATE TABLE by_place (place INTEGER PRIMARY KEY, start INTEGER)"
 
-    def __init__(self, path: Path, header: Mapping[str, Any], *, mend: str) -> None:
+
+class Journal(LineLog, Generic[R]):
+    """The log of a run over requests: whose work it holds, as one JSON object, then a row on each line.
+
+    Beside each row is what changes when its request does. Rows are found again by their requests' ids and read back in
+    the requests' order; where each line starts is kept apart, in a temporary file. `first_open` is the first place
+    whose request has no row yet.
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, Any], rows: type[R], *, mend: str) -> None:
         """Open or make the file as LineLog does. The first entry of `header` says what kind of log it is."""
         super().__init__(path, mend=mend)
         self._header: dict[str, Any] = json.loads(json.dumps(header))
         self._kind, self._value = next(iter(self._header.items()))
+        self._rows = rows
+        self._index = temporary_database(_BY_ID, _BY_PLACE)
+        self._lines = path.open("rb")
+        self._ahead: set[int] = set()
+        self.first_open = 0
 
     def __enter__(self) -> Self:
         return self
@@ -113,104 +126,31 @@ class ResumeLog(LineLog):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def scan(self, parse: Callable[[bytes], T]) -> Iterator[T]:
-        """Yield what earlier runs of this work wrote, or begin the log where there was none.
-
-        To be called once, first, and read to its end before anything is appended.
-
-        Raises InputError for a log of other work, naming the first difference, for another file, and for a line that
-        `parse` refuses with ValueError, KeyError, TypeError or RecursionError.
-        """
-        number = 0
-        for number, line in enumerate(self.lines(), 1):
-            if number == 1:
-                self._check(line)
-                continue
-            try:
-                entry = parse(line)
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
-                raise InputError(f"{self._name}, line {number}: damaged; {_AFRESH}, or {self._mend}") from error
-            yield entry
-        if not number:
-            self._begin()
-
-    def check_kind(self) -> None:
-        """Raise InputError for a file that is no such log, whoever's work it holds."""
-        first = next(self.lines(), None)
-        if first is None:
-            self._check_half()
-        else:
-            self._parsed(first)
-
-    def _check_half(self) -> None:
-        start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()
-        if not (half.startswith(start) or start.startswith(half)):  # a kill leaves half a header, other files do not
-            raise self._foreign()
-
-    def _begin(self) -> None:
-        self._check_half()
-        os.truncate(self.path, 0)
-        self.append(json.dumps(self._header))
-
-    def _parsed(self, line: bytes) -> dict[str, Any]:
-        try:
-            other = json.loads(line)
-        except (ValueError, RecursionError):
-            raise self._foreign() from None
-        if not isinstance(other, dict) or other.get(self._kind) != self._value:
-            raise self._foreign()
-        return other
-
-    def _check(self, line: bytes) -> None:
-        other = self._parsed(line)
-        mine, theirs = dict(dotted(self._header)), dict(dotted(other))
-        for key in sorted({*mine, *theirs}):
-            if mine.get(key) != theirs.get(key):
-                difference = f"{key}: {theirs.get(key)!r} there, {mine.get(key)!r} here"
-                raise InputError(f"{self._name}: belongs to another run ({difference}); {_AFRESH}, or {self._mend}")
-
-    def _foreign(self) -> InputError:
-        return InputError(f"{self._name}: is no {self._value} {self._kind}; {self._mend}")
-
-
-_BY_ID = "CREATE TABLE by_id (id BLOB PRIMARY KEY, start INTEGER) WITHOUT ROWID"
-_BY_PLACE = "CREATE TABLE by_place (place INTEGER PRIMARY KEY, start INTEGER)"
-
-
-class Journal(ResumeLog, Generic[R]):
-    """The log of a run over requests: a row on each line, with what changes when its request does.
-
-    Rows are found again by their requests' ids and read back in the requests' order; where each line starts is kept
-    apart, in a temporary file. `first_open` is the first place whose request has no row yet.
-    """
-
-    def __init__(self, path: Path, header: Mapping[str, Any], rows: type[R], *, mend: str) -> None:
-        super().__init__(path, header, mend=mend)
-        self._rows = rows
-        self._index = temporary_database(_BY_ID, _BY_PLACE)
-        self._lines = path.open("rb")
-        self._ahead: set[int] = set()
-        self.first_open = 0
-
     def set_aside(self) -> None:
         """Begin anew: what is there is kept beside the file as `<name>.previous`. InputError for a file of others."""
         if not self.empty:
-            self.check_kind()
+            self._check_kind()
             shutil.copyfile(self.path, self.path.with_name(f"{self.path.name}.previous"))
             os.truncate(self.path, 0)
 
     def resume(self) -> int:
         """Take in what an earlier run finished, and return for how many requests that is; call it once, first.
 
-        Rows with an error are passed over: their requests are tried again.
+        Rows with an error are passed over: their requests are tried again. Begins the log where there was none. Raises
+        InputError for a log of other work, naming the first difference, for another file, and for a damaged line.
         """
-        # Lines are read from here on only where they are whole: the first one is checked before any other is used.
-        start, count = len(self._lines.readline()), 0
-        for length, identity, status in self.scan(self._entry):
-            digest = digest_of(identity)
-            if status != "error":
-                count += self._index.execute("REPLACE INTO by_id VALUES (?, ?)", (digest, start)).rowcount
-            start += length
+        start = number = count = 0
+        for number, line in enumerate(self.lines(), 1):
+            if number == 1:
+                self._check(line)
+            elif (identity := self._finished(line, number)) is not None:
+                values = digest_of(identity), start
+                count += self._index.execute("REPLACE INTO by_id VALUES (?, ?)", values).rowcount
+            start += len(line)
+        if not number:
+            self._check_half()
+            os.truncate(self.path, 0)
+            self.append(json.dumps(self._header))
         return count
 
     def find(self, request: Request, place: int) -> R | None:
@@ -247,9 +187,13 @@ class Journal(ResumeLog, Generic[R]):
         self._index.close()
         super().close()
 
-    def _entry(self, line: bytes) -> tuple[int, str, str]:
-        row = self._rows.model_validate(json.loads(line)["row"])
-        return len(line), row.id, row.status
+    def _finished(self, line: bytes, number: int) -> str | None:
+        """Return whose row a line holds; None for one that is to be tried again."""
+        try:
+            row = self._rows.model_validate(json.loads(line)["row"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise InputError(f"{self._name}, line {number}: damaged; {_AFRESH}, or {self._mend}") from error
+        return None if row.status == "error" else row.id
 
     def _write(self, stamp: list[Any] | None, row: R) -> None:
         entry = {"stamp": stamp, "row": row.model_dump(mode="json", exclude_defaults=True)}
@@ -266,6 +210,38 @@ class Journal(ResumeLog, Generic[R]):
         while self.first_open in self._ahead:
             self._ahead.remove(self.first_open)
             self.first_open += 1
+
+    def _check_kind(self) -> None:
+        first = next(self.lines(), None)
+        if first is None:
+            self._check_half()
+        else:
+            self._parsed(first)
+
+    def _check_half(self) -> None:
+        start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()
+        if not (half.startswith(start) or start.startswith(half)):  # a kill leaves half a header, other files do not
+            raise self._foreign()
+
+    def _parsed(self, line: bytes) -> dict[str, Any]:
+        try:
+            other = json.loads(line)
+        except (ValueError, RecursionError):
+            raise self._foreign() from None
+        if not isinstance(other, dict) or other.get(self._kind) != self._value:
+            raise self._foreign()
+        return other
+
+    def _check(self, line: bytes) -> None:
+        other = self._parsed(line)
+        mine, theirs = dict(dotted(self._header)), dict(dotted(other))
+        for key in sorted({*mine, *theirs}):
+            if mine.get(key) != theirs.get(key):
+                difference = f"{key}: {theirs.get(key)!r} there, {mine.get(key)!r} here"
+                raise InputError(f"{self._name}: belongs to another run ({difference}); {_AFRESH}, or {self._mend}")
+
+    def _foreign(self) -> InputError:
+        return InputError(f"{self._name}: is no {self._value} {self._kind}; {self._mend}")
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
