@@ -6,6 +6,7 @@ import math
 import re
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -90,6 +91,12 @@ class LabelledRow(Row):
     def model_post_init(self, context: Any) -> None:
         """Forget which fields were given, which nobody asks: that would be half of a row's 4.8 KB."""
         object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other values, which forgets the same."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.model_post_init(None)
+        return copied
 
     @classmethod
     def of(cls, request: Request, result: Assessment, *, eta: float = 1.0) -> Self:
