@@ -23,7 +23,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,7 +149,7 @@ class Slow:
             budget.charge()
         time.sleep(self._seconds)
         with self._asked.open("a", encoding="utf-8") as file:
-            file.write(f"{image.sha256}\n")
+            file.write(f"{image.name}\n")
         if budget:
             budget.settle(0.0, 0, "stand-in")
         return self._program.answer
@@ -312,7 +311,7 @@ def poison(folder: Path, count: int) -> dict[str, Any]:
     fresh(folder)
     items = slow_items(folder, count)
     bad = images(folder, 11) / "0000010.png"
-    items[17] = replace(items[17], image=bad)
+    items[17] = items[17].model_copy(update={"image": bad})
     make = partial(Deadly, bad, 0.02, folder / "asked.txt")
     engine, out = ray_engine(partial(Judging.made, make), Cluster(2)), folder / "job.jsonl"
     judge(stand_in(bad), items, out=out, progress=False, engine=engine)

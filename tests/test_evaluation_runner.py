@@ -282,6 +282,21 @@ def test_a_sample_whose_truth_changed_is_judged_anew(tmp_path):
     assert [row.truth for row in record.rows] == [1.0, 3.0, 2.5]
 
 
+def test_a_model_service_that_is_down_ends_an_evaluation_which_resumes(tmp_path):
+    path = tmp_path / "run.jsonl"
+
+    def down(*, image, **_):
+        if int(Path(image).stem) > 2:
+            raise dspy.LMError("down")
+        return _by_name(image=image)
+
+    with pytest.raises(dspy.LMError, match="down"):
+        _run(down, _scoring(9), workers=1, checkpoint=path)
+    record = _run(_by_name, _scoring(9), workers=1, checkpoint=path, resume=True)
+    assert [row.status for row in record.rows] == ["ok"] * 3 + ["failed"] + ["ok"] * 5
+    assert record.rows[3].error == "language model: down"
+
+
 def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_line(tmp_path):
     path = tmp_path / "run.jsonl"
     header = {"checkpoint": "evaluation", "schema_version": 2, **Dataset().model_dump(), "context": {}}
