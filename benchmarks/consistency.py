@@ -31,12 +31,13 @@ from typing import Any
 from data.catalogue import resolve_dataset
 from data.manifest import Sample, read_manifest
 from program import AgenticIQA, Assessment
-from program.batch.rows import row_of
 from program.batch.showing import show
 from program.common.progress import progress
 from program.common.questions import is_chinese
 from program.common.settings import load_settings
 from program.expert.answer.phrases import CHINESE, ENGLISH
+from program.running.request import Request
+from program.running.row import Row
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, LEVEL_WORDS, LEVELS_CHINESE, SEVERITIES
 
 INTERNAL = re.compile(
@@ -134,7 +135,7 @@ def views_of(result: Assessment, draw: Callable[[Any], tuple[str, str]] | None) 
     card._images = None
     views = {
         "words": str(result), "terminal": terminal[0], "terminal -v": terminal[1],
-        "table": row_of("a", None, result), "json": json.loads(result.model_dump_json()),
+        "table": Row.of(Request(id="a"), result), "json": json.loads(result.model_dump_json()),
         "card": html.unescape(card._repr_html_()),
     }  # fmt: skip
     return views | ({"page": draw(views["json"])} if draw else {})

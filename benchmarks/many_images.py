@@ -21,9 +21,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,14 +32,14 @@ import numpy as np
 from PIL import Image
 
 from program.agent.loop import AgenticIQA
-from program.batch.inputs import Item, gather
-from program.batch.on_ray import ray_engine
-from program.batch.rows import BatchRow
-from program.batch.running import Question, judge, judge_into
+from program.batch.inputs import gather
+from program.batch.judging import Judging, judge
 from program.batch.tally import Tally
-from program.cluster.engine import Cluster
 from program.common.settings import load_settings
 from program.lms.limits import Budget, BudgetSpent, current_budget
+from program.running.on_ray import Cluster, ray_engine
+from program.running.request import Request
+from program.running.row import Row
 
 
 class StandIn(AgenticIQA):
@@ -85,7 +84,7 @@ class Watch:
     def __init__(self, *marks: int) -> None:
         self.marks, self.seen, self.rows = set(marks), dict[int, float](), 0
 
-    def __call__(self, row: BatchRow) -> None:
+    def __call__(self, row: Row) -> None:
         """Count a row."""
         self.rows += 1
         if self.rows in self.marks:
@@ -100,7 +99,7 @@ def rows(folder: Path, count: int) -> dict[str, Any]:
         file.writelines(json.dumps({"id": f"lab/{n:09}", "image": str(image)}) + "\n" for n in range(count))
     watch, out = Watch(count // 100, count // 4, count // 2, count), folder / f"rows-{count}.parquet"
     began = time.perf_counter()
-    judge_into(stand_in(image), gather([str(manifest)]), Question(), out, progress=False, each=watch)
+    judge(stand_in(image), gather([str(manifest)]), watch, out=out, progress=False)
     seconds = time.perf_counter() - began
     written = sum(1 for _ in out.iterdir())
     return {"rows": watch.rows, "ms_a_row": round(1000 * seconds / count, 3), "mb_at": watch.seen, "parts": written}
@@ -112,11 +111,11 @@ def memory(folder: Path, count: int) -> dict[str, Any]:
     tally, out = Tally(), folder / f"memory-{count}.jsonl"
     began = time.perf_counter()
 
-    def each(row: BatchRow) -> None:
+    def each(row: Row) -> None:
         watch(row)
         tally.add(row)
 
-    judge_into(AgenticIQA(), gather([str(home)]), Question(), out, progress=False, each=each)
+    judge(AgenticIQA(), gather([str(home)]), each, out=out, progress=False)
     seconds = time.perf_counter() - began
     return {
         "images": watch.rows, "ms_an_image": round(1000 * seconds / count, 1), "mb_at": watch.seen,
@@ -127,9 +126,11 @@ def memory(folder: Path, count: int) -> dict[str, Any]:
 def same(folder: Path, count: int) -> dict[str, Any]:
     """Compare the streamed table with rows judged one at a time and held in memory."""
     home, out, program = images(folder, count), folder / f"same-{count}.jsonl", AgenticIQA()
-    judge_into(program, gather([str(home)]), Question(), out, progress=False)
-    held = sorted(judge(program, list(gather([str(home)])), Question(), workers=1, progress=False), key=lambda r: r.id)
-    streamed = [BatchRow.model_validate_json(line) for line in out.read_text("utf-8").splitlines()]
+    judge(program, gather([str(home)]), out=out, progress=False)
+    held: list[Row] = []
+    judge(program, list(gather([str(home)])), held.append, workers=1, progress=False)
+    held.sort(key=lambda r: r.id)
+    streamed = [Row.model_validate_json(line) for line in out.read_text("utf-8").splitlines()]
     equal = [a.model_copy(update={"seconds": b.seconds}) == b for a, b in zip(held, streamed, strict=True)]
     return {"images": len(equal), "equal": sum(equal)}
 
@@ -148,16 +149,16 @@ class Slow:
             budget.charge()
         time.sleep(self._seconds)
         with self._asked.open("a", encoding="utf-8") as file:
-            file.write(f"{image.sha256}\n")
+            file.write(f"{image.name}\n")
         if budget:
             budget.settle(0.0, 0, "stand-in")
         return self._program.answer
 
 
-def slow_items(folder: Path, count: int) -> list[Item]:
+def slow_items(folder: Path, count: int) -> list[Request]:
     """Return items whose ids differ, of few images."""
     files = sorted(images(folder, 10).iterdir())
-    return [Item(f"lab/{number:07}", files[number % 10]) for number in range(count)]
+    return [Request(id=f"lab/{number:07}", image=files[number % 10]) for number in range(count)]
 
 
 def job(folder: Path, count: int, workers: int = 2, seconds: float = 0.05, calls: int | None = None) -> dict[str, Any]:
@@ -165,11 +166,11 @@ def job(folder: Path, count: int, workers: int = 2, seconds: float = 0.05, calls
     asked, stamps = folder / "asked.txt", list[float]()
     image = images(folder, 10) / "0000000.png"
     make = partial(Slow, image, seconds, asked)
-    engine = ray_engine(make, Question(), Cluster(workers))
+    engine = ray_engine(partial(Judging.made, make), Cluster(workers))
     with Budget(calls) if calls else nullcontext():
-        judge_into(
-            stand_in(image), slow_items(folder, count), Question(), folder / "job.jsonl", progress=False, engine=engine,
-            each=lambda _: stamps.append(time.perf_counter()),
+        judge(
+            stand_in(image), slow_items(folder, count), lambda _: stamps.append(time.perf_counter()),
+            out=folder / "job.jsonl", progress=False, engine=engine,
         )  # fmt: skip
     return {"rows_per_s": round(steady(stamps), 2)}
 
@@ -195,12 +196,22 @@ def pace(folder: Path, count: int) -> dict[str, Any]:
         shutil.rmtree(cache, ignore_errors=True)
         os.environ["AGENTICIQA_CACHE_DIR"] = str(cache)
         settings, stamps = load_settings(), list[float]()
-        engine = ray_engine(partial(AgenticIQA, settings), Question(), Cluster(2)) if name == "ray" else None
+        engine = ray_engine(partial(Judging.made, partial(AgenticIQA, settings)), Cluster(2)) if name == "ray" else None
         items = gather([str(images(folder, count))])
-        for _ in judge(AgenticIQA(settings), items, Question(), workers=2, progress=False, engine=engine):
-            stamps.append(time.perf_counter())
+        judge(AgenticIQA(settings), items, _stamper(stamps), workers=2, progress=False, engine=engine)
         found[name] = round(steady(stamps), 2)
     return {"images": count, "per_second": found, "ratio": round(found["ray"] / found["threads"], 3)}
+
+
+def _stamper(stamps: list[float]) -> Callable[[Row], None]:
+    """Return what notes when each row comes, all of which have to be answered."""
+
+    def stamp(row: Row) -> None:
+        if row.status != "ok":
+            raise SystemExit(f"{row.id}: {row.error}")
+        stamps.append(time.perf_counter())
+
+    return stamp
 
 
 @contextmanager
@@ -225,11 +236,8 @@ def served(folder: Path, count: int, workers: int, address: str, cache: Path) ->
     os.environ |= {"AGENTICIQA_CACHE_DIR": str(cache), "AGENTICIQA_API_KEY": "none"}
     settings, stamps = load_settings().with_model("openai/small-vlm", address), list[float]()
     items, make = gather([str(images(folder, count))]), partial(AgenticIQA, settings)
-    engine = ray_engine(make, Question(), Cluster(workers))
-    for row in judge(AgenticIQA(settings), items, Question(), progress=False, engine=engine):
-        if row.status != "ok":
-            raise SystemExit(f"{row.id}: {row.error}")
-        stamps.append(time.perf_counter())
+    engine = ray_engine(partial(Judging.made, make), Cluster(workers))
+    judge(AgenticIQA(settings), items, _stamper(stamps), progress=False, engine=engine)
     return stamps
 
 
@@ -303,10 +311,10 @@ def poison(folder: Path, count: int) -> dict[str, Any]:
     fresh(folder)
     items = slow_items(folder, count)
     bad = images(folder, 11) / "0000010.png"
-    items[17] = replace(items[17], image=bad)
+    items[17] = items[17].model_copy(update={"image": bad})
     make = partial(Deadly, bad, 0.02, folder / "asked.txt")
-    engine, out = ray_engine(make, Question(), Cluster(2)), folder / "job.jsonl"
-    judge_into(stand_in(bad), items, Question(), out, progress=False, engine=engine)
+    engine, out = ray_engine(partial(Judging.made, make), Cluster(2)), folder / "job.jsonl"
+    judge(stand_in(bad), items, out=out, progress=False, engine=engine)
     rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     statuses = {row["id"]: row["status"] for row in rows}
     return {"ok": Counter(statuses.values())["ok"], "errors": [name for name in statuses if statuses[name] == "error"]}

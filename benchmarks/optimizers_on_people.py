@@ -28,9 +28,9 @@ from optimizers.job import prepared
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load
 from program.common.settings import load_settings
+from program.evaluation.evaluating import run_samples
 from program.evaluation.figures import compare
 from program.evaluation.metrics import srcc
-from program.evaluation.runner import run_samples
 from program.images.store import IMAGES
 
 DEFAULT = "random-search,fusion"

@@ -105,7 +105,7 @@ def _table(expert: Any, records: Mapping[str, Any]) -> Iterator[str]:
         truth, groups = [row.truth for row in used], [row.group for row in used]
         ways = {title: [row.predicted for row in used]}
         if title in records:
-            ways[f"{title}: model alone"] = [row.expected_level for row in used]
+            ways[f"{title}: model alone"] = [row.beliefs.get("expected_level") for row in used]
         for way, values in ways.items():
             if None in values:
                 yield f"{way:28} no belief was read of {values.count(None)} of {len(values)} images"

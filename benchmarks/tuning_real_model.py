@@ -128,11 +128,11 @@ def table(records: Mapping[str, Sequence[Any]]) -> list[str]:
     """Return the lines of the table; `records` are those of each seed, the uncompiled program's among them."""
     if all(row.task == "mcq" for record in records["uncompiled"] for row in record.rows):
         return _Table(records, lambda row: row.predicted).lines({"program": lambda row: row.predicted}, ("accuracy",))
-    whole = _Table(records, lambda row: None if row.expected_level is None else row.predicted)
-    ways = {"model alone": lambda row: row.expected_level, "program": lambda row: row.predicted}
+    whole = _Table(records, lambda row: row.predicted if "expected_level" in row.beliefs else None)
+    ways = {"model alone": lambda row: row.beliefs["expected_level"], "program": lambda row: row.predicted}
     lines = whole.lines(ways, ("srcc", "rmse"))
-    if all(row.tool_mean is not None for row in whole.rows(records["uncompiled"][0])):
-        tools = whole.values(records["uncompiled"][0], lambda row: row.tool_mean)
+    if all("tool_mean" in row.beliefs for row in whole.rows(records["uncompiled"][0])):
+        tools = whole.values(records["uncompiled"][0], lambda row: row.beliefs["tool_mean"])
         figures = "".join(f"{METRICS[name].function(whole.truth, tools):7.3f}" for name in ("srcc", "rmse"))
         lines.append(f"{'tools alone':28}{figures}")
         lines += whole.beside_tools(tools, "srcc")

@@ -12,7 +12,7 @@ from data import readers_hub as hub
 from data import readers_questions as questions
 from data import readers_scores as scores
 from data.catalogue import entry_of
-from data.manifest import Sample
+from data.manifest import KEYS, Sample
 from data.pairs import pairs
 from data.release import Release
 from program.common.errors import DataError, did_you_mean
@@ -43,7 +43,7 @@ READERS: Mapping[str, Reader] = {
     "pairs": pairs,
 }
 
-FIELDS = (*(name for name in Sample.model_fields if name != "metadata"), "question_type", *ascii_uppercase,
+FIELDS = (*(name for name in KEYS if name != "metadata"), "question_type", *ascii_uppercase,
           "other", "better", "votes")  # fmt: skip
 """What a column can be named as: the manifest's keys, the type of a question, options by letter, and a pair's."""
 

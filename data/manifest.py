@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     StrictBool,
@@ -30,9 +29,10 @@ from program.common.errors import DataError
 from program.common.files import whole_file
 from program.common.places import Place, is_remote, joined, opened, placed
 from program.common.seen import Seen
+from program.running.request import Request
 
 __all__ = (
-    "Layout", "Sample", "ScaleDoubt", "Split", "close_field", "difference_mend", "fault_of", "left_out",
+    "KEYS", "Layout", "Sample", "ScaleDoubt", "Split", "close_field", "difference_mend", "fault_of", "left_out",
     "manifest_sha256", "read_manifest", "scan_manifest", "write_manifest",
 )  # fmt: skip
 
@@ -47,7 +47,14 @@ _FAR_OUTSIDE = 0.25
 """Part of its scale's width that a score may pass it by: realigned DMOS of LIVE pass 0..100 by 12."""
 
 
-class Sample(BaseModel):
+KEYS = (
+    "id", "image", "reference", "query", "options", "answer", "mos", "mos_std", "mos_range", "higher_is_better",
+    "preferred_over", "distortion", "group", "split", "regions", "metadata",
+)  # fmt: skip
+"""Of a manifest's lines, in the order in which they are written."""
+
+
+class Sample(Request):
     """One line of a manifest: an image with a question, a human score or both."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -95,6 +102,17 @@ class Sample(BaseModel):
         return "open" if self.mos is None else "scoring"
 
     @property
+    def truth(self) -> float | str | None:
+        """What is right: a score on 1..5 or a letter; None where nobody said."""
+        if self.task == "mcq":
+            return self.answer.strip().upper() if self.answer else None
+        return self.quality if self.task == "scoring" else None
+
+    def stamp(self) -> list[Any]:
+        """Return JSON that changes when its images or its truth do."""
+        return [*super().stamp(), self.task, self.truth]
+
+    @property
     def missing_file(self) -> Place | None:
         """The image or the reference where it is a local file that is not there, else None."""
         return next((p for p in (self.image, self.reference) if isinstance(p, Path) and not p.is_file()), None)
@@ -121,7 +139,7 @@ class Sample(BaseModel):
 
     @field_validator("image", "reference", mode="before")
     @classmethod
-    def _names_a_file(cls, value: Any) -> Any:
+    def _place(cls, value: Any) -> Any:
         if value is None:
             return None
         if not isinstance(value, str | os.PathLike):
@@ -207,7 +225,7 @@ def difference_mend(key: str, row: Mapping[str, Any]) -> str | None:
 def close_field(key: str) -> str | None:
     """Return the manifest's key that an unknown one was probably meant to be, or None."""
     word = key.strip().casefold()
-    close = get_close_matches(word, Sample.model_fields, n=1, cutoff=0.85)
+    close = get_close_matches(word, KEYS, n=1, cutoff=0.85)
     return next(iter(close), None) if _DIFFERENCE not in word else None
 
 
@@ -293,9 +311,9 @@ def manifest_sha256(path: Place) -> str:
 def _sample(row: Any, folder: Place, scale: Mapping[str, Any]) -> Sample:
     if not isinstance(row, dict):
         raise ValueError(f"holds {_shortened(row)}, not an object; write it as {{...}}")
-    fields = {key: value for key, value in row.items() if key in Sample.model_fields and value is not None}
+    fields = {key: value for key, value in row.items() if key in KEYS and value is not None}
     fields.update(scale)
-    own = {key: value for key, value in row.items() if key not in Sample.model_fields}
+    own = {key: value for key, value in row.items() if key not in KEYS}
     if {"other", "better"} <= own.keys():
         raise ValueError("is a pair; make a manifest of the pairs with python -m data.prepare pairs")
     for key in own:
@@ -316,7 +334,8 @@ def _sample(row: Any, folder: Place, scale: Mapping[str, Any]) -> Sample:
 
 
 def _row(sample: Sample, folder: Path) -> dict[str, Any]:
-    row = sample.model_dump(mode="json", exclude_defaults=True, exclude={"metadata"})
+    stated = sample.model_dump(mode="json", exclude_defaults=True, exclude={"metadata"})
+    row = {key: stated[key] for key in KEYS if key in stated}
     for key in ("image", "reference"):
         if key in row and not is_remote(row[key]):
             path = Path(os.path.abspath(row[key]))

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data.manifest import Sample, Split, close_field, difference_mend, fault_of
+from data.manifest import KEYS, Sample, Split, close_field, difference_mend, fault_of
 from data.release import Release, Row, read_csv
 from data.tables import json_object
 from program.common.errors import DataError
@@ -93,7 +93,7 @@ def sample_from_row(release: Release, row: Row, folder: Path) -> Sample:
         raise row.error(f"has no column {absent[0]!r}; it has {present}")
     cells = _renamed(row.cells, release.columns)
     for name in cells:
-        meant = close_field(name) if name not in Sample.model_fields else None
+        meant = close_field(name) if name not in KEYS else None
         if mend := difference_mend(name, cells):
             raise row.error(f"column {name!r} is no field; {mend}")
         if meant is not None and meant not in cells:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from agentic_iqa.__main__ import main as agentic_iqa
 from program.batch.inputs import IMAGE_SUFFIXES
-from program.batch.rows import BatchRow, verdict
 from program.common.cli import Parser, number, run_command
 from program.common.errors import InputError
+from program.running.row import Row, verdict
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def judge(base: str, minimum: float, sure: float | None) -> int:
         with contextlib.redirect_stdout(io.StringIO()):
             code = agentic_iqa(words)
         lines = table.read_text("utf-8").splitlines() if table.exists() else []
-    for row in map(BatchRow.model_validate, map(json.loads, lines)):
+    for row in map(Row.model_validate, map(json.loads, lines)):
         if row.score is None:
             sys.stdout.write(annotation("error", row, row.error or "got no score"))
         elif (told := verdict(row, minimum, sure)) != "above":
@@ -64,7 +64,7 @@ def changed(base: str) -> list[str]:
     return [f"./{name}" for name in names if name.lower().endswith(IMAGE_SUFFIXES) and Path(name).is_file()]
 
 
-def annotation(kind: str, row: BatchRow, text: str) -> str:
+def annotation(kind: str, row: Row, text: str) -> str:
     """Return a log command that marks the image's file."""
 
     def escaped(value: str, marks: str) -> str:

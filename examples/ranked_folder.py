@@ -14,12 +14,12 @@ import jinja2
 
 from program import AgenticIQA
 from program.batch.inputs import gather
-from program.batch.rows import BatchRow
-from program.batch.running import Question, judge_into
+from program.batch.judging import judge
 from program.batch.tables import write_rows
 from program.common.cli import Parser, run_command
 from program.images.store import IMAGES
 from program.images.thumbnails import thumbnail
+from program.running.row import Row
 
 THUMBNAIL_PX = 260
 SHEET = """<!doctype html>
@@ -53,8 +53,8 @@ def rank(folder: str, out: Path) -> int:
     """Judge a folder's images and write the table and the sheet."""
     out.mkdir(parents=True, exist_ok=True)
     items = gather([folder], recursive=True)
-    judged: list[BatchRow] = []
-    judge_into(AgenticIQA(), items, Question(), out / "ranked.csv", each=judged.append)
+    judged: list[Row] = []
+    judge(AgenticIQA(), items, judged.append, out=out / "ranked.csv")
     ranked = sorted(judged, key=lambda row: (row.score is None, row.score, row.id))
     write_rows(out / "ranked.csv", ranked)
     page = sheet(f"Ranked: {Path(folder).name}", ranked, {item.id: item.image for item in items})
@@ -63,7 +63,7 @@ def rank(folder: str, out: Path) -> int:
     return 0
 
 
-def sheet(title: str, ranked: list[BatchRow], files: Mapping[str, Path | str | None]) -> str:
+def sheet(title: str, ranked: list[Row], files: Mapping[str, Path | str | None]) -> str:
     """Return the page; names and errors are escaped."""
     template = jinja2.Environment(autoescape=True).from_string(SHEET)
     with IMAGES.borrowing():

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import dspy
 from rich.console import Console
 
 from optimizers.compile_log import folder_lock
@@ -20,10 +19,10 @@ from optimizers.selection import label, leading
 from program.agent.saving import load
 from program.common.errors import InputError
 from program.common.files import locked
+from program.evaluation.evaluating import run_samples
 from program.evaluation.figures import compare
 from program.evaluation.intervals import Figure
 from program.evaluation.record import EvaluationRecord
-from program.evaluation.runner import run_samples
 from program.lms.limits import Budget
 from program.tracking import RunHandle, Tracker, experiment_name
 from program.tracking.models import Version, check_name, find_champion, promote, register
@@ -189,11 +188,10 @@ def register_compiled(name: str, job: Job, record: EvaluationRecord, tracker: Tr
 def _beats(champion: Version, job: Job, record: EvaluationRecord) -> tuple[bool, str]:
     """Return whether a test record is better than a champion's, and why."""
     try:
-        with dspy.context(disable_history=True, trace=None):
-            rival = run_samples(
-                load(champion.uri, job.settings), job.splits["test"], workers=job.settings.compile.workers,
-                progress=False, seed=job.settings.seed, dataset=record.dataset, label="champion",
-            )  # fmt: skip
+        rival = run_samples(
+            load(champion.uri, job.settings), job.splits["test"], workers=job.settings.compile.workers,
+            progress=False, seed=job.settings.seed, dataset=record.dataset, label="champion",
+        )  # fmt: skip
     except InputError as error:
         return False, f"the champion, version {champion.version}, could not be judged: {error}"
     if record.failed > rival.failed:

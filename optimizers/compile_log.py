@@ -19,7 +19,7 @@ from optimizers.search import Candidate
 from program.agent.loop import AgenticIQA
 from program.agent.saving import save
 from program.common.errors import InputError
-from program.common.linelog import LineLog
+from program.running.journal import LineLog
 
 __all__ = ("CompileLog", "folder_lock")
 

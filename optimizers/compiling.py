@@ -18,10 +18,9 @@ from rich.console import Console
 
 from optimizers.compile_log import CompileLog
 from optimizers.demos import showable_demos
-from optimizers.examples import Evidence, ExampleSet, gather
+from optimizers.examples import Evidence, ExampleSet, evidence_on_ray, gather
 from optimizers.job import Job, Splits, upside_down
 from optimizers.objectives import Objective
-from optimizers.on_ray import evidence_on_ray
 from optimizers.plan import CROSSED, call_plan
 from optimizers.recipes import Recipe, recipe_named
 from optimizers.reflection import Reflections
@@ -44,11 +43,12 @@ from program.agent.saving import program_sha256
 from program.common.errors import InputError
 from program.common.progress import progress, timed
 from program.evaluation.baselines import BaselineAnswers, with_baselines
+from program.evaluation.evaluating import OtherAnswers, run_samples
 from program.evaluation.figures import compare, summarize
 from program.evaluation.intervals import Figure
 from program.evaluation.publishing import render
-from program.evaluation.record import EvaluationRecord, Row
-from program.evaluation.runner import OtherAnswers, run_samples
+from program.evaluation.record import EvaluationRecord
+from program.evaluation.row import LabelledRow
 from program.lms.limits import BudgetSpent
 from program.tracking import RunHandle
 
@@ -291,7 +291,7 @@ def _crossed(
     run: Compile, train: ExampleSet, validation: ExampleSet, before: EvaluationRecord, sha256: str
 ) -> EvaluationRecord:
     """Return the record over all samples, each judged by the program that was taught on the folds without it."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, LabelledRow] = {}
     with timed(run.seconds, CROSSED), run.progress(CROSSED, len(run.job.folds)) as advance:
         for splits in run.job.folds:
             fold = run.within(splits)

@@ -1,10 +1,12 @@
 """Samples as an optimizer's examples, and one pass of the program over them for its questions and evidence."""
 
+import json
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import dspy
@@ -12,7 +14,7 @@ import dspy
 from data.manifest import Sample
 from data.splits import group_of
 from optimizers.demos import LabelledDemo, distortion_truth, labelled_demos, plan_by_rule
-from optimizers.store import Questions, Store
+from optimizers.store import Questions, Store, evidence_json, evidence_of
 from optimizers.student import Gathered, inputs_key, role_of
 from program.agent.loop import DEFAULT_QUERY, AgenticIQA
 from program.agent.state import AssessmentState
@@ -21,12 +23,12 @@ from program.common.pool import in_order
 from program.evaluation.intervals import Figure, interval
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
+from program.running.on_ray import Cluster, completed_on_ray, request_text
+from program.running.request import ARGUMENTS
 
-__all__ = ("Evidence", "ExampleSet", "asked", "choose_samples", "gather", "to_example")
+__all__ = ("Evidence", "ExampleSet", "asked", "choose_samples", "evidence_on_ray", "gather", "to_example")
 
 logger = logging.getLogger(__name__)
-
-_PROGRAM_INPUTS = ("image", "query", "reference", "options", "regions")
 
 
 @dataclass
@@ -107,7 +109,7 @@ def to_example(sample: Sample) -> dspy.Example:
         fields["regions"] = sample.regions
     if (truth := distortion_truth(sample)) is not None:
         fields["distortion_truth"] = truth
-    return dspy.Example(**fields).with_inputs(*(name for name in _PROGRAM_INPUTS if name in fields))
+    return dspy.Example(**fields).with_inputs(*(name for name in ARGUMENTS if name in fields))
 
 
 def asked(program: AgenticIQA, example: dspy.Example) -> Evidence:
@@ -164,6 +166,36 @@ def gather(
         raise InputError("training samples: none could be assessed; run python -m data.check on the manifest")
     example_set.demos = _each_once(example_set.demos)
     return example_set
+
+
+def evidence_on_ray(
+    make: Callable[[], AgenticIQA], samples: Sequence[Sample], cluster: Cluster
+) -> Iterator[tuple[str, Evidence | str]]:
+    """Run samples in the workers of a cluster; yield the id of each with what it ended with, or why it failed.
+
+    Each worker makes its program with `make`. A sample whose evidence JSON cannot hold is left out.
+    """
+    items = ((place, request_text(sample)) for place, sample in enumerate(samples))
+    for place, _, result in completed_on_ray(partial(_Evidence, make), items, cluster):
+        found = json.loads(result)
+        if found is not None:
+            yield samples[place].id, found if isinstance(found, str) else evidence_of(found)
+
+
+class _Evidence:
+    """A worker's part: from a sample to what the program ended with and was asked, or why that is nothing."""
+
+    def __init__(self, make: Callable[[], AgenticIQA]) -> None:
+        self._program = make()
+
+    def __call__(self, item: str) -> str:
+        try:
+            return json.dumps(evidence_json(*asked(self._program, to_example(Sample.from_json(item)))))
+        except InputError as error:
+            return self.failed(item, str(error))
+
+    def failed(self, item: str, error: str) -> str:
+        return json.dumps(error)
 
 
 def _usable(found: Evidence | str) -> Evidence:

@@ -28,7 +28,6 @@ from program.agent.loop import AgenticIQA
 from program.agent.program_file import digest
 from program.agent.resources import ROLES, Resources, lm_of
 from program.agent.saving import check_folder
-from program.cluster.engine import Cluster
 from program.common.errors import InputError, did_you_mean
 from program.common.places import Place
 from program.common.settings import PLACES, RecipeSettings, Settings
@@ -38,6 +37,7 @@ from program.evaluation.logged import labels_of, origin_params
 from program.evaluation.record import Dataset
 from program.lms.dspy_private import resolves_references
 from program.lms.traits import ModelTraits, known_traits
+from program.running.on_ray import Cluster
 
 __all__ = ("Job", "Splits", "prepared", "upside_down")
 

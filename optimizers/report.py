@@ -155,8 +155,8 @@ def log_compile(
         **headlines(record, program), **gains(result.differences), "seconds": sum(result.seconds.values()),
         "validation_srcc": round(validation["srcc"], 4) if validation.get("srcc") is not None else None,
     })  # fmt: skip
-    run.log_table([row.model_dump(mode="json") for row in record.rows], "samples")
-    run.log_table([row.model_dump(mode="json") for row in result.uncompiled.rows], "samples_uncompiled")
+    run.log_table([row.columns() for row in record.rows], "samples")
+    run.log_table([row.columns() for row in result.uncompiled.rows], "samples_uncompiled")
     if record.srcc is not None:
         run.log_plot(scatter_plot({"uncompiled": result.uncompiled, "compiled": record}), "scatter")
     run.log_content({**result.summary(), "repeats": spread(results)}, "result.json")

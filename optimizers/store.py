@@ -25,7 +25,7 @@ from program.agent.state import AssessmentState
 from program.common.cache import PlainCache
 from program.common.places import Place, name_of, opened
 from program.evaluation.evaluating import context_of
-from program.evaluation.record import Row
+from program.evaluation.row import LabelledRow
 from program.tools.readiness import installed_version
 
 __all__ = ("Questions", "Store", "code_sha256", "evidence_json", "evidence_of")
@@ -81,14 +81,16 @@ class Store:
         if (value := evidence_json(state, questions)) is not None:
             self.put("evidence", sample, value=value)
 
-    def rows(self, what: Sequence[Any], samples: Sequence[Sample]) -> tuple[list[Row], float] | None:
+    def rows(self, what: Sequence[Any], samples: Sequence[Sample]) -> tuple[list[LabelledRow], float] | None:
         """Return the rows of an evaluation of `what`, and the seconds it took; or None."""
         stored = self.get("rows", what, samples)
         if stored is None:
             return None
-        return [Row.model_validate_json(line) for line in stored["rows"]], float(stored["seconds"])
+        return [LabelledRow.model_validate_json(line) for line in stored["rows"]], float(stored["seconds"])
 
-    def put_rows(self, what: Sequence[Any], samples: Sequence[Sample], rows: Sequence[Row], seconds: float) -> None:
+    def put_rows(
+        self, what: Sequence[Any], samples: Sequence[Sample], rows: Sequence[LabelledRow], seconds: float
+    ) -> None:
         """Store an evaluation's rows, unless a sample or a tool failed in it."""
         if self._cache is None or any(r.status != "ok" or (r.spent or {}).get("tool_failures") for r in rows):
             return

@@ -68,8 +68,8 @@ def _compile(arguments: argparse.Namespace) -> int:
     from optimizers.command import check_folders, check_request, compile_tracked
     from optimizers.job import prepared
     from optimizers.plan import call_plan
-    from program.cluster.engine import cluster_from
     from program.lms.limits import budget_from
+    from program.running.on_ray import cluster_from
 
     named, repeat = arguments.out is not None, arguments.repeat
     check_request(register=arguments.register, resume=arguments.resume, named=named)

@@ -38,14 +38,14 @@ def main(argv: list[str] | None = None) -> int:
 def _evaluate(arguments: argparse.Namespace) -> int:
     import json
 
-    from data.manifest import Layout
+    from data.manifest import Layout, Sample
     from program.agent.saving import program_from
-    from program.cluster.engine import cluster_from
-    from program.evaluation.evaluating import evaluate, samples_of
+    from program.evaluation.evaluating import Evaluating, evaluate, samples_of
     from program.evaluation.logged import log_evaluation
-    from program.evaluation.on_ray import ray_engine
     from program.evaluation.publishing import check_report_folder, report_files, show, write_report
+    from program.evaluation.row import LabelledRow
     from program.lms.limits import budget_from
+    from program.running.on_ray import cluster_from, ray_engine
     from program.tracking import Tracker, experiment_name
 
     settings = cli.settings_from(arguments)
@@ -60,14 +60,14 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         check_report_folder(arguments.report)
         cli.check_outputs(arguments, "--report", *report_files(arguments.report))
     cluster = cluster_from(arguments, arguments.workers or settings.compile.workers)
-    make = partial(program_from, arguments, settings)
+    make = partial(Evaluating.made, partial(program_from, arguments, settings), baselines=arguments.baselines)
     tracker = Tracker(settings.mlruns_dir, experiment_name(samples.name))
     with tracker.run(f"evaluate {arguments.split} seed {settings.seed}", {"command": "evaluate"}) as run:
         with budget_from(arguments):
             record = evaluate(
                 program, samples, baselines=arguments.baselines, workers=arguments.workers,
                 checkpoint=arguments.checkpoint, resume=arguments.resume,
-                engine=ray_engine(make, cluster, baselines=arguments.baselines) if cluster is not None else None,
+                engine=None if cluster is None else ray_engine(make, cluster, Sample, LabelledRow),
             )  # fmt: skip
         page = None
         try:

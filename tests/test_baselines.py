@@ -14,10 +14,11 @@ from program.evaluation import evaluate
 from program.evaluation.baselines import BaselineAnswers, with_baselines
 from program.evaluation.figures import summarize
 from program.evaluation.intervals import interval, paired_difference
-from program.evaluation.record import Row
+from program.evaluation.row import LabelledRow
 from program.evaluation.tables import baseline_tables, figures_table
 from program.fusion import ScoreFusion
 from program.fusion.scores import FittedFusion
+from tests.rows import labelled
 
 PROBABILITIES = {"bad": 0.05, "poor": 0.15, "fair": 0.5, "good": 0.2, "excellent": 0.1}
 SCRIPT = {
@@ -77,13 +78,13 @@ def test_beliefs_and_both_formulas_are_kept_and_right(scripted_iqa, fake_runner,
     record = _run(scripted_iqa(SCRIPT, fake_runner({"PIQE": 2.0})), samples[3:6])
     row = record.rows[0]
     p = {level: mass for level, mass in zip(range(1, 6), PROBABILITIES.values(), strict=True)}
-    assert row.tool_mean == 2.0
-    assert row.expected_level == pytest.approx(3.15)
+    assert row.beliefs["tool_mean"] == 2.0
+    assert row.beliefs["expected_level"] == pytest.approx(3.15)
     alpha = {c: math.exp(-((2.0 - c) ** 2)) for c in p}
     alpha = {c: a / sum(alpha.values()) for c, a in alpha.items()}
     printed = sum(alpha[c] * p[c] * c for c in p)
-    assert row.fusion_printed == pytest.approx(max(1.0, printed), abs=1e-6)
-    assert row.fusion_normalised == pytest.approx(printed / sum(alpha[c] * p[c] for c in p), abs=1e-6)
+    assert row.beliefs["fusion_printed"] == pytest.approx(max(1.0, printed), abs=1e-6)
+    assert row.beliefs["fusion_normalised"] == pytest.approx(printed / sum(alpha[c] * p[c] for c in p), abs=1e-6)
     assert row.predicted == pytest.approx(ScoreFusion().fuse_scores([2.0], p))
     assert row.level == "D"
     assert row.mos_std == 0.4
@@ -101,8 +102,8 @@ def test_the_formulas_are_those_of_the_settings_whatever_a_compile_fitted(script
     iqa.summarizer.fitted = FittedFusion(iqa.resources.fusion, eta=4.0, model_weight=0.5, curve=[(1, 2), (5, 4)])
     fitted = _run(iqa, samples[3:4]).rows[0]
     assert fitted.predicted != plain.predicted
-    assert (fitted.fusion_printed, fitted.fusion_normalised) == (plain.fusion_printed, plain.fusion_normalised)
-    assert plain.fusion_normalised == pytest.approx(plain.predicted, abs=1e-6)
+    assert fitted.beliefs == plain.beliefs
+    assert plain.beliefs["fusion_normalised"] == pytest.approx(plain.predicted, abs=1e-6)
 
 
 def test_what_a_baseline_cannot_answer_is_counted_and_the_run_goes_on(scripted_iqa, fake_runner, samples):
@@ -125,7 +126,7 @@ def test_a_failing_model_alone_is_no_answer(scripted_iqa, fake_runner, samples, 
 
     monkeypatch.setattr(iqa.summarizer, "forward", broken)
     assert "model only" not in answers(samples[3], assessment)[0]
-    assert answers(samples[3], None)[0]["PIQE"] == 2.6
+    assert answers(samples[3], assessment)[0]["PIQE"] == 2.6
 
 
 def _rows(n=60, seed=0):
@@ -136,7 +137,7 @@ def _rows(n=60, seed=0):
         near, far = (float(np.clip(truth + rng.normal(0, s), 1, 5)) for s in (0.4, 1.5))
         p = {c: 0.2 for c in range(1, 6)}
         rows.append(
-            Row(
+            labelled(
                 id=f"s{i}", group=f"g{i}", task="scoring", truth=truth, predicted=near, status="ok", tool_mean=far,
                 expected_level=near, level_probabilities=p, fusion_printed=1.0 + near / 5, fusion_normalised=near,
                 baselines={"PIQE": far, "Tool-with-a-long-name": 6 - truth, "all tools": far, "model only": near},
@@ -156,7 +157,7 @@ def test_figures_and_gains_equal_the_interval_functions():
     assert way.gain["rmse"] == paired_difference("rmse", truth, piqe, program, groups, seed=3).of(60)
     assert way.gain["srcc"].low > 0
     half = record.baselines["mean of tools and model"]
-    mean = [(r.tool_mean + r.expected_level) / 2 for r in ordered]
+    mean = [(r.beliefs["tool_mean"] + r.beliefs["expected_level"]) / 2 for r in ordered]
     assert half.plcc == interval("plcc", truth, mean, groups, seed=3).of(60)
     assert type(record).model_validate_json(record.model_dump_json()) == record
 
@@ -182,7 +183,7 @@ def test_tables_fit_80_columns_without_cutting_anything(width):
 
 def test_choices_have_a_table_of_their_own():
     rows = [
-        Row(id=f"q{i}", group=f"g{i}", task="mcq", truth="A", predicted="AB"[i % 2], status="ok", choices=4,
+        labelled(id=f"q{i}", group=f"g{i}", task="mcq", truth="A", predicted="AB"[i % 2], status="ok", choices=4,
             baselines={"model only": "A"})
         for i in range(20)
     ]  # fmt: skip
@@ -197,7 +198,7 @@ def test_choices_have_a_table_of_their_own():
 
 def test_a_row_is_small_and_its_line_holds_no_defaults():
     row = _rows(1)[0]
-    assert Row.model_validate_json(row.line()) == row
+    assert LabelledRow.model_validate_json(row.line()) == row
     assert "question_type" not in row.line()
     assert row.model_fields_set == set()  # they would be half of its memory
     assert row.model_copy(update={"level": "A"}).level == "A"

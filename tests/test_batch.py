@@ -22,14 +22,16 @@ from benchmarks.malformed import MUTATIONS, write_mutated
 from program import assess
 from program.agent.comparing import compare, sureness, verdict
 from program.batch.inputs import gather
-from program.batch.journal import Journal
-from program.batch.rows import BatchRow, safe_cell
-from program.batch.running import Question, judge, judge_into
+from program.batch.judging import judge
 from program.batch.tables import write_rows
 from program.common.errors import InputError
 from program.common.places import placed
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
+from program.running.journal import Journal
+from program.running.request import Request
+from program.running.row import Row, safe_cell
+from tests.rows import judged
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -59,7 +61,7 @@ def program(service_program, monkeypatch):
 @pytest.mark.skipif(os.name == "nt", reason="no such locks on Windows")
 def test_a_second_run_into_the_same_table_is_told_so(folder, tmp_path, program, capsys):
     arguments = [str(folder), "--out", str(tmp_path / "rows.csv")]
-    with Journal(tmp_path / "rows.csv.partial", {"journal": "batch"}, mend=""):
+    with Journal(tmp_path / "rows.csv.partial", {"journal": "batch"}, Row, mend=""):
         assert assess.main(arguments) == 2
     assert "another run writes it; wait, or give another --out" in capsys.readouterr().err
 
@@ -121,7 +123,7 @@ def test_the_other_formats_hold_the_same(program, folder, tmp_path, capsys, suff
     else:
         rows = pyarrow.parquet.read_table(out).to_pylist()
     assert [row["id"] for row in rows] == ["=cmd().png", "a.png", "deep/bad.jpg", "deep/ü 1.PNG", "deep/模糊/b.png"]
-    assert [BatchRow.model_validate(row) for row in rows]
+    assert [Row.model_validate(row) for row in rows]
     assert rows[0]["score"] == pytest.approx(2.734, abs=1e-3)
 
 
@@ -245,7 +247,7 @@ def test_a_pipe_among_the_images_keeps_nobody_waiting(program, tmp_path, encoded
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.png").write_bytes(encoded())
     os.mkfifo(tmp_path / "in" / "b.png")
-    rows = sorted(judge(program, gather([str(tmp_path / "in")]), Question(), progress=False), key=lambda row: row.id)
+    rows = sorted(judged(program, gather([str(tmp_path / "in")])), key=lambda row: row.id)
     assert [row.status for row in rows] == ["ok", "error"]
     assert "not a plain file" in rows[1].error
 
@@ -402,7 +404,6 @@ def test_equal_options_are_refused_before_anything_is_judged(program, folder, ca
 
 
 def test_a_finding_of_a_region_without_a_box_is_of_the_whole_image(program, folder, tmp_path, capsys):
-    from program.batch.rows import row_of
     from program.batch.showing import show
 
     result = program(image=folder / "a.png")
@@ -410,9 +411,9 @@ def test_a_finding_of_a_region_without_a_box_is_of_the_whole_image(program, fold
     evidence.distortion_analysis = {"dog": evidence.distortion_analysis["Global"]}
     show(result)
     assert "dog (whole image)" in capsys.readouterr().out
-    assert row_of("a", None, result).distortions == "Blurs: moderate (dog (whole image))"
+    assert Row.of(Request(id="a"), result).distortions == "Blurs: moderate (dog (whole image))"
     evidence.region_boxes = {"dog": (0, 0, 20, 20)}
-    assert row_of("a", None, result).distortions == "Blurs: moderate (dog)"
+    assert Row.of(Request(id="a"), result).distortions == "Blurs: moderate (dog)"
 
 
 @pytest.mark.parametrize(
@@ -443,7 +444,6 @@ def test_cells_are_no_formulas():
 def test_a_resumed_run_judges_only_what_is_open(program, folder, tmp_path):
     items = gather([str(folder)], recursive=True)
     out = tmp_path / "out.jsonl"
-    asked = Question()
 
     class StoppedError(BaseException):  # as an interrupt: a plain fault would be the image's
         pass
@@ -452,15 +452,16 @@ def test_a_resumed_run_judges_only_what_is_open(program, folder, tmp_path):
     plain = type(program).forward
 
     def counted(self, image, **given):
+        result = plain(self, image=image, **given)
         calls.append(image.name)
         if len(calls) == 3:
             raise StoppedError
-        return plain(self, image=image, **given)
+        return result
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(program), "forward", counted)
         with pytest.raises(StoppedError):
-            judge_into(program, items, asked, out, workers=1, progress=False)
+            judge(program, items, out=out, workers=1, progress=False)
         journal = out.with_name("out.jsonl.partial")
         done = journal.read_text("utf-8").count('"status": "ok"')
         assert 2 <= done < 4
@@ -468,8 +469,8 @@ def test_a_resumed_run_judges_only_what_is_open(program, folder, tmp_path):
         with journal.open("a", encoding="utf-8") as file:
             file.write('{"stamp": [1, 2')  # as a kill leaves it
         calls[:] = [""] * 10
-        judge_into(program, items, asked, out, workers=1, progress=False)
-        rows = [BatchRow.model_validate_json(line) for line in out.read_text("utf-8").splitlines()]
+        judge(program, items, out=out, workers=1, progress=False)
+        rows = [Row.model_validate_json(line) for line in out.read_text("utf-8").splitlines()]
     assert len(calls) - 10 == 4 - done  # four images can be read
     assert [row.status for row in rows] == ["ok", "ok", "error", "ok", "ok"]
     assert not journal.exists()
@@ -478,18 +479,18 @@ def test_a_resumed_run_judges_only_what_is_open(program, folder, tmp_path):
 def test_a_changed_image_is_judged_anew_and_another_question_is_refused(program, folder, tmp_path, encoded):
     items = gather([str(folder / "a.png")])
     out = tmp_path / "out.csv"
-    rows = list(judge(program, items, Question(), progress=False))
+    rows = judged(program, items)
     context_out = out.with_name("out.csv.partial")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("program.batch.running.write_rows", lambda *_: (_ for _ in ()).throw(InputError("full disk")))
+        patch.setattr("program.batch.judging.write_rows", lambda *_: (_ for _ in ()).throw(InputError("full disk")))
         with pytest.raises(InputError, match="full disk"):
-            judge_into(program, items, Question(), out, progress=False)
+            judge(program, items, out=out, progress=False)
     assert context_out.exists()
     with pytest.raises(InputError, match=r"belongs to another run .*context\.query"):
-        judge_into(program, items, Question("Is it noisy?"), out, progress=False)
+        judge(program, items, out=out, query="Is it noisy?", progress=False)
     (folder / "a.png").write_bytes(encoded(77, height=40))
     before = len(program.engine.requests)
-    judge_into(program, items, Question(), out, progress=False)
+    judge(program, items, out=out, progress=False)
     assert len(program.engine.requests) > before
     assert float(read_csv(out)[0]["score"]) == rows[0].score
 
@@ -497,7 +498,7 @@ def test_a_changed_image_is_judged_anew_and_another_question_is_refused(program,
 def test_a_model_service_that_is_down_ends_the_run(program, folder, monkeypatch):
     monkeypatch.setattr(type(program), "forward", lambda *_, **__: (_ for _ in ()).throw(dspy.LMError("down")))
     with pytest.raises(dspy.LMError):
-        list(judge(program, gather([str(folder)], recursive=True), Question(), workers=1, progress=False))
+        judged(program, gather([str(folder)], recursive=True), workers=1)
 
 
 def test_a_killed_process_goes_on_where_it_stopped(tmp_path, encoded):
@@ -519,7 +520,7 @@ def test_a_killed_process_goes_on_where_it_stopped(tmp_path, encoded):
     done = journal.read_bytes().count(b"\n") - 1
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", check=False)
     assert again.returncode == 0, again.stderr
-    assert f"going on: {done} of 60 were judged before" in again.stderr
+    assert f"resuming: {done} of 60 done" in again.stderr
     assert [row["id"] for row in read_csv(out)] == [f"{seed:02}.png" for seed in range(60)]
     assert not journal.exists()
 
@@ -672,9 +673,8 @@ def test_an_interrupted_batch_keeps_what_was_in_flight_and_says_how_to_go_on(
     assert assess.main([*command, "--out", str(out)]) == 130
     assert "interrupted; what was judged is kept, and the same command goes on there" in capsys.readouterr().err
     journal = [json.loads(line) for line in out.with_name("out.csv.partial").read_text("utf-8").splitlines()[1:]]
-    assert sorted(entry["row"]["id"].split("/")[-1] for entry in journal if entry["row"]["status"] == "ok") == sorted(
-        started
-    )
+    answered = sorted(entry["row"]["id"].split("/")[-1] for entry in journal if entry["row"]["status"] == "ok")
+    assert answered == sorted(name for name in started if name != "bad.jpg")
     turns = iter(())
     assert assess.main(command) == 130
     assert "interrupted; what was judged is lost; --out FILE keeps it" in capsys.readouterr().err
@@ -716,7 +716,7 @@ def test_what_ends_a_batch_leaves_what_another_worker_has_in_hand(
     monkeypatch.setattr(type(program), "forward", ending)
     out = tmp_path / "out.csv"
     with pytest.raises(type(error)):
-        judge_into(program, gather([str(tmp_path)]), Question(), out, workers=2, progress=False)
+        judge(program, gather([str(tmp_path)]), out=out, workers=2, progress=False)
     lines = out.with_name("out.csv.partial").read_text("utf-8").splitlines()[1:]
     kept = [json.loads(line)["row"] for line in lines]
     assert [row["id"] for row in kept if row["status"] == "ok"] == ["0.png"]

@@ -10,9 +10,9 @@ import pytest
 
 from program import assess
 from program.batch.inputs import gather
-from program.batch.rows import BatchRow
-from program.batch.running import Question, judge_into
+from program.batch.judging import judge
 from program.common.errors import InputError
+from program.running.row import Row
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def stopping(program, after):
 def test_parts_are_written_as_they_fill_and_gone_on_with(
     program, memory, tmp_path, encoded, monkeypatch, elsewhere
 ):  # fmt: skip
-    monkeypatch.setattr("program.batch.running.PART_ROWS", 3)
+    monkeypatch.setattr("program.batch.judging.PART_ROWS", 3)
     for number in range(8):
         (tmp_path / f"{number}.png").write_bytes(encoded(number))
     out = "memory://lab/out.parquet" if elsewhere else tmp_path / "out.parquet"
@@ -157,7 +157,7 @@ def test_parts_are_written_as_they_fill_and_gone_on_with(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(program), "forward", stopping(program, 5))
         with pytest.raises(StoppedError):
-            judge_into(program, items, Question(), out, workers=1, progress=False)
+            judge(program, items, out=out, workers=1, progress=False)
         if elsewhere:
             assert memory.exists("/lab/out.parquet/part-000000.parquet")
             assert not memory.exists("/lab/out.parquet/part-000001.parquet")
@@ -165,7 +165,7 @@ def test_parts_are_written_as_they_fill_and_gone_on_with(
             shutil.rmtree(program.resources.settings.cache_dir / "batches")
         else:
             assert [p.name for p in sorted(out.iterdir())] == ["part-000000.parquet"]
-    judge_into(program, items, Question(), out, workers=2, progress=False)
+    judge(program, items, out=out, workers=2, progress=False)
     if elsewhere:
         parts = [pyarrow.parquet.read_table(memory.open(p)) for p in sorted(memory.glob("/lab/out.parquet/*.parquet"))]
         assert not memory.exists("/lab/out.parquet/_run.json")
@@ -177,7 +177,7 @@ def test_parts_are_written_as_they_fill_and_gone_on_with(
 
 
 def test_a_shorter_table_leaves_no_part_of_a_longer_one(program, tmp_path, encoded, monkeypatch):
-    monkeypatch.setattr("program.batch.running.PART_ROWS", 1)
+    monkeypatch.setattr("program.batch.judging.PART_ROWS", 1)
     images, out = tmp_path / "in", tmp_path / "out.parquet"
     images.mkdir()
     for number in range(3):
@@ -195,10 +195,10 @@ def test_parts_of_another_question_are_not_gone_on_with(program, memory, tmp_pat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(program), "forward", stopping(program, 0))
         with pytest.raises(StoppedError):
-            judge_into(program, items, Question(), out, workers=1, progress=False)
+            judge(program, items, out=out, workers=1, progress=False)
     shutil.rmtree(program.resources.settings.cache_dir / "batches")
     with pytest.raises(InputError, match="belongs to another run"):
-        judge_into(program, items, Question("Is it noisy?"), out, progress=False)
+        judge(program, items, out=out, query="Is it noisy?", progress=False)
 
 
 def test_rows_are_in_the_items_order_whichever_came_first(program, tmp_path, encoded, monkeypatch):
@@ -213,9 +213,9 @@ def test_rows_are_in_the_items_order_whichever_came_first(program, tmp_path, enc
     monkeypatch.setattr(type(program), "forward", forward)
     for number in range(8):
         (tmp_path / f"{number}.png").write_bytes(encoded(number))
-    came: list[BatchRow] = []
+    came: list[Row] = []
     out = tmp_path / "out.jsonl"
-    judge_into(program, gather([str(tmp_path)]), Question(), out, progress=False, each=came.append)
+    judge(program, gather([str(tmp_path)]), came.append, out=out, progress=False)
     names = [f"{number}.png" for number in range(8)]
     assert [json.loads(line)["id"] for line in out.read_text("utf-8").splitlines()] == names
     assert came[0].id != "0.png"

@@ -14,14 +14,14 @@ import pytest
 
 from program import assess
 from program.agent.loop import AgenticIQA
-from program.batch.inputs import Item
-from program.batch.on_ray import ray_engine
-from program.batch.running import Question, judge
-from program.cluster import engine
-from program.cluster.engine import Cluster
-from program.cluster.sharing import Limits, Shared
+from program.batch.judging import Judging
 from program.common.settings import WireSettings, load_settings
 from program.lms.limits import BudgetSpent, current_budget, gate_for
+from program.running import on_ray as engine
+from program.running.on_ray import Cluster, ray_engine
+from program.running.request import Request
+from program.running.shared_limits import Limits, Shared
+from tests.rows import judged
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -177,21 +177,22 @@ def test_rows_are_the_same_on_either_engine(service_program, tmp_path, encoded, 
             assert item.isascii()
             yield place, item, work(item)
 
-    monkeypatch.setattr("program.batch.on_ray.completed_on_ray", in_process)
+    monkeypatch.setattr("program.running.on_ray.completed_on_ray", in_process)
     program = service_program()
-    (tmp_path / "ü.png").write_bytes(encoded())
+    for name in ("ü.png", "\udcff.png"):
+        (tmp_path / name).write_bytes(encoded())
     asked = {"query": "Rate the car.", "regions": {"car": (0.0, 0.0, 9.0, 9.5)}}
     items = [
-        Item("a", tmp_path / "ü.png", **asked),
-        Item("b", tmp_path / "none.png"),
-        Item("c", None, error="is no line"),
-        Item("\udcff", tmp_path / "ü.png", tmp_path / "ü.png", options={"A": "x", "B": "y"}, query="Which?"),
+        Request(id="a", image=tmp_path / "ü.png", **asked),
+        Request(id="b", image=tmp_path / "none.png"),
+        Request(id="c", error="is no line"),
+        Request(id="d", image=tmp_path / "\udcff.png", options={"A": "x", "B": "y"}, query="Which?"),
     ]
-    on_ray = ray_engine(lambda: program, Question(), Cluster())
-    rows = [judge(program, items, Question(), workers=1, progress=False, engine=e) for e in (None, on_ray)]
+    on_ray = ray_engine(lambda: Judging(program), Cluster())
+    rows = [judged(program, items, workers=1, engine=e) for e in (None, on_ray)]
     held, cluster = ({row.id: row.model_copy(update={"seconds": 0.0}) for row in each} for each in rows)
     assert held == cluster
-    assert [held[name].status for name in ("a", "b", "c", "\\udcff")] == ["ok", "error", "error", "ok"]
+    assert [held[name].status for name in ("a", "b", "c", "d")] == ["ok", "error", "error", "ok"]
 
 
 def test_a_job_without_ray_is_told_what_to_install(service_program, tmp_path, encoded, capsys, monkeypatch):
@@ -239,7 +240,7 @@ def test_a_budget_ends_a_job_at_its_last_call(tmp_path):
 def test_workers_share_a_gpu_where_the_cluster_has_one(gpus):
     code = (
         f"import ray\nray.init(num_cpus=3, num_gpus={gpus}, include_dashboard=False, logging_level='ERROR')\n"
-        "from program.cluster.engine import Cluster, completed_on_ray\nfrom tests.test_cluster import Rows\n"
+        "from program.running.on_ray import Cluster, completed_on_ray\nfrom tests.test_cluster import Rows\n"
         "items = list(enumerate('abcdefghijk'))\n"
         "found = sorted(completed_on_ray(Rows, items, Cluster(workers=2, gpus=0.5, block=4)))\n"
         "print(''.join(result for _, _, result in found))"
@@ -265,22 +266,23 @@ def test_an_image_that_kills_every_worker_is_a_row_with_its_error(tmp_path):
 
 
 def test_an_evaluation_is_the_same_on_either_engine(service_program, blurred_manifest, monkeypatch):
-    from data.manifest import Layout, read_manifest
-    from program.evaluation.evaluating import evaluate, samples_of
-    from program.evaluation.on_ray import ray_engine as evaluation_engine
+
+    from data.manifest import Layout, Sample, read_manifest
+    from program.evaluation.evaluating import Evaluating, evaluate, samples_of
+    from program.evaluation.row import LabelledRow
 
     def in_process(make, items, cluster):
         work = make()
         for place, item in reversed(list(items)):
             yield place, item, work.failed(item, "crash") if '"s4"' in item else work(item)
 
-    monkeypatch.setattr("program.evaluation.on_ray.completed_on_ray", in_process)
+    monkeypatch.setattr("program.running.on_ray.completed_on_ray", in_process)
     program = service_program()
     table = blurred_manifest.with_suffix(".csv")
     samples = [s for s in read_manifest(blurred_manifest) if s.split == "test" and s.task == "scoring"]
     lines = [f"{s.image.name},{s.mos},{s.group},test,{s.id}" for s in samples]
     table.write_text("path,score,group,split,id\n" + "\n".join(lines) + "\n", "utf-8")
-    on_ray = evaluation_engine(lambda: program, Cluster(), baselines=True)
+    on_ray = ray_engine(lambda: Evaluating.made(lambda: program, baselines=True), Cluster(), Sample, LabelledRow)
     named = samples_of(table, program.resources.settings, layout=Layout({"image": "path", "mos": "score"}))
     held = evaluate(program, samples, workers=1, progress=False, baselines=True)
     cluster = evaluate(program, named, engine=on_ray, progress=False, baselines=True)
@@ -288,14 +290,14 @@ def test_an_evaluation_is_the_same_on_either_engine(service_program, blurred_man
     apart = {"seconds": 0.0, "spent": None, "mos_std": None, "distortion": None}
     plain, other = ([row.model_copy(update=apart) for row in record.rows] for record in (held, cluster))
     assert plain[1:] == other[1:]
-    assert (other[0].id, other[0].status, other[0].error) == ("s4", "failed", "crash")
+    assert (other[0].id, other[0].status, other[0].error) == ("s4", "failed", "image 's4': crash")
     assert (cluster.readings.fresh, cluster.readings.cached) == (0, len(samples) - 1)
 
 
 def test_a_compile_gathers_the_same_evidence_on_either_engine(blurred_manifest, monkeypatch, caplog):
+
     from data.manifest import read_manifest
-    from optimizers.examples import gather
-    from optimizers.on_ray import evidence_on_ray
+    from optimizers.examples import evidence_on_ray, gather
 
     def in_process(make, items, cluster):
         work = make()
@@ -303,7 +305,7 @@ def test_a_compile_gathers_the_same_evidence_on_either_engine(blurred_manifest, 
             assert item.isascii()
             yield place, item, work.failed(item, "crash") if '"s1"' in item else work(item)
 
-    monkeypatch.setattr("optimizers.on_ray.completed_on_ray", in_process)
+    monkeypatch.setattr("optimizers.examples.completed_on_ray", in_process)
     program = AgenticIQA(load_settings())
     samples = [s for s in read_manifest(blurred_manifest) if s.split == "train"][:8]
     advanced = []

@@ -196,7 +196,7 @@ def test_what_the_system_refuses_is_one_line_and_a_traceback_only_for_who_asks(c
 
 
 def test_what_was_judged_in_place_of_the_image_is_told(tmp_path, rng, capsys):
-    from program.batch.rows import BatchRow
+    from program.running.row import Row
 
     image, config, out = tmp_path / "a.png", tmp_path / "c.yaml", tmp_path / "out.jsonl"
     Image.fromarray(rng.integers(0, 256, (400, 400, 4), np.uint8)).save(image)
@@ -206,7 +206,7 @@ def test_what_was_judged_in_place_of_the_image_is_told(tmp_path, rng, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert f"note: {'; '.join(told)}" in shown
     assert assess.main([str(image), "--config", str(config), "--out", str(out)]) == 0
-    assert BatchRow.model_validate_json(out.read_text("utf-8")).notes == "; ".join(told)
+    assert Row.model_validate_json(out.read_text("utf-8")).notes == "; ".join(told)
 
 
 @pytest.mark.parametrize(

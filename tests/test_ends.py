@@ -213,17 +213,17 @@ def test_a_folder_that_a_compile_is_writing_is_refused_to_another(home, tmp_path
 
 
 def test_a_checkpoint_that_an_evaluation_is_writing_is_refused_to_another(home, tmp_path, capsys, monkeypatch) -> None:
-    from program.evaluation import runner
+    from program.evaluation.evaluating import Evaluating
 
-    file, answer, codes = tmp_path / "done.jsonl", runner.run_sample, []
+    file, answer, codes = tmp_path / "done.jsonl", Evaluating.row, []
 
-    def meanwhile(*arguments, **named):
+    def meanwhile(self, request):
         if not codes:
             codes.append(None)
             codes[0] = evaluate.main(evaluation(home, "--checkpoint", str(file)))
-        return answer(*arguments, **named)
+        return answer(self, request)
 
-    monkeypatch.setattr(runner, "run_sample", meanwhile)
+    monkeypatch.setattr(Evaluating, "row", meanwhile)
     assert evaluate.main(evaluation(home, "--checkpoint", str(file), "--json")) == 0
     said = capsys.readouterr()
     assert codes == [2]

@@ -161,7 +161,7 @@ def test_a_killed_command_resumes_with_nothing_lost_or_repeated(manifest, tmp_pa
     process.communicate(timeout=30)
     (checkpoint,) = folder.glob("*.jsonl")
     before = checkpoint.read_bytes()
-    finished = [json.loads(line)["id"] for line in before[: before.rfind(b"\n") + 1].splitlines()[1:]]
+    finished = [json.loads(line)["row"]["id"] for line in before[: before.rfind(b"\n") + 1].splitlines()[1:]]
     assert process.returncode == -signal.SIGKILL
     assert 3 <= len(finished) < 25
 
@@ -169,7 +169,7 @@ def test_a_killed_command_resumes_with_nothing_lost_or_repeated(manifest, tmp_pa
     assert code == 0
     after = checkpoint.read_bytes()
     assert after.startswith(before[: before.rfind(b"\n") + 1])
-    ids = [json.loads(line)["id"] for line in after.splitlines()[1:]]
+    ids = [json.loads(line)["row"]["id"] for line in after.splitlines()[1:]]
     assert ids[: len(finished)] == finished
     assert len(ids) == len(set(ids)) == 25
     _, whole = _record(capsys, manifest, "--baselines", "--checkpoint", tmp_path / "other.jsonl")
@@ -199,12 +199,12 @@ def test_failed_samples_are_named_with_their_reason_wherever_the_figures_are(
     out = capsys.readouterr().out
     shown = [line for line in out.splitlines() if line.startswith("failed ")]
     assert len(shown) == 5
-    assert shown[0].startswith("failed      s8: ImageError: image '")
+    assert shown[0].startswith("failed      s8: image '")
     assert "            and 4 more, in the report" in out  # two of the images have a question too
     record = json.loads((tmp_path / "report" / "record.json").read_text("utf-8"))
     assert [f["id"] for f in record["failures"]] == ["s8", "q8", "s9", "s10", "s11", "s12", "q12", "s13", "s14"]
     page = (tmp_path / "report" / "report.html").read_text("utf-8")
-    assert page.index("Failed samples") < page.index("<td>q12</td><td>ImageError: image")
+    assert page.index("Failed samples") < page.index("<td>q12</td><td>image")
     run = re.search(r"\(run (\w+)\)", out)[1]
     files = (store / "artifacts" / run).rglob("*")
     logged = {path.name: path.read_text("utf-8") for path in files if path.suffix in {".json", ".html"}}

@@ -11,51 +11,36 @@ import sys
 import threading
 import time
 import tracemalloc
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import dspy
 import numpy as np
 import pytest
 from rich.console import Console
 
+from data import manifest
 from program.agent.query import DEFAULT_QUERY
+from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.evaluation.charts import scatter_plot
+from program.evaluation.evaluating import Evaluating, run_samples
 from program.evaluation.figures import compare, details_of, summarize
 from program.evaluation.logged import log_origin
 from program.evaluation.metric_table import METRICS
-from program.evaluation.record import Dataset, EvaluationRecord, Row
-from program.evaluation.runner import run_sample, run_samples
+from program.evaluation.record import Dataset, EvaluationRecord
 from program.evaluation.tables import comparison_table, figures_table, notes
 from program.lms.usage import Usage
+from tests.rows import assessment, labelled
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@dataclass(frozen=True)
-class Sample:
-    id: str
-    quality: float | None = None
-    answer: str | None = None
-    options: dict[str, str] | None = None
-    query: str | None = None
-    reference: Path | None = None
-    regions: dict[str, Any] | None = None
-    distortion: str | None = None
-    group: str | None = None
-    image: Path = field(default=Path("x.png"))
-
-    @property
-    def task(self):
-        return "mcq" if self.options else "scoring" if self.quality is not None else "open"
+def Sample(name, quality=None, image=Path("x.png"), **more):  # noqa: N802 - stands for the manifest's
+    return manifest.Sample(id=name, mos=quality, image=image, **more)
 
 
-def _answer(value, **more):
-    score = value if isinstance(value, float) else None
-    return SimpleNamespace(final_answer=value, quality_score=score, status="ok", error=None, **more)
+_answer = assessment
 
 
 def _scoring(n, **more):
@@ -69,7 +54,10 @@ def _by_name(*, image, **_):
 
 
 def _run(program, samples, **more):
-    return run_samples(program, samples, progress=False, **more)
+    def named(*, image, **asked):
+        return program(image=str(image), **asked)
+
+    return run_samples(named, samples, progress=False, **more)
 
 
 def test_program_gets_the_sample_and_a_default_question():
@@ -80,7 +68,7 @@ def test_program_gets_the_sample_and_a_default_question():
     ]
     _run(lambda **given: seen.append(given) or _answer(3.0), samples, workers=1)
     assert seen[0] == {
-        "image": "x.png", "query": DEFAULT_QUERY, "reference": "r.png", "options": None,
+        "image": "x.png", "query": DEFAULT_QUERY, "reference": Path("r.png"), "options": None,
         "regions": {"sky": (0, 0, 1, 1)},
     }  # fmt: skip
     assert seen[1]["query"] == "Blurry?"
@@ -109,9 +97,7 @@ def test_a_failing_sample_is_recorded_counted_and_left_out():
         if image == "3.png":
             raise ValueError("cannot read\nthis image")
         if image == "5.png":
-            return SimpleNamespace(
-                final_answer="Unable to determine", quality_score=None, status="failed", error="no answer"
-            )
+            return _answer("Unable to determine", status="failed", error="no answer")
         if image == "7.png":
             return _answer(float("nan"))
         if image == "9.png":
@@ -124,11 +110,11 @@ def test_a_failing_sample_is_recorded_counted_and_left_out():
     assert record.scoring.model_dump() == {"asked": 20, "used": 15, "failed": 5, "unlabelled": 0}
     assert record.srcc.n == 15
     failed = {row.id: row for row in record.rows if row.status == "failed"}
-    assert failed["s3"].error == "ValueError: cannot read this image"
+    assert failed["s3"].error == "image 's3': could not be judged (ValueError: cannot read this image)"
     assert failed["s5"].error == "no answer"
-    assert "answered nan where a score was asked" in failed["s7"].error
+    assert "could not be judged" in failed["s7"].error
     assert "'good'" in failed["s9"].error
-    assert failed["s11"].error.startswith("TypeError")
+    assert "could not be judged" in failed["s11"].error
     assert all(row.predicted is None for row in failed.values())
     kept = _run(_by_name, [s for i, s in enumerate(_scoring(20)) if i not in {3, 5, 7, 9, 11}])
     assert {name: figure.of(20) for name, figure in kept.figures.items()} == record.figures
@@ -148,7 +134,7 @@ def test_when_everything_fails_there_is_a_record_without_figures():
 def test_choices_are_compared_by_letter_and_unlabelled_samples_enter_no_figure():
     options = {"A": "no", "B": "yes"}
     samples = [
-        Sample("m1", answer="A", options=options), Sample("m2", answer="b", options=options),
+        Sample("m1", answer="A", options=options), Sample("m2", answer="B", options=options),
         Sample("m3", answer="A", options=options), Sample("m4", options=options), Sample("o"),
     ]  # fmt: skip
     record = _run(lambda **_: _answer(" a "), samples)
@@ -193,14 +179,13 @@ def test_costs_rungs_and_probabilities_are_kept():
     assert (record.lm_calls, record.tokens, record.cost_usd) == (12, 60, None)
     assert record.rungs == {"first call": 4}
     assert record.rows[0].level_probabilities == {1: 0.25, 2: 0.75}
-    assert _run(_by_name, _scoring(2)).lm_calls is None
 
 
 def test_errors_hold_no_base64_and_stay_short():
     def spill(**_):
         raise ValueError("refused data:image/png;base64," + "iVBORw0KGgo" * 5000 + " " + "long words " * 200)
 
-    row = run_sample(spill, Sample("a", quality=2.0))
+    row = Evaluating(spill)(Sample("a", quality=2.0))
     assert len(row.error) <= 300
     assert "iVBORw0KGgoiVBOR" not in row.error
 
@@ -222,7 +207,8 @@ def test_a_stream_is_read_only_as_far_as_needed_and_memory_stays_flat():
 
     def heavy(*, image, **_):
         finished.append(image)
-        return _answer(3.0 + len(image) / 10, state=bytearray(1_000_000), quality_reasoning="x" * 100_000)
+        state = AssessmentState(query="Rate it.", image_path=image, plan_error="x" * 1_000_000)
+        return _answer(3.0 + len(image) / 10, state=state, quality_reasoning="x" * 100_000)
 
     gc.collect()
     tracemalloc.start()
@@ -253,7 +239,7 @@ def test_checkpoint_continues_and_repeats_nothing(tmp_path):
                   checkpoint=path, resume=True, **about)  # fmt: skip
     assert calls == ["9.png"]
     assert second.rows[:6] == first.rows
-    assert [json.loads(line).get("id") for line in path.read_text(encoding="utf-8").splitlines()][-1] == "new"
+    assert [json.loads(line) for line in path.read_text("utf-8").splitlines()][-1]["row"]["id"] == "new"
     calls.clear()
     _run(counted, _scoring(6), checkpoint=path, **about)
     assert len(calls) == 6
@@ -285,11 +271,38 @@ def test_checkpoint_of_another_run_is_refused(tmp_path, change, named):
     assert path.read_bytes() == before
 
 
-def test_checkpoint_whose_samples_changed_is_refused(tmp_path):
-    path = tmp_path / "run.jsonl"
+def test_a_sample_whose_truth_changed_is_judged_anew(tmp_path):
+    path, calls = tmp_path / "run.jsonl", []
     _run(_by_name, _scoring(3), checkpoint=path)
-    with pytest.raises(InputError, match="sample 's1' has another truth in the checkpoint"):
-        _run(_by_name, _scoring(4), checkpoint=path, resume=True)
+    changed = [*_scoring(3)[:2], Sample("s2", quality=2.5, image=Path("2.png"))]
+    record = _run(
+        lambda image, **_: calls.append(image) or _by_name(image=image), changed, checkpoint=path, resume=True
+    )
+    assert calls == ["2.png"]
+    assert [row.truth for row in record.rows] == [1.0, 3.0, 2.5]
+
+
+def test_a_model_service_that_is_down_ends_an_evaluation_which_resumes(tmp_path):
+    path = tmp_path / "run.jsonl"
+
+    def down(*, image, **_):
+        if int(Path(image).stem) > 2:
+            raise dspy.LMError("down")
+        return _by_name(image=image)
+
+    with pytest.raises(dspy.LMError, match="down"):
+        _run(down, _scoring(9), workers=1, checkpoint=path)
+    record = _run(_by_name, _scoring(9), workers=1, checkpoint=path, resume=True)
+    assert [row.status for row in record.rows] == ["ok"] * 3 + ["failed"] + ["ok"] * 5
+    assert record.rows[3].error == "language model: down"
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_line(tmp_path):
+    path = tmp_path / "run.jsonl"
+    header = {"checkpoint": "evaluation", "schema_version": 2, **Dataset().model_dump(), "context": {}}
+    path.write_text(json.dumps(header) + '\n{"id":"s0","group":"g","task":"scoring","status":"ok"}\n', "utf-8")
+    with pytest.raises(InputError, match=r"another run \(schema_version: 2 there, 3 here\); remove it"):
+        _run(_by_name, _scoring(2), checkpoint=path, resume=True)
 
 
 def test_damaged_checkpoint_is_named_by_line(tmp_path):
@@ -300,7 +313,7 @@ def test_damaged_checkpoint_is_named_by_line(tmp_path):
             _run(_by_name, _scoring(2), checkpoint=path, resume=resume)
     path.unlink()
     _run(_by_name, _scoring(2), checkpoint=path)
-    path.write_text(path.read_text(encoding="utf-8").replace('"id":"s1"', '"name":"s1"'), encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace('"id": "s1"', '"name": "s1"'), encoding="utf-8")
     with pytest.raises(InputError, match=r"line [23]: damaged"):
         _run(_by_name, _scoring(2), checkpoint=path, resume=True)
 
@@ -309,16 +322,14 @@ _KILLED = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
 from pathlib import Path
-from types import SimpleNamespace
 sys.path.insert(0, {root!r})
-from program.evaluation.runner import run_samples
-class S(SimpleNamespace):
-    query = reference = options = answer = regions = distortion = group = None
-    task = "scoring"
+from data.manifest import Sample
+from program.evaluation.evaluating import run_samples
+from tests.rows import assessment
 def program(*, image, **_):
     time.sleep(0.05)
-    return SimpleNamespace(final_answer=3.0, quality_score=float(image) / 100 + 1, status="ok", error=None)
-samples = [S(id=str(i), image=Path(str(i)), quality=1 + i / 100) for i in range(200)]
+    return assessment(float(str(image)) / 100 + 1)
+samples = [Sample(id=str(i), image=Path(str(i)), mos=1 + i / 100) for i in range(200)]
 run_samples(program, samples, checkpoint=Path(sys.argv[1]), progress=False)
 """
 
@@ -335,7 +346,7 @@ def test_an_interrupted_run_leaves_a_checkpoint_that_resumes(tmp_path, number):
     process.send_signal(number)
     process.communicate(timeout=30)
     assert process.returncode != 0
-    ids = [json.loads(line)["id"] for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    ids = [json.loads(line)["row"]["id"] for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     assert 5 <= len(ids) < 200
     assert len(set(ids)) == len(ids)
     ran = []
@@ -354,9 +365,9 @@ def test_what_samples_cost_is_averaged_over_those_that_say():
     usage = Usage(lm_calls=4, input_tokens=100, replans=1, seconds={"planner": 0.5, "total": 2.0})
 
     def program(*, image, **_):
-        answer = _by_name(image=image)
-        answer.usage = usage if int(Path(image).stem) % 2 else None
-        return answer
+        if not int(Path(image).stem) % 2:
+            raise ValueError("no answer")
+        return _answer(3.0, usage=usage)
 
     record = _run(program, _scoring(10))
     assert {name: value for name, value in record.spent_per_sample.items() if value} == {
@@ -384,12 +395,14 @@ def test_record_names_what_it_came_from():
 
 def _rows(offset=0.0, n=40, wrong=()):
     scoring = [
-        Row(id=f"s{i}", group=f"g{i % 4}", task="scoring", truth=1 + i / 10, status="ok",
+        labelled(id=f"s{i}", group=f"g{i % 4}", task="scoring", truth=1 + i / 10, status="ok",
             predicted=1 + i / 10 + offset * (-1) ** i, distortion=f"d{i % 3}")
         for i in range(n)
     ]  # fmt: skip
     mcq = [
-        Row(id=f"m{i}", group=f"g{i % 4}", task="mcq", truth="A", predicted="B" if i in wrong else "A", status="ok")
+        labelled(
+            id=f"m{i}", group=f"g{i % 4}", task="mcq", truth="A", predicted="B" if i in wrong else "A", status="ok"
+        )
         for i in range(10)
     ]
     return scoring + mcq
@@ -397,7 +410,7 @@ def _rows(offset=0.0, n=40, wrong=()):
 
 def test_comparison_is_over_the_samples_both_answered():
     before, after = _rows(offset=1.0, wrong=range(5)), _rows(offset=0.1)
-    after[0] = after[0].model_copy(update={"status": "failed", "predicted": None})
+    after[0] = after[0].model_copy(update={"status": "failed"})
     differences = compare(before, after[::-1])
     assert differences["srcc"].n == 39
     assert differences["srcc"].value > 0
@@ -417,17 +430,17 @@ def _shown(table, width=80):
 
 def test_so_few_samples_that_figures_say_nothing_are_told():
     scores = {"a": 1.0, "b": 2.0, "c": 4.0}
-    rows = [Row(id=n, group=n, task="scoring", truth=s, predicted=s, status="ok") for n, s in scores.items()]
+    rows = [labelled(id=n, group=n, task="scoring", truth=s, predicted=s, status="ok") for n, s in scores.items()]
     told = notes(summarize(rows))
     assert "Only 3 scores: neither figures nor intervals of so few say anything of others." in told
     assert not any("Undefined" in line for line in told)
-    alike = [row.model_copy(update={"predicted": 2.0}) for row in rows]
+    alike = [row.model_copy(update={"score": 2.0}) for row in rows]
     assert "Undefined, as all answers are the same: SRCC, PLCC, KRCC." in notes(summarize(alike))
     assert not any("Only" in line for line in notes(summarize(_rows(1.0))) if "scores" in line)
 
 
 def test_table_fits_80_columns_and_says_what_is_descriptive():
-    failed = Row(id="x", group="g1", task="scoring", truth=2.0, status="failed", error="e")
+    failed = labelled(id="x", group="g1", task="scoring", truth=2.0, status="failed", error="e")
     before, after = summarize([*_rows(1.0, wrong=range(5)), failed]), summarize(_rows(0.1))
     text = _shown(comparison_table(before, after, compare(before.rows, after.rows)))
     for words in ("before", "after", "difference", "order (SRCC)", "error (RMSE)", "questions right", "photographs"):
@@ -442,7 +455,7 @@ def test_table_fits_80_columns_and_says_what_is_descriptive():
 
 
 def test_table_shows_undefined_figures_as_such():
-    constant = [row.model_copy(update={"predicted": 3.0}) for row in _rows() if row.task == "scoring"]
+    constant = [row.model_copy(update={"score": 3.0}) for row in _rows() if row.task == "scoring"]
     record = summarize(constant)
     text = _shown(comparison_table(record, record, compare(constant, constant)))
     assert "undefined" in text
@@ -482,7 +495,7 @@ def test_progress_goes_to_stderr_only(capsys):
 
 def test_no_point_falls_off_the_plot_when_a_human_score_passes_its_scale():
     scoring = [row for row in _rows() if row.task == "scoring"]
-    record = summarize([row.model_copy(update={"truth": row.truth + 1.5, "predicted": 4.0}) for row in scoring])
+    record = summarize([row.model_copy(update={"truth": row.truth + 1.5, "score": 4.0}) for row in scoring])
     low, high = scatter_plot({"one": record}).get_axes()[0].get_xlim()
     assert low < min(row.truth for row in record.rows)
     assert high > max(row.truth for row in record.rows) > 5
@@ -490,7 +503,7 @@ def test_no_point_falls_off_the_plot_when_a_human_score_passes_its_scale():
 
 def _scored(truths, answers):
     return [
-        Row(id=f"s{n}", group=f"g{n}", task="scoring", truth=truth, predicted=answer, status="ok")
+        labelled(id=f"s{n}", group=f"g{n}", task="scoring", truth=truth, predicted=answer, status="ok")
         for n, (truth, answer) in enumerate(zip(truths, answers, strict=True))
     ]
 

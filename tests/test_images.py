@@ -176,10 +176,11 @@ def test_borrowed_images_are_forgotten_and_others_stay(tmp_path, picture):
 
 @pytest.mark.parametrize(("way", "seed"), [("evaluate", 300), ("batch", 310), ("bulk", 320)])
 def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_program, tmp_path, picture):
+
     from data.manifest import read_manifest
     from program.batch.inputs import gather
-    from program.batch.running import Question, judge
-    from program.evaluation.runner import run_samples
+    from program.evaluation.evaluating import run_samples
+    from tests.rows import judged
 
     steps = ("distortion_detection", "distortion_analysis", "tool_selection", "tool_execute")
     plan = {"query_type": "IQA", "query_scope": ["car"], **dict.fromkeys(steps, True)}
@@ -196,7 +197,7 @@ def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_progra
     if way == "evaluate":
         answered = run_samples(program, list(read_manifest(manifest)), progress=False).rows
     elif way == "bulk":
-        answered = list(judge(program, gather([str(manifest)]), Question(), progress=False))
+        answered = judged(program, gather([str(manifest)]))
     else:
         arrays = ({"image": picture(seed + n), "query": "Rate the car.", "regions": box} for n in range(4))
         answered = program.batch(arrays, workers=2)

@@ -15,9 +15,9 @@ import mcp
 import uvicorn
 
 from program.agent.comparing import Comparison
-from program.batch.rows import BatchRow
 from program.mcp.server import http_app, server_of
 from program.mcp.tools import FolderRows, ListedTool
+from program.running.row import Row
 
 TOKEN = "a-token-of-a-test-0123456789"
 NAMES = {"assess_image", "compare_images", "assess_folder", "list_tools"}
@@ -78,12 +78,12 @@ def all_calls(folder: Path):
 def check_all(results, folder: Path):
     judged, answered, compared, several, tools = results
     assert not any(result.is_error for result in results)
-    assert BatchRow.model_validate(judged.structured_content).score is not None
+    assert Row.model_validate(judged.structured_content).score is not None
     text, picture = judged.content
     assert "of 5" in text.text
     assert picture.mime_type == "image/png"
     assert Image.open(io.BytesIO(base64.b64decode(picture.data))).size == (64, 48)
-    assert BatchRow.model_validate(answered.structured_content).answer == "B"
+    assert Row.model_validate(answered.structured_content).answer == "B"
     assert Comparison.model_validate(compared.structured_content).verdict
     rows = FolderRows.model_validate(several.structured_content)
     assert [row.id for row in rows.rows] == ["a.png", "b.png", "c.png", "d.png"]

@@ -11,8 +11,9 @@ from program.evaluation.baselines import with_baselines
 from program.evaluation.figures import compare, details_of, summarize
 from program.evaluation.metric_table import METRICS, Metric
 from program.evaluation.publishing import render
-from program.evaluation.record import EvaluationRecord, Row
+from program.evaluation.record import EvaluationRecord
 from program.evaluation.tables import baseline_tables, comparison_table, figures_table
+from tests.rows import labelled
 
 
 def _near(truth, predicted):
@@ -36,7 +37,7 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> None:
 def _rows(noise=0.8):
     rng = np.random.default_rng(1)
     return [
-        Row(
+        labelled(
             id=f"s{i:02}", group=f"g{i}", task="scoring", truth=1 + i / 10, predicted=1 + i / 10 + rng.normal(0, noise),
             status="ok", distortion="ab"[i % 2], level_probabilities={2: 0.7, 4: 0.3}, baselines={"PIQE": 3.0},
         )

@@ -24,7 +24,7 @@ from program.evaluation.metrics import (
     rmse,
     srcc,
 )
-from program.evaluation.record import Row
+from tests.rows import labelled
 
 CORRELATIONS = [(srcc, stats.spearmanr), (plcc, stats.pearsonr), (krcc, stats.kendalltau)]
 
@@ -262,7 +262,7 @@ def test_bins_have_equal_mass_and_ties_stay_together(n):
 
 def _row(i, **more):
     fields = {"id": f"s{i:03}", "group": f"g{i}", "task": "scoring", "status": "ok", **more}
-    return Row.model_validate(fields)
+    return labelled(**fields)
 
 
 def test_details_agree_with_computing_each_by_hand():
@@ -270,7 +270,7 @@ def test_details_agree_with_computing_each_by_hand():
     truth, noise = rng.uniform(1, 5, 60), rng.standard_normal(60)
     rows = [
         _row(i, truth=truth[i], predicted=float(np.clip(truth[i] + noise[i], 1, 5)), mos_std=0.5,
-             distortion="ab"[i % 2], score_interval=(2.0, 3.5) if i else None,
+             distortion="ab"[i % 2], low=2.0 if i else None, high=3.5,
              level_probabilities={1: 0.1, 2: 0.2, 3: 0.4, 4: 0.2, 5: 0.1})
         for i in range(60)
     ]  # fmt: skip

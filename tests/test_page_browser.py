@@ -311,13 +311,14 @@ def test_the_evaluation_report_keeps_planted_markup_as_text(browser, tmp_path, e
     from data.manifest import Sample
     from program.evaluation.figures import details_of, summarize
     from program.evaluation.publishing import render
-    from program.evaluation.record import Dataset, Notes, Row
+    from program.evaluation.record import Dataset
+    from tests.rows import labelled
 
     image = tmp_path / "a.png"
     image.write_bytes(encoded())
     rows = [
-        Row(id=f"{i}{EVIL}", group=f"g{i}", task="scoring", truth=1.0 + i, predicted=3.0, status="ok",
-            rung="first call", notes=Notes(reasoning=EVIL))
+        labelled(id=f"{i}{EVIL}", group=f"g{i}", task="scoring", truth=1.0 + i, predicted=3.0, status="ok",
+            rung="first call", reasoning=EVIL)
         for i in range(4)
     ]  # fmt: skip
     record = summarize(rows, dataset=Dataset(name=EVIL, split="test"))

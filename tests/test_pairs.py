@@ -19,8 +19,10 @@ from program.common.errors import DataError
 from program.compile import main as compile_command
 from program.evaluation.figures import compare, summarize
 from program.evaluation.preferences import preference, preference_gain
-from program.evaluation.record import Baseline, EvaluationRecord, Row
+from program.evaluation.record import Baseline, EvaluationRecord
+from program.evaluation.row import LabelledRow
 from program.evaluation.tables import figure_lines
+from tests.rows import labelled
 
 
 def prepared(table: Path, *more: object) -> int:
@@ -35,7 +37,7 @@ def written(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-def drawn(rng: np.random.Generator, images: int, pairs: int) -> list[Row]:
+def drawn(rng: np.random.Generator, images: int, pairs: int) -> list[LabelledRow]:
     """Images whose quality people and a program see through noise, each pair voted on once."""
     quality = rng.normal(size=images)
     won: list[dict[str, float]] = [{} for _ in range(images)]
@@ -46,8 +48,8 @@ def drawn(rng: np.random.Generator, images: int, pairs: int) -> list[Row]:
     return [row(str(i), score, won[i]) for i, score in enumerate(scores.tolist())]
 
 
-def row(name: str, score: float | None, won: dict[str, float] | None = None, group: str | None = None) -> Row:
-    return Row(
+def row(name: str, score: float | None, won: dict[str, float] | None = None, group: str | None = None) -> LabelledRow:
+    return labelled(
         id=name, group=group or name, task="scoring", truth=3.0, predicted=score, preferred_over=won,
         status="failed" if score is None else "ok",
     )  # fmt: skip
@@ -182,7 +184,7 @@ def test_agreement_counts_pairs_by_their_majority() -> None:
 
 
 def test_the_interval_of_disjoint_pairs_is_wilsons_and_shared_photographs_widen_it() -> None:
-    def pairs(groups: int) -> list[Row]:
+    def pairs(groups: int) -> list[LabelledRow]:
         return [r for i in range(400) for r in (row(f"a{i}", 3.0 + (i % 4 > 0), {f"b{i}": 1.0}, f"a{i % groups}"),
                                                 row(f"b{i}", 3.5, group=f"b{i % groups}"))]  # fmt: skip
 
@@ -201,7 +203,7 @@ def test_intervals_cover_the_truth_whether_or_not_pairs_share_images(images: int
         rows = drawn(rng, images, pairs)
         figure = preference(rows)
         hits.append(figure.low <= truth <= figure.high)
-        other = [r.model_copy(update={"predicted": r.predicted + rng.normal(0, 0.01)}) for r in rows]
+        other = [r.model_copy(update={"score": r.predicted + rng.normal(0, 0.01)}) for r in rows]
         gain = preference_gain(rows, other)
         gains.append(gain.low <= gain.value <= gain.high and gain.high - gain.low < 0.5 * (figure.high - figure.low))
     assert 0.91 <= np.mean(hits) <= 0.985
@@ -210,7 +212,7 @@ def test_intervals_cover_the_truth_whether_or_not_pairs_share_images(images: int
 
 def test_a_gain_is_paired_and_stands_beside_the_others() -> None:
     before = [row("a", 2.0, {"b": 1.0, "c": 1.0}), row("b", 3.0, {"c": 1.0}), row("c", 2.5)]
-    after = [r.model_copy(update={"predicted": score}) for r, score in zip(before, (4.0, 3.0, 2.0), strict=True)]
+    after = [r.model_copy(update={"score": score}) for r, score in zip(before, (4.0, 3.0, 2.0), strict=True)]
     gain = compare(before, after)["preference"]
     assert (gain.value, gain.n) == (pytest.approx(2 / 3), 3)
     assert "preference" not in compare([row("a", 2.0)], [row("a", 3.0)])
@@ -242,7 +244,7 @@ def test_an_evaluation_tells_the_agreement_with_preferences(blurred: Path) -> No
 
 def test_several_seeds_and_the_best_tool_are_told_by_preferences(capsys: pytest.CaptureFixture[str]) -> None:
     def compiled(seed: int, scores: tuple[float, ...]) -> Compiled:
-        after = [r.model_copy(update={"predicted": score}) for r, score in zip(rows, scores, strict=True)]
+        after = [r.model_copy(update={"score": score}) for r, score in zip(rows, scores, strict=True)]
         new, gains = summarize(after), compare(rows, after)
         return Compiled(
             program=AgenticIQA(), folder=Path("p"), chosen="x", seed=seed, uncompiled=old, compiled=new,

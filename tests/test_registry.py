@@ -26,10 +26,11 @@ from program.common.settings import load_settings
 from program.compile import main as compile_command
 from program.evaluation.figures import summarize
 from program.evaluation.intervals import Figure
-from program.evaluation.record import EvaluationRecord, Row
+from program.evaluation.record import EvaluationRecord
 from program.service.columns import interface
 from program.tracking import Tracker
 from program.tracking.models import CHAMPION, check_name, fetch, find_champion, log_program
+from tests.rows import labelled
 
 ROOT = Path(__file__).resolve().parents[1]
 KEY = "sk-planted-0123456789"
@@ -62,8 +63,8 @@ def photo(base: Path) -> Path:
 def _record(predicted) -> EvaluationRecord:
     truths = np.linspace(1, 5, len(predicted))
     return summarize([
-        Row(id=f"{i:03}", group=f"{i}", task="scoring", truth=float(t), predicted=None if np.isnan(p) else float(p),
-            status="failed" if np.isnan(p) else "ok")
+        labelled(id=f"{i:03}", group=f"{i}", task="scoring", truth=float(t),
+                 predicted=None if np.isnan(p) else float(p), status="failed" if np.isnan(p) else "ok")
         for i, (t, p) in enumerate(zip(truths, predicted, strict=True))
     ])  # fmt: skip
 

@@ -17,9 +17,10 @@ from program.evaluation.baselines import with_baselines
 from program.evaluation.charts import charts, plain, svg_url
 from program.evaluation.figures import details_of, summarize
 from program.evaluation.publishing import render, worst, write_report
-from program.evaluation.record import WORST, Dataset, Notes, Row
-from program.evaluation.runner import Misses
+from program.evaluation.record import Dataset
+from program.evaluation.row import WORST, Misses
 from program.evaluation.tables import notes
+from tests.rows import labelled
 
 EVIL = '<script>alert("x")</script><img src=http://evil.example/x onerror=alert(1)>"\'{{7*7}}$\\frac'
 
@@ -55,25 +56,23 @@ def _record(evil=""):
     for i in range(30):
         truth = float(rng.uniform(1, 5))
         rows.append(
-            Row(
+            labelled(
                 id=f"s{i}{evil}", group=f"g{i}", task="scoring", truth=truth, mos_std=0.5,
                 distortion="blur"[: i % 2 + 2] + evil,
                 predicted=float(np.clip(truth + rng.normal(0, 0.6), 1, 5)), status="ok", rung="first call",
                 level_probabilities=dict(zip(range(1, 6), rng.dirichlet(np.ones(5)), strict=True)),
                 tool_mean=2.5, expected_level=3.0, fusion_printed=1.2, fusion_normalised=2.8,
                 baselines={f"Tool{evil}": truth, "model only": 3.0 + truth / 10},
-                notes=Notes(
-                    reasoning=f"Because. {evil}",
-                    evidence={"findings": [{"region": f"sky{evil}", "type": "Blurs", "severity": "severe"},
-                                           {"region": "Global", "type": "Noise", "severity": "slight"}],
-                              "readings": [{"region": "Global", "tool": f"VIF{evil}", "score": 2.5}]},
-                ),
+                reasoning=f"Because. {evil}",
+                evidence={"findings": [{"region": f"sky{evil}", "type": "Blurs", "severity": "severe"},
+                                       {"region": "Global", "type": "Noise", "severity": "slight"}],
+                          "readings": [{"region": "Global", "tool": f"VIF{evil}", "score": 2.5}]},
             )
         )  # fmt: skip
     options = {"A": f"Yes{evil}", "B": "No"}
     rows += [
-        Row(id=f"q{i}", group=f"g{i}", task="mcq", truth="A", predicted="AB"[i % 2], status="ok", choices=2,
-            question_type=f"how{evil}", notes=Notes(reasoning="Guessed."))
+        labelled(id=f"q{i}", group=f"g{i}", task="mcq", truth="A", predicted="AB"[i % 2], status="ok", choices=2,
+            question_type=f"how{evil}", reasoning="Guessed.")
         for i in range(6)
     ]  # fmt: skip
     context = {"models": {"summarizer": f"model{evil}"}, "tools": {f"VIF{evil}": "1"}, "scoring_mode": "probabilities"}
@@ -145,7 +144,7 @@ def test_chart_names_hold_no_formula_and_no_missing_glyph():
 
 
 def test_a_record_without_scores_has_a_page_too(images):
-    rows = [Row(id="a", group="g", task="scoring", truth=2.0, status="failed", error="down")]
+    rows = [labelled(id="a", group="g", task="scoring", truth=2.0, status="failed", error="down")]
     record = summarize(rows)
     record = record.model_copy(update={"details": details_of(rows)})
     text = render(record, [])
@@ -173,7 +172,7 @@ def test_report_is_written_whole_with_its_record(tmp_path, images):
 
 def _miss(i, error, task="scoring"):
     fields = {"truth": 3.0, "predicted": 3.0 + error} if task == "scoring" else {"truth": "A", "predicted": "B"}
-    return Row(id=f"r{i}", group="g", task=task, status="ok", notes=Notes(reasoning="r"), **fields)
+    return labelled(id=f"r{i}", group="g", task=task, status="ok", reasoning="r", **fields)
 
 
 def test_only_the_worst_misses_keep_their_reasons():
@@ -184,17 +183,17 @@ def test_only_the_worst_misses_keep_their_reasons():
     expected = sorted(rows, key=lambda row: -abs(row.predicted - row.truth))[:WORST]
     found = worst(kept, "scoring")
     assert [row.id for row in found] == [row.id for row in expected]
-    assert all(row.notes for row in found)
-    assert sum(row.notes is not None for row in kept) < 100  # 12 (1 + ln(500 / 12)) = 57
-    bare = [[row.model_copy(update={"notes": None}) for row in some] for some in (kept, rows)]
+    assert all(row.reasoning for row in found)
+    assert sum(row.reasoning is not None for row in kept) < 100  # 12 (1 + ln(500 / 12)) = 57
+    bare = [[row.model_copy(update={"reasoning": None}) for row in some] for some in (kept, rows)]
     assert bare[0] == bare[1]
 
 
 def test_right_and_failed_answers_are_no_misses():
-    right = Row(id="a", group="g", task="mcq", truth="A", predicted="A", status="ok", notes=Notes(reasoning="r"))
-    failed = Row(id="b", group="g", task="scoring", truth=2.0, status="failed")
+    right = labelled(id="a", group="g", task="mcq", truth="A", predicted="A", status="ok", reasoning="r")
+    failed = labelled(id="b", group="g", task="scoring", truth=2.0, status="failed")
     misses = Misses()
-    assert [misses.trimmed(row).notes for row in (right, failed)] == [None, None]
+    assert [misses.trimmed(row).reasoning for row in (right, failed)] == [None, None]
     assert worst([right, failed], "mcq") == []
     wrong = [_miss(i, 0, "mcq") for i in range(40)]
     assert [r.id for r in worst(wrong, "mcq")] == [r.id for r in worst(wrong[::-1], "mcq")]
@@ -202,7 +201,7 @@ def test_right_and_failed_answers_are_no_misses():
 
 def test_page_shows_whose_scores_compiling_moved_most(images):
     record, options = _record()
-    rows = [row.model_copy(update={"predicted": 3.0}) if row.id == "s4" else row for row in record.rows]
+    rows = [row.model_copy(update={"score": 3.0}) if row.id == "s4" else row for row in record.rows]
     before = record.model_copy(update={"rows": tuple(rows)})
     texts = Page(render(record, _samples(record, options, images), before=before)).texts
     shown = " ".join(" ".join(texts).split())

@@ -24,8 +24,8 @@ from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
 from program.evaluation.figures import compare, summarize
 from program.evaluation.metrics import srcc
-from program.evaluation.record import Row
 from program.fusion.scores import FittedFusion
+from tests.rows import labelled
 
 N = 200
 TRUTH = np.random.default_rng(5).uniform(1, 5, N)
@@ -35,7 +35,7 @@ NOISE = np.random.default_rng(6).normal(0, 1, N)
 def record(predicted, photographs=N, tokens=None):
     spent = None if tokens is None else {"lm_calls": 1.0, "input_tokens": tokens, "output_tokens": 0.0}
     rows = [
-        Row(
+        labelled(
             spent=spent,
             id=str(i),
             group=str(i % photographs),
@@ -222,7 +222,7 @@ def test_why_nothing_was_gained_is_said_and_not_where_something_was(blurred_mani
     told = reasons(job, before, compare(before.rows, before.rows))
     assert f"in the labels' order already (SRCC {value(before, 'srcc'):.2f})" in told
     few = [row for row in record(TRUTH + NOISE).rows if int(row.id) < 20]
-    moved = [row.model_copy(update={"predicted": row.predicted + 0.5 * (int(row.id) % 3)}) for row in few]
+    moved = [row.model_copy(update={"score": row.predicted + 0.5 * (int(row.id) % 3)}) for row in few]
     gains = compare(few, moved)
     half = (gains["srcc"].high - gains["srcc"].low) / 2
     assert f"on 20 test samples a gain below {half:.2f} cannot" in reasons(job, summarize(few), gains)

@@ -17,10 +17,10 @@ from data.tables import FOUND
 from optimizers import compiling
 from optimizers.selection import CrossValidation
 from program.assess import main as assess_command
-from program.batch.rows import BatchRow
 from program.compile import main as compile_command
 from program.evaluate import main as evaluate_command
 from program.evaluation.intervals import Figure
+from program.running.row import Row
 
 SMALL = """
 compile: {rerank: 2, baselines: false}
@@ -147,10 +147,10 @@ def reviewed(path: Path, says: Callable[[dict[str, Any]], dict[str, Any]]) -> No
 
 
 def test_every_column_of_an_own_table_is_known_as_found_or_as_the_manifests() -> None:
-    assert BatchRow.model_fields.keys() - FOUND == {
+    assert Row.model_fields.keys() - FOUND == {
         "id", "image", "reference", "query", "options", "answer", "group", "split"
     }  # fmt: skip
-    assert BatchRow.model_fields.keys() >= FOUND
+    assert Row.model_fields.keys() >= FOUND
 
 
 @pytest.mark.spec("issue-44/own-table")

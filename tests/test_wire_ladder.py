@@ -16,7 +16,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.module import BatchInterrupted
 from program.common.errors import EndpointError, ImageError
 from program.common.settings import load_settings
-from program.evaluation.runner import run_samples
+from program.evaluation.evaluating import run_samples
 from program.lms.limits import Budget, BudgetSpent
 
 KEY = "sk-planted-0123456789abcdef"

@@ -14,10 +14,11 @@ from data.distortions import distort, generator_for
 from program import AgenticIQA, assess
 from program.agent.assessment import Assessment
 from program.agent.comparing import compare
-from program.batch.rows import BatchRow, row_of, verdict
 from program.common.errors import ImageError, InputError
 from program.fusion.scores import headline
 from program.images.store import IMAGES
+from program.running.request import Request
+from program.running.row import Row, verdict
 from signatures.schemas import LEVEL_WORDS
 
 INTERNAL = re.compile(
@@ -49,7 +50,7 @@ def _noisy() -> np.ndarray:
 )
 def test_every_view_says_the_same(iqa: AgenticIQA, query: str) -> None:
     result: Assessment = iqa(image=_noisy(), query=query)
-    words, row = str(result), row_of("a", None, result)
+    words, row = str(result), Row.of(Request(id="a"), result)
     assert not INTERNAL.search(words), words
     assert len(words.split()) <= 60
     assert row.score == result.quality_score
@@ -119,7 +120,7 @@ def test_region_and_heatmap_from_the_command(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_gate_may_be_not_sure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = BatchRow(id="a", status="ok", score=3.0, low=2.02, high=3.98)  # deviation .5
+    row = Row(id="a", status="ok", score=3.0, low=2.02, high=3.98)  # deviation .5
     assert [verdict(row, m, 0.9) for m in (2.3, 2.4, 3.6, 3.7)] == ["above", "not sure", "not sure", "below"]
     assert [verdict(row, m) for m in (2.9, 3.1)] == ["above", "below"]
     Image.fromarray(_noisy()).save(tmp_path / "a.png")

@@ -18,12 +18,11 @@ from program.common.errors import InputError, ModelError
 from program.common.pool import completed
 from program.common.progress import progress as progress_bar
 from program.images.store import IMAGES
+from program.running.request import ARGUMENTS
 
 __all__ = ("BatchInterrupted", "FailedSample", "ProgramModule")
 
 logger = logging.getLogger(__name__)
-
-_ARGUMENTS = ("image", "query", "reference", "options", "regions")
 
 _CALLS: RunVar[CapacityLimiter] = RunVar("agentic_iqa_calls")
 """Of each event loop: how many assessments it runs at once."""
@@ -169,6 +168,6 @@ def _arguments(sample: Any) -> dict[str, Any]:
     if isinstance(sample, Mapping):
         return dict(sample)
     if hasattr(sample, "image") and not hasattr(sample, "mode"):  # a PIL image has a mode and is the image itself
-        values = {name: getattr(sample, name, None) for name in _ARGUMENTS}
+        values = {name: getattr(sample, name, None) for name in ARGUMENTS}
         return {name: value for name, value in values.items() if value is not None}
     return {"image": sample}

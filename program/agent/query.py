@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from program.common.questions import asks_for_score, letter_options, listed_options, parse_options
+from program.running.request import DEFAULT_QUERY
 
 __all__ = ("DEFAULT_QUERY", "QueryReading", "QueryType", "detect_query_type", "read_query")
-
-DEFAULT_QUERY = "Rate the perceptual quality of this image."
-"""What is asked of an image that comes without a question."""
 
 
 class QueryType(Enum):

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
@@ -18,19 +17,19 @@ from program.agent.loop import DEFAULT_QUERY
 from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import program_from
 from program.batch.inputs import Items, gather, told
-from program.batch.on_ray import ray_engine
-from program.batch.rows import row_of
-from program.batch.running import Question, is_begun, judge, judge_into
+from program.batch.judging import Judging, is_begun, judge
 from program.batch.showing import comparison_text, show, show_summary
 from program.batch.tables import format_of
 from program.batch.tally import Tally
-from program.cluster.engine import cluster_from
 from program.common.cli import EXIT_PROBLEMS, check_outputs
 from program.common.errors import InputError
 from program.common.files import whole_file
 from program.common.places import Place, is_folder, placed
 from program.common.settings import Settings
 from program.images.store import IMAGES, ImageRef
+from program.running.on_ray import cluster_from, ray_engine
+from program.running.request import Request
+from program.running.row import Row
 from program.tracking import Tracker, experiment_name
 
 __all__ = ("EXIT_BELOW_MINIMUM", "run")
@@ -97,7 +96,7 @@ def _one(arguments: argparse.Namespace, settings: Settings) -> int:
         show(result, sources=arguments.verbose > 0)
     if arguments.min_score is not None and result.rating is not None:
         tally = Tally(arguments.min_score, arguments.sure)
-        tally.add(row_of("", None, result))
+        tally.add(Row.of(Request(), result))
         return _gate(tally)
     return EXIT_PROBLEMS if result.status == "failed" or arguments.min_score is not None else 0
 
@@ -128,7 +127,8 @@ def _reference_of(arguments: argparse.Namespace) -> Place | None:
     (item,) = gather(arguments.image[:1], reference=placed(arguments.reference))
     if item.reference is None:
         raise InputError(str(item.error))
-    return item.reference
+    found: Place = item.reference
+    return found
 
 
 def _many(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -178,15 +178,13 @@ def _tracked(arguments: argparse.Namespace, settings: Settings, tally: Tally) ->
 
 
 def _judge(arguments: argparse.Namespace, settings: Settings, items: Items, tally: Tally) -> None:
-    program, question = program_from(arguments, settings), Question(arguments.query, arguments.option)
-    options: dict[str, Any] = {"workers": arguments.workers, "progress": not arguments.json}
-    if (cluster := cluster_from(arguments, arguments.workers)) is not None:
-        options["engine"] = ray_engine(partial(program_from, arguments, settings), question, cluster)
-    if arguments.out is None:
-        for row in judge(program, items, question, **options):
-            tally.add(row)
-    else:
-        judge_into(program, items, question, arguments.out, each=tally.add, **options)
+    make, question = partial(program_from, arguments, settings), (arguments.query, arguments.option)
+    cluster = cluster_from(arguments, arguments.workers)
+    judge(
+        make(), items, tally.add, out=arguments.out, query=arguments.query, options=arguments.option,
+        workers=arguments.workers, progress=not arguments.json,
+        engine=None if cluster is None else ray_engine(partial(Judging.made, make, *question), cluster),
+    )  # fmt: skip
 
 
 def _compare(arguments: argparse.Namespace, settings: Settings) -> int:

@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from data.manifest import Layout, scan_manifest
@@ -24,9 +24,9 @@ from program.common.places import (
     readable,
 )
 from program.common.seen import Seen
-from program.images.store import Box
+from program.running.request import Request
 
-__all__ = ("IMAGE_SUFFIXES", "Item", "Items", "gather", "told")
+__all__ = ("IMAGE_SUFFIXES", "Items", "gather", "told")
 
 IMAGE_SUFFIXES = (
     ".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jif", ".jpe", ".jpeg", ".jpg", ".mpo", ".pgm",
@@ -40,21 +40,6 @@ _NO_PHOTOGRAPHS = frozenset({
 
 
 @dataclass(frozen=True)
-class Item:
-    """One image to judge, or the reason why a manifest's line names none."""
-
-    id: str
-    image: Place | None
-    reference: Place | None = None
-    query: str | None = None
-    options: dict[str, str] | None = None
-    regions: dict[str, Box] | None = None
-    group: str | None = None
-    split: str | None = None
-    error: str | None = None
-
-
-@dataclass(frozen=True)
 class Items:
     """What sources hold, looked up anew at each pass; ids are distinct."""
 
@@ -64,7 +49,7 @@ class Items:
     reference: Place | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[Request]:
         return self._all() if len(self.sources) == 1 else self._distinct()
 
     def count(self) -> int | None:
@@ -78,11 +63,11 @@ class Items:
             return sum(1 for _ in scan_rows(placed(source), {}))
         return sum(1 for _ in self._of(source))
 
-    def _all(self) -> Iterator[Item]:
+    def _all(self) -> Iterator[Request]:
         for source in self.sources:
             yield from self._of(source)
 
-    def _of(self, source: str) -> Iterator[Item]:
+    def _of(self, source: str) -> Iterator[Request]:
         if is_manifest(source):
             yield from _of_manifest(source, self.columns)
             return
@@ -93,7 +78,7 @@ class Items:
             return
         for below, path in _of_folder(place, self.recursive):
             if isinstance(path, OSError):
-                yield Item(below, None, error=f"folder {below!r}: cannot be read ({path.strerror}); {_MEND}")
+                yield Request(id=below, error=f"folder {below!r}: cannot be read ({path.strerror}); {_MEND}")
             elif not isinstance(path, _Passed) and _why_not(below, self.globs) is None:
                 yield _item(below, path, self.reference, paired=paired)
 
@@ -112,14 +97,18 @@ class Items:
                         found.update([spelt.setdefault(why.casefold(), why)] if why else [])
         return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
 
-    def _distinct(self) -> Iterator[Item]:
+    def _distinct(self) -> Iterator[Request]:
         """Yield the items with distinct ids: each of two folders may hold an `a.png`, and an image be named twice."""
         with closing(Seen()) as once, closing(Seen()) as twice, closing(Seen()) as given:
             for item in self._all():
                 if not once.add(item.id):
                     twice.add(item.id)
             for item in self._all():
-                own = item if item.image is None or item.id not in twice else replace(item, id=_name(item.image))
+                own = (
+                    item
+                    if item.image is None or item.id not in twice
+                    else item.model_copy(update={"id": _name(item.image)})
+                )
                 if given.add(own.id):
                     yield own
 
@@ -237,9 +226,9 @@ def _why_not(below: str, globs: Sequence[str]) -> str | None:
     return None if name.casefold().endswith(IMAGE_SUFFIXES) else PurePosixPath(name).suffix or "without a suffix"
 
 
-def _item(name: str, place: Place, reference: Place | None, *, paired: bool, below: bool = True) -> Item:
+def _item(name: str, place: Place, reference: Place | None, *, paired: bool, below: bool = True) -> Request:
     if reference is None or not paired:
-        return Item(name, place, reference)
+        return Request(id=name, image=place, reference=reference)
     # Joined to the folder, the path of an image that was named itself could lead back to the image.
     names = [name, name_of(place)] if below else [name_of(place)]
     matches = [at for each in names if exists(at := joined(reference, each)) and not is_folder(at)]
@@ -249,11 +238,11 @@ def _item(name: str, place: Place, reference: Place | None, *, paired: bool, bel
         if len(matches) > 1:
             several = ", ".join(repr(name_of(each)) for each in matches)
             fault = f"image {name!r}: {_name(reference)!r} has several references of that name ({several}); leave one"
-            return Item(name, place, error=fault)
+            return Request(id=name, image=place, error=fault)
     if not matches:
         fault = f"image {name!r}: no reference of that name in {_name(reference)!r}; add one, or judge it alone"
-        return Item(name, place, error=fault)
-    return Item(name, place, matches[0])
+        return Request(id=name, image=place, error=fault)
+    return Request(id=name, image=place, reference=matches[0])
 
 
 def _of_stem(folder: Path, stem: str) -> list[Place]:
@@ -262,15 +251,12 @@ def _of_stem(folder: Path, stem: str) -> list[Place]:
     return [path for path in sorted(found) if path.is_file()]
 
 
-def _of_manifest(source: str, columns: Mapping[str, str]) -> Iterator[Item]:
+def _of_manifest(source: str, columns: Mapping[str, str]) -> Iterator[Request]:
     for number, sample in scan_manifest(source, Layout(columns)):
         if isinstance(sample, DataError):
-            yield Item(f"{_name(placed(source))}:{number}", None, error=str(sample))
+            yield Request(id=f"{_name(placed(source))}:{number}", error=str(sample))
         else:
-            yield Item(
-                sample.id, sample.image, sample.reference, sample.query, sample.options, sample.regions,
-                group=sample.group, split=sample.split,
-            )  # fmt: skip
+            yield sample
 
 
 def _name(place: Place) -> str:

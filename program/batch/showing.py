@@ -10,12 +10,12 @@ from program.agent.assessment import Assessment
 from program.agent.comparing import Comparison
 from program.agent.evidence import looked_at
 from program.agent.state import ExecutorOutput
-from program.batch.rows import BatchRow
 from program.batch.tally import WORST, Tally
 from program.common.questions import is_chinese
 from program.common.redaction import showable
 from program.fusion import LETTERS
 from program.fusion.scores import headline
+from program.running.row import Row
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, LEVEL_WORDS
 
 __all__ = ("comparison_text", "show", "show_summary")
@@ -94,7 +94,7 @@ def _escaped(text: str) -> str:
     return markup.escape(showable(text))
 
 
-def _reason(row: BatchRow) -> str:
+def _reason(row: Row) -> str:
     """Say why in few words: the distortions, else the start of the reasoning."""
     text = row.distortions or row.reasoning or ""
     return text if len(text) <= _REASON_CHARS else f"{text[: _REASON_CHARS - 1]}…"

@@ -8,9 +8,9 @@ from itertools import chain, count, islice, takewhile
 from pathlib import Path
 from typing import IO
 
-from program.batch.rows import BatchRow, safe_cell
 from program.common.errors import InputError, one_line
 from program.common.places import Place, exists, joined, opened, placed, remove, writing
+from program.running.row import Row, safe_cell
 
 __all__ = ("FORMATS", "PART_ROWS", "format_of", "read_parts", "write_part", "write_rows")
 
@@ -30,7 +30,7 @@ def format_of(out: Place) -> str:
     raise InputError(f"file {str(out)!r}: unknown kind; end its name in {', '.join(FORMATS)}")
 
 
-def write_rows(out: Place | str, rows: Iterable[BatchRow], first: int = 0) -> None:
+def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0) -> None:
     """Write the table: a file whole or not at all, a folder of Parquet files (.parquet) part by part from one on.
 
     Raises InputError for an unknown suffix or where it cannot be written.
@@ -45,7 +45,7 @@ def write_rows(out: Place | str, rows: Iterable[BatchRow], first: int = 0) -> No
         raise _unwritable(out, error) from error
 
 
-def _write_parts(out: Place, first: int, rows: Iterable[BatchRow]) -> None:
+def _write_parts(out: Place, first: int, rows: Iterable[Row]) -> None:
     """Write the rows of a folder from one part on, and remove the parts that a longer table left behind them."""
     left = iter(rows)
     for number in count(first):
@@ -58,7 +58,7 @@ def _write_parts(out: Place, first: int, rows: Iterable[BatchRow]) -> None:
         remove(part)
 
 
-def write_part(out: Place, number: int, rows: Iterable[BatchRow]) -> None:
+def write_part(out: Place, number: int, rows: Iterable[Row]) -> None:
     """Write one Parquet file of a folder, in place of an earlier one; `number` counts from 0."""
     import pyarrow
     import pyarrow.parquet
@@ -67,7 +67,7 @@ def write_part(out: Place, number: int, rows: Iterable[BatchRow]) -> None:
     schema = pyarrow.schema(
         [
             (name, next(kind for python, kind in kinds.items() if python.__name__ in str(field.annotation)))
-            for name, field in BatchRow.model_fields.items()
+            for name, field in Row.model_fields.items()
         ]
     )
     left = iter(rows)
@@ -83,7 +83,7 @@ def write_part(out: Place, number: int, rows: Iterable[BatchRow]) -> None:
         raise _unwritable(out, error) from error
 
 
-def read_parts(out: Place) -> Iterator[BatchRow]:
+def read_parts(out: Place) -> Iterator[Row]:
     """Yield the rows of a folder of parts, in order."""
     import pyarrow.parquet
 
@@ -93,21 +93,21 @@ def read_parts(out: Place) -> Iterator[BatchRow]:
             return
         with opened(part) as file:
             for batch in pyarrow.parquet.ParquetFile(file).iter_batches(1024):
-                yield from map(BatchRow.model_validate, batch.to_pylist())
+                yield from map(Row.model_validate, batch.to_pylist())
 
 
 def _name(number: int) -> str:
     return f"part-{number:06}.parquet"
 
 
-def _write(file: IO[bytes], suffix: str, rows: Iterable[BatchRow]) -> None:
+def _write(file: IO[bytes], suffix: str, rows: Iterable[Row]) -> None:
     text = io.TextIOWrapper(file, "utf-8", newline="" if suffix == ".csv" else "\n", write_through=True)
     if suffix == ".jsonl":
         text.writelines(json.dumps(row.model_dump(), ensure_ascii=False) + "\n" for row in rows)
     else:
         table = csv.writer(text)
         cells = ([v if n in _NAMES else safe_cell(v) for n, v in row.model_dump().items()] for row in rows)
-        table.writerows(chain([BatchRow.model_fields], cells))
+        table.writerows(chain([Row.model_fields], cells))
     text.flush()
     text.detach()  # who opened the file closes it
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from program.batch.rows import BatchRow, verdict
+from program.running.row import Row, verdict
 
 __all__ = ("WORST", "Tally")
 
@@ -24,12 +24,12 @@ class Tally:
         """Images, scored, answered, failed, lm_calls; below and not sure by the gate."""
         self.levels: Counter[str] = Counter()
         self.cost_usd = 0.0
-        self.worst: list[BatchRow] = []
+        self.worst: list[Row] = []
         """The rows with the lowest scores, lowest first; rows without a score are left out."""
-        self.answers: list[BatchRow] = []
-        self.errors: list[BatchRow] = []
+        self.answers: list[Row] = []
+        self.errors: list[Row] = []
 
-    def add(self, row: BatchRow) -> None:
+    def add(self, row: Row) -> None:
         """Count a row."""
         failed = row.status in {"error", "failed"}
         answered = row.answer is not None and not failed
@@ -66,7 +66,7 @@ class Tally:
             "errors": [{"id": row.id, "error": row.error} for row in self.errors],
         }
 
-    def _add_score(self, row: BatchRow, score: float) -> None:
+    def _add_score(self, row: Row, score: float) -> None:
         self._sum += score
         if self._minimum is not None:
             self.counts[verdict(row, self._minimum, self._sure)] += 1

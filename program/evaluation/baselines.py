@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from data.manifest import Sample
+from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
 from program.agent.state import AssessmentState
 from program.common.errors import InputError
 from program.evaluation.figures import compare, figure_of
-from program.evaluation.record import Baseline, Cost, EvaluationRecord, Row
+from program.evaluation.record import Baseline, EvaluationRecord
+from program.evaluation.row import Cost, LabelledRow
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES
 from program.lms.metering import metered
@@ -35,7 +37,7 @@ class BaselineAnswers:
         self._nr = tuple(spec.name for spec in runner.ready("NR"))
         self._fr = tuple(spec.name for spec in runner.ready("FR"))
 
-    def __call__(self, sample: Sample, assessment: Any) -> tuple[dict[str, float | str], Cost]:
+    def __call__(self, sample: Sample, assessment: Assessment) -> tuple[dict[str, float | str], Cost]:
         """Return the answers by baseline; one that failed is absent. Never raises."""
         answers: dict[str, float | str] = {}
         try:
@@ -57,16 +59,13 @@ class BaselineAnswers:
                     mean = ScoreFusion(tool_weights="reliability").tool_mean(values, known)
                     answers[ALL_RELIABLE] = round(mean, 6)
         with metered() as usage:
-            alone = self._model_only(assessment, image, reference)
+            alone = self._model_only(assessment.state, image, reference)
         if alone is not None:
             answers[MODEL_ONLY] = alone
         tokens = usage.input_tokens + usage.output_tokens
         return answers, Cost(lm_calls=usage.lm_calls, tokens=tokens, cost_usd=usage.cost_usd)
 
-    def _model_only(self, assessment: Any, image: Any, reference: Any) -> float | str | None:
-        state: AssessmentState | None = getattr(assessment, "state", None)
-        if state is None:
-            return None
+    def _model_only(self, state: AssessmentState, image: Any, reference: Any) -> float | str | None:
         blind = AssessmentState(
             query=state.query, image_path=state.image_path, reference_path=state.reference_path, options=state.options,
             plan=state.plan, executor_evidence=None,
@@ -110,20 +109,21 @@ def with_baselines(record: EvaluationRecord) -> EvaluationRecord:
     return record.model_copy(update={"baselines": baselines})
 
 
-def _answers(row: Row) -> dict[str, float | str | None]:
+def _answers(row: LabelledRow) -> dict[str, float | str | None]:
     """Return what each way answered a sample, by its name."""
-    tools, model = row.tool_mean, row.expected_level
+    belief = row.beliefs.get
+    tools, model = belief("tool_mean"), belief("expected_level")
     return {
-        **(row.baselines or {}), "tools used": tools, "tools used by reliability": row.tool_mean_reliable,
+        **(row.baselines or {}), "tools used": tools, "tools used by reliability": belief("tool_mean_reliable"),
         "model with evidence": model,
         "mean of tools and model": None if tools is None or model is None else math.fsum((tools, model)) / 2,
-        "printed fusion": row.fusion_printed, "normalised fusion": row.fusion_normalised,
-        "fusion by reliability": row.fusion_reliable,
+        "printed fusion": belief("fusion_printed"), "normalised fusion": belief("fusion_normalised"),
+        "fusion by reliability": belief("fusion_reliable"),
     }  # fmt: skip
 
 
-def _answered(row: Row, answer: float | str | None) -> Row:
+def _answered(row: LabelledRow, answer: float | str | None) -> LabelledRow:
     """Return the row as if the program had answered this; failed where either did not answer."""
     if not row.counts or answer is None or isinstance(answer, str) != (row.task == "mcq"):
         return row.model_copy(update={"status": "failed"})
-    return row.model_copy(update={"predicted": answer})
+    return row.model_copy(update={"answer" if row.task == "mcq" else "score": answer})

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure as Plot
 from numpy.typing import NDArray
 
 from program.evaluation.intervals import Figure
-from program.evaluation.record import Details, EvaluationRecord, Part, Row
+from program.evaluation.record import Details, EvaluationRecord, Part
+from program.evaluation.row import LabelledRow
 from program.evaluation.tables import heading
 
 __all__ = ("charts", "plain", "scatter_plot", "svg_url")
@@ -87,7 +88,7 @@ def scatter_plot(records: Mapping[str, EvaluationRecord]) -> Plot:
     return plot
 
 
-def _colours(rows: Sequence[Row]) -> tuple[dict[str, str], str]:
+def _colours(rows: Sequence[LabelledRow]) -> tuple[dict[str, str], str]:
     """Return a colour for each kind of sample, and the field that says the kind; empty where all are alike."""
     for by, field in (("distortion", "distortion"), ("photograph", "group")):
         names = {getattr(row, field) or "" for row in rows}
@@ -97,7 +98,7 @@ def _colours(rows: Sequence[Row]) -> tuple[dict[str, str], str]:
 
 
 def _panel(
-    axis: Axes, title: str, record: EvaluationRecord, rows: Sequence[Row], colours: Mapping[str, str], by: str
+    axis: Axes, title: str, record: EvaluationRecord, rows: Sequence[LabelledRow], colours: Mapping[str, str], by: str
 ) -> None:
     truth, predicted = np.array([(row.truth, row.predicted) for row in rows], dtype=float).reshape(-1, 2).T
     # A label may pass its own scale (LIVE's realigned ones do); no point may fall off the picture.

@@ -2,18 +2,20 @@
 
 import logging
 import re
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, get_args
+from typing import Any, Self, TypeAlias, get_args
 
-import dspy
 from pydantic import JsonValue
 
 from data.catalogue import GENERATED, resolve_dataset
 from data.manifest import Layout, Sample, ScaleDoubt, Split, left_out, manifest_sha256, read_manifest
 from data.splits import check_leaks
+from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
 from program.agent.program_file import digest
 from program.agent.saving import program_sha256
@@ -21,17 +23,131 @@ from program.common.cache import can_keep
 from program.common.errors import InputError
 from program.common.files import CONFIGS
 from program.common.places import Place
+from program.common.seen import Seen
 from program.common.settings import PLACES, Settings
 from program.evaluation.baselines import BaselineAnswers, with_baselines
-from program.evaluation.figures import details_of
-from program.evaluation.record import SCHEMA_VERSION, Dataset, EvaluationRecord, Readings, Row
-from program.evaluation.runner import Engine, run_samples
+from program.evaluation.figures import details_of, summarize
+from program.evaluation.record import Dataset, EvaluationRecord, Readings
+from program.evaluation.row import Cost, LabelledRow, Misses
+from program.lms.limits import BudgetSpent
+from program.running.journal import Journal
+from program.running.runner import Asking, Engine, run
 from program.tools.calibration import PAPER
 from program.tools.readiness import file_sha256, library_label, parameter_path
 
-__all__ = ("checkpoint_path", "context_of", "evaluate", "samples_of", "tool_versions")
+__all__ = (
+    "Evaluating", "OtherAnswers", "checkpoint_path", "context_of", "evaluate", "run_samples", "samples_of",
+    "tool_versions",
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
+
+_CHECKPOINT_VERSION = 3
+_MEND = "name another file with --checkpoint, or another cache folder (AGENTICIQA_CACHE_DIR)"
+
+OtherAnswers: TypeAlias = Callable[[Sample, Assessment], tuple[dict[str, float | str], Cost]]
+"""Takes a sample and the program's assessment, returns other answers by name; never raises."""
+
+
+class Evaluating(Asking[LabelledRow]):
+    """From a sample to its row, with what `others` answer beside the program; texts of the worst misses alone."""
+
+    def __init__(self, program: Callable[..., Assessment], others: OtherAnswers | None = None) -> None:
+        super().__init__(program)
+        resources = getattr(program, "resources", None)
+        self._eta, self._others, self._misses = resources.fusion.eta if resources else 1.0, others, Misses()
+
+    @classmethod
+    def made(cls, make: Callable[[], AgenticIQA], *, baselines: bool = False) -> Self:
+        """Return one with a program of its own."""
+        program = make()
+        return cls(program, BaselineAnswers(program) if baselines else None)
+
+    def __call__(self, request: Sample) -> LabelledRow:
+        """Return a sample's row; see `Asking`."""
+        started = time.perf_counter()
+        row = super().__call__(request)
+        return row if row.seconds else row.model_copy(update={"seconds": round(time.perf_counter() - started, 4)})
+
+    def row(self, request: Sample) -> LabelledRow:
+        """Ask the program, and the others."""
+        started = time.perf_counter()
+        result = self.program(**request.arguments())
+        row = LabelledRow.of(request, result, eta=self._eta)
+        beside: dict[str, Any] = {"seconds": round(time.perf_counter() - started, 4)}
+        if self._others is not None and request.task != "open":
+            beside["baselines"], beside["baseline_cost"] = self._others(request, result)
+        return self._misses.trimmed(row.model_copy(update=beside))
+
+    def failed(self, request: Sample, error: str) -> LabelledRow:
+        """Return the row of a sample that got no answer."""
+        return LabelledRow.failed(request, error)
+
+
+def run_samples(
+    program: Callable[..., Assessment],
+    samples: Iterable[Sample],
+    *,
+    workers: int = 2,
+    progress: bool = True,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    dataset: Dataset | None = None,
+    context: Mapping[str, JsonValue] | None = None,
+    label: str = "evaluating",
+    others: OtherAnswers | None = None,
+    engine: Engine | None = None,
+) -> EvaluationRecord:
+    """Run `program` over `samples` with `workers` threads and return the record, rows in the samples' order.
+
+    `program(image=, query=, reference=, options=, regions=)` returns an Assessment, in several threads, each call in a
+    copy of the caller's context. An exception or a "failed" Assessment becomes a failed row, as `running.runner` says.
+    Of a stream of samples two per worker are held at once. `engine` takes the threads' place. `seed` fixes the
+    intervals; `dataset` and `context` (hashes, model names) are what a `checkpoint` must match to be resumed. Ctrl-C
+    and a spent `Budget` finish and write what is in flight, then raise. Raises InputError for fewer than one worker, a
+    repeated sample id, or a checkpoint of another run.
+    """
+    if workers < 1:
+        raise InputError(f"workers: {workers} is too few; give 1 or more")
+    dataset, context = dataset or Dataset(), dict(context or {})
+    started = time.perf_counter()
+    rows: dict[int, LabelledRow] = {}
+    misses, failed = Misses(), 0
+
+    def take(place: int, row: LabelledRow) -> str:
+        nonlocal failed
+        rows[place] = misses.trimmed(row)
+        failed += row.status == "failed"
+        return f"{failed} failed" if failed else ""
+
+    header = {"checkpoint": "evaluation", "schema_version": _CHECKPOINT_VERSION, **dataset.model_dump(mode="json"),
+              "context": context}  # fmt: skip
+    with nullcontext() if checkpoint is None else Journal(checkpoint, header, LabelledRow, mend=_MEND) as journal:
+        if journal is not None:
+            if not resume:
+                journal.set_aside()
+            journal.resume()
+        try:
+            run(
+                Evaluating(program, others), _distinct(samples), take, workers=workers, engine=engine, journal=journal,
+                label=label, total=len(samples) if isinstance(samples, Sized) else None, progress=progress,
+            )  # fmt: skip
+        except BudgetSpent as error:
+            hint = f"; {len(rows)} samples are finished and kept, resume to go on" if checkpoint else ""
+            raise BudgetSpent(f"{error}{hint}") from error
+    wall = time.perf_counter() - started
+    ordered = [rows[place] for place in sorted(rows)]
+    return summarize(ordered, dataset=dataset, context=context, seed=seed, wall_seconds=wall)
+
+
+def _distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield the samples. Raises InputError for an id that occurs twice."""
+    with closing(Seen()) as ids:
+        for sample in samples:
+            if not ids.add(sample.id):
+                raise InputError(f"sample {sample.id!r} occurs twice; give every sample its own id")
+            yield sample
 
 
 @dataclass(frozen=True)
@@ -106,7 +222,7 @@ def evaluate(
     `split` takes "train", "validation" or "test", None all) or samples, which are taken as they are. Every finished
     sample goes to a checkpoint (default: in the cache folder, one file for each program, data, split and choice of
     baselines), which `resume` continues; without it an older file is kept beside the new one as `<name>.previous`.
-    `engine` runs the samples elsewhere than in threads (`evaluation.on_ray`). Raises InputError or DataError.
+    `engine` runs the samples elsewhere than in threads (`running.on_ray`). Raises InputError or DataError.
     """
     program = program if program is not None else AgenticIQA()
     settings = program.resources.settings
@@ -129,14 +245,11 @@ def evaluate(
         raise InputError("resume: samples from Python have no checkpoint of their own; give checkpoint=")
     runner = program.resources.runner
     before = runner.counts.copy()
-    # Neither prompts nor predictions may pile up: DSPy's history and trace would keep every one of them.
-    workers = workers if workers is not None else settings.compile.workers
-    with dspy.context(disable_history=True, trace=None):
-        record = run_samples(
-            program, samples, workers=workers, progress=progress, seed=settings.seed,
-            checkpoint=checkpoint, resume=resume, dataset=dataset, context=context,
-            others=BaselineAnswers(program) if baselines else None, engine=engine,
-        )  # fmt: skip
+    record = run_samples(
+        program, samples, workers=workers if workers is not None else settings.compile.workers, progress=progress,
+        seed=settings.seed, checkpoint=checkpoint, resume=resume, dataset=dataset, context=context,
+        others=BaselineAnswers(program) if baselines else None, engine=engine,
+    )  # fmt: skip
     counts = runner.counts - before if engine is None else _counts_of(record.rows)
     readings = Readings(**counts, **runner.cache_state())
     update = {"details": details_of(record.rows, seed=settings.seed), "readings": readings}
@@ -144,7 +257,7 @@ def evaluate(
     return with_baselines(record) if baselines else record
 
 
-def _counts_of(rows: Sequence[Row]) -> Counter[str]:
+def _counts_of(rows: Sequence[LabelledRow]) -> Counter[str]:
     """Return how many readings the rows say that their tools made, wherever they ran; not those of baselines."""
     readings, cached, failed = (
         sum(int((row.spent or {}).get(name, 0)) for row in rows)
@@ -187,7 +300,7 @@ def _of_language_models(program: AgenticIQA) -> dict[str, JsonValue]:
 
 def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any]) -> Path:
     """Return where the checkpoint of this evaluation lies unless told otherwise."""
-    key = digest([SCHEMA_VERSION, dataset.manifest_sha256, dataset.split, context])[:16]
+    key = digest([_CHECKPOINT_VERSION, dataset.manifest_sha256, dataset.split, context])[:16]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", dataset.name.removesuffix(".jsonl")).strip("-")[:60]
     return settings.cache_dir / "evaluations" / f"{name}-{dataset.split or 'all'}-{key}.jsonl"
 

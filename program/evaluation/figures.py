@@ -17,17 +17,15 @@ from program.evaluation.metrics import Values, equal_mass_bins, outliers
 from program.evaluation.preferences import preference, preference_gain
 from program.evaluation.record import (
     Bin,
-    Cost,
     Counts,
     Dataset,
     Details,
     EvaluationRecord,
     GatePoint,
     Part,
-    Row,
-    Task,
     environment,
 )
+from program.evaluation.row import Cost, LabelledRow, Task
 from program.fusion.levels import nearest_level
 
 __all__ = ("compare", "details_of", "summarize")
@@ -39,11 +37,11 @@ _THRESHOLDS = (2.0, 2.5, 3.0, 3.5, 4.0)
 
 _STAGES = ("executor", "planner", "summarizer")
 
-_Inputs = tuple[Sequence[Row], Values, Values]
+_Inputs = tuple[Sequence[LabelledRow], Values, Values]
 
 
 def summarize(
-    rows: Sequence[Row],
+    rows: Sequence[LabelledRow],
     *,
     dataset: Dataset | None = None,
     context: Mapping[str, JsonValue] | None = None,
@@ -59,7 +57,7 @@ def summarize(
     )  # fmt: skip
 
 
-def figure_of(name: str, rows: Sequence[Row], *, seed: int = 0) -> Figure:
+def figure_of(name: str, rows: Sequence[LabelledRow], *, seed: int = 0) -> Figure:
     """Return a metric over the rows of its task that have a truth; those that failed are only counted as asked."""
     metric = METRICS[name]
     labelled = [row for row in rows if row.task == metric.task and row.truth is not None]
@@ -70,7 +68,7 @@ def figure_of(name: str, rows: Sequence[Row], *, seed: int = 0) -> Figure:
     return interval(name, truth, predicted, [row.group for row in used], seed=seed).of(len(labelled))
 
 
-def compare(before: Sequence[Row], after: Sequence[Row], *, seed: int = 0) -> dict[str, Figure]:
+def compare(before: Sequence[LabelledRow], after: Sequence[LabelledRow], *, seed: int = 0) -> dict[str, Figure]:
     """Return `after - before` for every headline metric, over the samples that both programs answered.
 
     Higher is better for srcc, plcc, krcc, accuracy and preference, lower for rmse. Raises InputError where a sample's
@@ -98,7 +96,7 @@ def compare(before: Sequence[Row], after: Sequence[Row], *, seed: int = 0) -> di
     return differences
 
 
-def details_of(rows: Sequence[Row], *, seed: int = 0) -> Details:
+def details_of(rows: Sequence[LabelledRow], *, seed: int = 0) -> Details:
     """Return every further figure with its interval; parts smaller than two samples have none."""
     names = [name for name, metric in METRICS.items() if not metric.headline]
     fields: dict[str, Any] = {name: f for name in names if (f := figure_of(name, rows, seed=seed)).n}
@@ -114,17 +112,17 @@ def details_of(rows: Sequence[Row], *, seed: int = 0) -> Details:
     return Details(**fields)
 
 
-def _in_order(rows: Iterable[Row]) -> list[Row]:
+def _in_order(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
     return sorted((row for row in rows if row.counts), key=attrgetter("id"))
 
 
-def _predictions(rows: Sequence[Row]) -> _Inputs:
+def _predictions(rows: Sequence[LabelledRow]) -> _Inputs:
     truth: list[Any] = [row.truth for row in rows]
     predicted: list[Any] = [row.predicted for row in rows]
     return rows, truth, predicted
 
 
-def _levels(rows: Sequence[Row]) -> _Inputs:
+def _levels(rows: Sequence[LabelledRow]) -> _Inputs:
     used = [row for row in rows if row.level_probabilities]
     # Of equally probable levels the lowest, as argmax does.
     beliefs = [max(sorted((row.level_probabilities or {}).items()), key=lambda item: item[1]) for row in used]
@@ -133,32 +131,32 @@ def _levels(rows: Sequence[Row]) -> _Inputs:
     return used, right, np.array([probability for _, probability in beliefs])
 
 
-def _opinions(rows: Sequence[Row]) -> _Inputs:
+def _opinions(rows: Sequence[LabelledRow]) -> _Inputs:
     used = [row for row in rows if row.mos_std is not None]
     truth, predicted, spread = ([getattr(row, name) for row in used] for name in ("truth", "predicted", "mos_std"))
     return used, [True] * len(used), outliers(truth, predicted, spread).tolist()
 
 
-def _ends(rows: Sequence[Row]) -> _Inputs:
+def _ends(rows: Sequence[LabelledRow]) -> _Inputs:
     used = [row for row in rows if row.score_interval is not None]
     ends = np.array([row.score_interval for row in used], dtype=float).reshape(-1, 2)
     return used, ends[:, 0], ends[:, 1]
 
 
-def _intervals(rows: Sequence[Row]) -> _Inputs:
+def _intervals(rows: Sequence[LabelledRow]) -> _Inputs:
     used, low, high = _ends(rows)
     truth = np.array([row.truth for row in used], dtype=float)
     return used, np.ones(len(used)), (np.asarray(low) <= truth) & (truth <= np.asarray(high))
 
 
-_INPUTS: Mapping[str, Callable[[Sequence[Row]], _Inputs]] = {
+_INPUTS: Mapping[str, Callable[[Sequence[LabelledRow]], _Inputs]] = {
     "scores": _predictions, "answers": _predictions, "levels": _levels, "opinions": _opinions, "ends": _ends,
     "intervals": _intervals,
 }  # fmt: skip
 """What a metric needs of rows that count: the rows that have it, truth and prediction."""
 
 
-def _calibration_bins(used: Sequence[Row], seed: int) -> tuple[Bin, ...]:
+def _calibration_bins(used: Sequence[LabelledRow], seed: int) -> tuple[Bin, ...]:
     rows, right, confidence = map(np.asarray, _levels([row for row in used if row.task == "scoring"]))
     bins = equal_mass_bins(confidence) if rows.size else np.array([], dtype=np.intp)
     return tuple(
@@ -167,7 +165,7 @@ def _calibration_bins(used: Sequence[Row], seed: int) -> tuple[Bin, ...]:
     )
 
 
-def _gate(used: Sequence[Row], seed: int) -> tuple[GatePoint, ...]:
+def _gate(used: Sequence[LabelledRow], seed: int) -> tuple[GatePoint, ...]:
     """Return what each threshold does as a gate, where both people and program put images below it."""
     rows, truth, predicted = map(np.asarray, _predictions([row for row in used if row.task == "scoring"]))
     return tuple(
@@ -184,7 +182,7 @@ def _share(rows: NDArray[Any], of: NDArray[np.bool_], right: NDArray[Any], seed:
     return interval("accuracy", [True] * int(of.sum()), right[of].tolist(), [row.group for row in rows[of]], seed=seed)
 
 
-_PARTS: Mapping[str, Callable[[Row], str | None]] = {
+_PARTS: Mapping[str, Callable[[LabelledRow], str | None]] = {
     "by_distortion": lambda row: row.distortion,
     "by_level": lambda row: str(nearest_level(row.truth)) if isinstance(row.truth, float) else None,
     "by_question_type": lambda row: row.question_type,
@@ -192,9 +190,9 @@ _PARTS: Mapping[str, Callable[[Row], str | None]] = {
 """What a sample is a part of; None for none."""
 
 
-def _parts(part: str, rows: Sequence[Row], seed: int) -> dict[str, Part]:
+def _parts(part: str, rows: Sequence[LabelledRow], seed: int) -> dict[str, Part]:
     names = [name for name, metric in METRICS.items() if part in metric.parts]
-    members: defaultdict[str, list[Row]] = defaultdict(list)
+    members: defaultdict[str, list[LabelledRow]] = defaultdict(list)
     for row in rows:
         key = _PARTS[part](row)
         if row.truth is not None and key is not None and any(METRICS[name].task == row.task for name in names):
@@ -208,7 +206,7 @@ def _parts(part: str, rows: Sequence[Row], seed: int) -> dict[str, Part]:
     }
 
 
-def _tally(rows: Sequence[Row]) -> dict[str, Any]:
+def _tally(rows: Sequence[LabelledRow]) -> dict[str, Any]:
     """Return the fields of a record that are counts and sums over its rows: samples by task, rungs, costs, pace."""
     rungs = Counter(row.rung for row in rows if row.rung)
     spenders = [row.spent for row in rows if row.spent is not None]
@@ -227,7 +225,7 @@ def _tally(rows: Sequence[Row]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _counts(rows: Iterable[Row], task: Task) -> Counts:
+def _counts(rows: Iterable[LabelledRow], task: Task) -> Counts:
     statuses = Counter(
         "failed" if row.status == "failed" else "used" if row.counts else "unlabelled"
         for row in rows
@@ -236,7 +234,7 @@ def _counts(rows: Iterable[Row], task: Task) -> Counts:
     return Counts(asked=statuses.total(), **statuses)
 
 
-def _cost(spender: Row | Cost) -> dict[str, Any]:
+def _cost(spender: LabelledRow | Cost) -> dict[str, Any]:
     return {name: getattr(spender, name) for name in Cost.model_fields}
 
 
@@ -258,7 +256,9 @@ def _stages(spent: dict[str, float]) -> dict[str, Cost]:
     return {stage: Cost(**costs) for stage, costs in stages.items() if costs}
 
 
-def _pace(rows: Sequence[Row], spenders: Sequence[Mapping[str, float]], spent: dict[str, float]) -> dict[str, float]:
+def _pace(
+    rows: Sequence[LabelledRow], spenders: Sequence[Mapping[str, float]], spent: dict[str, float]
+) -> dict[str, float]:
     pace: dict[str, float] = {}
     if rows:
         middle, slow = np.percentile([row.seconds for row in rows], (50, 95))

@@ -6,8 +6,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import dspy
-
 from data.manifest import Sample
 from program.agent.loop import AgenticIQA
 from program.agent.program_file import digest
@@ -16,11 +14,12 @@ from program.agent.saving import program_sha256
 from program.common.errors import InputError
 from program.common.settings import Settings
 from program.evaluation.charts import charts
+from program.evaluation.evaluating import Evaluating
 from program.evaluation.intervals import Figure, interval
 from program.evaluation.metric_table import METRICS
 from program.evaluation.publishing import render, worst
-from program.evaluation.record import Dataset, Environment, EvaluationRecord, Row, environment
-from program.evaluation.runner import run_sample, truth_of
+from program.evaluation.record import Dataset, Environment, EvaluationRecord, environment
+from program.evaluation.row import LabelledRow
 from program.evaluation.tables import heading
 from program.images.thumbnails import small
 from program.lms.traits import known_traits
@@ -52,7 +51,7 @@ def log_evaluation(
     run.link_model(program_sha256(program))
     run.log_metrics({**headlines(record, program), "seconds": record.wall_seconds})
     rows = islice(record.rows, _MAX_TABLE_ROWS)
-    run.log_table([row.model_dump(mode="json", exclude={"notes"}) for row in rows], "samples")
+    run.log_table([row.columns() for row in rows], "samples")
     for plot_name, plot in plots.items():
         run.log_plot(plot, plot_name)
     run.log_content(record.summary(), "result.json")
@@ -81,8 +80,8 @@ def headlines(record: EvaluationRecord, program: AgenticIQA) -> dict[str, float 
     """
     values: dict[str, float | None] = {name: f.value for name, f in record.figures.items() if name in _LISTED}
     values |= {f"{name}_{end}": getattr(record.figures[name], end) for name in list(values)[:1] for end in _ENDS}
-    for name, field in (("model_srcc", "expected_level"), ("tools_srcc", "tool_mean")):
-        values[name] = _srcc_of(record.rows, field)
+    for name, belief in (("model_srcc", "expected_level"), ("tools_srcc", "tool_mean")):
+        values[name] = _srcc_of(record.rows, belief)
     simple = [way.figures["srcc"].value or -1 for way in record.baselines.values() if "srcc" in way.figures]
     fusion = program.summarizer.fusion
     values |= {
@@ -104,9 +103,9 @@ def _rounded(values: Mapping[str, float | None]) -> dict[str, float | None]:
     return {name: value if value is None else round(value, 4) for name, value in values.items()}
 
 
-def _srcc_of(rows: Iterable[Row], field: str) -> float | None:
+def _srcc_of(rows: Iterable[LabelledRow], belief: str) -> float | None:
     pairs = [(row.truth, value) for row in rows if row.task == "scoring" and row.counts
-             and (value := getattr(row, field)) is not None]  # fmt: skip
+             and (value := row.beliefs.get(belief)) is not None]  # fmt: skip
     return interval("srcc", *zip(*pairs, strict=True)).value if pairs else None
 
 
@@ -121,14 +120,15 @@ def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, sa
     if not rows or not kept or run.run_id is None:
         return
     places = {name: f"misses/{number:02}.png" for number, name in enumerate(rows, 1)}
-    with traced(run) as expected, dspy.context(disable_history=True, trace=None):
+    again = Evaluating(program)
+    with traced(run) as expected:
         for sample in islice((sample for sample in samples if sample.id in rows), len(rows)):
             with suppress(InputError):  # of a picture that cannot be read, or a budget that is spent
                 run.log_picture(small(sample.image, _PICTURE_PX), places[sample.id])
                 inputs = {"query": sample.query, "options": sample.options, "picture": run.address(places[sample.id])}
                 truth: Any = rows[sample.id].truth
                 with miss_trace(sample.id, inputs, truth) as answered:
-                    trace = answered(run_sample(program, sample).predicted)
+                    trace = answered(again(sample).predicted)
                 expected[trace] = (truth, not sample.is_made_up)
 
 
@@ -151,11 +151,11 @@ def log_calibration(
     return run
 
 
-def log_origin(run: RunHandle, record: EvaluationRecord, splits: Mapping[str, Sequence[Row | Sample]]) -> None:
+def log_origin(run: RunHandle, record: EvaluationRecord, splits: Mapping[str, Sequence[LabelledRow | Sample]]) -> None:
     """Log which data went in, each split with a digest of its own, why a figure has no value, and the code."""
     name = record.dataset.name
     for split, members in splits.items():
-        truths = sorted((each.id, each.truth if isinstance(each, Row) else truth_of(each)) for each in members)
+        truths = sorted((each.id, each.truth) for each in members)
         run.log_dataset(dataset_name(name), digest(truths), name, split)
     figures = record.figures.items()
     run.set_tags({f"undefined.{name}": f.reason or "no samples" for name, f in figures if f.value is None})

@@ -7,7 +7,7 @@ from typing import Any
 from data.manifest import Sample
 from program.common.errors import InputError
 from program.common.places import Place
-from program.evaluation.record import Row
+from program.evaluation.row import LabelledRow
 from program.expert import TILE, heatmap
 from program.images.store import IMAGES
 from program.images.thumbnails import data_url, thumbnail
@@ -18,7 +18,9 @@ __all__ = ("pictures_of",)
 _THUMBNAIL_PX, _MAP_PX = 320, 200
 
 
-def pictures_of(samples: Iterable[Sample], wanted: set[str], mapped: Iterable[Row]) -> Mapping[str, Mapping[str, Any]]:
+def pictures_of(
+    samples: Iterable[Sample], wanted: set[str], mapped: Iterable[LabelledRow]
+) -> Mapping[str, Mapping[str, Any]]:
     """Return what to show of the samples whose ids are wanted, by id; with maps for the rows of `mapped`.
 
     Pictures are data: URLs, None or left out where the image cannot be read.
@@ -43,9 +45,9 @@ def _thumbnail(path: Place) -> str | None:
         return None
 
 
-def _found(row: Row) -> DistortionCategory | None:
+def _found(row: LabelledRow) -> DistortionCategory | None:
     """Return the strongest distortion that was found in the whole image, if any."""
-    evidence: Any = (row.notes.evidence if row.notes else None) or {}
+    evidence: Any = row.evidence or {}
     found = [
         (SEVERITIES.index(f["severity"]), f["type"]) for f in evidence.get("findings", ()) if f["region"] == GLOBAL
     ]

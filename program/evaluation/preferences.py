@@ -16,17 +16,17 @@ from scipy import special
 
 from program.evaluation.intervals import CONFIDENCE, MIN_GROUPS, Figure, wilson
 from program.evaluation.metrics import agreements
-from program.evaluation.record import Row
+from program.evaluation.row import LabelledRow
 
 __all__ = ("preference", "preference_gain")
 
-Pair = tuple[Row, Row]
+Pair = tuple[LabelledRow, LabelledRow]
 """The image that more people preferred, and the other."""
 
 _NORMAL = float(special.ndtri((1 + CONFIDENCE) / 2))
 
 
-def preference(rows: Sequence[Row]) -> Figure:
+def preference(rows: Sequence[LabelledRow]) -> Figure:
     """Return the share of pairs that a program orders as most people do; equal scores earn half a point.
 
     Pairs without a majority are left out. Its interval is Wilson's for as many independent pairs as would have the
@@ -45,7 +45,7 @@ def preference(rows: Sequence[Row]) -> Figure:
     return ends.figure(value, low, high, "Wilson score interval").of(len(pairs))
 
 
-def preference_gain(before: Sequence[Row], after: Sequence[Row]) -> Figure:
+def preference_gain(before: Sequence[LabelledRow], after: Sequence[LabelledRow]) -> Figure:
     """Return `after - before` of the share with its paired interval, over rows of the same samples that all count."""
     old, new = _pairs(before), _pairs(after)
     change = _earned(new) - _earned(old)
@@ -84,7 +84,7 @@ class _Ends:
         )  # fmt: skip
 
 
-def _pairs(rows: Sequence[Row]) -> list[Pair]:
+def _pairs(rows: Sequence[LabelledRow]) -> list[Pair]:
     """Return the pairs with a majority, in the order of their ids, so that the order of the data changes nothing."""
     by_id = {row.id: row for row in rows}
     return [

@@ -22,7 +22,8 @@ from program.evaluation.charts import charts, svg_url
 from program.evaluation.intervals import interval
 from program.evaluation.metric_table import METRICS
 from program.evaluation.pictures import pictures_of
-from program.evaluation.record import WORST, Baseline, EvaluationRecord, Row
+from program.evaluation.record import Baseline, EvaluationRecord
+from program.evaluation.row import WORST, LabelledRow
 from program.evaluation.tables import baseline_tables, baselines_by_task, figure_lines, figures_table, heading, notes
 from signatures.schemas import CATEGORY_WORDS
 
@@ -98,18 +99,18 @@ def render(
     )  # fmt: skip
 
 
-def worst(rows: Iterable[Row], task: str) -> list[Row]:
+def worst(rows: Iterable[LabelledRow], task: str) -> list[LabelledRow]:
     """Return the worst misses of a task, worst first; of multiple choice wrong answers, drawn by their ids' hash."""
     missed = ((size, row.id, row) for row in rows if row.task == task and (size := row.miss) is not None)
     return [row for _, _, row in heapq.nlargest(WORST, missed, key=lambda entry: entry[:2])]
 
 
-def closest(rows: Iterable[Row]) -> list[Row]:
+def closest(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
     """Return the scores nearest to the labels, nearest first."""
     return heapq.nsmallest(_FEW, (r for r in rows if r.task == "scoring" and r.counts), key=lambda r: (r.miss, r.id))
 
 
-def moved(rows: Iterable[Row], earlier: Mapping[str, Any]) -> list[Row]:
+def moved(rows: Iterable[LabelledRow], earlier: Mapping[str, Any]) -> list[LabelledRow]:
     """Return the scores that differ most from an earlier program's (by sample), farthest first."""
     both = [(abs(float(r.predicted) - earlier[r.id]), r.id, r) for r in rows if r.counts and r.id in earlier]  # type: ignore[arg-type]
     return [row for step, _, row in heapq.nlargest(_FEW, both, key=lambda entry: entry[:2]) if step > 0]
@@ -127,8 +128,8 @@ def _ladder(record: EvaluationRecord, ways: list[Baseline], columns: list[str]) 
 def _model_line(record: EvaluationRecord) -> str:
     """Say how well a language model agrees with the labels by itself, and what it weighs; nothing of the expert."""
     weight = record.context.get("model_weight")
-    rows = [row for row in record.rows if row.task == "scoring" and row.expected_level is not None]
-    pairs = [(row.truth, row.expected_level) for row in rows if isinstance(row.truth, float)]
+    rows = [row for row in record.rows if row.task == "scoring" and "expected_level" in row.beliefs]
+    pairs = [(row.truth, row.beliefs["expected_level"]) for row in rows if isinstance(row.truth, float)]
     if weight is None or not pairs:
         return ""
     truth, levels = zip(*pairs, strict=True)

@@ -16,10 +16,11 @@ from program.agent.assessment import Assessment
 from program.agent.comparing import Comparison
 from program.agent.loop import AgenticIQA
 from program.batch.inputs import Items, gather
-from program.batch.rows import BatchRow, row_of
 from program.images.store import Box
+from program.running.request import Request
+from program.running.row import Row
 from program.service.assessing import Assessor, Metrics, Ticket
-from program.service.incoming import AssessRequest, Job, checked, job_of
+from program.service.incoming import AssessRequest, checked, job_of
 from program.service.refusals import Refused, reason_of
 from program.service.sources import Sources, shown_name
 from program.tools.runner import ToolRunner
@@ -37,7 +38,7 @@ Reference = Annotated[Picture | None, Field(description="the undistorted image, 
 class FolderRows(BaseModel):
     """Some images of a folder, by name."""
 
-    rows: list[BatchRow]
+    rows: list[Row]
     total: int
     next_start: int | None
     """What to give as `start` for the next ones; None at the end."""
@@ -72,14 +73,14 @@ class AgentTools:
     async def assess_image(
         self, image: Picture, reference: Reference = None, query: str | None = None,
         options: list[str] | dict[str, str] | None = None, regions: dict[str, Box] | None = None, heatmap: bool = False,
-    ) -> Annotated[CallToolResult, BatchRow]:  # fmt: skip
+    ) -> Annotated[CallToolResult, Row]:  # fmt: skip
         """Judge the quality of one image on 1..5, or answer a question about it.
 
         `options` are choices for the question; `regions` names boxes in pixels (left, top, right, bottom). `heatmap`
         adds a picture of where quality is lost.
         """
 
-        def judged(job: Job) -> tuple[Assessment, bytes | None]:
+        def judged(job: Request) -> tuple[Assessment, bytes | None]:
             return self.assessor.assess(job), self.assessor.draw(job) if heatmap else None
 
         asked = {"query": query, "options": options, "regions": regions}
@@ -90,7 +91,7 @@ class AgentTools:
         if drawn is not None:
             data = base64.b64encode(drawn).decode()
             content.append(ImageContent(type="image", data=data, mime_type="image/png"))
-        row = row_of(_name(image), None, result)
+        row = Row.of(Request(id=_name(image)), result)
         return CallToolResult(content=content, structured_content=row.model_dump(mode="json"))
 
     async def compare_images(self, image_a: Picture, image_b: Picture, reference: Reference = None) -> Comparison:
@@ -104,9 +105,9 @@ class AgentTools:
     ) -> FolderRows:
         """Judge the images of a folder, some at a time: call again with `start` set to `next_start` for the others."""
 
-        def read() -> tuple[dict[str, Job | Refused], Items]:
+        def read() -> tuple[dict[str, Request | Refused], Items]:
             items = gather([str(self.sources.folder(folder))], recursive=recursive)
-            jobs: dict[str, Job | Refused] = {}
+            jobs: dict[str, Request | Refused] = {}
             for item in islice(items, start, start + self.settings.max_batch):
                 try:
                     jobs[item.id] = self._job(str(item.image), query=query)
@@ -119,8 +120,8 @@ class AgentTools:
             total, left_out = items.count() or 0, items.left_out()
             made = await self.assessor.done(ticket, self.assessor.assess, list(jobs.values()))
         rows = [
-            row_of(name, None, result) if isinstance(result, Assessment)
-            else BatchRow(id=name, status="error", error=reason_of(result))
+            Row.of(Request(id=name), result) if isinstance(result, Assessment)
+            else Row(id=name, status="error", error=reason_of(result))
             for name, result in zip(jobs, made, strict=True)
         ]  # fmt: skip
         after = start + len(rows)
@@ -142,7 +143,7 @@ class AgentTools:
 
         return await anyio.to_thread.run_sync(listed)
 
-    def _job(self, image: str, reference: str | None = None, **asked: Any) -> Job:
+    def _job(self, image: str, reference: str | None = None, **asked: Any) -> Request:
         fields = {**asked, **_source("image", image), **(_source("reference", reference) if reference else {})}
         return job_of(checked(AssessRequest, fields), self.settings, self.sources)
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-import dspy
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from program.agent.assessment import Assessment
 from program.agent.comparing import Comparison, compare
 from program.agent.loop import AgenticIQA
 from program.common.settings import ServeSettings
-from program.images.store import IMAGES
-from program.service.incoming import Job
+from program.running.request import Request
+from program.running.runner import one_image
 from program.service.refusals import Refused
+from program.service.sources import opened
 
 __all__ = ("Assessor", "Metrics")
 
@@ -161,21 +161,26 @@ class Assessor:
         """Let the threads go."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def assess(self, job: Job) -> Assessment:
+    def assess(self, request: Request) -> Assessment:
         """Assess one image, and count it. Raises InputError."""
-        result = job.run(self.program, self.settings.max_megapixels)
+        with one_image():
+            result = self.program(**self._opened(request).arguments())
         self.metrics.assessed(result)
         return result
 
-    def draw(self, job: Job) -> bytes:
+    def draw(self, request: Request) -> bytes:
         """Return the map of where one image loses quality, as PNG. Raises InputError."""
         file = io.BytesIO()
-        with IMAGES.borrowing():
-            self.program.heatmap(*job.opened(self.settings.max_megapixels)).save(file, "PNG")
+        with one_image():
+            shown = self._opened(request)
+            self.program.heatmap(shown.image, shown.reference).save(file, "PNG")
         return file.getvalue()
 
-    def compare(self, pair: tuple[Job, Job]) -> Comparison:
+    def compare(self, pair: tuple[Request, Request]) -> Comparison:
         """Say which of two images is better, both against the first one's reference. Raises InputError."""
-        with IMAGES.borrowing(), dspy.context(disable_history=True, trace=None):
-            first, reference = pair[0].opened(self.settings.max_megapixels)
-            return compare(self.program, first, pair[1].image.opened(self.settings.max_megapixels), reference)
+        with one_image():
+            first, second = self._opened(pair[0]), self._opened(pair[1].model_copy(update={"reference": None}))
+            return compare(self.program, first.image, second.image, first.reference)
+
+    def _opened(self, request: Request) -> Request:
+        return opened(request, self.settings.max_megapixels)

@@ -1,26 +1,20 @@
-"""Requests as clients send them, in JSON, as a form or as a table's row, and the assessments that they ask for."""
+"""Requests as clients send them, in JSON, as a form or as a table's row."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-import dspy
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import from_json
 from starlette.datastructures import UploadFile
-from starlette.requests import Request
+from starlette.requests import Request as HttpRequest
 
-from program.agent.query import DEFAULT_QUERY
 from program.common.settings import ServeSettings
-from program.images.store import IMAGES, Box, ImageRef
+from program.images.store import Box
+from program.running.request import DEFAULT_QUERY, Request
 from program.service.refusals import Refused, misfit
 from program.service.sources import Sent, Sources, decoded, shown_name
 
-if TYPE_CHECKING:
-    from program.agent.assessment import Assessment
-    from program.agent.loop import AgenticIQA
-
-__all__ = ("FORM", "AssessRequest", "BatchRequest", "Job", "checked", "form_items", "job_of", "jobs_of", "json_items")
+__all__ = ("FORM", "AssessRequest", "BatchRequest", "checked", "form_items", "job_of", "jobs_of", "json_items")
 
 FORM = "multipart/form-data"
 _MAX_FIELDS = 64
@@ -50,32 +44,6 @@ Picture = Annotated[str | Sent, PlainValidator(_picture, json_schema_input_type=
 OptionText = Annotated[str, Field(min_length=1, max_length=500)]
 Options = dict[Annotated[str, Field(max_length=8)], OptionText] | list[OptionText]
 Regions = dict[Annotated[str, Field(min_length=1, max_length=100)], Box]
-
-
-@dataclass(frozen=True)
-class Job:
-    """One assessment to make; the images are not decoded yet."""
-
-    image: Sent
-    query: str
-    reference: Sent | None = None
-    options: dict[str, str] | list[str] | None = None
-    regions: dict[str, Box] | None = None
-
-    def run(self, program: "AgenticIQA", max_megapixels: float) -> "Assessment":
-        """Decode the images and assess them; nothing of it is kept. Raises InputError."""
-        # DSPy's history and MLflow's traces would keep every prompt of a process that runs for months.
-        with IMAGES.borrowing(), dspy.context(disable_history=True, trace=None):
-            image, reference = self.opened(max_megapixels)
-            result: Assessment = program(
-                image=image, reference=reference, query=self.query, options=self.options, regions=self.regions
-            )
-        return result
-
-    def opened(self, max_megapixels: float) -> tuple[ImageRef, ImageRef | None]:
-        """Check and decode the image and its reference. Raises ImageError."""
-        image = self.image.opened(max_megapixels)
-        return image, self.reference.opened(max_megapixels) if self.reference else None
 
 
 class AssessRequest(BaseModel):
@@ -132,7 +100,7 @@ def json_items(body: bytes, *, several: bool) -> list[AssessRequest]:
     return checked(BatchRequest, sent).items if several else [checked(AssessRequest, sent)]
 
 
-async def form_items(request: Request, most: int) -> list[AssessRequest]:
+async def form_items(request: HttpRequest, most: int) -> list[AssessRequest]:
     """Return an item for each image of a form; they share its other fields. Raises Refused."""
     given: dict[str, list[Any]] = {}
     async with request.form(max_files=most + 1, max_fields=_MAX_FIELDS, max_part_size=_MAX_FIELD_BYTES) as form:
@@ -152,8 +120,8 @@ async def form_items(request: Request, most: int) -> list[AssessRequest]:
     return [checked(AssessRequest, {**shared, "image": image}) for image in images]
 
 
-def job_of(request: AssessRequest, settings: ServeSettings, sources: Sources) -> Job:
-    """Return the job that a request asks for, its images read but not decoded. Blocking. Raises Refused."""
+def job_of(request: AssessRequest, settings: ServeSettings, sources: Sources) -> Request:
+    """Return what a client asks, the images read but not decoded. Blocking. Raises Refused."""
     image = _sent("image", request.image, request.image_path, request.image_url, sources)
     assert image is not None  # noqa: S101 - an AssessRequest has one
     reference = _sent("reference", request.reference, request.reference_path, request.reference_url, sources)
@@ -162,12 +130,15 @@ def job_of(request: AssessRequest, settings: ServeSettings, sources: Sources) ->
     query = request.query or ""
     if len(query) > settings.max_query_chars:
         raise Refused(422, "request", f"query: is over {settings.max_query_chars} characters; shorten it")
-    return Job(image, query if query.strip() else DEFAULT_QUERY, reference, request.options, request.regions)
+    return Request(
+        id=image.name, image=image, query=query if query.strip() else DEFAULT_QUERY, reference=reference,
+        options=request.options, regions=request.regions,
+    )  # fmt: skip
 
 
-def jobs_of(items: Sequence[AssessRequest], settings: ServeSettings, sources: Sources) -> list[Job | Refused]:
-    """Return the job of each item, in order; one whose image is refused keeps its place. Blocking."""
-    jobs: list[Job | Refused] = []
+def jobs_of(items: Sequence[AssessRequest], settings: ServeSettings, sources: Sources) -> list[Request | Refused]:
+    """Return the request of each item, in order; one whose image is refused keeps its place. Blocking."""
+    jobs: list[Request | Refused] = []
     for item in items:
         try:
             jobs.append(job_of(item, settings, sources))

@@ -6,14 +6,16 @@ from functools import partial
 from typing import Any
 
 import anyio.to_thread
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
+from fastapi import Request as HttpRequest
 from pydantic import BaseModel
 
 from program.agent.assessment import Assessment
 from program.agent.comparing import Comparison
+from program.running.request import Request
 from program.service.assessing import Assessor, Ticket
 from program.service.guard import note
-from program.service.incoming import FORM, AssessRequest, BatchRequest, Job, form_items, jobs_of, json_items
+from program.service.incoming import FORM, AssessRequest, BatchRequest, form_items, jobs_of, json_items
 from program.service.logs import shortened
 from program.service.refusals import Refused, reason_of
 from program.service.sources import Sources
@@ -63,7 +65,7 @@ def add_assessments(app: FastAPI, assessor: Assessor) -> None:
     """Add the four routes."""
 
     @app.post("/assess", responses=_FAULTS, openapi_extra=_body_schema(AssessRequest))
-    async def assess(request: Request) -> Assessment:
+    async def assess(request: HttpRequest) -> Assessment:
         """Judge one image: JSON, or a form with the files `image` and `reference`."""
         async with _asked(assessor, request) as (ticket, (job, *_)):
             result = await assessor.one(ticket, assessor.assess, job)
@@ -74,23 +76,23 @@ def add_assessments(app: FastAPI, assessor: Assessor) -> None:
         "/heatmap", responses={**_FAULTS, 200: {"content": {"image/png": {}}}}, response_class=Response,
         openapi_extra=_body_schema(AssessRequest),
     )  # fmt: skip
-    async def heatmap(request: Request) -> Response:
+    async def heatmap(request: HttpRequest) -> Response:
         """Draw where one image loses quality: the same body as /assess, and a PNG for an answer."""
         async with _asked(assessor, request) as (ticket, (job, *_)):
             return Response(await assessor.one(ticket, assessor.draw, job), media_type="image/png")
 
     @app.post("/compare", responses=_FAULTS, openapi_extra=_body_schema(BatchRequest))
-    async def compare(request: Request) -> Comparison:
+    async def compare(request: HttpRequest) -> Comparison:
         """Say which of two images is better: JSON with two `items`, or a form with two files `image`."""
         async with _asked(assessor, request, 2) as (ticket, jobs):
-            pair = [job for job in jobs if isinstance(job, Job)]
+            pair = [job for job in jobs if not isinstance(job, Refused)]
             if len(jobs) != 2 or len(pair) != 2:
                 one = Refused(422, "request", f"image: {len(jobs)} sent; a comparison takes two")
                 raise next((job for job in jobs if isinstance(job, Refused)), one)
             return await assessor.one(ticket, assessor.compare, (pair[0], pair[1]))
 
     @app.post("/assess/batch", responses=_FAULTS, openapi_extra=_body_schema(BatchRequest))
-    async def batch(request: Request) -> BatchAnswer:
+    async def batch(request: HttpRequest) -> BatchAnswer:
         """Judge several images: JSON with `items`, or a form with several files `image` and one question."""
         async with _asked(assessor, request, assessor.settings.max_batch) as (ticket, jobs):
             made = await assessor.done(ticket, assessor.assess, jobs)
@@ -105,8 +107,8 @@ def add_assessments(app: FastAPI, assessor: Assessor) -> None:
 
 @asynccontextmanager
 async def _asked(
-    assessor: Assessor, request: Request, most: int | None = None
-) -> AsyncIterator[tuple[Ticket, list[Job | Refused]]]:
+    assessor: Assessor, request: HttpRequest, most: int | None = None
+) -> AsyncIterator[tuple[Ticket, list[Request | Refused]]]:
     """Yield a place and the jobs sent: one, or up to `most`, which are a list in JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     assessor.check_room()  # before the body is read: nobody shall send it for nothing
@@ -128,8 +130,8 @@ async def _asked(
         if len(items) > (most or 1):
             raise Refused(413, "batch", f"items: {len(items)} are over {most or 1}; send them in several requests")
         jobs = await anyio.to_thread.run_sync(jobs_of, items, assessor.settings, Sources(assessor.settings))
-        usable = [job for job in jobs if isinstance(job, Job)]
-        queries = "; ".join(dict.fromkeys(job.query for job in usable))
+        usable = [job for job in jobs if not isinstance(job, Refused)]
+        queries = "; ".join(dict.fromkeys(job.query or "" for job in usable))
         size = sum(len(job.image.data) for job in usable)
         note(request.scope, items=len(jobs), query=shortened(queries, _LOGGED_QUERY_CHARS), bytes=size)
         yield ticket, jobs

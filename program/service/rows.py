@@ -8,10 +8,11 @@ import pandas as pd
 
 from program.common.errors import InputError
 from program.common.settings import Settings
+from program.running.runner import one_image
 from program.service.columns import BYTES, OUTPUTS
 from program.service.incoming import AssessRequest, checked, job_of
 from program.service.refusals import Refused, reason_of
-from program.service.sources import Sent, Sources
+from program.service.sources import Sent, Sources, opened
 
 if TYPE_CHECKING:
     from program.agent.loop import AgenticIQA
@@ -38,8 +39,9 @@ def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, s
             if name in cells:
                 what = name.removesuffix("_bytes")
                 cells[what] = Sent(bytes(cells.pop(name)), what)
-        job = job_of(checked(AssessRequest, cells), settings.serve, sources)
-        result = job.run(program, settings.serve.max_megapixels)
+        request = job_of(checked(AssessRequest, cells), settings.serve, sources)
+        with one_image():
+            result = program(**opened(request, settings.serve.max_megapixels).arguments())
     except (InputError, Refused, dspy.LMError) as error:
         return {**dict.fromkeys(OUTPUTS), "status": "failed", "error": reason_of(error)}
     low, high = result.score_interval or (None, None)

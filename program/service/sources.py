@@ -15,9 +15,10 @@ from program.common.places import from_base64, plain_file
 from program.common.redaction import UNSHOWABLE
 from program.common.settings import ServeSettings
 from program.images.store import IMAGES, ImageRef
+from program.running.request import Request
 from program.service.refusals import Refused
 
-__all__ = ("Sent", "Sources", "decoded", "shown_name")
+__all__ = ("Sent", "Sources", "decoded", "opened", "shown_name")
 
 _FETCH_TIMEOUT_S = 20.0
 
@@ -37,6 +38,12 @@ class Sent:
             # The store knows the bytes' hash and the operator's settings; the client knows its own name for them.
             text = re.sub(r"'bytes:[0-9a-f]+'", lambda _: repr(self.name), str(error))
             raise ImageError(text.replace(", or raise images.max_pixels", "")) from error
+
+
+def opened(request: Request, max_megapixels: float) -> Request:
+    """Return a request with its image and reference, as they were sent, checked and decoded. Raises ImageError."""
+    named = {name: getattr(request, name) for name in ("image", "reference")}
+    return request.model_copy(update={name: sent and sent.opened(max_megapixels) for name, sent in named.items()})
 
 
 class Sources:

@@ -1,24 +1,28 @@
-"""What is kept of one image's assessment."""
+"""What is kept of one assessment: a row, which is also a line of every table."""
 
 import json
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from program.agent.assessment import Assessment
 from program.agent.evidence import looked_at
 from program.agent.query import read_query
+from program.running.request import Request
 from signatures.schemas import GLOBAL
 
-__all__ = ("BatchRow", "row_of", "safe_cell", "verdict")
+__all__ = ("Row", "safe_cell", "verdict")
 
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 _MOST_DISTORTIONS = 8
 
 
-class BatchRow(BaseModel):
-    """One image: the score on 1..5 with the belief's interval, or a question's answer, and why; or the error."""
+class Row(BaseModel):
+    """One request's answer: a score on 1..5 with the belief's interval, or a question's answer, and why; or the error.
+
+    Its fields are the columns of tables, in order.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,11 +62,29 @@ class BatchRow(BaseModel):
         # A file's name may hold bytes that are no UTF-8.
         return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
+    @classmethod
+    def of(cls, request: Request, result: Assessment) -> Self:
+        """Return an assessment as a row."""
+        return cls(**_fields(request, result))
 
-def row_of(
-    identity: str, image: str | None, result: Assessment, *, group: str | None = None, split: str | None = None
-) -> BatchRow:
-    """Return an assessment as a row."""
+    @classmethod
+    def failed(cls, request: Request, error: str) -> Self:
+        """Return the row of a request that got no assessment."""
+        text = " ".join(error.split())[:500]
+        return cls(**_named(request), status="error", query=request.query, error=text)
+
+    def line(self) -> str:
+        """Return the row as one line of JSON, without what is at its default."""
+        return self.model_dump_json(exclude_defaults=True)
+
+
+def _named(request: Request) -> dict[str, Any]:
+    image = None if request.image is None else str(request.image)
+    shown = None if image is None or image.startswith("data:") else image
+    return {"id": request.id, "image": shown, "group": request.group, "split": request.split}
+
+
+def _fields(request: Request, result: Assessment) -> dict[str, Any]:
     low, high = result.score_interval or (None, None)
     evidence = result.state.evidence
     distortions = [
@@ -70,24 +92,24 @@ def row_of(
         for region, f in evidence.findings()
         if f.severity != "none"
     ]
-    scored = [log for log in evidence.tool_logs if log.score is not None]
+    readings = dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in evidence.tool_logs if log.score is not None)
     options = read_query(result.state.query, result.state.options).options if result.option is not None else None
-    readings = list(dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in scored))
-    return BatchRow(
-        id=identity, image=image, reference=result.state.reference_path, query=result.state.query,
-        options=json.dumps(options, ensure_ascii=False) if options else None, group=group, split=split,
-        status=result.status, score=result.quality_score if result.level else None, low=low, high=high,
-        level=result.level,
-        answer=None if isinstance(result.final_answer, float) else result.final_answer, option=result.option,
-        tool_mean=None if result.level else result.quality_score,
-        distortions="; ".join(distortions[:_MOST_DISTORTIONS]) or None, tools="; ".join(readings) or None,
-        reasoning=result.summary or str(result.final_answer), notes="; ".join(result.notes) or None, error=result.error,
-        lm_calls=result.usage.lm_calls, cost_usd=result.usage.cost_usd,
-        seconds=round(result.usage.seconds.get("total", 0.0), 4),
-    )  # fmt: skip
+    return {
+        **_named(request),
+        "reference": result.state.reference_path, "query": result.state.query,
+        "options": json.dumps(options, ensure_ascii=False) if options else None,
+        "status": result.status, "score": result.quality_score if result.level else None, "low": low, "high": high,
+        "level": result.level,
+        "answer": None if isinstance(result.final_answer, float) else result.final_answer, "option": result.option,
+        "tool_mean": None if result.level else result.quality_score,
+        "distortions": "; ".join(distortions[:_MOST_DISTORTIONS]) or None, "tools": "; ".join(readings) or None,
+        "reasoning": result.summary or str(result.final_answer), "notes": "; ".join(result.notes) or None,
+        "error": result.error, "lm_calls": result.usage.lm_calls, "cost_usd": result.usage.cost_usd,
+        "seconds": round(result.usage.seconds.get("total", 0.0), 4),
+    }  # fmt: skip
 
 
-def verdict(row: BatchRow, minimum: float, sure: float | None = None) -> Literal["above", "below", "not sure"]:
+def verdict(row: Row, minimum: float, sure: float | None = None) -> Literal["above", "below", "not sure"]:
     """Say on which side of a minimum a scored row lies: with `sure` (0.5 .. 1) only where that is so probable.
 
     What people would say is taken as normally distributed about the score, with the row's interval as its central 95 %

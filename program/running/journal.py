@@ -1,17 +1,21 @@
-"""A file of lines that only grows, for work that may be killed: every line is on disk before the next is begun."""
+"""Files of lines that only grow, for work that may be killed: every line is on disk before the next is begun."""
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Self, TypeVar
+from typing import IO, Any, Generic, Self, TypeVar
 
 from program.common.errors import InputError
 from program.common.files import lock_file
+from program.common.seen import digest_of, temporary_database
+from program.running.request import Request
+from program.running.row import Row
 
-__all__ = ("LineLog", "ResumeLog", "dotted")
+__all__ = ("Journal", "LineLog", "dotted")
 
-T = TypeVar("T")
+R = TypeVar("R", bound=Row)
 
 _AFRESH = "remove it to start afresh"
 
@@ -93,14 +97,28 @@ class LineLog:
         return InputError(f"{self._name}: cannot be written ({error.strerror}); {self._mend}")
 
 
-class ResumeLog(LineLog):
-    """A line log that begins with whose work it holds, as one JSON object; only that work goes on in it."""
+_BY_ID = "CREATE TABLE by_id (id BLOB PRIMARY KEY, start INTEGER) WITHOUT ROWID"
+_BY_PLACE = "CREATE TABLE by_place (place INTEGER PRIMARY KEY, start INTEGER)"
 
-    def __init__(self, path: Path, header: Mapping[str, Any], *, mend: str) -> None:
+
+class Journal(LineLog, Generic[R]):
+    """The log of a run over requests: whose work it holds, as one JSON object, then a row on each line.
+
+    Beside each row is what changes when its request does. Rows are found again by their requests' ids and read back in
+    the requests' order; where each line starts is kept apart, in a temporary file. `first_open` is the first place
+    whose request has no row yet.
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, Any], rows: type[R], *, mend: str) -> None:
         """Open or make the file as LineLog does. The first entry of `header` says what kind of log it is."""
         super().__init__(path, mend=mend)
         self._header: dict[str, Any] = json.loads(json.dumps(header))
         self._kind, self._value = next(iter(self._header.items()))
+        self._rows = rows
+        self._index = temporary_database(_BY_ID, _BY_PLACE)
+        self._lines = path.open("rb")
+        self._ahead: set[int] = set()
+        self.first_open = 0
 
     def __enter__(self) -> Self:
         return self
@@ -108,29 +126,92 @@ class ResumeLog(LineLog):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def scan(self, parse: Callable[[bytes], T]) -> Iterator[T]:
-        """Yield what earlier runs of this work wrote, or begin the log where there was none.
+    def set_aside(self) -> None:
+        """Begin anew: what is there is kept beside the file as `<name>.previous`. InputError for a file of others."""
+        if not self.empty:
+            self._check_kind()
+            shutil.copyfile(self.path, self.path.with_name(f"{self.path.name}.previous"))
+            os.truncate(self.path, 0)
 
-        To be called once, first, and read to its end before anything is appended.
+    def resume(self) -> int:
+        """Take in what an earlier run finished, and return for how many requests that is; call it once, first.
 
-        Raises InputError for a log of other work, naming the first difference, for another file, and for a line that
-        `parse` refuses with ValueError, KeyError, TypeError or RecursionError.
+        Rows with an error are passed over: their requests are tried again. Begins the log where there was none. Raises
+        InputError for a log of other work, naming the first difference, for another file, and for a damaged line.
         """
-        number = 0
+        start = number = count = 0
         for number, line in enumerate(self.lines(), 1):
             if number == 1:
                 self._check(line)
-                continue
-            try:
-                entry = parse(line)
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
-                raise InputError(f"{self._name}, line {number}: damaged; {_AFRESH}, or {self._mend}") from error
-            yield entry
+            elif (identity := self._finished(line, number)) is not None:
+                values = digest_of(identity), start
+                count += self._index.execute("REPLACE INTO by_id VALUES (?, ?)", values).rowcount
+            start += len(line)
         if not number:
-            self._begin()
+            self._check_half()
+            os.truncate(self.path, 0)
+            self.append(json.dumps(self._header))
+        return count
 
-    def check_kind(self) -> None:
-        """Raise InputError for a file that is no such log, whoever's work it holds."""
+    def find(self, request: Request, place: int) -> R | None:
+        """Return the row of a request that was finished before, unless it has changed since; it takes this place."""
+        found = self._index.execute("SELECT start FROM by_id WHERE id = ?", (digest_of(request.id),)).fetchone()
+        if found is None:
+            return None
+        entry = self._at(found[0])
+        if entry["stamp"] not in (None, request.stamp()):
+            return None
+        self._enter(place, found[0])
+        return self._rows.model_validate(entry["row"])
+
+    def keep(self, request: Request, place: int, row: R) -> None:
+        """Write down the row of a request."""
+        start = os.fstat(self._lines.fileno()).st_size
+        self._write(request.stamp(), row)
+        self._enter(place, start)
+
+    def adopt(self, row: R) -> None:
+        """Write down a row that another run of the same work left elsewhere, before `resume`."""
+        self._write(None, row)
+
+    def rows(self, first: int = 0, most: int = -1) -> Iterator[R]:
+        """Yield at most so many rows (-1: all) from one place on, in order."""
+        cursor = self._index.cursor()
+        wanted = "SELECT start FROM by_place WHERE place >= ? ORDER BY place LIMIT ?"
+        for (start,) in cursor.execute(wanted, (first, most)):
+            yield self._rows.model_validate(self._at(start)["row"])
+
+    def close(self) -> None:
+        """Let another writer in."""
+        self._lines.close()
+        self._index.close()
+        super().close()
+
+    def _finished(self, line: bytes, number: int) -> str | None:
+        """Return whose row a line holds; None for one that is to be tried again."""
+        try:
+            row = self._rows.model_validate(json.loads(line)["row"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise InputError(f"{self._name}, line {number}: damaged; {_AFRESH}, or {self._mend}") from error
+        return None if row.status == "error" else row.id
+
+    def _write(self, stamp: list[Any] | None, row: R) -> None:
+        entry = {"stamp": stamp, "row": row.model_dump(mode="json", exclude_defaults=True)}
+        self.append(json.dumps(entry, ensure_ascii=False))
+
+    def _at(self, start: int) -> dict[str, Any]:
+        self._lines.seek(start)
+        entry: dict[str, Any] = json.loads(self._lines.readline())
+        return entry
+
+    def _enter(self, place: int, start: int) -> None:
+        self._index.execute("REPLACE INTO by_place VALUES (?, ?)", (place, start))
+        self._ahead.add(place)
+        while self.first_open in self._ahead:
+            self._ahead.remove(self.first_open)
+            self.first_open += 1
+
+    def _check_kind(self) -> None:
         first = next(self.lines(), None)
         if first is None:
             self._check_half()
@@ -141,11 +222,6 @@ class ResumeLog(LineLog):
         start, half = json.dumps({self._kind: self._value})[:-1].encode(), self.path.read_bytes()
         if not (half.startswith(start) or start.startswith(half)):  # a kill leaves half a header, other files do not
             raise self._foreign()
-
-    def _begin(self) -> None:
-        self._check_half()
-        os.truncate(self.path, 0)
-        self.append(json.dumps(self._header))
 
     def _parsed(self, line: bytes) -> dict[str, Any]:
         try:

@@ -1,4 +1,4 @@
-"""Work over a stream of items in Ray Data's actors; what a killed worker had in hand is done again, once."""
+"""A run in Ray Data's actors: requests and rows travel as JSON, images never; what a killed one had is done again."""
 
 import argparse
 import contextlib
@@ -6,17 +6,21 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
 import dspy
 
-from program.cluster.sharing import Shared, start_limits
 from program.common.errors import InputError, one_line
 from program.common.pool import completed
 from program.lms.limits import BudgetSpent, current_budget
+from program.running.request import Request
+from program.running.row import Row
+from program.running.runner import Asking, Engine, Placed
+from program.running.shared_limits import Shared, start_limits
 
-__all__ = ("Cluster", "Work", "cluster_from", "completed_on_ray", "refuse_held")
+__all__ = ("Cluster", "Work", "cluster_from", "completed_on_ray", "ray_engine", "request_text")
 
 _AT_ONCE = 2000
 """Items of one object in Ray's store."""
@@ -53,10 +57,41 @@ def cluster_from(arguments: argparse.Namespace, workers: int) -> Cluster | None:
     return Cluster(workers, arguments.threads, arguments.gpus) if arguments.engine == "ray" else None
 
 
-def refuse_held(what: str, image: object) -> None:
-    """Raise InputError for an image that is its own bytes; `what` names it, as "image 'a.png'"."""
-    if str(image).startswith("data:"):
-        raise InputError(f"{what}: is held in memory, as a streamed dataset's are; --engine ray takes paths and URIs")
+def request_text(request: Request) -> str:
+    """Return a request as JSON for a worker. Raises InputError for an image that is its own bytes."""
+    if str(request.image).startswith("data:"):
+        held = "is held in memory, as a streamed dataset's are; --engine ray takes paths and URIs"
+        raise InputError(f"image {request.id!r}: {held}")
+    return request.to_json()
+
+
+def ray_engine(
+    make: Callable[[], Asking[Any]], cluster: Cluster, requests: type[Request] = Request, rows: type[Row] = Row
+) -> Engine:
+    """Return what answers requests in the workers of a cluster, each with its own `make`; both kinds travel as such."""
+
+    def engine(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Row]]:
+        texts = ((place, request_text(request)) for place, request in placed)
+        for place, request, row in completed_on_ray(partial(_Rows, make, requests), texts, cluster):
+            yield (place, requests.from_json(request)), rows.model_validate_json(row)
+
+    return engine
+
+
+class _Rows:
+    """A worker's part: from a request to its row."""
+
+    def __init__(self, make: Callable[[], Asking[Any]], requests: type[Request]) -> None:
+        self._ask, self._requests = make(), requests
+
+    def __call__(self, item: str) -> str:
+        line: str = self._ask(self._requests.from_json(item)).line()
+        return line
+
+    def failed(self, item: str, error: str) -> str:
+        request = self._requests.from_json(item)
+        line: str = self._ask.failed(request, f"image {request.id!r}: {error}").line()
+        return line
 
 
 def completed_on_ray(
