@@ -26,6 +26,7 @@ from program.images.refs import SMALLEST
 from program.images.store import HOST, IMAGES, ImageRef
 from program.images.thumbnails import overlap, shift_of
 from program.tools import network
+from program.tools.lite0 import WEIGHTS_SHA256
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
 __all__ = ("View", "Viewer", "image_of")
@@ -35,7 +36,7 @@ REMEMBERED = 2048
 LARGEST = 2**23
 """Pixels of an image that is measured as it is; larger ones are averaged down first, so that memory stays bounded."""
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
-_READ = (str(READING_RULES), network.WEIGHTS_SHA256, *FEATURE_NAMES, *DIFFERENCE_NAMES)
+_READ = (str(READING_RULES), WEIGHTS_SHA256, *FEATURE_NAMES, *DIFFERENCE_NAMES)
 _LAYOUT = hashlib.sha256("|".join(_READ).encode()).hexdigest()[:12]
 
 
@@ -143,7 +144,7 @@ class Viewer:
             # In half precision, 48 KB an image, as those that the model was fitted on.
             def reading() -> str:
                 shown = pixels(ref) if fits else resampled(pixels(ref), pixels(image))
-                return base64.b64encode(network.read(network.spreads, shown).astype("<f2").tobytes()).decode()
+                return base64.b64encode(network.spreads(shown).astype("<f2").tobytes()).decode()
 
             at = "" if fits else "/{}x{}".format(*size)
             packed = base64.b64decode(self._kept(f"spreads/{ref.sha256}{at}", reading))
@@ -160,7 +161,7 @@ class Viewer:
         if any(shift := shift_of(image, reference)):
             shared = overlap(shift, pixels(image), pixels(reference))
             left = measurement(lambda: compare(*shared), DIFFERENCE_NAMES, f"{'/'.join(key)}/{shift}")
-            first, second = (network.read(network.spreads, each)[0] for each in shared)
+            first, second = (network.spreads(each)[0] for each in shared)
             vector = np.concatenate([first - second, left.vector])
             view.shift, view.shared = shift, View(key, measured, size, vector, left)
         return view
