@@ -2,8 +2,6 @@
 
 import io
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from PIL import Image
 from scipy import ndimage
 
 from data.photographs import load_photograph
+from program import AgenticIQA
 from program.common.errors import ToolError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
@@ -92,17 +91,17 @@ def test_any_size_gives_finite_numbers(size):
     assert np.isfinite(network.distances(flat, flat)).all()
 
 
-@pytest.mark.spec("48/no-pytorch")
-def test_judging_an_image_imports_no_pytorch(tmp_path):
-    Image.fromarray(PIXELS).save(tmp_path / "cat.png")
-    code = (
-        "import sys; from program.assess import main; code = main(sys.argv[1:])\n"
-        "heavy = {'torch', 'torchvision', 'pyiqa', 'piq', 'timm', 'transformers', 'datasets', 'mlflow', 'onnx'}\n"
-        "print(code, sorted(heavy & set(sys.modules)), 'onnxruntime' in sys.modules, file=sys.stderr)"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "cat.png"), "--no-cache"]
-    run = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
-    assert run.stderr.splitlines()[-1] == "0 [] True"
+@pytest.mark.spec("48/one-pass")
+@pytest.mark.parametrize("side", [300, 1700])
+def test_the_tool_costs_no_pass_beside_the_expert(monkeypatch, side):
+    passes, run = [], lite0.run
+    monkeypatch.setattr(lite0, "run", lambda *given, **options: passes.append(1) or run(*given, **options))
+    network._SPREADS.clear()
+    image = Image.fromarray(PIXELS[:200, :200]).resize((side, side))
+    program = AgenticIQA(settings=load_settings(overrides={"cache": False}))
+    result = program(image=image)
+    assert [log.tool for log in result.state.executor_evidence.tool_logs] == ["LiteNR"]
+    assert len(passes) == 1
 
 
 def test_what_a_file_of_weights_names_is_never_looked_up():

@@ -23,7 +23,7 @@ from program.expert.measure.reference import DIFFERENCE_NAMES, compare, resample
 from program.expert.store import MEASURED, Matrix
 from program.images.decoding import READING_RULES
 from program.images.refs import SMALLEST
-from program.images.store import HOST, IMAGES, ImageRef
+from program.images.store import HOST, IMAGES, LARGEST, ImageRef
 from program.images.thumbnails import overlap, shift_of
 from program.tools import network
 from program.tools.lite0 import WEIGHTS_SHA256
@@ -33,8 +33,6 @@ __all__ = ("View", "Viewer", "image_of")
 
 REMEMBERED = 2048
 """Views kept in memory: about 75 KB each, so at most 155 MB."""
-LARGEST = 2**23
-"""Pixels of an image that is measured as it is; larger ones are averaged down first, so that memory stays bounded."""
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _READ = (str(READING_RULES), WEIGHTS_SHA256, *FEATURE_NAMES, *DIFFERENCE_NAMES)
 _LAYOUT = hashlib.sha256("|".join(_READ).encode()).hexdigest()[:12]
