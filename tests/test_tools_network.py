@@ -92,6 +92,7 @@ def test_any_size_gives_finite_numbers(size):
 
 
 @pytest.mark.spec("48/one-pass")
+@pytest.mark.spec("48/model-only")
 @pytest.mark.parametrize("side", [300, 1700])
 def test_the_tool_costs_no_pass_beside_the_expert(monkeypatch, side):
     passes, run = [], lite0.run
@@ -100,7 +101,10 @@ def test_the_tool_costs_no_pass_beside_the_expert(monkeypatch, side):
     image = Image.fromarray(PIXELS[:200, :200]).resize((side, side))
     program = AgenticIQA(settings=load_settings(overrides={"cache": False}))
     result = program(image=image)
-    assert [log.tool for log in result.state.executor_evidence.tool_logs] == ["LiteNR"]
+    assert [(log.tool, log.precision) for log in result.state.executor_evidence.tool_logs] == [("LiteNR", 0.0)]
+    level = sum(float(level) * share for level, share in result.level_probabilities.items())
+    assert result.quality_score == pytest.approx(level)
+    assert "model only; 1 tool score weighed nothing" in result.quality_reasoning
     assert len(passes) == 1
 
 

@@ -142,7 +142,7 @@ class _Graph:
             return _field(1, name) + _field(2, _field(1, _field(1, _FLOAT)))
 
         parts = [(1, node) for node in self._nodes] + [(5, constant) for constant in self._constants]
-        parts += [(2, "lite0"), (11, typed(given)), *((12, typed(result)) for result in results)]
+        parts += [(2, b"lite0"), (11, typed(given)), *((12, typed(result)) for result in results)]
         graph = b"".join(_field(number, part) for number, part in parts)
         return _field(1, _FORMAT) + _field(7, graph) + _field(8, _field(2, _OPERATIONS))
 
@@ -186,7 +186,7 @@ class _Layers(NamedTuple):
         lacking = weight.shape[2] - stride
         pads = [lacking // 2] * 2 + [lacking - lacking // 2] * 2
         out = self.graph.node("Conv", x, *constants, pads=pads, strides=[stride] * 2, group=groups)
-        limits = [self.graph.constant(np.float32(limit)) for limit in (0, 6)] if limited else []
+        limits = [self.graph.constant(np.array(limit, np.float32)) for limit in (0, 6)] if limited else []
         return self.graph.node("Clip", out, *limits) if limited else out
 
     def deviations(self, x: str) -> str:

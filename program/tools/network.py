@@ -37,7 +37,7 @@ megapixels would take 5 GB."""
 
 
 def _key(*images: Pixels) -> tuple[Any, ...]:
-    return tuple((pixels.shape, hashlib.blake2b(np.ascontiguousarray(pixels)).digest()) for pixels in images)
+    return tuple((pixels.shape, hashlib.blake2b(np.ascontiguousarray(pixels).data).digest()) for pixels in images)
 
 
 _SPREADS: LRUCache[tuple[Any, ...], NDArray[np.float32]] = LRUCache(16)
@@ -68,7 +68,8 @@ def _stages(pixels: Pixels) -> list[NDArray[np.float32]]:
 def _shown(pixels: Pixels) -> NDArray[np.float32]:
     """Return pixels as the network is shown them: 1 x 3 x h x w, at a size that it can take."""
     height, width = pixels.shape[:2]
-    longer, planes = max(height, width), pixels.transpose(2, 0, 1)
+    longer = max(height, width)
+    planes: NDArray[Any] = pixels.transpose(2, 0, 1)
     if longer > _LARGEST:
         for axis, side in ((1, height), (2, width)):
             planes = _averaged(planes, max(round(side * _LARGEST / longer), 1), axis)
