@@ -76,7 +76,7 @@ def _shown(pixels: Pixels) -> NDArray[np.float32]:
     down, right = (max(_SMALLEST - side, 0) for side in planes.shape[1:])
     if down or right:
         planes = np.pad(planes, ((0, 0), (0, down), (0, right)), mode="edge")
-    x = np.subtract(planes[None], np.float32(127), dtype=np.float32, order="C")
+    x: NDArray[np.float32] = np.subtract(planes[None], np.float32(127), dtype=np.float32, order="C")
     x /= 128
     return x
 
