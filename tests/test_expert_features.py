@@ -10,7 +10,7 @@ from scipy import ndimage, stats
 from skimage import data as photographs
 
 from program.expert.measure.features import FEATURE_NAMES, MAXIMUM_SIDE, measure
-from program.expert.measure.nss import aggd_of_products, ggd_shape, halve, normalise
+from program.expert.measure.nss import aggd_of_products, gaussian, ggd_shape, halve, normalise
 from program.expert.measure.reference import DIFFERENCE_NAMES, compare
 
 Pixels = NDArray[np.uint8]
@@ -149,3 +149,13 @@ def test_differences_name_what_changed(photograph: Pixels) -> None:
 def test_a_reference_of_another_size_is_fitted(photograph: Pixels) -> None:
     smaller = np.asarray(Image.fromarray(photograph).resize((225, 150), Image.Resampling.BOX))
     assert compare(smaller, photograph)["structure_loss1"] < 0.3
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (70, 5), (129, 200)])
+def test_blurring_is_that_of_scipy(size: tuple[int, int]) -> None:
+    plane = np.random.default_rng(0).uniform(0, 255, size).astype(np.float32)
+    taps = np.exp(-0.5 * (np.arange(-3, 4) / (7 / 6)) ** 2)
+    expected = plane.astype(float)
+    for axis in (0, 1):
+        expected = ndimage.correlate1d(expected, taps / taps.sum(), axis=axis, mode="nearest")
+    assert np.abs(gaussian(plane) - expected).max() < 1e-4

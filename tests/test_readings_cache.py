@@ -149,7 +149,8 @@ def test_settings_that_cannot_be_are_refused(name):
         load_settings(overrides={"tools": {name: 0}})
 
 
-def test_a_cached_assessment_imports_nothing_heavy(tmp_path, picture):
+@pytest.mark.spec("48/no-pytorch")
+def test_an_assessment_imports_no_pytorch_and_a_cached_one_nothing_heavy(tmp_path, picture):
     from PIL import Image
 
     Image.fromarray(picture(9, 96, 96)).save(tmp_path / "image.png")
@@ -158,11 +159,12 @@ import sys
 from program.assess import main
 code = main(sys.argv[1:])
 heavy = {"torch", "torchvision", "pyiqa", "piq", "mlflow", "litellm", "matplotlib", "sklearn", "skimage", "pandas"}
+heavy |= {"datasets", "onnxruntime", "timm", "transformers"}
 print(sorted(heavy & set(sys.modules)), file=sys.stderr)
 raise SystemExit(code)
 """
     command = [sys.executable, "-c", code, str(tmp_path / "image.png")]
     runs = [subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True) for _ in range(2)]
-    assert "torch" in runs[0].stderr
+    assert runs[0].stderr.strip() == "['onnxruntime']"
     assert runs[1].stderr.strip() == "[]"
     assert runs[1].stdout == runs[0].stdout

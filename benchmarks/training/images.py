@@ -112,7 +112,7 @@ def _read(example: Example) -> tuple[NDArray[np.float16], Matrix, NDArray[np.flo
 
 
 def _spreads(pixels: Pixels) -> NDArray[np.float16]:
-    return network.read(network.spreads, pixels).astype(np.float16)
+    return network.spreads(pixels).astype(np.float16)
 
 
 def scored(manifest: Path) -> Iterator[Example]:

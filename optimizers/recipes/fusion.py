@@ -1,7 +1,8 @@
 """Fusion fitted on human scores, without a language model: eta, the model's weight, and a monotone map.
 
 Eta and weight are chosen on a grid by SRCC + PLCC on training samples that are no demos of the program, each judged
-without the demos of its own photograph: beliefs are as sure as they will be of new photographs. The map is a line, a
+without the demos of its own photograph: beliefs are as sure as they will be of new photographs. Where the model or the
+tools alone agree as well on validation, nothing is fused. The map is a line, a
 four-parameter logistic or an isotonic fit of the same samples, whichever has the highest PLCC (then the lowest RMSE) on
 validation. Whether one is taken is decided on validation, where it has to gain clearly (see selection.py).
 """
@@ -45,8 +46,8 @@ def _run(search: Search) -> list[Candidate]:
     train = Beliefs(belief for judge, examples in judges for belief in beliefs(search, judge, examples))
     held = beliefs(search, program, scored)
     plain = program.resources.fusion
-    eta, weight = _grid(plain, train)
-    candidates, words = [], []
+    (eta, weight), compared = _worth_it(plain, _grid(plain, train), held)
+    candidates, words = [], [compared]
     for name, fusion in (("map", FittedFusion(plain)), ("fusion", FittedFusion(plain, eta=eta, model_weight=weight))):
         curve, kind = _best_curve(fusion, train, held)
         fitted = FittedFusion(plain, eta=fusion.eta, model_weight=fusion.model_weight, curve=curve, kind=kind)
@@ -113,6 +114,21 @@ def _grid(plain: ScoreFusion, train: Beliefs) -> tuple[float, float]:
     }
     best, agreement = max(agreements.items(), key=itemgetter(1))
     return best if agreement > least else (plain.eta, plain.model_weight)
+
+
+def _worth_it(plain: ScoreFusion, fused: tuple[float, float], held: Beliefs) -> tuple[tuple[float, float], str]:
+    """Return the eta and model weight of the better part alone, unless both fused agree better on validation.
+
+    Also what is told of it.
+    """
+    ways = {"model only": (0.0, 1.0), "tools only": (plain.eta or 1.0, 0.0), "both fused": fused}
+    found = {
+        name: _agreement(held.truth, held.fused(FittedFusion(plain, eta=eta, model_weight=weight)))
+        for name, (eta, weight) in ways.items()
+    }
+    taken = max(found, key=lambda name: found[name])  # of equal ones the first
+    told = ", ".join(f"{name} {agreement:.3f}" for name, agreement in found.items())
+    return ways[taken], f"SRCC + PLCC on validation: {told}; {taken} is taken"
 
 
 def _best_curve(fusion: FittedFusion, train: Beliefs, held: Beliefs) -> tuple[list[tuple[float, float]], str]:

@@ -14,6 +14,7 @@ from program.images.store import IMAGES, Box, ImageRef
 from program.lms.ask import ask
 from program.lms.metering import stage
 from program.tools.calibration import BESIDE_THE_EXPERT
+from program.tools.lite0 import NETWORK
 from program.tools.registry import Mode, ToolSpec
 from signatures.executor import AnalyseDistortions, DetectDistortions, DiagnoseDistortions, LocateRegions, SelectTools
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionFinding, Plan, RegionDistortions
@@ -303,11 +304,18 @@ class Executor(dspy.Module):
             work.logs.append(log)
         scored = [log for log in work.logs if log.score is not None]
         shares = runner.precisions([(log.tool, log.distortion) for log in scored])
-        added = BESIDE_THE_EXPERT if self.resources.known("summarizer").shares_errors else 1.0
         for log, share in zip(scored, shares, strict=True):
-            log.precision = None if share is None else round(added * share, 6)
+            log.precision = None if share is None else round(self._added(log.tool) * share, 6)
         if work.logs and not work.scores:
             work.failed_steps.append("tools")
+
+    def _added(self, tool: str) -> float:
+        """Return what a reading adds to the model's belief, as part of what it adds to knowing nothing."""
+        if not self.resources.known("summarizer").shares_errors:
+            return 1.0
+        spec = self.resources.registry.get(tool)
+        # It reads the network that the expert reads: fused, both order photographs no better than the expert alone.
+        return 0.0 if spec.mode == "NR" and spec.package == NETWORK else BESIDE_THE_EXPERT
 
     def _alternative(self, work: _Work, tool: str, distortion: str) -> str | None:
         ready = self.resources.runner.ready("NR" if work.reference is None else "FR")

@@ -31,12 +31,14 @@ from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction,
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
-__all__ = ("HOST", "IMAGES", "LARGE", "Box", "ImageRef", "ImageSource", "ImageStore", "parse_url")
+__all__ = ("HOST", "IMAGES", "LARGE", "LARGEST", "Box", "ImageRef", "ImageSource", "ImageStore", "parse_url")
 
 _WEB = re.compile("https?:/")
 LARGE = 2**21
 """Pixels of an image that is looked at as it is, full HD among them; more are averaged down where a caller allows it.
 Tools take up to 3 KB of memory a pixel, and the images they are calibrated on have at most 0.4 million."""
+LARGEST = 2**23
+"""The same for what averages an image down itself: the embedded model, and tools that read the network as it does."""
 
 ImageSource: TypeAlias = "str | PathLike[str] | bytes | PILImage | NDArray[np.uint8] | ImageRef"
 
@@ -202,9 +204,9 @@ class ImageStore:
         digest = hashlib.sha256(data).hexdigest()
         ref = self._use(digest, source, max_pixels)
         if ref is None:
-            image = decode_bounded(data, long_name, at_most=LARGE, max_pixels=max_pixels)
+            image = decode_bounded(data, long_name, at_most=LARGEST, max_pixels=max_pixels)
             width, height = image.width, image.height
-            self._remember((digest, reduction(width, height, LARGE), (0, 0, width, height)), image.pixels)
+            self._remember((digest, reduction(width, height, LARGEST), (0, 0, width, height)), image.pixels)
             ref = self._enter(ImageRef(digest, image.suffix, width, height, name, image.notes), source)
         # Two files may hold the same bytes: each is told by its own name.
         return ref if ref.name == name else replace(ref, name=name)

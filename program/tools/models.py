@@ -39,7 +39,7 @@ def evaluate(
     images = [pixels for pixels in (image, reference) if pixels is not None]
     try:
         with _borrowed(spec, parameters, device, tools.load_timeout_s) as model:
-            raw = within(tools.timeout_s, lambda: _value(model, tools.threads, device, images))
+            raw = within(tools.timeout_s, lambda: _value(spec, model, tools.threads, device, images))
     except Overdue as error:
         size = f"{image.shape[1]}x{image.shape[0]}"
         why = f"did not finish within {tools.timeout_s:g} s on {size} pixels and is left out from here on"
@@ -52,8 +52,7 @@ def evaluate(
 
 
 def _resolve(device: Device, spec: ToolSpec) -> str:
-    # What the embedded expert reads, too, is read once, and that one stays on the processor (docs/scaling.md).
-    if device == "cpu" or (device == "auto" and (spec.python or "").startswith("program.")):
+    if device == "cpu" or spec.takes == "pixels":
         return "cpu"
     import torch
 
@@ -99,7 +98,11 @@ def _borrowed(spec: ToolSpec, parameters: Path | None, device: str, load_timeout
         pool.free.append(model)
 
 
-def _value(model: Callable[..., Any], threads: int, device: str, images: list[NDArray[np.uint8]]) -> float:
+def _value(
+    spec: ToolSpec, model: Callable[..., Any], threads: int, device: str, images: list[NDArray[np.uint8]]
+) -> float:
+    if spec.takes == "pixels":
+        return float(model(*images))
     import torch
 
     if torch.get_num_threads() != threads:

@@ -62,8 +62,11 @@ class ToolSpec(Stored):
     piq: str | None = None
     """The function's name in piq, for a tool that piq measures instead."""
     python: str | None = Field(None, pattern=r"^[\w.]+:\w+$")
-    """`module:function` of a tool that neither has: it takes one or two tensors, 1 x 3 x H x W in 0..1 (the reference
-    second), and the options, and returns a tensor of one value."""
+    """`module:function` of a tool that neither has: it takes one or two images (the reference second) and the options,
+    and returns one value."""
+    takes: Literal["tensors", "pixels"] = "tensors"
+    """What that function takes images as: PyTorch's tensors, 1 x 3 x H x W in 0..1, on the device that is set, or
+    H x W x 3 uint8 arrays, which need no PyTorch; such a tool stays on the processor."""
     package: str | None = None
     """The distribution that `python` measures with; its version is part of every cached reading's key."""
     stands_in_for: str | None = None
@@ -104,6 +107,8 @@ class ToolSpec(Stored):
             raise ValueError("description must be one line")
         if [self.pyiqa, self.piq, self.python].count(None) != 2 or (self.python is None) != (self.package is None):
             raise ValueError("give the tool's name in one library: pyiqa, piq, or python with its package")
+        if self.takes == "pixels" and self.python is None:
+            raise ValueError("takes: pixels goes with python")
         if (self.needs == "parameters") != (self.parameter_file is not None):
             raise ValueError("parameter_file goes with needs: parameters")
         if self.weights and self.needs != "weights":

@@ -17,7 +17,7 @@ from program.common.pool import single_flight
 from program.common.settings import Settings, ToolSettings
 from program.images.decoding import READING_RULES
 from program.images.refs import reduced_size, reduction, whole_pixels
-from program.images.store import IMAGES, Box, ImageRef
+from program.images.store import IMAGES, LARGEST, Box, ImageRef
 from program.tools import readiness
 from program.tools.calibration import PAPER, Calibration, PaperCalibration
 from program.tools.models import evaluate
@@ -37,6 +37,8 @@ class Target(NamedTuple):
     reference: ImageRef | None
     box: Box | None
     """The box asked for, grown to the tool's minimum size; None for the whole image."""
+    at_most: int
+    """Pixels that the tool is shown."""
     factor: int
     note: str | None
 
@@ -147,8 +149,8 @@ class ToolRunner:
     def _evaluate(self, spec: ToolSpec, parameters: Path | None, target: Target, key: str) -> float:
         def pixels(ref: ImageRef) -> NDArray[uint8]:
             if target.box is None:
-                return IMAGES.pixels(ref, at_most=self.settings.reduce_above_px)
-            return IMAGES.cut(ref, target.box, at_most=self.settings.reduce_above_px)[0]
+                return IMAGES.pixels(ref, at_most=target.at_most)
+            return IMAGES.cut(ref, target.box, at_most=target.at_most)[0]
 
         reference = pixels(target.reference) if target.reference is not None else None
         raw = evaluate(spec, parameters, self.settings, pixels(target.image), reference)
@@ -175,7 +177,9 @@ class ToolRunner:
             x0, y0, x1, y1 = box = whole_pixels(box, width, height, minimum_px=spec.minimum_size_px)
             box = None if box == (0, 0, width, height) else box
             width, height = x1 - x0, y1 - y0
-        factor = reduction(width, height, self.settings.reduce_above_px)
+        # What reads the network as the embedded model does is shown the same pixels, so that they are read once.
+        at_most = LARGEST if spec.takes == "pixels" else self.settings.reduce_above_px
+        factor = reduction(width, height, at_most)
         width, height = reduced_size(width, height, factor)
         if min(width, height) < spec.minimum_size_px:
             size = f"{'is' if factor == 1 else 'is measured at'} {width}x{height}"
@@ -186,7 +190,7 @@ class ToolRunner:
             )
         if factor > 1:
             notes.append(f"measured at {width}x{height}, each pixel the mean of {factor}x{factor}")
-        return Target(image, reference, box, factor, "; ".join(notes) or None)
+        return Target(image, reference, box, at_most, factor, "; ".join(notes) or None)
 
 
 def open_calibration(path: Path | None) -> Calibration:

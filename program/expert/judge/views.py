@@ -23,19 +23,18 @@ from program.expert.measure.reference import DIFFERENCE_NAMES, compare, resample
 from program.expert.store import MEASURED, Matrix
 from program.images.decoding import READING_RULES
 from program.images.refs import SMALLEST
-from program.images.store import HOST, IMAGES, ImageRef
+from program.images.store import HOST, IMAGES, LARGEST, ImageRef
 from program.images.thumbnails import overlap, shift_of
 from program.tools import network
+from program.tools.lite0 import WEIGHTS_SHA256
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
 __all__ = ("View", "Viewer", "image_of")
 
 REMEMBERED = 2048
 """Views kept in memory: about 75 KB each, so at most 155 MB."""
-LARGEST = 2**23
-"""Pixels of an image that is measured as it is; larger ones are averaged down first, so that memory stays bounded."""
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
-_READ = (str(READING_RULES), network.WEIGHTS_SHA256, *FEATURE_NAMES, *DIFFERENCE_NAMES)
+_READ = (str(READING_RULES), WEIGHTS_SHA256, *FEATURE_NAMES, *DIFFERENCE_NAMES)
 _LAYOUT = hashlib.sha256("|".join(_READ).encode()).hexdigest()[:12]
 
 
@@ -143,7 +142,7 @@ class Viewer:
             # In half precision, 48 KB an image, as those that the model was fitted on.
             def reading() -> str:
                 shown = pixels(ref) if fits else resampled(pixels(ref), pixels(image))
-                return base64.b64encode(network.read(network.spreads, shown).astype("<f2").tobytes()).decode()
+                return base64.b64encode(network.spreads(shown).astype("<f2").tobytes()).decode()
 
             at = "" if fits else "/{}x{}".format(*size)
             packed = base64.b64decode(self._kept(f"spreads/{ref.sha256}{at}", reading))
@@ -160,7 +159,7 @@ class Viewer:
         if any(shift := shift_of(image, reference)):
             shared = overlap(shift, pixels(image), pixels(reference))
             left = measurement(lambda: compare(*shared), DIFFERENCE_NAMES, f"{'/'.join(key)}/{shift}")
-            first, second = (network.read(network.spreads, each)[0] for each in shared)
+            first, second = (network.spreads(each)[0] for each in shared)
             vector = np.concatenate([first - second, left.vector])
             view.shift, view.shared = shift, View(key, measured, size, vector, left)
         return view

@@ -22,7 +22,7 @@ def compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> Measurem
     """Measure how H x W x 3 uint8 pixels differ from their reference; deterministic."""
     reference = resampled(reference, pixels)
     named, maps = _compare(pixels, reference)
-    apart = network.read(network.distances, pixels, reference)
+    apart = network.distances(pixels, reference)
     return Measurement.of(named | dict(zip(network.DISTANCES, apart, strict=True)), maps)
 
 
