@@ -132,14 +132,14 @@ def test_a_key_that_a_service_quotes_is_written_nowhere(client, folder, loopback
         monkeypatch.setenv("OPENAI_BASE_URL", server.base)
         model, variable = ["--lm", "openai/gpt-4o"], "OPENAI_API_KEY"
     assert assess.main(["3-0.png", *model, "-vv"]) == 2
-    assert evaluate.main(["manifest.jsonl", "--split", "test", *model, "-vv"]) == 1
+    assert evaluate.main(["manifest.jsonl", "--split", "test", *model, "-vv"]) == 2
     out, err = capfd.readouterr()
     assert server.headers[-1]["authorization"] == f"Bearer {KEY}"
     assert KEY not in out + err
     assert f"Incorrect API key provided: <{variable}>" in err
     assert found_in(folder, spelled(KEY)) == []
     told = [name for name, _ in found_in(folder, [f"<{variable}>".encode()])]
-    assert any(name.endswith("samples.json") for name in told)
+    assert any(name.endswith(".jsonl") for name in told)
 
 
 @pytest.mark.parametrize("engine", ["lm15", "litellm"])
