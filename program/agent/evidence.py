@@ -160,7 +160,7 @@ def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -
     names = [
         _phrase(finding, region, chinese=chinese)
         for region, finding in output.findings()
-        if finding.severity != "none" and not _is_said(finding.type, text, chinese=chinese)
+        if finding.severity != "none" and not finding.fault and not _is_said(finding.type, text, chinese=chinese)
     ]
     if not names:
         return ""

@@ -10,7 +10,7 @@ import yaml
 from numpy.typing import NDArray
 
 __all__ = (
-    "MEASURED", "MODEL_FILE", "POPULATION_FILE", "PROVENANCE_FILE", "REVISION", "Matrix", "stored_arrays",
+    "FAULTS_FILE", "MEASURED", "MODEL_FILE", "POPULATION_FILE", "PROVENANCE_FILE", "REVISION", "Matrix", "stored_arrays",
     "stored_table",
 )  # fmt: skip
 
@@ -21,6 +21,7 @@ MEASURED = "r9"
 MODEL_FILE = f"expert-{MEASURED}.npz"
 PROVENANCE_FILE = f"expert-{MEASURED}.json"
 POPULATION_FILE = "population.json"
+FAULTS_FILE = "faults-r1.npz"
 
 Matrix = NDArray[np.float64]
 
