@@ -35,7 +35,7 @@ def card(result: "Assessment") -> str:
     """Return the HTML, which fetches nothing; what comes from data or a model is escaped."""
     evidence = result.state.evidence
     findings = [
-        f"{CATEGORY_WORDS.get(finding.type, finding.type)}: {finding.severity}, {looked_at(evidence, region)}"
+        f"{finding.fault or CATEGORY_WORDS.get(finding.type, finding.type)}: {finding.severity}, {looked_at(evidence, region)}"
         for region, finding in evidence.findings()
         if finding.severity != "none"
     ]

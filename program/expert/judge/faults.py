@@ -19,7 +19,7 @@ from program.expert.store import FAULTS_FILE, Matrix
 from signatures.schemas import DistortionCategory
 
 __all__ = (
-    "FAULTS", "KINDS", "MOST", "OUTPUTS", "Heads", "Named", "chosen", "faults_of", "heads_from", "kind_of", "numbers_of",
+    "FAULTS", "KINDS", "MOST", "OUTPUTS", "Heads", "Named", "chosen", "fault_map", "faults_of", "heads_from", "kind_of", "numbers_of",
     "overall", "place_of", "probability_of", "sharpness_of", "tint_of",
 )  # fmt: skip
 
@@ -222,6 +222,16 @@ def place_of(view: View, fault: str) -> int | None:
     name, least = _PLACES[fault]
     cells = np.ravel(view.signs.maps[name]) * np.sign(least)
     return int(cells.argmax()) if cells.max() - np.median(cells) > abs(least) else None
+
+
+def fault_map(view: View, fault: str) -> Matrix:
+    """Return 4 less what a fault takes in each cell of a 3 x 3 grid: most where it is worst, by how sure it is."""
+    shown, sure = np.ones((3, 3)), probability_of(view, fault)
+    if view.unjudged is None and place_of(view, fault) is not None:
+        name, least = _PLACES[fault]
+        cells = np.array(view.signs.maps[name]) * np.sign(least)
+        shown = (cells - cells.min()) / (cells.max() - cells.min())
+    return np.asarray(4 - 3 * sure * shown)
 
 
 def tint_of(view: View) -> str:
