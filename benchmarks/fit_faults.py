@@ -158,7 +158,9 @@ def _pictures(manifest: Path, faults: Path, folder: Path) -> Pictures:
                 labels = _labels(said[best[at].id], fault, strength, bare=kind == "silhouette")
                 rows.append((*_numbers(viewer, pixels), *labels, best[at].group, True))
                 advance(1)
-    points, numbers, strengths, worst, sharp, box, group, made = (np.array(column) for column in zip(*rows, strict=True))
+    points, numbers, strengths, worst, sharp, box, group, made = (
+        np.array(column) for column in zip(*rows, strict=True)
+    )
     return Pictures(points, numbers, strengths.swapaxes(0, 1), worst.T, sharp, box, group, made)
 
 
@@ -198,7 +200,9 @@ def _folds(group: NDArray[np.str_]) -> NDArray[np.intp]:
 
 def regression(pictures: Pictures, learn: NDArray[np.bool_]) -> dict[str, Any]:
     """Fit the outputs on some pictures: half a line on the network's numbers, half Gaussians around all numbers."""
-    p = Pictures(*(np.compress(learn, c, axis=1 if c is pictures.strengths or c is pictures.main else 0) for c in pictures))
+    p = Pictures(
+        *(np.compress(learn, c, axis=1 if c is pictures.strengths or c is pictures.main else 0) for c in pictures)
+    )
     photographs = p.numbers[~p.made]
     heads = {"centre": photographs.mean(axis=0), "spread": photographs.std(axis=0) + 1e-9}
     kept = np.clip((p.numbers - heads["centre"]) / heads["spread"], -3, 3).astype(np.float16).astype(float)

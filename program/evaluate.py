@@ -28,13 +28,16 @@ def main(argv: list[str] | None = None) -> int:
                         help="JSONL of finished samples (default: in the cache folder, by evaluation)")  # fmt: skip
     parser.add_argument("--report", metavar="DIR", type=Path, help="write report.html and record.json there")
     parser.add_argument("--reasons", action="store_true",
-                        help="NAME is a JSONL of annotated faults: how often those that people saw are named")  # fmt: skip
+                        help="how often the faults are named that people saw: NAME is a JSONL of them")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     cli.add_engine_flags(parser)
     cli.add_settings_flags(parser)
     cli.add_budget_flags(parser)
     arguments = parser.parse_args(argv)
-    return cli.run_command(lambda: (_reasons if arguments.reasons else _evaluate)(arguments), kept="what was finished is kept; go on with --resume")
+    return cli.run_command(
+        lambda: (_reasons if arguments.reasons else _evaluate)(arguments),
+        kept="what was finished is kept; go on with --resume",
+    )
 
 
 def _reasons(arguments: argparse.Namespace) -> int:

@@ -93,7 +93,9 @@ def spread(program: AgenticIQA, result: Assessment) -> float:
 
 def _reasons(a: Assessment, b: Assessment) -> list[str]:
     """Name what differs: severities first, then tools that measured both, the largest difference first."""
-    severities = [{f.fault or f.type: f.severity for region, f in r.state.evidence.findings() if region == GLOBAL} for r in (a, b)]
+    severities = [
+        {f.fault or f.type: f.severity for region, f in r.state.evidence.findings() if region == GLOBAL} for r in (a, b)
+    ]
     differing = []
     for kind in dict.fromkeys([*severities[0], *severities[1]]):
         ranks = [SEVERITIES.index(by_kind.get(kind, "none")) for by_kind in severities]

@@ -88,7 +88,8 @@ def row_of(
         for name, value in zip(("fault", "strength"), fault, strict=True)
     }
     return BatchRow(
-        **faults, subject_sharp=result.subject_sharp, kind=result.state.kind, id=identity, image=image, reference=result.state.reference_path, query=result.state.query,
+        id=identity, image=image, reference=result.state.reference_path, query=result.state.query, **faults,
+        subject_sharp=result.subject_sharp, kind=result.state.kind,
         options=json.dumps(options, ensure_ascii=False) if options else None, group=group, split=split,
         status=result.status, score=result.quality_score if result.level else None, low=low, high=high,
         level=result.level,

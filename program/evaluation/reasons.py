@@ -14,8 +14,9 @@ __all__ = ("Annotated", "annotated", "reason_figures", "reasons_text")
 
 _MATTERS = frozenset({"moderate", "strong"})
 LINES = {
-    "main": "main fault named first", "found": "moderate and strong faults found", "right": "named faults that are there",
-    "clean": "clean pictures with an invented fault", "silent": "faulty pictures with nothing named",
+    "main": "main fault named first", "found": "moderate and strong faults found",
+    "right": "named faults that are there", "clean": "clean pictures with an invented fault",
+    "silent": "faulty pictures with nothing named",
 }  # fmt: skip
 
 
@@ -38,7 +39,9 @@ def annotated(file: Path) -> list[Annotated]:
     try:
         records = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
-        raise InputError(f"file {str(file)!r}: cannot be read as JSON lines ({error}); give annotated faults") from error
+        raise InputError(
+            f"file {str(file)!r}: cannot be read as JSON lines ({error}); give annotated faults"
+        ) from error
     images = _images(file) if any("image" not in record for record in records) else {}
     found = []
     for number, record in enumerate(records, 1):

@@ -10,8 +10,8 @@ import yaml
 from numpy.typing import NDArray
 
 __all__ = (
-    "FAULTS_FILE", "MEASURED", "MODEL_FILE", "POPULATION_FILE", "PROVENANCE_FILE", "REVISION", "Matrix", "stored_arrays",
-    "stored_table",
+    "FAULTS_FILE", "MEASURED", "MODEL_FILE", "POPULATION_FILE", "PROVENANCE_FILE", "REVISION", "Matrix",
+    "stored_arrays", "stored_table",
 )  # fmt: skip
 
 REVISION = "r9"

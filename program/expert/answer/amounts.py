@@ -33,9 +33,10 @@ _QUALITY_SPREAD = 0.65
 """Standard deviation of quality over natural photographs on 1..5, to read a tool's score as a position."""
 _FAULTS: Mapping[str, tuple[str, ...]] = {
     "motion": ("motion blur",), "defocus": ("defocus blur",), "overexposure": ("too bright", "blown highlights"),
-    "underexposure": ("too dark", "crushed shadows"),
+    "underexposure": ("too dark", "crushed shadows"), "noise": ("noise",), "cast": ("colour cast",),
+    "oversharp": ("oversharpened",),
 }  # fmt: skip
-"""What a photographer calls the faults on an axis whose category says too little."""
+"""What a photographer calls the faults on an axis."""
 _VERDICTS = ("disagree", "slightly", "mostly", "agree")
 _SEVERELY = 0.92
 """Place of a claim from which it asks for more than a moderate fault."""
@@ -152,12 +153,14 @@ def _fault_odds(look: Look, axis: str) -> float:
         return (look.position("uneven") - fault.visible_from) / _STEP
     if axis == "oversaturation" and look.position("saturation") < 0.6:
         return min(detected, 0.0) - 1.5
-    if axis in _FAULTS and not look.paired and not look.cells:
+    if axis in {"motion", "defocus"} and not look.paired and not look.cells:
         return _seen_odds(look, axis)
     if axis == "motion":
         return support(look, Claim("sharpness", 0.15)) + 4 * (look.position("direction") - fault.visible_from) - 0.4
     if axis == "defocus":
         return support(look, Claim("sharpness", 0.15)) - 2 * max(look.position("direction") - 0.7, 0.0)
+    if axis in _FAULTS and not look.paired and not look.cells:
+        return max(detected, _seen_odds(look, axis))
     if look.paired or not fault.composite:
         return detected
     return max(detected, (look.position(fault.composite) - fault.visible_from) / _FAULT_STEP)
@@ -194,7 +197,9 @@ def _verdict(look: Look, claim: Claim) -> str:
     if category is None or claim.axis in {"contrast", "distortion", "uneven"}:
         return ""
     faults = _FAULTS.get(claim.axis, ())
-    told = [each.severity for each in found(look.view) if each.category == category and (not faults or each.fault in faults)]
+    told = [
+        each.severity for each in found(look.view) if each.category == category and (not faults or each.fault in faults)
+    ]
     word = max(told, key=SEVERITIES.index, default="none")
     if look.severities[category] != look.view.severities[category]:
         word = severity_word(look.severities[category])  # others looked as well

@@ -55,8 +55,9 @@ def fact(look: Look, axis: str, say: Phrases) -> str:
         return say("sentence.tone", tone=say(f"tone.{tone if far > _NEUTRAL else 'none'}"))
     if axis in _LIGHT:
         return _exposure(look, say)
-    if axis_of(axis).is_fault and axis != "uneven":
-        return _fault(look, axis, say)
+    is_blurred = axis == "sharpness" and any(each.category == "Blurs" for each in found(view))
+    if is_blurred or (axis_of(axis).is_fault and axis != "uneven"):
+        return _fault(look, "defocus" if is_blurred else axis, say)
     return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(axis), say))
 
 
@@ -94,9 +95,10 @@ def choice_reason(
     if blind or not choice.measured:
         return say.join(blind or unseen(query, say), say("choice.guess"), words if topic == "content" else "")
     if topic == "distortion" and not form("reversed").search(query.casefold()):
-        sentences = [words] if claim is None or claim.axis == "taste" else [fact(look, claim.axis, say)]
-    elif axis == "sharpness" and any(each.category == "Blurs" for each in found(look.view)):
-        sentences = [_fault(look, "defocus", say)]
+        known = claim is not None and claim.axis != "taste"
+        sentences = [fact(look, axis, say) if known else words]
+        if claim is not None and known and support(look, claim) < 0:
+            sentences = [say("choice.unclear"), words]
     else:
         sentences = [fact(look, axis, say), words if topic in {"distortion", "quality"} else ""]
     if look.cells:

@@ -19,8 +19,8 @@ from program.expert.store import FAULTS_FILE, Matrix
 from signatures.schemas import DistortionCategory
 
 __all__ = (
-    "FAULTS", "KINDS", "MOST", "OUTPUTS", "Heads", "Named", "chosen", "fault_map", "faults_of", "heads_from", "kind_of", "numbers_of",
-    "overall", "place_of", "probability_of", "sharpness_of", "tint_of",
+    "FAULTS", "KINDS", "MOST", "OUTPUTS", "Heads", "Named", "chosen", "fault_map", "faults_of", "heads_from", "kind_of",
+    "likelihoods", "load_heads", "numbers_of", "overall", "place_of", "probability_of", "sharpness_of", "tint_of",
 )  # fmt: skip
 
 FAULTS: Mapping[str, DistortionCategory] = {
@@ -102,8 +102,10 @@ def numbers_of(view: View) -> Matrix:
 
 
 def likelihoods(heads: Heads, values: Matrix) -> tuple[Matrix, Matrix, float]:
-    """Return what an image's T outputs mean: 3 x F probabilities of each strength or more, how far each fault is the
-    worst, and the probability that nothing is wrong.
+    """Return what an image's T outputs mean.
+
+    3 x F probabilities of each strength or more, how far each fault is the worst, and the probability that nothing is
+    wrong.
     """
     there = special.expit(heads.curves[:, 0] * values[: len(FAULTS)] + heads.curves[:, 1])
     nothing = special.expit(overall(values[None])[0] @ heads.clean)
@@ -186,7 +188,8 @@ _BARRED: Mapping[str, frozenset[str]] = {
 def kind_of(view: View) -> str:
     """Return one of `KINDS` for an image alone, by how even it is, its border, and its paper.
 
-    None of 476 photographs is taken for anything else."""
+    None of 476 photographs is taken for anything else.
+    """
     if view.unjudged is not None:
         return "photograph"
     n, signs = view.measured, view.signs

@@ -214,9 +214,11 @@ def _colours(rgb: NDArray[np.uint8]) -> dict[str, float]:
     weight = chroma.sum() + 1.0
     return {
         "strong_colour": float(strong.mean()), "strong_red": float((strong & (np.abs(hue) < 0.5)).mean()),
-        "channel_full": float(((top >= 254) & (bottom < 128)).mean()), "channel_none": float(((bottom <= 1) & (top > 90)).mean()),
+        "channel_full": float(((top >= 254) & (bottom < 128)).mean()),
+        "channel_none": float(((bottom <= 1) & (top > 90)).mean()),
         "chroma_mean": float(chroma.mean()) / 255, "chroma_90": float(np.percentile(chroma, 90)) / 255,
-        "chroma_50": float(np.median(chroma)) / 255, "saturation_bright": float(saturation[bright].mean()) if bright.any() else 0.0,
+        "chroma_50": float(np.median(chroma)) / 255,
+        "saturation_bright": float(saturation[bright].mean()) if bright.any() else 0.0,
         "one_hue": float(np.abs((chroma * np.exp(1j * hue)).sum()) / weight),
     }  # fmt: skip
 
