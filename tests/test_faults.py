@@ -41,7 +41,7 @@ def _page() -> Pixels:
     return np.clip(scanned, 0, 255).astype(np.uint8)
 
 
-@pytest.mark.spec("a photographer's faults")
+@pytest.mark.spec("issue-49/faults")
 def test_sentence_row_map_and_question_tell_of_the_same_fault(iqa: AgenticIQA) -> None:
     result = iqa(_smeared(25))
     row = row_of("a", None, result)
@@ -56,7 +56,7 @@ def test_sentence_row_map_and_question_tell_of_the_same_fault(iqa: AgenticIQA) -
     assert (red[..., 0] - red[..., 1]).mean() > 20
 
 
-@pytest.mark.spec("a photographer's faults")
+@pytest.mark.spec("issue-49/faults")
 def test_a_clean_photograph_has_no_fault_and_no_blemish(iqa: AgenticIQA) -> None:
     result = iqa(CAT)
     assert result.summary.startswith("Sharp, well exposed")
@@ -64,7 +64,7 @@ def test_a_clean_photograph_has_no_fault_and_no_blemish(iqa: AgenticIQA) -> None
     assert (row_of("a", None, result).subject_sharp, result.state.evidence.findings()) == ("yes", [])
 
 
-@pytest.mark.spec("a photographer's faults")
+@pytest.mark.spec("issue-49/kinds")
 def test_what_is_no_photograph_is_not_judged_as_one(iqa: AgenticIQA) -> None:
     page, photograph = iqa(_page()), iqa(CAT)
     assert page.state.kind == "document"
@@ -75,7 +75,7 @@ def test_what_is_no_photograph_is_not_judged_as_one(iqa: AgenticIQA) -> None:
     assert wide > 1.3 * usual
 
 
-@pytest.mark.spec("a photographer's faults")
+@pytest.mark.spec("issue-49/content")
 def test_objects_are_not_answered_for(iqa: AgenticIQA) -> None:
     assert "knows no objects" in str(iqa(CAT, "Is there a dog?").final_answer)
 
@@ -131,7 +131,7 @@ def test_reasons_are_counted_as_the_table_says() -> None:
     assert found["main"]["constant"] == pytest.approx(2 / 3)
 
 
-@pytest.mark.spec("evaluate --reasons")
+@pytest.mark.spec("issue-49/reasons")
 def test_evaluate_prints_how_often_the_faults_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Image.fromarray(_smeared(25)).save(tmp_path / "a.png")
     line = {

@@ -101,7 +101,7 @@ def _reasons(a: Assessment, b: Assessment) -> list[str]:
         ranks = [SEVERITIES.index(by_kind.get(kind, "none")) for by_kind in severities]
         if ranks[0] != ranks[1]:
             words = [SEVERITIES[rank] for rank in ranks]
-            name = CATEGORY_WORDS.get(kind, kind).capitalize()
+            name = str(CATEGORY_WORDS.get(kind, kind)).capitalize()  # type: ignore[call-overload]
             differing.append((abs(ranks[1] - ranks[0]), f"{name}: {words[0]} in A, {words[1]} in B."))
     reasons = [text for _, text in sorted(differing, key=lambda entry: -entry[0])]
     readings = [_readings(result) for result in (a, b)]

@@ -109,7 +109,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str | Non
 
 def _evidence_rows(evidence: ExecutorOutput) -> Iterator[tuple[str, ...]]:
     logs = {(log.region, log.distortion): log for log in evidence.tool_logs}
-    found = [(region, str(f.type), f.fault, f.severity) for region, f in evidence.findings()]
+    found = [(region, str(f.type), f.fault, str(f.severity)) for region, f in evidence.findings()]
     known = {(region, distortion) for region, distortion, *_ in found}
     found += [(region, distortion, "", "") for region, distortion in logs if (region, distortion) not in known]
     for region, distortion, fault, severity in found:

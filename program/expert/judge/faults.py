@@ -239,7 +239,10 @@ def fault_map(view: View, fault: str) -> Matrix:
 
 def tint_of(view: View) -> str:
     """Return the colour that an image's light leans to."""
-    red, blue = (np.mean([view.signs[f"{way}_{c}"] for way in ("shades", "edge", "lights")]) for c in "rb")
-    leans = {"yellow": -blue, "red": red - max(blue, 0), "green": -red - blue, "blue": blue - max(red, 0),
-             "magenta": min(red, blue) * 2, "orange": red - blue if red > 0 > blue else -1.0}  # fmt: skip
+    signs = view.signs
+    red, blue = (float(np.mean([signs[f"{way}_{c}"] for way in ("shades", "edge", "lights")])) for c in "rb")
+    leans = {
+        "yellow": -blue, "red": red - max(blue, 0), "green": -red - blue, "blue": blue - max(red, 0),
+        "magenta": min(red, blue) * 2, "orange": red - blue if red > 0 > blue else -1.0,
+    }  # fmt: skip
     return max(leans, key=lambda tone: leans[tone])

@@ -26,7 +26,7 @@ def heatmap(
 
     Raises InputError for a word that names no distortion and no fault.
     """
-    if distortion in FAULTS and reference is None:
+    if distortion is not None and distortion in FAULTS and reference is None:
         return overlay(image, fault_map(Viewer().view(image), distortion))
     category = category_of(distortion) if distortion else None
     if distortion and category is None:

@@ -113,10 +113,6 @@ class View:
         """How strong distortions of place are, likewise: parts moved, merged or covered; only with a reference."""
         return float(self.seen.severities[0, SEVERITIES.index("spatial")])
 
-    def cause(self, name: str) -> float:
-        """Return how strong one of `CAUSES` is, likewise; only without a reference."""
-        return float(self.seen.values[0, OUTPUTS["nr"].index(name)])
-
     @cached_property
     def prior(self) -> Belief:
         """The quality believed in without any demo."""

@@ -73,7 +73,8 @@ def _light(rgb: NDArray[np.uint8]) -> tuple[dict[str, float], dict[str, list[lis
     """Measure what is clipped, where, and how linear light is spread: in logarithms to base 2, of white."""
     top, bottom = _range(rgb)
     white, black = bottom >= _WHITE, top <= _BLACK
-    light = sum(_LINEAR[rgb[..., c]] * np.float32(share) for c, share in enumerate((0.2126, 0.7152, 0.0722)))
+    red, green, blue = (_LINEAR[rgb[..., c]] for c in range(3))
+    light = np.float32(0.2126) * red + np.float32(0.7152) * green + np.float32(0.0722) * blue
     stops = np.log2(light + 2.0**-10)
     blocks = blocks_of(white.astype(np.float32), 4).mean(axis=2) > 0.9
     labels, count = ndimage.label(blocks)
@@ -95,7 +96,7 @@ def _light(rgb: NDArray[np.uint8]) -> tuple[dict[str, float], dict[str, list[lis
         "same": float((rgb[:, 1:] == rgb[:, :-1]).all(axis=2).mean()),
     }  # fmt: skip
     grids = {"white_at": white, "near_white_at": bottom >= 235, "black_at": black, "dim_at": top <= 40}
-    maps = {name: grid_of(plane) for name, plane in grids.items()}
+    maps = {name: grid_of(np.asarray(plane, np.float32)) for name, plane in grids.items()}
     return named, maps | {"stops_at": grid_of(stops), "veil_at": grid_of(ndimage.minimum_filter(bottom[::2, ::2], 5))}
 
 
@@ -114,13 +115,14 @@ def _tensors(plane: Plane) -> NDArray[np.float64]:
 def _kept(fine: NDArray[np.float64], coarse: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return how much fine structure there is for coarse structure: along the worst and the best direction, as logs."""
     values = np.linalg.eigvals(np.linalg.solve(coarse, fine)).real
-    return np.log(np.clip(np.sort(values, axis=-1), 1e-6, None))
+    return np.asarray(np.log(np.clip(np.sort(values, axis=-1), 1e-6, None)))
 
 
 def _smear(luma: Plane, half: Plane, quarter: Plane) -> tuple[dict[str, float], dict[str, list[list[float]]]]:
     """Compare structure over sizes by direction: motion takes it along one, defocus along all."""
     fine, middle, coarse = (_tensors(plane) for plane in (luma, half, quarter))
-    named, maps = {}, {}
+    named: dict[str, float] = {}
+    maps: dict[str, list[list[float]]] = {}
     for name, one, other in (("fine", fine, middle), ("coarse", middle, coarse), ("all", fine, coarse)):
         kept = _kept(one, other)
         whole = _kept(one.mean(axis=(0, 1)), other.mean(axis=(0, 1)))
