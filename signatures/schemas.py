@@ -160,6 +160,8 @@ class DistortionFinding(_Answer):
     type: Category = Field(description="distortion category")
     severity: Annotated[Severity, BeforeValidator(_as_severity)]
     explanation: str = Field(description="one sentence on what is visible")
+    fault: SkipJsonSchema[str] = ""
+    """What a photographer calls it ("motion blur"), where that is known; the category is its family."""
 
 
 class ToolChoice(_Answer):

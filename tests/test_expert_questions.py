@@ -320,7 +320,7 @@ def test_words_negations_and_modifiers() -> None:
     ("query", "options", "words"),
     [
         ("Is this image blurry?", "A. Yes\nB. No", ("with confidence", "defocus blur")),
-        ("How is the clarity of this image?", "A. Good\nB. Poor", ("Poor", "Extreme defocus blur")),
+        ("How is the clarity of this image?", "A. Good\nB. Poor", ("Poor", "Strong defocus blur")),
         ("图片清晰吗？", "A. 是\nB. 否", ("选择 B（否）", "失焦模糊")),
         ("What is the man holding?", "A. Hat\nB. Cup", ("guess", "low confidence")),
         ("Is the left side blurry?", "A. Yes\nB. No", ('"left side" was measured',)),
@@ -337,14 +337,14 @@ def test_reasons_name_the_option_the_reading_and_how_sure(query: str, options: s
 def test_a_reason_neither_denies_the_chosen_fault_nor_says_it_twice(iqa: AgenticIQA) -> None:
     query, options = "What is the most severe distortion?", {"A": "Blur", "B": "Noise", "C": "Blocking"}
     clean = iqa(image=_made("sharp"), query=query, options=options).quality_reasoning
-    assert "The likeliest of these, if any." in clean
+    assert "Not clear, as none of these stands out." in clean
     assert "to speak of" not in clean
     blurred = iqa(image=_made("blurred"), query=query, options=options).quality_reasoning
     assert blurred.count("blur") == 1
     options = {"A": "Noise", "B": "Blur"}
     absent = iqa(image=_made("noisy"), query="Which distortion does not exist in this image?", options=options)
     assert absent.final_answer == "B"
-    assert "likeliest" not in absent.quality_reasoning
+    assert "Not clear" not in absent.quality_reasoning
 
 
 def test_which_is_not_there_is_asked_in_capitals_too(iqa: AgenticIQA) -> None:
@@ -373,7 +373,7 @@ def test_taste_among_faults_is_explained_by_what_was_found(iqa: AgenticIQA) -> N
         ("How is the exposure?", "The exposure is"),
         ("Where is the image blurry?", "It is "),
         ("图片清晰吗？", "否。"),
-        ("Describe this image.", "Extreme defocus blur"),
+        ("Describe this image.", "Strong defocus blur"),
     ],
 )
 def test_open_questions_are_answered_first(query: str, start: str) -> None:

@@ -89,10 +89,19 @@ def test_a_question_in_another_language_is_known_for_one(query: str) -> None:
 @pytest.mark.parametrize(
     ("query", "start"),
     [
-        ("How many people?", "The question is about something that measurements do not see."),
-        ("Who took this photo?", "The question is about something that measurements do not see."),
-        ("What mood does it convey?", "The question is about something that measurements do not see."),
-        ("画面里的人在做什么？", "问题涉及测量看不到的内容。"),
+        (
+            "How many people?",
+            "The embedded expert knows no objects: it measures quality, and the question is about something else.",
+        ),
+        (
+            "Who took this photo?",
+            "The embedded expert knows no objects: it measures quality, and the question is about something else.",
+        ),
+        (
+            "What mood does it convey?",
+            "The embedded expert knows no objects: it measures quality, and the question is about something else.",
+        ),
+        ("画面里的人在做什么？", "内置专家不识别物体：它只测量画质，问题涉及其他内容。"),
         ("¿Es borrosa la imagen?", "The question names nothing that measurements see; questions are read in English"),
         ("この画像はぼやけていますか？", "问题中没有测量看得到的内容：只能读懂中文和英文。"),
     ],

@@ -12,12 +12,15 @@ from program.common.questions import is_chinese
 from program.fusion.scores import headline
 from program.images.refs import ImageRef
 from program.lms.usage import Usage
+from signatures.schemas import GLOBAL
 
 if TYPE_CHECKING:
     from PIL import Image
 
 __all__ = ("Assessment",)
 
+_STRENGTHS = {"slight": "slight", "moderate": "moderate", "severe": "strong", "extreme": "strong"}
+"""A photographer's words for the documents' severities."""
 _LISTED = ("final_answer", "level", "quality_score", "quality_reasoning", "status", "error")
 """The fields of an assessment that fit a table's row."""
 
@@ -98,6 +101,18 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         """The text of the option that was chosen; None for other answers."""
         options = read_query(self.state.query, self.state.options).options or {}
         return options.get(str(self.final_answer)) if self.query_type is QueryType.MCQ else None
+
+    @property
+    def faults(self) -> list[tuple[str, str]]:
+        """What is wrong with the whole image as a photographer names it, the worst first: fault and strength."""
+        found = [finding for region, finding in self.state.evidence.findings() if region == GLOBAL]
+        return [(f.fault, _STRENGTHS[f.severity]) for f in found if f.fault and f.severity in _STRENGTHS]
+
+    @property
+    def subject_sharp(self) -> str | None:
+        """Whether the subject is sharp: "yes", "no", or "not clear"; None where nothing was measured."""
+        sure = self.state.subject_sharp
+        return None if sure is None else "yes" if sure >= 0.6 else "no" if sure <= 0.4 else "not clear"
 
     @property
     def notes(self) -> list[str]:

@@ -35,9 +35,9 @@ def card(result: "Assessment") -> str:
     """Return the HTML, which fetches nothing; what comes from data or a model is escaped."""
     evidence = result.state.evidence
     findings = [
-        f"{CATEGORY_WORDS.get(finding.type, finding.type)}: {finding.severity}, {looked_at(evidence, region)}"
-        for region, finding in evidence.findings()
-        if finding.severity != "none"
+        f"{f.fault or CATEGORY_WORDS.get(f.type, f.type)}: {f.severity}, {looked_at(evidence, region)}"
+        for region, f in evidence.findings()
+        if f.severity != "none"
     ]
     low, high = result.score_interval or (result.rating, result.rating)
     template = jinja2.Environment(autoescape=True).from_string(_CARD)

@@ -93,13 +93,15 @@ def spread(program: AgenticIQA, result: Assessment) -> float:
 
 def _reasons(a: Assessment, b: Assessment) -> list[str]:
     """Name what differs: severities first, then tools that measured both, the largest difference first."""
-    severities = [{f.type: f.severity for region, f in r.state.evidence.findings() if region == GLOBAL} for r in (a, b)]
+    severities = [
+        {f.fault or f.type: f.severity for region, f in r.state.evidence.findings() if region == GLOBAL} for r in (a, b)
+    ]
     differing = []
     for kind in dict.fromkeys([*severities[0], *severities[1]]):
         ranks = [SEVERITIES.index(by_kind.get(kind, "none")) for by_kind in severities]
         if ranks[0] != ranks[1]:
             words = [SEVERITIES[rank] for rank in ranks]
-            name = CATEGORY_WORDS.get(kind, kind).capitalize()
+            name = str(CATEGORY_WORDS.get(kind, kind)).capitalize()  # type: ignore[call-overload]
             differing.append((abs(ranks[1] - ranks[0]), f"{name}: {words[0]} in A, {words[1]} in B."))
     reasons = [text for _, text in sorted(differing, key=lambda entry: -entry[0])]
     readings = [_readings(result) for result in (a, b)]

@@ -71,7 +71,11 @@ def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | Non
     """Render findings as `{"Global": [{"type", "severity", "explanation"}]}`, or None when there are none."""
     if not analysis or not any(analysis.values()):
         return None
-    return compact_json({region: [f.model_dump() for f in findings] for region, findings in analysis.items()})
+    told = {
+        region: [f.model_dump(exclude=None if f.fault else {"fault"}) for f in findings]
+        for region, findings in analysis.items()
+    }
+    return compact_json(told)
 
 
 def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:
@@ -119,7 +123,8 @@ def used_evidence(output: ExecutorOutput) -> dict[str, Any] | None:
         for distortion, (tool, score) in by.items()
     ]
     findings = [
-        {"region": region, "type": finding.type, "severity": finding.severity} for region, finding in output.findings()
+        {"region": region, **finding.model_dump(exclude={"explanation"} if finding.fault else {"explanation", "fault"})}
+        for region, finding in output.findings()
     ]
     return {"readings": readings, "findings": findings}
 
@@ -151,7 +156,7 @@ def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -
     names = [
         _phrase(finding, region, chinese=chinese)
         for region, finding in output.findings()
-        if finding.severity != "none" and not _is_said(finding.type, text, chinese=chinese)
+        if finding.severity != "none" and not finding.fault and not _is_said(finding.type, text, chinese=chinese)
     ]
     if not names:
         return ""

@@ -3,7 +3,7 @@
 import functools
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dspy
 from PIL import Image
@@ -26,6 +26,9 @@ from program.lms.limits import wired
 from program.lms.metering import metered
 from program.lms.traits import own_record
 from program.tracking import annotate_trace
+
+if TYPE_CHECKING:
+    from program.expert import Viewer
 
 __all__ = ("DEFAULT_QUERY", "AgenticIQA")
 
@@ -71,6 +74,8 @@ class AgenticIQA(ProgramModule):
                 state.image_notes = [*state.image_notes, f"reference resampled from {given.size} to {test.size}"]
             if not show_the_same(test, original):
                 state.image_notes = [*state.image_notes, f"the reference {given.name!r} seems to show something else"]
+        elif self.resources.known("summarizer").is_free:
+            _look(state, test, self.resources.viewer)
         with metered() as usage, wired(settings):
             started = state.model_copy()
             try:
@@ -237,6 +242,17 @@ def _initial_state(
         regions={name: tuple(box) for name, box in regions.items()} if regions else None,
         max_replan_iterations=settings.assessment.max_replan_iterations,
     )
+
+
+def _look(state: AssessmentState, image: ImageRef, viewer: "Viewer") -> None:
+    """Write down what the embedded expert takes an image for, and whether its subject is sharp."""
+    from program.expert import KINDS, kind_of, sharpness_of
+
+    view = viewer.view(image)
+    state.kind, state.subject_sharp = kind_of(view), sharpness_of(view)
+    if not KINDS[state.kind]:
+        note = f"{state.kind}: the faults of photographs are not looked for, and the score is a guess"
+        state.image_notes = [*state.image_notes, note]
 
 
 def _fault_of_box(box: Box, width: int, height: int) -> str | None:

@@ -41,11 +41,14 @@ class Finding(Record):
     type: DistortionCategory
     severity: Severity
     explanation: str = ""
+    fault: str = ""
+    """What a photographer calls it ("motion blur"), where that is known."""
 
     @classmethod
     def of(cls, answer: DistortionFinding) -> "Finding":
         """Return what a model found, without its region."""
-        return cls(type=answer.type, severity=answer.severity, explanation=answer.explanation.strip())
+        told = answer.explanation.strip()
+        return cls(type=answer.type, severity=answer.severity, explanation=told, fault=answer.fault)
 
 
 class ToolLog(Measurement):
@@ -190,6 +193,10 @@ class AssessmentState(Record):
     """The image as the caller named it; the program itself works on its content-addressed reference."""
     image_notes: list[str] = Field(default_factory=list)
     """What was done to the image beyond plain decoding: transparency laid over white, a colour profile applied, ..."""
+    kind: str | None = None
+    """What kind of picture the embedded expert takes the image for: "photograph", "document", ..."""
+    subject_sharp: float | None = None
+    """How probably people call the subject of a photograph sharp, by the same."""
     reference_path: str | None = None
     options: dict[str, str] | None = None
     regions: dict[str, Box] | None = None

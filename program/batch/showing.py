@@ -108,10 +108,12 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str | Non
 
 
 def _evidence_rows(evidence: ExecutorOutput) -> Iterator[tuple[str, ...]]:
-    severities = {(region, str(finding.type)): finding.severity for region, finding in evidence.findings()}
     logs = {(log.region, log.distortion): log for log in evidence.tool_logs}
-    for region, distortion in dict.fromkeys([*severities, *logs]):
-        log, severity = logs.get((region, distortion)), severities.get((region, distortion), "")
+    found = [(region, str(f.type), f.fault, str(f.severity)) for region, f in evidence.findings()]
+    known = {(region, distortion) for region, distortion, *_ in found}
+    found += [(region, distortion, "", "") for region, distortion in logs if (region, distortion) not in known]
+    for region, distortion, fault, severity in found:
+        log = logs.get((region, distortion))
         score = "" if log is None else (f"{log.score:.2f}" if log.score is not None else f"failed: {log.error}")
-        name = CATEGORY_WORDS.get(distortion, distortion.lower())  # type: ignore[call-overload]
+        name = fault or CATEGORY_WORDS.get(distortion, distortion.lower())  # type: ignore[call-overload]
         yield looked_at(evidence, region), name, severity, log.tool if log else "", score

@@ -11,7 +11,7 @@ from program.evaluation.row import LabelledRow
 from program.expert import TILE, heatmap
 from program.images.store import IMAGES
 from program.images.thumbnails import data_url, thumbnail
-from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES, DistortionCategory, category_of
+from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
 
 __all__ = ("pictures_of",)
 
@@ -45,17 +45,17 @@ def _thumbnail(path: Place) -> str | None:
         return None
 
 
-def _found(row: LabelledRow) -> DistortionCategory | None:
-    """Return the strongest distortion that was found in the whole image, if any."""
+def _found(row: LabelledRow) -> str | None:
+    """Return the worst fault or the strongest distortion that was found in the whole image, if any."""
     evidence: Any = row.evidence or {}
-    found = [
-        (SEVERITIES.index(f["severity"]), f["type"]) for f in evidence.get("findings", ()) if f["region"] == GLOBAL
-    ]
-    strength, worst = max(found, default=(0, ""))
-    return category_of(worst) if strength else None
+    found = [f for f in evidence.get("findings", ()) if f["region"] == GLOBAL and f["severity"] != "none"]
+    if found and found[0].get("fault"):  # faults come with the worst first
+        return str(found[0]["fault"])
+    strongest = max(found, key=lambda f: SEVERITIES.index(f["severity"]), default=None)
+    return CATEGORY_WORDS[strongest["type"]] if strongest else None
 
 
-def _maps(sample: Sample, distortion: DistortionCategory | None) -> dict[str, str]:
+def _maps(sample: Sample, distortion: str | None) -> dict[str, str]:
     """Return where quality is lost, in all and to one distortion, by what the picture shows."""
     try:
         with IMAGES.borrowing():
@@ -64,7 +64,7 @@ def _maps(sample: Sample, distortion: DistortionCategory | None) -> dict[str, st
                 reference = None
             maps = {"quality lost": heatmap(image, reference, step=TILE)}
             if distortion is not None:
-                maps[f"lost to {CATEGORY_WORDS[distortion]}"] = heatmap(image, reference, distortion, TILE)
+                maps[f"lost to {distortion}"] = heatmap(image, reference, distortion, TILE)
             return {title: data_url(drawn, _MAP_PX) for title, drawn in maps.items()}
     except InputError:
         return {}

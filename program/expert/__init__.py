@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from program.expert.answer.planning import named_distortions, plan_assessment
     from program.expert.answer.tool_choice import named_tools
     from program.expert.engine import make_perceptual_lm
+    from program.expert.judge.faults import KINDS, kind_of, sharpness_of
     from program.expert.judge.likeness import WIDTH, likeness
     from program.expert.judge.maps import TILE, heatmap
     from program.expert.judge.taught import telling
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
     from program.expert.store import MODEL, NAME
 
 __all__ = (
-    "MODEL", "NAME", "TILE", "WIDTH", "View", "Viewer", "heatmap", "likeness", "make_perceptual_lm",
-    "named_distortions", "named_tools", "plan_assessment", "properties_of", "region_pattern", "telling",
+    "KINDS", "MODEL", "NAME", "TILE", "WIDTH", "View", "Viewer", "heatmap", "kind_of", "likeness", "make_perceptual_lm",
+    "named_distortions", "named_tools", "plan_assessment", "properties_of", "region_pattern", "sharpness_of", "telling",
 )  # fmt: skip
 
 _HOMES = {
+    "KINDS": "judge.faults.KINDS",
     "MODEL": "store.MODEL",
     "NAME": "store.NAME",
     "TILE": "judge.maps.TILE",
@@ -30,6 +32,7 @@ _HOMES = {
     "View": "judge.views.View",
     "Viewer": "judge.views.Viewer",
     "heatmap": "judge.maps.heatmap",
+    "kind_of": "judge.faults.kind_of",
     "likeness": "judge.likeness.likeness",
     "make_perceptual_lm": "engine.make_perceptual_lm",
     "named_distortions": "answer.planning.named_distortions",
@@ -37,6 +40,7 @@ _HOMES = {
     "plan_assessment": "answer.planning.plan_assessment",
     "properties_of": "judge.taught.traits_of",
     "region_pattern": "answer.inputs.region_pattern",
+    "sharpness_of": "judge.faults.sharpness_of",
     "telling": "judge.taught.telling",
 }
 

@@ -10,8 +10,8 @@ import yaml
 from numpy.typing import NDArray
 
 __all__ = (
-    "MEASURED", "MODEL", "MODEL_FILE", "NAME", "POPULATION_FILE", "PROVENANCE_FILE", "REVISION", "Matrix",
-    "stored_arrays", "stored_table",
+    "FAULTS_FILE", "MEASURED", "MODEL", "MODEL_FILE", "NAME", "POPULATION_FILE", "PROVENANCE_FILE", "REVISION",
+    "Matrix", "stored_arrays", "stored_table",
 )  # fmt: skip
 
 REVISION = "r9"
@@ -24,6 +24,7 @@ MEASURED = "r9"
 MODEL_FILE = f"expert-{MEASURED}.npz"
 PROVENANCE_FILE = f"expert-{MEASURED}.json"
 POPULATION_FILE = "population.json"
+FAULTS_FILE = "faults-r1.npz"
 
 Matrix = NDArray[np.float64]
 

@@ -39,6 +39,15 @@ class Row(BaseModel):
     tool_mean: float | None = None
     """For such questions: the mean of the tools' scores, which is no rating by the program."""
     distortions: str | None = None
+    fault_1: str | None = None
+    strength_1: str | None = None
+    fault_2: str | None = None
+    strength_2: str | None = None
+    fault_3: str | None = None
+    strength_3: str | None = None
+    """What a photographer calls wrong with it, the worst first: slight, moderate or strong."""
+    subject_sharp: str | None = None
+    kind: str | None = None
     tools: str | None = None
     reasoning: str | None = None
     notes: str | None = None
@@ -94,8 +103,13 @@ def _fields(request: Request, result: Assessment) -> dict[str, Any]:
     ]
     readings = dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in evidence.tool_logs if log.score is not None)
     options = read_query(result.state.query, result.state.options).options if result.option is not None else None
+    faults = {
+        f"{name}_{place}": value
+        for place, fault in enumerate(result.faults[:3], 1)
+        for name, value in zip(("fault", "strength"), fault, strict=True)
+    }
     return {
-        **_named(request),
+        **_named(request), **faults, "subject_sharp": result.subject_sharp, "kind": result.state.kind,
         "reference": result.state.reference_path, "query": result.state.query,
         "options": json.dumps(options, ensure_ascii=False) if options else None,
         "status": result.status, "score": result.quality_score if result.level else None, "low": low, "high": high,

@@ -12,12 +12,12 @@ from functools import cached_property
 import numpy as np
 from scipy import special
 
-from program.expert.answer.findings import PRESENT, STEPS, named, severity_word
+from program.expert.answer.findings import PRESENT, STEPS, found, severity_word
 from program.expert.answer.vocabulary import Cells, Claim, axis_of
 from program.expert.judge.attributes import placed, population, position, probit
-from program.expert.judge.model import CAUSES
+from program.expert.judge.faults import probability_of
 from program.expert.judge.views import View
-from signatures.schemas import DistortionCategory
+from signatures.schemas import SEVERITIES, DistortionCategory
 
 __all__ = ("TOOLS", "Look", "amount", "local", "severity_place", "support", "verdict")
 
@@ -31,6 +31,12 @@ TOOLS = 0.15
 images the tool chosen for clarity has an SRCC of 0.11, the expert 0.66, both 0.67 at 0.1 to 0.2 and 0.61 at 0.5."""
 _QUALITY_SPREAD = 0.65
 """Standard deviation of quality over natural photographs on 1..5, to read a tool's score as a position."""
+_FAULTS: Mapping[str, tuple[str, ...]] = {
+    "motion": ("motion blur",), "defocus": ("defocus blur",), "overexposure": ("too bright", "blown highlights"),
+    "underexposure": ("too dark", "crushed shadows"), "noise": ("noise",), "cast": ("colour cast",),
+    "oversharp": ("oversharpened",),
+}  # fmt: skip
+"""What a photographer calls the faults on an axis."""
 _VERDICTS = ("disagree", "slightly", "mostly", "agree")
 _SEVERELY = 0.92
 """Place of a claim from which it asks for more than a moderate fault."""
@@ -147,15 +153,22 @@ def _fault_odds(look: Look, axis: str) -> float:
         return (look.position("uneven") - fault.visible_from) / _STEP
     if axis == "oversaturation" and look.position("saturation") < 0.6:
         return min(detected, 0.0) - 1.5
-    if axis in {"motion", "defocus"} and not look.paired:
-        return (look.view.cause(axis) - PRESENT) / _SEVERITY_STEP
+    if axis in {"motion", "defocus"} and not look.paired and not look.cells:
+        return _seen_odds(look, axis)
     if axis == "motion":
         return support(look, Claim("sharpness", 0.15)) + 4 * (look.position("direction") - fault.visible_from) - 0.4
     if axis == "defocus":
         return support(look, Claim("sharpness", 0.15)) - 2 * max(look.position("direction") - 0.7, 0.0)
+    if axis in _FAULTS and not look.paired and not look.cells:
+        return max(detected, _seen_odds(look, axis))
     if look.paired or not fault.composite:
         return detected
     return max(detected, (look.position(fault.composite) - fault.visible_from) / _FAULT_STEP)
+
+
+def _seen_odds(look: Look, axis: str) -> float:
+    """Return the log-odds that people see one of the faults on an axis."""
+    return float(special.logit(np.clip(probability_of(look.view, *_FAULTS[axis]), 0.01, 0.99)))
 
 
 def _exposure_odds(look: Look, axis: str) -> float:
@@ -167,7 +180,7 @@ def _exposure_odds(look: Look, axis: str) -> float:
     if look.cells and not bright:
         here = 1 - here
     odds = (here - fault.visible_from) / _STEP
-    return odds if look.cells or look.view.unjudged else max(odds, (look.view.cause(axis) - PRESENT) / _SEVERITY_STEP)
+    return odds if look.cells or look.view.unjudged else _seen_odds(look, axis)
 
 
 def verdict(look: Look, claims: Sequence[Claim]) -> str:
@@ -183,11 +196,13 @@ def _verdict(look: Look, claim: Claim) -> str:
     category = look.category(claim.axis)
     if category is None or claim.axis in {"contrast", "distortion", "uneven"}:
         return ""
-    severity = look.severities[category]
-    if claim.axis in CAUSES and not look.paired:
-        other = named(look.view, category)
-        severity = min(severity, look.view.cause(claim.axis)) if other in {claim.axis, category} else 0.0
-    word = severity_word(severity)
+    faults = _FAULTS.get(claim.axis, ())
+    told = [
+        each.severity for each in found(look.view) if each.category == category and (not faults or each.fault in faults)
+    ]
+    word = max(told, key=SEVERITIES.index, default="none")
+    if look.severities[category] != look.view.severities[category]:
+        word = severity_word(look.severities[category])  # others looked as well
     if claim.more == (claim.axis == "sharpness"):  # the claim is that there is none of it
         return {"none": "agree", "slight": "mostly"}.get(word, "disagree")
     if claim.place > _SEVERELY and word not in {"severe", "extreme"}:

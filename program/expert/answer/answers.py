@@ -87,7 +87,7 @@ def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     choice = answer_choice(view, query, options, evidence, readings)
     letter = _outvoted(viewer, view, lesson.demos, query, options, choice)
     quality = belief(view, (), lesson.instructions).mean
-    reason = choice_reason(letter, choice, options, query, say, quality, evidence)
+    reason = choice_reason(letter, choice, options, query, say, quality)
     return {"final_answer": letter, "quality_reasoning": reason}
 
 
@@ -116,7 +116,7 @@ def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     # A place that a region's name tells is no place inside it.
     look = look_at(view.aligned, evidence, [score for _, score in scores], "" if _named_crops(inputs) else query)
     direct = direct_answer(look, query, say) if is_about_quality(query) else unseen(query, say)
-    words = summary(view, judged.mean, say, evidence)
+    words = summary(view, judged.mean, say)
     return {
         "final_answer": say.join(direct, "" if words in direct else words, *_regions(viewer, inputs, say)),
         "quality_reasoning": details(view.aligned, judged, scores, say),
@@ -128,7 +128,7 @@ def _rate(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     judged, say = _belief(viewer, view, lesson), phrases_for(query)
     unlike = say("sentence.unlike") if judged.novelty > 0.5 else ""
     outside = "" if is_about_quality(query) else unseen(query, say)
-    words = summary(view, judged.mean, say, severities_of(inputs, query))
+    words = summary(view, judged.mean, say)
     masses = judged.by_word()
     return {
         "quality_probs": masses, "quality_level": max(masses, key=masses.__getitem__),

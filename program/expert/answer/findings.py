@@ -1,19 +1,21 @@
 """Distortions as findings: category, severity word, and a sentence that quotes the measurement and says where."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from program.expert.answer.phrases import Phrases, capitalised
-from program.expert.judge.model import CAUSES, UNDISTORTED
+from program.expert.judge.faults import FAULTS, MOST, faults_of, place_of, tint_of
+from program.expert.judge.model import OUTPUTS, UNDISTORTED
 from program.expert.judge.views import View
 from program.expert.measure.measurement import Measurement
 from program.expert.store import Matrix
 from signatures.schemas import GLOBAL, DistortionCategory, Severity
 
 __all__ = (
-    "POOR", "PRESENT", "STEPS", "describe", "findings", "is_changed", "item", "named", "present", "reported",
+    "POOR", "PRESENT", "STEPS", "Found", "describe", "findings", "found", "is_changed", "item", "present", "reported",
     "severity_word", "undetailed", "where",
 )  # fmt: skip
 
@@ -33,16 +35,12 @@ SAME = UNDISTORTED - STEPS[0][0]
 """Quality beside a reference from which no difference can be seen."""
 _EVEN, _PLACED = 0.08, 0.35
 """Deviation over the cells, relative to their mean, up to which they are alike, and from which one stands out."""
-_DARK, _BRIGHT = 0.3, 0.7
-"""Mean brightness at which what is wrong with the light is plain."""
-_NOTHING = 0.005
-"""Highest mean of a cell (of a share, or in grey levels) that is called nothing."""
-_MAPS: Mapping[DistortionCategory, tuple[str, bool]] = {
-    "Blurs": ("detail", True), "Noise": ("noise", False), "Compression": ("blocking", False),
-    "Brightness change": ("brightness", False), "Color distortions": ("saturation", False),
-    "Sharpness": ("sharpness", False), "Contrast": ("contrast", True),
-}  # fmt: skip
-"""The map that shows where a category is, and whether its lowest values do."""
+_MADE = 0.4
+"""How surely an image was distorted after it was taken ("altered", -1 .. 1) where severities say with what."""
+_SEVERITY: Mapping[str, Severity] = {"slight": "slight", "moderate": "moderate", "strong": "severe"}
+"""The documents' word for a photographer's strength."""
+_MAPS: Mapping[DistortionCategory, str] = {"Noise": "noise", "Compression": "blocking"}
+"""The map that shows where a category is in an image alone."""
 _CHANGE_MAPS: Mapping[DistortionCategory, str] = {
     "Noise": "residual", "Brightness change": "shift", "Color distortions": "colour",
 }  # fmt: skip
@@ -63,15 +61,40 @@ def reported(severities: Matrix, *, paired: bool) -> NDArray[np.bool_]:
     return np.asarray(severities >= _LIMITS[paired])
 
 
-def present(view: View) -> list[DistortionCategory]:
-    """Return the categories that are there, strongest first; of a poor or changed image at least what is likeliest."""
+class Found(NamedTuple):
+    """What is wrong with an image: a photographer's fault, or a category of the documents where only that is known."""
+
+    category: DistortionCategory
+    severity: Severity
+    fault: str = ""
+
+
+def found(view: View) -> list[Found]:
+    """Return what is wrong with an image, the worst first: every answer tells of these and of no others."""
+    if view.unjudged is not None:
+        return []
     there = reported(np.array(list(view.severities.values())), paired=view.difference is not None)
-    categories = [category for category, is_there in zip(view.severities, there, strict=True) if is_there]
-    unexplained = view.own_quality < POOR if view.difference is None else is_changed(view) and view.displaced < PRESENT
-    if not categories and unexplained:
-        likeliest = max(view.severities, key=lambda category: view.severities[category])
-        return [likeliest] if severity_word(view.severities[likeliest]) != "none" else []
-    return sorted(categories, key=lambda category: -view.severities[category])
+    made = [
+        Found(category, severity_word(severity))
+        for (category, severity), is_there in zip(view.severities.items(), there, strict=True)
+        if is_there
+    ]
+    made = sorted(made, key=lambda each: -view.severities[each.category])
+    if view.difference is not None:
+        if not made and is_changed(view) and view.displaced < PRESENT:
+            likeliest = max(view.severities, key=lambda category: view.severities[category])
+            made = [Found(likeliest, severity_word(view.severities[likeliest]))]
+        return [each for each in made if each.severity != "none"]
+    named = [Found(FAULTS[fault], _SEVERITY[strength], fault) for fault, strength, _ in faults_of(view)]
+    if view.seen.values[0, OUTPUTS["nr"].index("altered")] >= _MADE:
+        known = {each.category for each in named}
+        named = [*named, *(each for each in made if each.category not in known)]
+    return named[:MOST]
+
+
+def present(view: View) -> list[DistortionCategory]:
+    """Return the categories of what is wrong, the worst first."""
+    return list(dict.fromkeys(each.category for each in found(view)))
 
 
 def is_changed(view: View) -> bool:
@@ -80,13 +103,15 @@ def is_changed(view: View) -> bool:
 
 
 def findings(view: View, region: str, categories: Sequence[DistortionCategory], say: Phrases) -> list[dict[str, str]]:
-    """Return a finding for each category."""
+    """Return a finding for each thing that is wrong, of the categories listed, and one of "none" where nothing is."""
+    by_category = {category: [each for each in found(view) if each.category == category] for category in categories}
     return [
         {
-            "region": region or GLOBAL, "type": category, "severity": severity_word(view.severities[category]),
-            "explanation": describe(view, category, say),
+            "region": region or GLOBAL, "type": each.category, "severity": each.severity, "fault": each.fault,
+            "explanation": describe(view, each, say),
         }
         for category in categories
+        for each in by_category[category] or [Found(category, "none")]
     ]  # fmt: skip
 
 
@@ -103,71 +128,54 @@ def undetailed(view: View, say: Phrases) -> str:
     return say(f"sentence.{view.unjudged}", width=view.size[0], height=view.size[1]) if view.unjudged else ""
 
 
-def describe(view: View, category: DistortionCategory, say: Phrases) -> str:
-    """Say in one sentence what was measured for a category, and where."""
+def describe(view: View, found: Found, say: Phrases) -> str:
+    """Say in one sentence what was found of a fault or a category, and what was measured."""
+    category = found.category
     if category in {"Blurs", "Sharpness"} and view.unjudged:
         return undetailed(view, say)
-    there = "none" if severity_word(view.severities[category]) == "none" else "some"
-    opening = say(f"opening.{there}", **_words(view, category, say))
     if view.difference is not None:
-        return _against_reference(view, view.difference, category, opening, say)
-    n, place = view.measured, _place(view, category, say)
+        return _against_reference(view, view.difference, found, say)
+    n = view.measured
+    told = item(view, found, say) if found.severity != "none" else say("opening.none", name=say(f"damage.{category}"))
     return say(
-        f"alone.{category}", opening=capitalised(opening), n=n, place=place, noise=np.expm1(n["noise_p20"]),
+        f"alone.{category}", opening=capitalised(told), n=n, noise=np.expm1(n["noise_p20"]),
         ratio=np.exp(n["blocking"]), mean=255 * n["brightness"], edges=np.expm1(n["edge1_p99"]),
     )  # fmt: skip
 
 
-def item(view: View, category: DistortionCategory, say: Phrases) -> str:
-    """Name a distortion that is there in few words: how strong, of what kind and, where that shows, at which place."""
-    words = _words(view, category, say)
-    if view.difference is None and category not in {"Noise", "Compression"}:
+def item(view: View, found: Found, say: Phrases) -> str:
+    """Name what is wrong in few words: how strong, of what kind and, where that shows, at which place."""
+    if found.fault:
+        cell = place_of(view, found.fault)
+        place = say("place.picture") if cell is None else say("place.cell", cell=say(f"cell.{cell}"))
+        tone = say(f"tone.{tint_of(view)}") if found.fault == "colour cast" else ""
+        words = {"strength": say(f"strongly.{found.severity}"), "degree": say(f"degree.{found.severity}")}
+        return " ".join(say(f"fault.{found.fault}", place=place, tone=tone, **words).split())
+    words = {"severity": say(f"severity.{found.severity}"), "name": _name(view, found.category, say)}
+    if view.difference is None and found.category not in {"Noise", "Compression"}:
         return say("item.plain", **words)  # the picture itself differs from place to place
-    cells = np.abs(_cells(view, category))
+    cells = np.abs(_cells(view, found.category))
     deviation = float(cells.std()) / (float(cells.mean()) + 1e-6)
     if deviation < _EVEN:
         return say("item.everywhere", **words)
     return say("item.there" if deviation > _PLACED else "item.plain", **words, cell=say(f"cell.{int(cells.argmax())}"))
 
 
-def named(view: View, category: DistortionCategory) -> str:
-    """Return what a blur or a change of brightness comes from, where that is plain, or else the category."""
-    if view.difference is not None:
-        return category
-    causes = (cause for cause, of in CAUSES.items() if of == category and view.cause(cause) >= PRESENT)
-    brightness = view.measured["brightness"]
-    if category == "Brightness change" and not _DARK < brightness < _BRIGHT:
-        return "underexposure" if brightness <= _DARK else "overexposure"
-    return max(causes, key=view.cause, default=category)
-
-
-def _words(view: View, category: DistortionCategory, say: Phrases) -> dict[str, str]:
-    """Return how strong a distortion is, and what it is called."""
-    severity = say(f"severity.{severity_word(view.severities[category])}")
-    kind = "damage" if view.difference is None else "change"
-    return {"severity": severity, "name": say(f"{kind}.{named(view, category)}")}
+def _name(view: View, category: DistortionCategory, say: Phrases) -> str:
+    return say(f"{'damage' if view.difference is None else 'change'}.{category}")
 
 
 def _cells(view: View, category: DistortionCategory) -> Matrix:
     """Return the 3 x 3 map that shows a category: of the changes, where there is a reference."""
     if view.difference is not None:
         return np.asarray(view.difference.maps[_CHANGE_MAPS.get(category, "difference")], dtype=float)
-    return np.asarray(view.measured.maps[_MAPS[category][0]], dtype=float)
+    return np.asarray(view.measured.maps[_MAPS[category]], dtype=float)
 
 
-def _place(view: View, category: DistortionCategory, say: Phrases) -> str:
-    """Say where a category is strongest; of colours also that they are even, or that there are none."""
-    (key, lowest), cells = _MAPS[category], _cells(view, category)
-    # A dark image is worst where it is darkest.
-    lowest = lowest or (category == "Brightness change" and view.measured["brightness"] < 0.45)
-    place = where(cells, say, lowest=lowest)
-    if category != "Color distortions":
-        return place
-    spread = "none" if cells.max() < _NOTHING else "even" if place == say("place.everywhere") else "uneven"
-    return say(f"spread.{spread}", name=say(f"map.{key}"), place=place)
-
-
-def _against_reference(view: View, d: Measurement, category: DistortionCategory, opening: str, say: Phrases) -> str:
+def _against_reference(view: View, d: Measurement, found: Found, say: Phrases) -> str:
+    category, name = found.category, _name(view, found.category, say)
+    opening = say(f"opening.{'none' if found.severity == 'none' else 'some'}", name=name,
+                  severity=say(f"severity.{found.severity}"))  # fmt: skip
     change = say(
         f"against.{category}", d=d, gain=4.343 * d["detail_gain"], noise=np.expm1(d["residual_quiet"]),
         rise=100 * np.expm1(max(d["blocking_rise"], 0)), shift=255 * d["brightness_shift"],

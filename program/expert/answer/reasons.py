@@ -1,7 +1,6 @@
 """Why the expert answers as it does, in sentences: what was measured, how strong, where, and how sure that makes it."""
 
-import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -9,10 +8,11 @@ from program.expert.answer.amounts import Look, amount, support, verdict
 from program.expert.answer.findings import (
     POOR,
     PRESENT,
+    Found,
     describe,
+    found,
     is_changed,
     item,
-    present,
     severity_word,
     undetailed,
     where,
@@ -24,25 +24,20 @@ from program.expert.answer.scales import property_in
 from program.expert.answer.vocabulary import Claim, axis_of, form
 from program.expert.answer.wording import place_name
 from program.expert.judge.attributes import position
+from program.expert.judge.faults import KINDS, MOST, kind_of, probability_of, sharpness_of
 from program.expert.judge.quality import Belief
 from program.expert.judge.views import View
-from signatures.schemas import DistortionCategory
 
 __all__ = ("choice_reason", "details", "direct_answer", "fact", "region_summary", "summary", "unseen")
 
 _DETAIL = frozenset({"sharpness", "motion", "defocus", "oversharp"})
 _LIGHT = frozenset({"overexposure", "underexposure", "exposure", "lighting"})
-_MOST = 3
-"""Distortions that are named."""
-_TRAITS: Mapping[str, DistortionCategory] = {
-    "sharpness": "Blurs", "lighting": "Brightness change", "colour": "Color distortions", "contrast": "Contrast"
-}  # fmt: skip
-"""Properties that are worth a word, and the distortion that says more of each."""
-_HIGH, _LOW, _GOOD = 0.7, 0.25, 3.5
-"""Positions among natural photographs from which they are, and the quality from which a low one is no fault."""
-_NEUTRAL, _GREY, _BURNT = 0.02, 0.01, 0.12
-"""Casts and saturation without a colour to name; the place of a claim that asks for much of a fault; the share of
-pixels near white from which no light is called good."""
+_RICH, _NEUTRAL = 0.7, 0.02
+"""The position among natural photographs from which colours are rich, and casts without a colour to name."""
+_EVEN = 0.25
+"""Log-odds within which an answer could as well be yes as no."""
+_CLEAR = 0.6
+"""Probability from which a subject is called sharp, and an exposure right."""
 
 
 def unseen(query: str, say: Phrases) -> str:
@@ -60,8 +55,9 @@ def fact(look: Look, axis: str, say: Phrases) -> str:
         return say("sentence.tone", tone=say(f"tone.{tone if far > _NEUTRAL else 'none'}"))
     if axis in _LIGHT:
         return _exposure(look, say)
-    if axis_of(axis).is_fault and axis != "uneven":
-        return _fault(look, axis, say)
+    is_blurred = axis == "sharpness" and any(each.category == "Blurs" for each in found(view))
+    if is_blurred or (axis_of(axis).is_fault and axis != "uneven"):
+        return _fault(look, "defocus" if is_blurred else axis, say)
     return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(axis), say))
 
 
@@ -75,10 +71,10 @@ def _exposure(look: Look, say: Phrases) -> str:
 
 
 def _fault(look: Look, axis: str, say: Phrases) -> str:
-    view, category, fault = look.view, look.category(axis), axis_of(axis)
-    if category and severity_word(view.severities[category]) != "none":
-        return say("sentence.spoiled", items=capitalised(item(view, category, say)))
-    if severity_word(look.severity(axis)) != "none":
+    fault, category = axis_of(axis), look.category(axis)
+    if told := [item(look.view, each, say) for each in found(look.view) if each.category == category]:
+        return say("sentence.spoiled", items=capitalised(say("sentence.list").join(told)))
+    if category and severity_word(look.severity(axis)) != severity_word(look.view.severities[category]):
         return say("sentence.in_part")  # of the whole image it cannot be told
     if fault.composite and not look.paired and look.position(fault.composite) >= fault.visible_from:
         return say("fact.step", name=say(f"axis.{axis}"), step=_step(look.position(fault.composite), say))
@@ -86,41 +82,29 @@ def _fault(look: Look, axis: str, say: Phrases) -> str:
 
 
 def choice_reason(
-    letter: str, choice: Choice, options: Mapping[str, str], query: str, say: Phrases, quality: float,
-    evidence: Collection[str] = (),
-) -> str:  # fmt: skip
+    letter: str, choice: Choice, options: Mapping[str, str], query: str, say: Phrases, quality: float
+) -> str:
     """Say which option was chosen, how sure that is, and the reading that decided it; the rest as for `summary`."""
     text, look, topic = options.get(letter, ""), choice.look, choice.topic
-    words = functools.partial(summary, look.view, quality, say)
+    words = summary(look.view, quality, say)
     if letter != choice.letter:
-        return say.join(say("choice.voted", letter=letter, text=text), words(evidence))
+        return say.join(say("choice.voted", letter=letter, text=text), words)
     claim = property_in(text) if topic == "distortion" else None
     axis = topic if claim is None else claim.axis
     blind = undetailed(look.view, say) if axis in _DETAIL else ""
     if blind or not choice.measured:
-        return say.join(blind or unseen(query, say), say("choice.guess"), words(evidence) if topic == "content" else "")
+        return say.join(blind or unseen(query, say), say("choice.guess"), words if topic == "content" else "")
     if topic == "distortion" and not form("reversed").search(query.casefold()):
-        sentences = _diagnosis(look, claim, words, evidence, say)
-    elif axis == "sharpness" and "Blurs" in present(look.view):
-        sentences = [_fault(look, "defocus", say)]
+        known = claim is not None and claim.axis != "taste"
+        sentences = [fact(look, axis, say) if known else words]
+        if claim is not None and known and support(look, claim) < 0:
+            sentences = [say("choice.unclear"), words]
     else:
-        sentences = [fact(look, axis, say), words(evidence) if topic in {"distortion", "quality"} else ""]
+        sentences = [fact(look, axis, say), words if topic in {"distortion", "quality"} else ""]
     if look.cells:
         sentences.append(say("sentence.grid_place", place=place_name(query)))
     sureness = _sureness(choice, options, say)
     return say("choice.measured", letter=letter, text=text, sureness=sureness, sentence=say.join(*sentences))
-
-
-def _diagnosis(
-    look: Look, claim: Claim | None, words: Callable[[Collection[str]], str], evidence: Collection[str], say: Phrases
-) -> list[str]:
-    """Say why an option names what is wrong: what spoils the image, or the reading that speaks for this alone."""
-    if claim is None or claim.axis == "taste":
-        return [words(evidence)]
-    category = axis_of(claim.axis).category
-    if category and severity_word(look.view.severities[category]) != "none":
-        return [words({*evidence, category})]
-    return [say("choice.likeliest"), words(evidence)] if support(look, claim) < 0 else [fact(look, claim.axis, say)]
 
 
 def _sureness(choice: Choice, options: Mapping[str, str], say: Phrases) -> str:
@@ -149,6 +133,8 @@ def direct_answer(look: Look, query: str, say: Phrases) -> str:
     if said := verdict(look, claims):
         return say(f"answer.{said}")
     odds = min(support(look, claim) for claim in claims)
+    if abs(odds) < _EVEN:
+        return say.join(say("answer.unclear"), fact(look, claims[-1].axis, say))
     sure = ("" if abs(odds) >= 2 else "probably_") + ("agree" if odds >= 0 else "disagree")
     return say.join(say(f"answer.{sure}"), fact(look, claims[-1].axis, say))
 
@@ -171,10 +157,10 @@ def _degree(look: Look, topic: Claim, say: Phrases) -> str:
     return say("answer.share", name=name, step=_step(amount(look, topic.axis), say))
 
 
-def summary(view: View, quality: float, say: Phrases, evidence: Collection[str] = ()) -> str:
-    """Say in few words what spoils an image, strongest first; where nothing does, what is good about it and what not.
+def summary(view: View, quality: float, say: Phrases) -> str:
+    """Say in few words what spoils an image, the worst first; where nothing does, what is good about it.
 
-    `quality` is what the image is believed to be, 1..5; `evidence` names categories that were looked for besides.
+    `quality` is what the image is believed to be, 1..5.
     """
     if any(view.shift):
         by = say("sentence.pair").join(
@@ -182,57 +168,43 @@ def summary(view: View, quality: float, say: Phrases, evidence: Collection[str] 
             for axis, size in zip("xy", view.shift, strict=True)
             if size
         )
-        besides = present(view.aligned) or view.aligned.displaced >= PRESENT
-        told = summary(view.aligned, quality, say, evidence) if besides else ""
+        besides = found(view.aligned) or view.aligned.displaced >= PRESENT
+        told = summary(view.aligned, quality, say) if besides else ""
         return say.join(say("sentence.shifted", by=by), told)
-    sought = [c for c, s in view.severities.items() if c in evidence and severity_word(s) != "none"]
-    there = sorted({*present(view), *sought}, key=lambda category: -view.severities[category])
-    items = [item(view, category, say) for category in there[:_MOST]]
+    there = found(view)
+    items = [item(view, each, say) for each in there]
     if view.difference is not None:
-        if view.displaced >= PRESENT:
-            place = sum(view.severities[category] > view.displaced for category in there)
-            words = {"severity": say(f"severity.{severity_word(view.displaced)}"), "name": say("change.spatial")}
-            items.insert(place, say("item.plain", **words))
-        if not items:
-            return say("sentence.differs" if is_changed(view) else "sentence.same")
-        return say("sentence.changed", items=say("sentence.list").join(items[:_MOST]))
+        return _changes(view, there, items, say)
     if view.unjudged:
         return undetailed(view, say)
-    strong, weak, usual = _traits(view, quality)
+    if not KINDS[kind := kind_of(view)]:
+        return say("sentence.kind", kind=say(f"kind.{kind}"))
     if items:
-        items += [say(f"weakness.{name}") for name in weak if quality < _GOOD][: _MOST - len(items)]
-        like = say("sentence.spoiled", items=capitalised(say("sentence.list").join(items)))
-        slight = all(severity_word(view.severities[category]) == "slight" for category in there)
-        return say.join(like, say("sentence.unexplained") if slight and quality < POOR else "")
-    good = say("sentence.pair").join(say(f"strength.{name}") for name in strong)
-    bad = say("sentence.pair").join(say(f"weakness.{name}") for name in weak)
-    if good and bad:
-        like = say("sentence.mixed", good=capitalised(good), bad=bad)
-    else:
-        alike = say("sentence.usual", items=say("sentence.pair").join(say(f"usual.{name}") for name in usual))
-        like = say("sentence.spoiled", items=capitalised(good or bad)) if good or bad else alike if usual else ""
-    return say.join(say("sentence.clean" if quality >= POOR else "sentence.unexplained"), like)
+        return say("sentence.spoiled", items=capitalised(say("sentence.list").join(items)))
+    if quality < POOR:
+        return say("sentence.unexplained")
+    good = say("sentence.and").join(say(f"strength.{name}") for name in _strengths(view))
+    return say("sentence.spoiled", items=capitalised(good)) if good else say("sentence.clean")
 
 
-@functools.lru_cache(maxsize=1024)  # an image is asked about several times, and this takes as long as all the rest
-def _traits(view: View, quality: float) -> tuple[list[str], list[str], list[str]]:
-    """Return properties that are high among natural photographs, low, and neither: up to two of each."""
-    # What the findings say or deny is not said again: an image without blur is not soft, nor a blurred one sharp.
-    places = {
-        name: position(view, name)
-        for name, category in _TRAITS.items()
-        if severity_word(view.severities[category]) == "none"
-    }
-    if places.get("sharpness", 1.0) < 0.5:
-        del places["sharpness"]
-    if places.get("lighting", 0.0) > 0.5 and view.measured["light_share"] > _BURNT:
-        del places["lighting"]
-    if view.measured["saturation"] < _GREY:
-        places.pop("colour", None)
-    high = sorted((name for name in places if places[name] > _HIGH and quality >= POOR), key=lambda n: -places[n])
-    low = sorted((name for name in places if places[name] < _LOW), key=lambda n: places[n])
-    usual = [name for name in places if name != "sharpness" and _LOW <= places[name] <= _HIGH]
-    return high[:2], low[:2], usual[:2]
+def _changes(view: View, there: Sequence[Found], items: list[str], say: Phrases) -> str:
+    if view.displaced >= PRESENT:
+        place = sum(view.severities[each.category] > view.displaced for each in there)
+        words = {"severity": say(f"severity.{severity_word(view.displaced)}"), "name": say("change.spatial")}
+        items = [*items[:place], say("item.plain", **words), *items[place:]]
+    if not items:
+        return say("sentence.differs" if is_changed(view) else "sentence.same")
+    return say("sentence.changed", items=say("sentence.list").join(items[:MOST]))
+
+
+def _strengths(view: View) -> list[str]:
+    """Return what is good about a photograph with nothing wrong."""
+    wrong = probability_of(view, "too dark", "too bright", "blown highlights", "crushed shadows")
+    good = {
+        "sharp": (sharpness_of(view) or 0.0) >= _CLEAR, "exposed": wrong < 1 - _CLEAR,
+        "colour": position(view, "colour") > _RICH,
+    }  # fmt: skip
+    return [name for name, is_so in good.items() if is_so]
 
 
 def details(view: View, belief: Belief, scores: Sequence[tuple[str, float]], say: Phrases) -> str:
@@ -241,7 +213,7 @@ def details(view: View, belief: Belief, scores: Sequence[tuple[str, float]], say
     basis = say("grounds.paired" if view.difference is not None else "grounds.alone")
     familiarity = "grounds.unlike" if belief.novelty > 0.5 else "grounds.usual"
     return say.join(
-        *(describe(view, category, say) for category in present(view)),
+        *(describe(view, each, say) for each in found(view)),
         say("sentence.scores", listed=listed) if scores else "",
         say(familiarity, basis=basis, mean=belief.mean, deviation=belief.deviation),
     )
@@ -249,6 +221,6 @@ def details(view: View, belief: Belief, scores: Sequence[tuple[str, float]], say
 
 def region_summary(region: str, view: View, say: Phrases) -> str:
     """Say what stands out in one region, cut out and measured by itself."""
-    strongest = present(view)[:1]
-    sentence = say("sentence.spoiled", items=item(view, strongest[0], say)) if strongest else say("sentence.clean")
+    worst = found(view)[:1]
+    sentence = say("sentence.spoiled", items=item(view, worst[0], say)) if worst else say("sentence.clean")
     return say("sentence.region", region=region, sentence=uncapitalised(sentence))

@@ -4,6 +4,7 @@ import numpy as np
 from PIL import Image
 
 from program.common.errors import InputError
+from program.expert.judge.faults import FAULTS, fault_map
 from program.expert.judge.views import View, Viewer
 from program.expert.store import Matrix
 from program.images.store import IMAGES, ImageRef
@@ -21,10 +22,12 @@ _STRENGTH = 0.55
 def heatmap(
     image: ImageRef, reference: ImageRef | None = None, distortion: str | None = None, step: float = STEP
 ) -> Image.Image:
-    """Return an image in grey with red where its parts score below 4; see `quality_map`.
+    """Return an image in grey with red where its parts score below 4; see `quality_map` and, of a fault, `fault_map`.
 
-    Raises InputError for a word that names no distortion.
+    Raises InputError for a word that names no distortion and no fault.
     """
+    if distortion is not None and distortion in FAULTS and reference is None:
+        return overlay(image, fault_map(Viewer().view(image), distortion))
     category = category_of(distortion) if distortion else None
     if distortion and category is None:
         raise InputError(f"distortion {distortion!r}: unknown; name one of {', '.join(CATEGORY_WORDS.values())}")

@@ -7,6 +7,7 @@ import numpy as np
 from cachetools import LRUCache, cached
 
 from program.expert.judge.attributes import placed, population, reading
+from program.expert.judge.faults import KINDS, kind_of
 from program.expert.judge.model import Seen
 from program.expert.judge.quality import Belief, Evidence, believe, most_telling, weigh
 from program.expert.judge.views import View
@@ -24,7 +25,10 @@ def belief(view: View, demos: Sequence[tuple[View, float]] = (), instructions: s
     The rubric in the instructions goes before the demos: these correct what it leaves.
     """
     rubric = rubric_in(instructions)
-    return believe(view.model, _seen(view, rubric), _evidence(demos, instructions if rubric else "") if demos else None)
+    seen = _seen(view, rubric)
+    if view.difference is None and not KINDS[kind_of(view)]:  # people scored photographs
+        seen = seen._replace(novelty=np.ones(1))
+    return believe(view.model, seen, _evidence(demos, instructions if rubric else "") if demos else None)
 
 
 def telling(labelled: Sequence[tuple[View, float]], count: int, seed: int, instructions: str = "") -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from program.expert.judge.quality import Belief, believe
 from program.expert.measure.features import FEATURE_NAMES, measure
 from program.expert.measure.measurement import Measurement
 from program.expert.measure.reference import DIFFERENCE_NAMES, compare, resampled
+from program.expert.measure.signs import SIGN_NAMES, signs
 from program.expert.store import MEASURED, Matrix
 from program.images.decoding import READING_RULES
 from program.images.refs import SMALLEST
@@ -34,7 +35,7 @@ __all__ = ("View", "Viewer", "image_of")
 REMEMBERED = 2048
 """Views kept in memory: about 75 KB each, so at most 155 MB."""
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
-_READ = (str(READING_RULES), WEIGHTS_SHA256, *FEATURE_NAMES, *DIFFERENCE_NAMES)
+_READ = (str(READING_RULES), WEIGHTS_SHA256, *FEATURE_NAMES, *DIFFERENCE_NAMES, *SIGN_NAMES)
 _LAYOUT = hashlib.sha256("|".join(_READ).encode()).hexdigest()[:12]
 
 
@@ -43,13 +44,15 @@ class View:
 
     def __init__(
         self, key: tuple[str, str], measured: Measurement, size: tuple[int, int], vector: Matrix,
-        difference: Measurement | None = None,
+        difference: Measurement | None = None, signs: Callable[[], Measurement] | None = None,
     ) -> None:  # fmt: skip
         """Take the content hashes of image and reference ("" without one), what was measured, width and height.
 
-        `vector` is what the model reads of the image, or of its `difference` from the reference.
+        `vector` is what the model reads of the image, or of its `difference` from the reference; `signs` measures those
+        of faults, of an image alone.
         """
         self.key, self.measured, self.size, self.difference = key, measured, size, difference
+        self._signs = signs
         seen = self.model.look(vector, np.array(measured.maps["brightness"]))
         # Of an image that shows nothing to judge by, as little is known as of one unlike all others.
         self.seen = seen if self.unjudged is None else seen._replace(novelty=np.ones(1))
@@ -85,6 +88,13 @@ class View:
             return "small"
         return "flat" if self.measured["textured_share"] == 0 else None
 
+    @cached_property
+    def signs(self) -> Measurement:
+        """The signs of faults, measured on first use; only without a reference."""
+        if self._signs is None:
+            raise ValueError("an image beside a reference has no signs; look at it alone")
+        return self._signs()
+
     @property
     def model(self) -> Model:
         """The model that fits: with a reference or without."""
@@ -101,10 +111,6 @@ class View:
     def displaced(self) -> float:
         """How strong distortions of place are, likewise: parts moved, merged or covered; only with a reference."""
         return float(self.seen.severities[0, SEVERITIES.index("spatial")])
-
-    def cause(self, name: str) -> float:
-        """Return how strong one of `CAUSES` is, likewise; only without a reference."""
-        return float(self.seen.values[0, OUTPUTS["nr"].index(name)])
 
     @cached_property
     def prior(self) -> Belief:
@@ -152,7 +158,8 @@ class Viewer:
         measured = measurement(lambda: measure(pixels(image)), FEATURE_NAMES, image.sha256)
         key = (image.sha256, reference.sha256 if reference else "")
         if reference is None:
-            return View(key, measured, size, np.concatenate([spreads(image).ravel(), measured.vector]))
+            found = partial(measurement, lambda: signs(pixels(image)), SIGN_NAMES, f"signs/{image.sha256}")
+            return View(key, measured, size, np.concatenate([spreads(image).ravel(), measured.vector]), signs=found)
         difference = measurement(lambda: compare(pixels(image), pixels(reference)), DIFFERENCE_NAMES, "/".join(key))
         moved = spreads(image)[0] - spreads(reference)[0]
         view = View(key, measured, size, np.concatenate([moved, difference.vector]), difference)

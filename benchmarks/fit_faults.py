@@ -1,0 +1,301 @@
+"""Fit the heads that name a photograph's faults: `python -m benchmarks.fit_faults DATA FAULTS MEASURED`.
+
+DATA holds clive/, FAULTS is a JSONL of annotated photographs of its train split: a line for each pair of eyes with
+{"id", "eyes", "faults": [{"fault", "strength", "where"}], "main", "subject_box", "subject_sharp"}. MEASURED keeps what
+was measured (ten minutes). Made damage and whole subjects before soft backgrounds teach as well, with less weight.
+Prints the figures of ten folds first, in which nothing of a photograph is in two; thresholds are chosen by them. Then
+writes the arrays, fitted on all.
+"""
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter
+from scipy import linalg, ndimage
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks.training.capture import camera_noise, defocus, expose, motion
+from data.distortions import distort, generator_for
+from data.manifest import read_manifest
+from program.common.files import whole_file
+from program.common.progress import progress
+from program.expert.judge.faults import FAULTS, OUTPUTS, Heads, chosen, heads_from, numbers_of, overall
+from program.expert.judge.views import Viewer
+from program.expert.store import FAULTS_FILE, Matrix
+from program.images.store import IMAGES
+
+FOLDS, MADE_NOISE, NOISE = 10, 4.0, 0.3
+"""Noise of a label relative to what is explained, and how many times as much of one of a made picture."""
+MADE = 36
+"""Made pictures of each kind."""
+STRENGTHS = {"slight": 1.0, "moderate": 2.0, "strong": 3.0}
+Pixels = NDArray[np.uint8]
+
+
+class Pictures(NamedTuple):
+    """N pictures as measured, and what two pairs of eyes said of each (twice the same of made ones)."""
+
+    points: Matrix
+    """N x the network's and the expert's standardised numbers."""
+    numbers: Matrix
+    """N x what `numbers_of` reads."""
+    strengths: Matrix
+    """2 x N x faults, 0 (none) .. 3."""
+    main: NDArray[np.intp]
+    """2 x N places in FAULTS: -1 for none, -2 for a fault that is none of these."""
+    sharp: Matrix
+    """N: the share of eyes that call the subject sharp."""
+    box: Matrix
+    """N x 4."""
+    group: NDArray[np.str_]
+    made: NDArray[np.bool_]
+
+
+def _tinted(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+    amount, warm = rng.uniform(0.1, 0.4), rng.choice([-1, 1])
+    gains = np.exp(np.array([warm, rng.uniform(-0.3, 0.3), -warm]) * amount)
+    return _rounded(pixels * gains), amount * 7
+
+
+def _rounded(values: Any) -> Pixels:
+    return np.asarray(np.clip(np.rint(values), 0, 255), dtype=np.uint8)
+
+
+def _hazy(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+    amount = rng.uniform(0.2, 0.6)
+    return _rounded((1 - amount) * pixels + amount * rng.uniform(150, 235)), 5 * amount
+
+
+def _smaller(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+    factor, image = rng.uniform(1.8, 4), Image.fromarray(pixels)
+    small = image.resize([round(side / factor) for side in image.size], Image.Resampling.BOX)
+    return np.asarray(small.resize(image.size, Image.Resampling.BICUBIC)), factor - 0.8
+
+
+def _shallow(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+    image = Image.fromarray(pixels)
+    mask, (width, height) = Image.new("L", image.size, 0), image.size
+    left, top = rng.uniform(0.1, 0.35), rng.uniform(0.05, 0.3)
+    right, bottom = rng.uniform(0.6, 0.9), rng.uniform(0.7, 1.0)
+    ImageDraw.Draw(mask).ellipse((left * width, top * height, right * width, bottom * height), fill=255)
+    soft = image.filter(ImageFilter.GaussianBlur(rng.uniform(5, 14)))
+    return np.asarray(Image.composite(image, soft, mask.filter(ImageFilter.GaussianBlur(width / 30)))), 0.0
+
+
+def _silhouette(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+    down = np.linspace(0, 1, 500)[:, None, None]
+    sky = rng.uniform(90, 255, 3) * down + rng.uniform(60, 220, 3) * (1 - down)
+    shape = ndimage.gaussian_filter(rng.standard_normal((500, 700)), rng.uniform(25, 50))
+    shape = shape * 1.5 / shape.std() + np.linspace(-1, 1.5, 500)[:, None] > 1
+    picture = np.where(shape[..., None], rng.uniform(0, 14, 3), np.repeat(sky, 700, axis=1))
+    return _rounded(picture + rng.normal(0, 1.5, (500, 700, 1))), 0.0
+
+
+def _level(name: str, weakest: int = 2) -> Callable[[Pixels, np.random.Generator], tuple[Pixels, float]]:
+    def made(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+        level = int(rng.integers(weakest, 6))
+        return distort(pixels, name, level, rng), 0.6 * level
+
+    return made
+
+
+def _drawn(
+    work: Callable[..., Pixels], least: float, most: float, *angle: float
+) -> Callable[[Pixels, np.random.Generator], tuple[Pixels, float]]:
+    def made(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+        amount = float(np.exp(rng.uniform(np.log(least), np.log(most))))
+        rest = [rng.uniform(0, np.pi)] if work is motion else [rng] if work is camera_noise else []
+        return work(pixels, amount, *rest), 0.8 + 2.2 * np.log(amount / least) / np.log(most / least)
+
+    return made
+
+
+def _exposed(least: float, most: float) -> Callable[[Pixels, np.random.Generator], tuple[Pixels, float]]:
+    def made(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
+        stops = rng.uniform(least, most)
+        return expose(pixels, stops), min(1.2 * abs(stops), 3.0)
+
+    return made
+
+
+MAKERS: Mapping[str, tuple[str, Callable[[Pixels, np.random.Generator], tuple[Pixels, float]]]] = {
+    "motion": ("motion blur", _drawn(motion, 5, 40)), "defocus": ("defocus blur", _drawn(defocus, 1.5, 9)),
+    "grain": ("noise", _drawn(camera_noise, 6, 30)), "white noise": ("noise", _level("white_noise")),
+    "jpeg": ("compression", _level("jpeg")), "jpeg2000": ("compression", _level("jpeg2000", 3)),
+    "dark": ("too dark", _exposed(-3, -1)), "bright": ("too bright", _exposed(0.8, 2.0)),
+    "sharpened": ("oversharpened", _level("high_sharpen")), "tinted": ("colour cast", _tinted),
+    "hazy": ("haze or flare", _hazy), "smaller": ("low resolution", _smaller),
+    "shallow": ("", _shallow), "silhouette": ("", _silhouette),
+}  # fmt: skip
+"""What each kind of made picture shows, and how it is made: pixels and strength."""
+
+
+def _pictures(manifest: Path, faults: Path, folder: Path) -> Pictures:
+    """Measure the annotated photographs and what is made of those with the least wrong; kept in `folder`."""
+    said = defaultdict(list)
+    for line in faults.read_text("utf-8").splitlines():
+        said[(record := json.loads(line))["id"]].append(record)
+    samples = [sample for sample in read_manifest(manifest) if sample.id in said]
+    viewer, rows = Viewer(folder), []
+    amounts = {name: sum(STRENGTHS[f["strength"]] for r in said[name] for f in r["faults"]) for name in said}
+    with progress("measuring photographs", len(samples)) as advance:
+        for sample in samples:
+            rows.append((*_numbers(viewer, sample.image), *_labels(said[sample.id]), sample.group, False))
+            advance(1)
+    best = sorted(samples, key=lambda sample: (amounts[sample.id], sample.id))[: 4 * MADE]
+    with progress("measuring made pictures", MADE * len(MAKERS)) as advance:
+        for kind, (fault, make) in MAKERS.items():
+            draws = generator_for("faults", kind)
+            for at in draws.permutation(len(best))[:MADE]:
+                pixels, strength = make(IMAGES.pixels(IMAGES.add(best[at].image)), draws)
+                labels = _labels(said[best[at].id], fault, strength, bare=kind == "silhouette")
+                rows.append((*_numbers(viewer, pixels), *labels, best[at].group, True))
+                advance(1)
+    points, numbers, strengths, worst, sharp, box, group, made = (
+        np.array(column) for column in zip(*rows, strict=True)
+    )
+    return Pictures(points, numbers, strengths.swapaxes(0, 1), worst.T, sharp, box, group, made)
+
+
+def _numbers(viewer: Viewer, image: Any) -> tuple[Matrix, Matrix]:
+    with IMAGES.borrowing():
+        view = viewer.view(IMAGES.add(image))
+        return view.seen.points[0], numbers_of(view)
+
+
+def _labels(
+    said: Sequence[Mapping[str, Any]], fault: str = "", strength: float = 0.0, *, bare: bool = False
+) -> tuple[Matrix, list[int], float, Matrix]:
+    """Return strengths by both pairs of eyes, the worst fault, whether the subject is sharp, and its box."""
+    names = list(FAULTS)
+    strengths, worst = np.zeros((len(said), len(names))), []
+    for row, record in zip(strengths, said, strict=True):
+        for each in [] if bare else record["faults"]:
+            if each["fault"] in FAULTS:
+                row[names.index(each["fault"])] = STRENGTHS[each["strength"]]
+        main = None if bare else record["main"]
+        worst.append(-1 if main is None else names.index(main) if main in FAULTS else -2)
+    if fault:
+        strengths[:, names.index(fault)] = np.maximum(strengths[:, names.index(fault)], min(strength, 3.0))
+        worst = [names.index(fault)] * len(said)
+    sharp = float(np.mean([0.5 if r["subject_sharp"] is None else r["subject_sharp"] for r in said]))
+    if fault in {"motion blur", "defocus blur", "low resolution"}:
+        sharp = 0.0
+    box = np.mean([r["subject_box"] or (0, 0, 1, 1) for r in said], axis=0)
+    return strengths, worst, sharp, box
+
+
+def _folds(group: NDArray[np.str_]) -> NDArray[np.intp]:
+    names = np.unique(group)
+    drawn = dict(zip(names, np.random.default_rng(0).permutation(len(names)) % FOLDS, strict=True))
+    return np.array([drawn[name] for name in group])
+
+
+def regression(pictures: Pictures, learn: NDArray[np.bool_]) -> dict[str, Any]:
+    """Fit the outputs on some pictures: half a line on the network's numbers, half Gaussians around all numbers."""
+    p = Pictures(
+        *(np.compress(learn, c, axis=1 if c is pictures.strengths or c is pictures.main else 0) for c in pictures)
+    )
+    photographs = p.numbers[~p.made]
+    heads = {"centre": photographs.mean(axis=0), "spread": photographs.std(axis=0) + 1e-9}
+    kept = np.clip((p.numbers - heads["centre"]) / heads["spread"], -3, 3).astype(np.float16).astype(float)
+    square = (kept * kept).sum(axis=1)
+    square = np.maximum(square[:, None] + square - 2 * kept @ kept.T, 0)
+    width = float(np.median(square))
+    products = p.points.astype(float) @ p.points.T
+    scale = 0.5 / (np.trace(products) / len(products))
+    kernel = scale * products + 0.5 * np.exp(-square / width)
+    nothing = (p.strengths.sum(axis=2) == 0).mean(axis=0)
+    worst = [(p.main == fault).mean(axis=0) for fault in range(len(FAULTS))]
+    targets = np.column_stack([p.strengths.mean(axis=0), nothing, p.sharp, p.box, *worst])
+    noise = NOISE * np.where(p.made, MADE_NOISE, 1.0)
+    offset = np.average(targets, axis=0, weights=1 / noise)
+    dual = linalg.solve(kernel + np.diag(noise), targets - offset, assume_a="pos")
+    lines = scale * p.points.astype(float).T @ dual
+    return {**heads, "kept": kept, "width": np.array(width), "weights": 0.5 * dual, "lines": lines, "offset": offset}
+
+
+def _values(found: Mapping[str, Any], pictures: Pictures, rows: NDArray[np.bool_]) -> Matrix:
+    rest = {name: np.zeros(1) for name in Heads._fields if name not in found}
+    return heads_from({**found, **rest}).values(pictures.points[rows].astype(float), pictures.numbers[rows])
+
+
+def _left_out(pictures: Pictures) -> Matrix:
+    """Return the outputs of every picture by regressions that saw none of its photograph."""
+    fold, held = _folds(pictures.group), np.zeros((len(pictures.group), len(OUTPUTS)))
+    for each in range(FOLDS):
+        held[fold == each] = _values(regression(pictures, fold != each), pictures, fold == each)
+    return held
+
+
+def curves(pictures: Pictures, held: Matrix, learn: NDArray[np.bool_]) -> dict[str, Any]:
+    """Fit what turns outputs of pictures left out into probabilities, on the photographs among some."""
+    rows = np.flatnonzero(learn & ~pictures.made)
+    strengths = np.concatenate(pictures.strengths[:, rows])
+    x = np.tile(held[rows], (2, 1))
+    scale = x.std(axis=0) + 1e-9
+    found = np.zeros((3, 2, len(FAULTS)))
+    for level in range(3):
+        for fault in range(len(FAULTS)):
+            there = strengths[:, fault] > level
+            # A dozen pictures bend no curve: those of few keep to the slope of a weak prior.
+            line = LogisticRegression(C=1.0).fit(x[:, [fault]] / scale[fault], there) if there.any() else None
+            found[level, :, fault] = (line.coef_[0, 0] / scale[fault], line.intercept_[0]) if line else (0, -6)
+    whole = overall(x)
+    spread = whole.std(axis=0) + 1.0 * (whole.std(axis=0) == 0)
+    line = LogisticRegression(fit_intercept=False, C=10.0).fit(
+        (whole - np.append(whole[:, :-1].mean(axis=0), 0)) / spread, strengths.sum(axis=1) == 0
+    )
+    clean = line.coef_[0] / spread
+    clean[-1] -= clean[:-1] @ whole[:, :-1].mean(axis=0)
+    at, sharp = OUTPUTS.index("subject sharp"), np.repeat(pictures.sharp[rows], 2)
+    eyes = np.tile([0, 1], len(rows)) < np.round(2 * sharp)
+    line = LogisticRegression().fit(np.repeat(held[rows][:, [at]], 2, axis=0), eyes)
+    return {"curves": found, "clean": clean, "sharp": np.append(line.coef_[0], line.intercept_)}
+
+
+def figures(pictures: Pictures, held: Matrix) -> dict[str, str]:
+    """Return what is named in folds of the photographs, against each pair of eyes: share and number."""
+    fold, counts, names = _folds(pictures.group), defaultdict(list), list(FAULTS)
+    for each in range(FOLDS):
+        found = curves(pictures, held, fold != each)
+        rest = {name: np.zeros(1) for name in Heads._fields if name not in found}
+        heads = heads_from({**found, **rest})
+        for row in np.flatnonzero((fold == each) & ~pictures.made):
+            told = [names.index(named.fault) for named in chosen(heads, held[row])]
+            for strengths, main in zip(pictures.strengths[:, row], pictures.main[:, row], strict=True):
+                counts["main first"] += [told[:1] == [main]] if main != -1 else []
+                counts["found"] += [fault in told for fault in np.flatnonzero(strengths > 1)]
+                counts["right"] += [strengths[fault] > 0 for fault in told]
+                counts["clean wrong"] += [bool(told)] if main == -1 and not strengths.any() else []
+                counts["silent"] += [not told] if (strengths > 1).any() else []
+    return {name: f"{np.mean(of):.3f} of {len(of)}" for name, of in counts.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fit, print the folds' figures, and write the arrays."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fit_faults", description=str(__doc__).split("\n")[0])
+    parser.add_argument("data", type=Path, metavar="DATA")
+    parser.add_argument("faults", type=Path, metavar="FAULTS")
+    parser.add_argument("measured", type=Path, metavar="MEASURED")
+    options = parser.parse_args(argv)
+    pictures = _pictures(options.data / "clive" / "manifest.jsonl", options.faults, options.measured)
+    held = _left_out(pictures)
+    every = np.ones(len(held), bool)
+    arrays = regression(pictures, every) | curves(pictures, held, every)
+    for name, value in figures(pictures, held).items():
+        print(f"{name:14}{value}")
+    with whole_file(Path(__file__).parents[1] / "program" / "expert" / FAULTS_FILE) as part, part.open("wb") as stream:
+        np.savez_compressed(stream, **{name: value.astype(np.float16) for name, value in arrays.items()})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""The faults of a photograph, as a photographer names them: which, how strong, how surely, and which is worst.
+
+Fitted on photographs that two pairs of eyes annotated (`benchmarks/fit_faults.py`): a regression on the network's and
+the expert's numbers gives a strength of each fault, which calibrated curves turn into probabilities. What is no
+photograph has no such faults.
+"""
+
+import functools
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from program.expert.judge.views import View
+from program.expert.store import FAULTS_FILE, Matrix
+from signatures.schemas import DistortionCategory
+
+__all__ = (
+    "FAULTS", "KINDS", "MOST", "OUTPUTS", "Heads", "Named", "chosen", "fault_map", "faults_of", "heads_from", "kind_of",
+    "likelihoods", "load_heads", "numbers_of", "overall", "place_of", "probability_of", "sharpness_of", "tint_of",
+)  # fmt: skip
+
+FAULTS: Mapping[str, DistortionCategory] = {
+    "motion blur": "Blurs", "defocus blur": "Blurs", "noise": "Noise", "too dark": "Brightness change",
+    "too bright": "Brightness change", "blown highlights": "Brightness change", "crushed shadows": "Brightness change",
+    "colour cast": "Color distortions", "low contrast": "Contrast", "haze or flare": "Contrast",
+    "oversaturated": "Color distortions", "muted colours": "Color distortions", "oversharpened": "Sharpness",
+    "low resolution": "Blurs", "compression": "Compression",
+}  # fmt: skip
+"""Each fault with the category that it is one of in the documents' schema."""
+OUTPUTS = (*FAULTS, "nothing", "subject sharp", "left", "top", "right", "bottom", *(f"{name} worst" for name in FAULTS))
+"""What the regression gives: strengths 0 .. 3, whether nothing is wrong, the subject (sharp or not, and its box), and
+which fault is the worst."""
+STRENGTHS = ("slight", "moderate", "strong")
+MOST = 3
+"""Faults that are named."""
+FIRST, NAMED, CLEAN, THERE = 0.35, 0.6, 0.3, 0.2
+"""Probabilities: of being there from which the worst fault is named, and any other; of nothing being wrong, from which
+none is; and what being there counts beside being the worst. By folds of the annotated photographs."""
+
+
+class Named(NamedTuple):
+    """One fault of an image."""
+
+    fault: str
+    strength: str
+    probability: float
+    """That people who look for it see it."""
+
+
+class Heads(NamedTuple):
+    """What was fitted; T are `OUTPUTS`, F faults."""
+
+    centre: Matrix
+    spread: Matrix
+    kept: Matrix
+    """N x H standardised numbers of the images that teach."""
+    width: Matrix
+    weights: Matrix
+    """N x T."""
+    lines: Matrix
+    """Of the model's standardised measurements, x T."""
+    offset: Matrix
+    curves: Matrix
+    """3 x 2 x F: slope and offset of the log-odds that a fault is there, at least moderate, and strong."""
+    clean: Matrix
+    """Log-odds that nothing is wrong, of `overall`."""
+    sharp: Matrix
+    """Slope and offset of the log-odds that the subject is sharp."""
+
+    def values(self, points: Matrix, numbers: Matrix) -> Matrix:
+        """Return the N x T outputs of N measured images."""
+        z = self.standardised(numbers)
+        square = (z * z).sum(axis=1)[:, None] + (self.kept * self.kept).sum(axis=1) - 2 * z @ self.kept.T
+        return np.asarray(self.offset + points @ self.lines + np.exp(-square / self.width) @ self.weights)
+
+    def standardised(self, numbers: Matrix) -> Matrix:
+        """Return N x H numbers less their centre, by their spread, within 3."""
+        return np.asarray(np.clip((numbers - self.centre) / self.spread, -3, 3))
+
+
+@functools.cache
+def load_heads() -> Heads:
+    """Return what ships, read once per process."""
+    path = files("program.expert").joinpath(FAULTS_FILE)
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        return heads_from(stored)
+
+
+def heads_from(arrays: Mapping[str, Any]) -> Heads:
+    """Build heads from arrays that ship."""
+    return Heads(**{name: np.asarray(arrays[name], dtype=float) for name in Heads._fields})
+
+
+def numbers_of(view: View) -> Matrix:
+    """Return the numbers of an image that the regression compares with those of others."""
+    maps = [np.ravel(view.measured.maps[name]) for name in sorted(view.measured.maps)]
+    return np.concatenate([view.measured.vector, view.signs.vector, *maps, view.seen.values[0]])
+
+
+def likelihoods(heads: Heads, values: Matrix) -> tuple[Matrix, Matrix, float]:
+    """Return what an image's T outputs mean.
+
+    3 x F probabilities of each strength or more, how far each fault is the worst, and the probability that nothing is
+    wrong.
+    """
+    there = special.expit(heads.curves[:, 0] * values[: len(FAULTS)] + heads.curves[:, 1])
+    nothing = special.expit(overall(values[None])[0] @ heads.clean)
+    return np.minimum.accumulate(there, axis=0), values[-len(FAULTS) :], float(nothing)
+
+
+def overall(values: Matrix) -> Matrix:
+    """Return what of N x T outputs says whether anything is wrong at all: N x 5."""
+    strengths, (nothing, sharp) = values[:, : len(FAULTS)], values[:, len(FAULTS) : len(FAULTS) + 2].T
+    return np.column_stack([strengths.sum(axis=1), strengths.max(axis=1), nothing, sharp, np.ones(len(values))])
+
+
+def chosen(heads: Heads, values: Matrix, barred: frozenset[str] = frozenset()) -> list[Named]:
+    """Return the faults to name of an image's outputs, the worst first; `barred` do not apply to it."""
+    there, worst, nothing = likelihoods(heads, values)
+    names = list(FAULTS)
+    open_ = np.array([name not in barred for name in names])
+    if nothing >= CLEAN:
+        return []
+    first = int(np.argmax(np.where(open_, worst + THERE * there[0], -9.0)))
+    order = sorted(np.flatnonzero(open_ & (there[0] >= NAMED)), key=lambda fault: -there[1, fault])
+    listed = [first] if open_[first] and there[0, first] >= FIRST else []
+    listed += [int(fault) for fault in order if fault != first]
+    return [Named(names[f], strength_of(there[:, f]), float(there[0, f])) for f in listed[:MOST]]
+
+
+def strength_of(there: NDArray[np.float64]) -> str:
+    """Return the strength that is likeliest to be reached where there is any."""
+    return STRENGTHS[int((there[1:] >= 0.5 * there[0]).sum())]
+
+
+@functools.lru_cache(maxsize=1024)  # an image is asked about several times
+def _values(view: View) -> Matrix:
+    return np.asarray(load_heads().values(view.seen.points.astype(float), numbers_of(view)[None])[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def faults_of(view: View) -> tuple[Named, ...]:
+    """Return the faults to name of an image alone, the worst first; none where it is no photograph."""
+    if not KINDS[kind := kind_of(view)]:
+        return ()
+    barred = _BARRED.get(kind, frozenset()) | (_COLOUR if view.measured["saturation"] < _GREY else frozenset())
+    return tuple(chosen(load_heads(), _values(view), barred))
+
+
+def probability_of(view: View, *faults: str) -> float:
+    """Return how probably people see one of some faults in an image alone; 0 where it is no photograph."""
+    if view.unjudged is not None or not KINDS[kind_of(view)]:
+        return 0.0
+    there = likelihoods(load_heads(), _values(view))[0][0]
+    return float(max(there[list(FAULTS).index(fault)] for fault in faults))
+
+
+def sharpness_of(view: View) -> float | None:
+    """Return how probably people call the subject of a photograph sharp; None where nothing tells."""
+    if view.unjudged is not None or view.difference is not None or not KINDS[kind_of(view)]:
+        return None
+    slope, offset = load_heads().sharp
+    return float(special.expit(slope * _values(view)[OUTPUTS.index("subject sharp")] + offset))
+
+
+KINDS: Mapping[str, bool] = {
+    "photograph": True, "packshot": True, "screenshot or graphic": False, "document": False, "drawing": False,
+    "view through an instrument": False,
+}  # fmt: skip
+"""Kinds of pictures, and whether the faults of photographs apply to them."""
+_LITTLE = 0.06
+"""Share of pixels that are neither black nor white below which an image has hardly any."""
+_GREY = 0.01
+"""Saturation below which a picture has no colours to be wrong."""
+_COLOUR = frozenset({"colour cast", "oversaturated", "muted colours"})
+_BARRED: Mapping[str, frozenset[str]] = {
+    "packshot": frozenset({"too dark", "too bright", "blown highlights", "crushed shadows", "colour cast",
+                           "haze or flare", "low contrast"}),
+}  # fmt: skip
+"""Faults that are none in pictures of a kind: white paper is no overexposure."""
+
+
+@functools.lru_cache(maxsize=1024)
+def kind_of(view: View) -> str:
+    """Return one of `KINDS` for an image alone, by how even it is, its border, and its paper.
+
+    None of 476 photographs is taken for anything else.
+    """
+    if view.unjudged is not None:
+        return "photograph"
+    n, signs = view.measured, view.signs
+    rest = 1 - signs["white"] - signs["black"]
+    even = (signs["same"] - signs["white"] - signs["black"]) / max(rest, _LITTLE)  # what is clipped is even anyway
+    if rest < _LITTLE and signs["grey_levels"] < 0.1:
+        return "drawing"
+    if signs["white_edge"] > 0.9 and _LITTLE < rest and even < 0.3:
+        return "packshot"
+    if signs["white_edge"] > 0.9 or even > 0.58:
+        return "screenshot or graphic"
+    if signs["paper"] > 0.9 and n["light_share"] > 0.6:
+        return "document"
+    dim = np.array(view.signs.maps["dim_at"])
+    corners, sides = dim[::2, ::2], (dim[0, 1], dim[1, 0], dim[1, 2], dim[2, 1])
+    round_ = corners.min() > 0.25 and max(sides) < 0.45 and dim[1, 1] < 0.02 and signs["black_edge"] > 0.8
+    return "view through an instrument" if round_ else "photograph"
+
+
+_PLACES: Mapping[str, tuple[str, float]] = {
+    "motion blur": ("kept_at", -0.5), "defocus blur": ("kept_at", -0.5), "noise": ("grain_at", 0.5),
+    "too dark": ("stops_at", -1.0), "too bright": ("stops_at", 1.0), "blown highlights": ("near_white_at", 0.01),
+    "crushed shadows": ("dim_at", 0.02), "haze or flare": ("veil_at", 20.0), "low contrast": ("stops_at", 2.0),
+}  # fmt: skip
+"""The map that shows a fault and, in its units, by how much the worst third has to differ for a place to be told;
+negative where the least is the worst. Faults without one are everywhere."""
+
+
+def place_of(view: View, fault: str) -> int | None:
+    """Return the cell 0 .. 8 of a 3 x 3 grid, row by row, where a fault is worst; None where it is all over."""
+    if fault not in _PLACES:
+        return None
+    name, least = _PLACES[fault]
+    cells = np.ravel(view.signs.maps[name]) * np.sign(least)
+    return int(cells.argmax()) if cells.max() - np.median(cells) > abs(least) else None
+
+
+def fault_map(view: View, fault: str) -> Matrix:
+    """Return 4 less what a fault takes in each cell of a 3 x 3 grid: most where it is worst, by how sure it is."""
+    shown, sure = np.ones((3, 3)), probability_of(view, fault)
+    if view.unjudged is None and place_of(view, fault) is not None:
+        name, least = _PLACES[fault]
+        cells = np.array(view.signs.maps[name]) * np.sign(least)
+        shown = (cells - cells.min()) / (cells.max() - cells.min())
+    return np.asarray(4 - 3 * sure * shown)
+
+
+def tint_of(view: View) -> str:
+    """Return the colour that an image's light leans to."""
+    signs = view.signs
+    red, blue = (float(np.mean([signs[f"{way}_{c}"] for way in ("shades", "edge", "lights")])) for c in "rb")
+    leans = {
+        "yellow": -blue, "red": red - max(blue, 0), "green": -red - blue, "blue": blue - max(red, 0),
+        "magenta": min(red, blue) * 2, "orange": red - blue if red > 0 > blue else -1.0,
+    }  # fmt: skip
+    return max(leans, key=lambda tone: leans[tone])

@@ -1,0 +1,151 @@
+"""What is wrong with a photograph, as a photographer says it: one set of findings for every view."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+from scipy import ndimage
+from skimage import data as photographs
+
+from agentic_iqa import AgenticIQA
+from program.evaluate import main as evaluate
+from program.evaluation.reasons import Annotated, reason_figures
+from program.expert.judge.faults import FAULTS, load_heads, numbers_of
+from program.expert.judge.views import Viewer
+from program.expert.measure.signs import SIGN_NAMES, signs
+from program.images.store import IMAGES
+from program.running.request import Request
+from program.running.row import Row
+
+Pixels = NDArray[np.uint8]
+CAT = np.ascontiguousarray(photographs.chelsea())
+
+
+@pytest.fixture(scope="module")
+def iqa() -> AgenticIQA:
+    return AgenticIQA()
+
+
+def _smeared(length: int) -> Pixels:
+    return ndimage.uniform_filter1d(CAT, length, axis=1, mode="nearest")
+
+
+def _page() -> Pixels:
+    image = Image.new("RGB", (600, 800), (250, 249, 245))
+    draw = ImageDraw.Draw(image)
+    for line in range(30):
+        draw.text((50, 40 + 24 * line), "a line of words that are read and not looked at " * 2, fill=(25, 25, 25))
+    scanned = np.asarray(image) + np.random.default_rng(0).normal(0, 2, (800, 600, 1))
+    return np.clip(scanned, 0, 255).astype(np.uint8)
+
+
+@pytest.mark.spec("issue-49/faults")
+def test_sentence_row_map_and_question_tell_of_the_same_fault(iqa: AgenticIQA) -> None:
+    result = iqa(_smeared(25))
+    row = Row.of(Request(id="a"), result)
+    assert result.faults[0][0] == row.fault_1 == "motion blur"
+    assert row.strength_1 in {"moderate", "strong"}
+    assert "motion blur" in result.summary.lower().split(";")[0]
+    assert (row.kind, row.subject_sharp) == ("photograph", "no")
+    finding = result.state.evidence.findings()[0][1]
+    assert (finding.type, finding.fault) == ("Blurs", "motion blur")
+    assert str(iqa(_smeared(25), "Is there motion blur?").final_answer).startswith("Yes")
+    red = np.asarray(result.heatmap("motion blur"), dtype=float)
+    assert (red[..., 0] - red[..., 1]).mean() > 20
+
+
+@pytest.mark.spec("issue-49/faults")
+def test_a_clean_photograph_has_no_fault_and_no_blemish(iqa: AgenticIQA) -> None:
+    result = iqa(CAT)
+    assert result.summary.startswith("Sharp, well exposed")
+    assert result.faults == []
+    assert (Row.of(Request(id="a"), result).subject_sharp, result.state.evidence.findings()) == ("yes", [])
+
+
+@pytest.mark.spec("issue-49/kinds")
+def test_what_is_no_photograph_is_not_judged_as_one(iqa: AgenticIQA) -> None:
+    page, photograph = iqa(_page()), iqa(CAT)
+    assert page.state.kind == "document"
+    assert page.faults == []
+    assert page.summary.startswith("A document, not judged as a photograph.")
+    assert any("document" in note for note in page.notes)
+    wide, usual = (np.ptp(result.score_interval) for result in (page, photograph))
+    assert wide > 1.3 * usual
+
+
+@pytest.mark.spec("issue-49/content")
+def test_objects_are_not_answered_for(iqa: AgenticIQA) -> None:
+    assert "knows no objects" in str(iqa(CAT, "Is there a dog?").final_answer)
+
+
+def test_a_grey_picture_has_no_colours_to_be_wrong(iqa: AgenticIQA) -> None:
+    grey = np.repeat(photographs.camera()[..., None], 3, axis=2)
+    assert not {fault for fault, _ in iqa(grey).faults} & {"colour cast", "muted colours", "oversaturated"}
+
+
+def test_signs_of_light_and_smear_are_what_they_say() -> None:
+    measured = dict(zip(SIGN_NAMES, signs(CAT).vector, strict=True))
+    small = CAT[::2, ::2].astype(float)
+    white = CAT.copy()
+    white[:150, :150] = 255
+    clipped = signs(white)
+    assert measured["chroma_mean"] == pytest.approx((small.max(2) - small.min(2))[::2, ::2].mean() / 255, abs=1e-4)
+    assert clipped["white"] == pytest.approx((white[::2, ::2].min(2) >= 250).mean(), abs=1e-6)
+    assert int(np.argmax(clipped.maps["white_at"])) == 0
+    smeared = signs(_smeared(15))
+    assert smeared["all_apart"] > measured["all_apart"] + 0.3
+    red = signs(np.clip(CAT * np.array([1.4, 1.0, 0.7]), 0, 255).astype(np.uint8))
+    assert red["shades_r"] > measured["shades_r"]
+    assert red["shades_b"] < measured["shades_b"]
+
+
+@pytest.mark.parametrize("pixels", [np.zeros((1, 1, 3)), np.full((5, 40, 3), 255), np.full((300, 20, 3), 128)])
+def test_signs_are_finite_on_any_image(pixels: NDArray[np.float64]) -> None:
+    found = signs(pixels.astype(np.uint8))
+    assert found.names == SIGN_NAMES
+    assert np.isfinite(found.vector).all()
+
+
+def test_heads_are_a_line_and_gaussians_around_kept_pictures() -> None:
+    heads, view = load_heads(), Viewer().view(IMAGES.add(CAT))
+    z = np.clip((numbers_of(view) - heads.centre) / heads.spread, -3, 3)
+    kernel = [np.exp(-((z - kept) ** 2).sum() / heads.width) for kept in heads.kept]
+    slow = heads.offset + view.seen.points[0].astype(float) @ heads.lines + np.array(kernel) @ heads.weights
+    assert heads.values(view.seen.points.astype(float), numbers_of(view)[None])[0] == pytest.approx(slow, abs=1e-9)
+    assert heads.curves.shape == (3, 2, len(FAULTS))
+
+
+def test_reasons_are_counted_as_the_table_says() -> None:
+    strong = {"noise": "strong", "too dark": "slight"}
+    pictures = [
+        Annotated("a", Path("a"), strong, "noise"), Annotated("b", Path("b"), {}, None),
+        Annotated("c", Path("c"), {"motion blur": "moderate"}, "motion blur"),
+        Annotated("d", Path("d"), {"noise": "slight"}, "noise"),
+    ]  # fmt: skip
+    told = {"a": ["noise", "haze or flare"], "b": ["noise"], "c": [], "d": ["too dark"]}
+    found = reason_figures(pictures, lambda picture: told[picture.id])
+    counts = {name: (of["right"], of["n"]) for name, of in found.items()}
+    assert counts == {"main": (1, 3), "found": (1, 2), "right": (1, 4), "clean": (1, 1), "silent": (1, 2)}
+    assert found["main"]["constant"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.spec("issue-49/reasons")
+def test_evaluate_prints_how_often_the_faults_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.fromarray(_smeared(25)).save(tmp_path / "a.png")
+    line = {
+        "id": "a",
+        "image": "a.png",
+        "faults": [{"fault": "motion blur", "strength": "strong"}],
+        "main": "motion blur",
+    }
+    (tmp_path / "faults.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
+    assert evaluate([str(tmp_path / "faults.jsonl"), "--reasons"]) == 0
+    told = capsys.readouterr().out
+    assert "main fault named first" in told
+    assert "1 of 1" in told
+    (tmp_path / "faults.jsonl").write_text('{"id": "a"}\n', "utf-8")
+    assert evaluate([str(tmp_path / "faults.jsonl"), "--reasons"]) == 2
+    assert "line 1" in capsys.readouterr().err
