@@ -14,8 +14,8 @@ __all__ = (
     "Matrix", "stored_arrays", "stored_table",
 )  # fmt: skip
 
-REVISION = "r9"
-"""How the expert judges: its arrays, and how it weighs demos."""
+REVISION = "r10"
+"""How the expert judges: its arrays, the faults that it names, and how it weighs demos."""
 NAME = "perceptual/expert"
 MODEL = f"{NAME}@{REVISION}"
 """The revision is part of the name: caches are keyed by it, so no answer comes from an older expert's cache."""
