@@ -202,10 +202,11 @@ def test_what_was_judged_in_place_of_the_image_is_told(tmp_path, rng, capsys):
     Image.fromarray(rng.integers(0, 256, (400, 400, 4), np.uint8)).save(image)
     config.write_text("tools: {reduce_above_px: 65536}\n", "utf-8")
     told = ["transparency laid over white", "measured at 200x200, each pixel the mean of 2x2"]
-    assert assess.main([str(image), "--config", str(config)]) == 0
+    query = "Rate the quality of this image with PIQE."
+    assert assess.main([str(image), "--query", query, "--config", str(config)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"note: {'; '.join(told)}" in shown
-    assert assess.main([str(image), "--config", str(config), "--out", str(out)]) == 0
+    assert assess.main([str(image), "--query", query, "--config", str(config), "--out", str(out)]) == 0
     assert Row.model_validate_json(out.read_text("utf-8")).notes == "; ".join(told)
 
 
