@@ -50,6 +50,8 @@ def test_sentence_row_map_and_question_tell_of_the_same_fault(iqa: AgenticIQA) -
     assert row.strength_1 in {"moderate", "strong"}
     assert "motion blur" in result.summary.lower().split(";")[0]
     assert (row.kind, row.subject_sharp) == ("photograph", "no")
+    types = [each.partition(":")[0] for each in str(row.distortions).split("; ")]
+    assert len(types) == len(set(types))
     finding = result.state.evidence.findings()[0][1]
     assert (finding.type, finding.fault) == ("Blurs", "motion blur")
     assert str(iqa(_smeared(25), "Is there motion blur?").final_answer).startswith("Yes")

@@ -10,7 +10,7 @@ from program.agent.assessment import Assessment
 from program.agent.evidence import looked_at
 from program.agent.query import read_query
 from program.running.request import Request
-from signatures.schemas import GLOBAL
+from signatures.schemas import GLOBAL, SEVERITIES
 
 __all__ = ("Row", "safe_cell", "verdict")
 
@@ -96,10 +96,14 @@ def _named(request: Request) -> dict[str, Any]:
 def _fields(request: Request, result: Assessment) -> dict[str, Any]:
     low, high = result.score_interval or (None, None)
     evidence = result.state.evidence
+    strongest: dict[tuple[str, str], str] = {}  # several faults may be of one type
+    for region, finding in evidence.findings():
+        severities = (finding.severity, strongest.get((region, finding.type), "none"))
+        strongest[region, finding.type] = max(severities, key=SEVERITIES.index)
     distortions = [
-        f"{f.type}: {f.severity}" + ("" if region == GLOBAL else f" ({looked_at(evidence, region)})")
-        for region, f in evidence.findings()
-        if f.severity != "none"
+        f"{kind}: {severity}" + ("" if region == GLOBAL else f" ({looked_at(evidence, region)})")
+        for (region, kind), severity in strongest.items()
+        if severity != "none"
     ]
     readings = dict.fromkeys(f"{log.tool} {log.score:.2f}" for log in evidence.tool_logs if log.score is not None)
     options = read_query(result.state.query, result.state.options).options if result.option is not None else None
