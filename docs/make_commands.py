@@ -22,7 +22,7 @@ folder; `python -m data.check` not where a `data.py` or a package `data` lies, a
 | code | meaning |
 |---|---|
 | 0 | done; `assess --min-score`: no score is below it; `doctor`, `data check`: no problem |
-| 1 | done, but an image or sample failed, or has no score where `--min-score` asks for one; `doctor`, `data check`: a problem |
+| 1 | an image or sample failed, or has no score for `--min-score`; `doctor`, `data check`: a problem |
 | 2 | cannot run: one line says why and what to do |
 | 3 | `assess --min-score`: a score is below it; with `--sure P`, surely so: with a probability of P by the interval |
 | 4 | `assess --sure` only: no score is surely below, and one is not surely above; let a person look |

@@ -38,9 +38,7 @@ def test_every_command_is_on_the_page(maker):
 
 
 def test_the_settings_of_the_paper_can_be_loaded(tmp_path):
-    (text,) = re.findall(
-        r"^```yaml\n(.*?)^```$", (DOCS / "figures.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
-    )
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", (DOCS / "figures.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
     (tmp_path / "paper.yaml").write_text(text, "utf-8")
     settings = load_settings(tmp_path / "paper.yaml")
     assert (settings.fusion.tool_weights, settings.assessment.scoring) == ("equal", "logprobs")
