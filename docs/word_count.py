@@ -54,18 +54,26 @@ def reading_ease(paragraph: str) -> float:
     return 206.835 - 1.015 * len(words) / max(len(sentences_of(paragraph)), 1) - 84.6 * spoken
 
 
+def counted(text: str) -> tuple[int, list[float]]:
+    """Return a page's words of prose, and the reading ease of each paragraph of eight words or more."""
+    paragraphs = [(len(words_of(part)), part) for part in prose_of(text)]
+    return sum(count for count, _ in paragraphs), [reading_ease(part) for count, part in paragraphs if count >= 8]
+
+
+def pages() -> dict[str, tuple[int, list[float]]]:
+    """Return what `counted` says of the README and every page here."""
+    files = (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")))
+    return {file.name: counted(file.read_text("utf-8")) for file in files}
+
+
 def main() -> None:
     """Print a line per page and the total."""
-    total, eases = 0, []
-    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
-        paragraphs = [part for part in prose_of(page.read_text("utf-8")) if len(words_of(part)) >= 8]
-        count = sum(len(words_of(part)) for part in prose_of(page.read_text("utf-8")))
-        ease = [reading_ease(part) for part in paragraphs]
-        if page.name not in LOGS:
-            total += count
-            eases += ease
-        sys.stdout.write(f"{count:6} {statistics.median(ease):6.1f}  {page.name}\n")
-    sys.stdout.write(f"{total:6} {statistics.median(eases):6.1f}  all but {', '.join(LOGS)}\n")
+    found = pages()
+    for name, (count, eases) in found.items():
+        sys.stdout.write(f"{count:6} {statistics.median(eases):6.1f}  {name}\n")
+    kept = [page for name, page in found.items() if name not in LOGS]
+    ease = statistics.median(ease for _, eases in kept for ease in eases)
+    sys.stdout.write(f"{sum(count for count, _ in kept):6} {ease:6.1f}  all but {', '.join(LOGS)}\n")
 
 
 if __name__ == "__main__":

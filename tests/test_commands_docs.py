@@ -49,6 +49,7 @@ def headings_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@pytest.mark.spec("issue-51/links")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_links_exists(page):
     for target, _, heading in re.findall(r"\]\((?!https?:)([^)#]*)(#([^)]+))?\)", page.read_text("utf-8")):
@@ -57,6 +58,7 @@ def test_what_a_page_links_exists(page):
         assert not heading or heading in headings_of(linked), (page.name, target, heading)
 
 
+@pytest.mark.spec("issue-51/columns")
 def test_every_column_of_a_table_is_explained():
     text = (DOCS / "reading-a-result.md").read_text("utf-8").split("## The columns of a table")[1].split("##")[0]
     names = [name for line in re.findall(r"^\| (`.+?) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)]
