@@ -1,10 +1,13 @@
-"""Print words of prose and reading ease of the README and every page here: `python docs/word_count.py`.
+"""Print words of prose and reading ease of the README and every page here: `python docs/word_count.py [SEED]`.
+
+With a seed, 60 sentences drawn with it are printed instead, to be read aloud.
 
 Prose is paragraphs and lists: no code, tables, headings, pictures or addresses. Reading ease is Flesch's (1948),
 206.835 - 1.015 words per sentence - 84.6 syllables per word; 60 is plain English. A syllable is a group of vowels,
 except a silent e.
 """
 
+import random
 import re
 import statistics
 import sys
@@ -13,6 +16,11 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 LOGS = ("commands.md", "log.md", "test-looks.md")
 """Pages that no total includes: one is generated, the others are records."""
+
+
+def files() -> list[Path]:
+    """Return the README and every page here."""
+    return [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
 
 
 def prose_of(text: str) -> list[str]:
@@ -62,12 +70,24 @@ def counted(text: str) -> tuple[int, list[float]]:
 
 def pages() -> dict[str, tuple[int, list[float]]]:
     """Return what `counted` says of the README and every page here."""
-    files = (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")))
-    return {file.name: counted(file.read_text("utf-8")) for file in files}
+    return {file.name: counted(file.read_text("utf-8")) for file in files()}
+
+
+def drawn(seed: str) -> list[str]:
+    """Return 60 sentences of four words or more, each with its page."""
+    kept = [file for file in files() if file.name not in LOGS]
+    found = [
+        f"{file.name}: {sentence}" for file in kept for part in prose_of(file.read_text("utf-8"))
+        for sentence in sentences_of(part) if len(words_of(sentence)) >= 4
+    ]  # fmt: skip
+    return random.Random(seed).sample(found, 60)
 
 
 def main() -> None:
-    """Print a line per page and the total."""
+    """Print a line per page and the total, or the drawn sentences."""
+    if sys.argv[1:]:
+        sys.stdout.write("\n".join(drawn(sys.argv[1])) + "\n")
+        return
     found = pages()
     for name, (count, eases) in found.items():
         sys.stdout.write(f"{count:6} {statistics.median(eases):6.1f}  {name}\n")
