@@ -12,12 +12,12 @@ __all__ = ("COMMANDS", "main")
 COMMANDS = {
     "assess": ("program.assess", "judge an image, a folder or a manifest, or compare two images"),
     "serve": ("program.serve", "a page and an HTTP interface that judge images"),
-    "mcp": ("program.mcp.__main__", "the same as tools of agents, by the Model Context Protocol"),
+    "mcp": ("program.mcp.__main__", "the same as tools for agents, over the Model Context Protocol"),
     "evaluate": ("program.evaluate", "how well a program agrees with people"),
-    "compile": ("program.compile", "teach a program with human judgements"),
+    "compile": ("program.compile", "optimize a program on human judgements"),
     "runs": ("program.runs", "every compile and evaluation, in MLflow's page"),
     "tools": ("program.tools.__main__", "the image-quality tools, and which are ready here"),
-    "doctor": ("program.doctor", "what works on this machine, and the mend of what does not"),
+    "doctor": ("program.doctor", "what works on this machine, and how to fix what does not"),
     "calibrate": ("program.calibrate", "fit the tools' maps to scores 1..5"),
     "data prepare": ("data.prepare", "a dataset's release as a manifest"),
     "data check": ("data.check", "is a manifest's data whole?"),
@@ -54,7 +54,7 @@ def _help() -> str:
     lines = [f"  {name:<14}{text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join([
         "usage: agentic-iqa COMMAND ...", "", "Judge the quality of images as people would, and say why.", "",
-        *lines, "", "agentic-iqa COMMAND --help tells a command's options; --version the version.", "",
+        *lines, "", "agentic-iqa COMMAND --help shows a command's options, --version the version.", "",
     ])  # fmt: skip
 
 

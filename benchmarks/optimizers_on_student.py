@@ -5,7 +5,7 @@
 Everything runs over real HTTP against `tests/student.py` on a loopback server: a simulation, labelled so wherever its
 figures stand. Images are the quickstart's, split anew by photograph for every seed (200 train, 100 validation, 400
 test scores, and questions); five seeds draw five students. A line for each compile is kept in FOLDER/results.jsonl,
-and one that is there is not run again. `--report` prints the table of docs/optimizers.md.
+and one that is there is not run again. `--report` prints the table of docs/log.md.
 """
 
 import argparse

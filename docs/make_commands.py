@@ -17,8 +17,16 @@ Every command answers `--help` with this text. Without the installed `agentic-iq
 `python -m program.assess` and `agentic-iqa data check` is `python -m data.check`. The installed command works in every
 folder; `python -m data.check` not where a `data.py` or a package `data` lies, as Python looks there first.
 
-Exit codes: 0 done, 1 done but some samples failed, 2 unusable input (one line says which and what to do), 3 `assess`: a
-score is below `--min-score`, 130 interrupted.
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | done; `assess --min-score`: no score is below it; `doctor`, `data check`: no problem |
+| 1 | an image or sample failed, or has no score for `--min-score`; `doctor`, `data check`: a problem |
+| 2 | cannot run: one line says why and what to do |
+| 3 | `assess --min-score`: a score is below it; with `--sure P`, surely so: with a probability of P by the interval |
+| 4 | `assess --sure` only: no score is surely below, and one is not surely above; let a person look |
+| 130 | interrupted |
 """
 
 

@@ -19,24 +19,24 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = cli.Parser(
         prog="python -m program.assess",
-        description="Judge the quality of an image, and say why; or of many, into a table.",
+        description="Judge the quality of an image and say why, or judge many images into a table.",
         epilog=_CODES,
     )
     parser.add_argument("image", metavar="IMAGE", nargs="+", help="image, folder or manifest (.jsonl, .csv, .parquet), "
                         "a path or a URI as s3://...; or a dataset hf:NAME:SPLIT")  # fmt: skip
     parser.add_argument(
-        "--reference", metavar="R", help="undistorted reference image; for many, or a folder with the same names"
+        "--reference", metavar="R", help="undistorted reference image; for many, a folder with the same names too"
     )
     parser.add_argument("--query", metavar="Q", help="question to answer; a quality score without it")
     parser.add_argument(
         "--region", metavar="NAME=LEFT,TOP,RIGHT,BOTTOM", action="append", type=_region, default=[],
         help="a part of one image, in pixels; repeat for more. A question that names it judges it",
     )  # fmt: skip
-    parser.add_argument("--heatmap", metavar="FILE", type=Path, help="of one image: picture of where quality is lost")
-    parser.add_argument("--heatmap-of", metavar="DISTORTION", help="lost to this distortion alone: blur, noise, ...")
+    parser.add_argument("--heatmap", metavar="FILE", type=Path, help="draw where one image loses quality")
+    parser.add_argument("--heatmap-of", metavar="DISTORTION", help="show this distortion alone: blur, noise, ...")
     parser.add_argument("--option", metavar="TEXT", action="append", help="an option to choose from; give two or more")
     cli.add_program_flags(parser, replaces="replace an --out or --heatmap that is there already")
-    parser.add_argument("--json", action="store_true", help="print the whole assessment (of many: a summary) as JSON")
+    parser.add_argument("--json", action="store_true", help="print the assessment as JSON (of many images, a summary)")
     parser.add_argument(
         "--compare", action="store_true", help="say which of two images is better, and how sure that is"
     )
@@ -45,16 +45,16 @@ def main(argv: list[str] | None = None) -> int:
                       "the same command goes on where a killed one stopped")  # fmt: skip
     many.add_argument("-r", "--recursive", action="store_true", help="look into folders of folders too")
     many.add_argument(
-        "--glob", metavar="G", action="append", help="of folders, only names like *.jpg; !*.gif: not these"
+        "--glob", metavar="G", action="append", help="judge only files named like *.jpg; with !*.gif all others"
     )
     many.add_argument("--columns", metavar="FIELD=COLUMN,...", type=cli.column_names, default={},
-                      help="of a manifest: which column is which field, as image=path,id=name")  # fmt: skip
+                      help="which column of a manifest is which field, as image=path,id=name")  # fmt: skip
     many.add_argument(
         "--min-score", metavar="X", type=cli.number(1, 5), help="exit with code 3 when an image scores below X"
     )
     many.add_argument(
         "--sure", metavar="P", type=cli.number(0.5, 0.999),
-        help="with --min-score: below or not only where that is as probable as P, as 0.9; else exit with code 4",
+        help="with --min-score: decide only with a probability of P or more, as 0.9; else exit with code 4",
     )  # fmt: skip
     many.add_argument("--workers", metavar="N", type=cli.whole_number(1), default=min(4, os.cpu_count() or 2),
                       help="images at a time (default: one a core, at most 4: more threads gain little)")  # fmt: skip

@@ -1,4 +1,4 @@
-"""`python -m program.compile`: teach a program with human judgements, and show on test what that gained."""
+"""`python -m program.compile`: optimize a program on human judgements, and show on test what that gained."""
 
 import argparse
 import json
@@ -31,23 +31,23 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = cli.Parser(
         prog="python -m program.compile",
-        description="Teach a program on train, choose on validation, compare on test; save it and log it to MLflow.",
+        description="Optimize a program on train, choose on validation, compare on test; save it and log it to MLflow.",
     )
     parser.add_argument("--data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest "
                         "(.jsonl, .csv, .parquet)")  # fmt: skip
-    cli.add_layout_flags(parser, columns="of the manifest, ")
+    cli.add_layout_flags(parser, columns="")
     parser.add_argument("--optimizer", metavar="NAME[,NAME]",
                         help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: random-search,fusion for the "
                         "embedded expert, rubric where labels are made up, rubric,gepa for other models)")  # fmt: skip
-    parser.add_argument("--roles", metavar="ROLE[,ROLE]", help="planner, executor, summarizer: which of them to teach")
+    parser.add_argument("--roles", metavar="ROLE[,ROLE]", help="which to optimize: planner, executor, summarizer")
     parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos of the Summarizer's questions")
     parser.add_argument("--teacher-lm", metavar="MODEL", help="stronger model whose answers become demos")
     parser.add_argument(
         "--repeat", metavar="K", type=cli.whole_number(1), default=1, help="compile with K seeds and show the spread"
     )
     parser.add_argument("--resume", action="store_true", help="go on with the compile that was begun in --out")
-    parser.add_argument("--force", action="store_true", help="replace the program that is in --out; teach scores that "
-                        "run against the program's")  # fmt: skip
+    parser.add_argument("--force", action="store_true", help="replace the program that is in --out; compile on "
+                        "scores that run against the program's")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the plan of calls, time and cost; ask nothing")
     parser.add_argument(
         "--out", metavar="DIR", type=Path, help="folder of the compiled program (default: programs/DATA-TIME)"

@@ -1,4 +1,4 @@
-"""`python -m program.doctor`: what works here, in one screen, and the mend of what does not."""
+"""`python -m program.doctor`: what works here, in one screen, and how to fix what does not."""
 
 import argparse
 import json

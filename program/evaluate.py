@@ -16,19 +16,19 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest (.jsonl, .csv, "
                         ".parquet), a path or a URI; or a dataset hf:NAME:SPLIT")  # fmt: skip
-    cli.add_layout_flags(parser, columns="of the manifest, ")
+    cli.add_layout_flags(parser, columns="")
     cli.add_program_flags(parser, replaces="replace a --report or --checkpoint that is there already")
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
                         help="train, validation, test or all (default: test)")  # fmt: skip
     parser.add_argument("--baselines", action="store_true",
-                        help="also each tool, the model alone, means, fusion formulas")  # fmt: skip
+                        help="also evaluate each tool, the model alone, means and fusion formulas")  # fmt: skip
     parser.add_argument("--workers", metavar="N", type=cli.whole_number(), help="threads (default: from the settings)")
     parser.add_argument("--resume", action="store_true", help="go on where the same evaluation was stopped")
     parser.add_argument("--checkpoint", metavar="FILE", type=Path,
                         help="JSONL of finished samples (default: in the cache folder, by evaluation)")  # fmt: skip
     parser.add_argument("--report", metavar="DIR", type=Path, help="write report.html and record.json there")
     parser.add_argument("--reasons", action="store_true",
-                        help="how often the faults are named that people saw: NAME is a JSONL of them")  # fmt: skip
+                        help="count how often the faults that people saw are named: NAME is their JSONL")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     cli.add_engine_flags(parser)
     cli.add_settings_flags(parser)

@@ -11,8 +11,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = Parser(
         prog="python -m program.serve",
-        description="Serve a page and an HTTP interface that judge images. Others than this machine are admitted "
-        "with the token in AGENTICIQA_SERVE_TOKEN only.",
+        description="Serve a page and an HTTP interface that judge images. Other machines "
+        "need the token in AGENTICIQA_SERVE_TOKEN.",
     )
     parser.add_argument("--host", metavar="ADDRESS", help="address to serve on (default: 127.0.0.1)")
     parser.add_argument(

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from program.common.settings import load_settings
+from program.running.row import Row
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGES = [*DOCS.glob("*.md"), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +38,28 @@ def test_every_command_is_on_the_page(maker):
 
 
 def test_the_settings_of_the_paper_can_be_loaded(tmp_path):
-    (text,) = re.findall(
-        r"^```yaml\n(.*?)^```$", (DOCS / "reproducing.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
-    )
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", (DOCS / "figures.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
     (tmp_path / "paper.yaml").write_text(text, "utf-8")
     settings = load_settings(tmp_path / "paper.yaml")
     assert (settings.fusion.tool_weights, settings.assessment.scoring) == ("equal", "logprobs")
 
 
-def test_files_that_a_page_links_exist():
-    for page in DOCS.glob("*.md"):
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):
-            assert (DOCS / target).is_file(), (page.name, target)
+def headings_of(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.spec("issue-51/links")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_links_exists(page):
+    for target, _, heading in re.findall(r"\]\((?!https?:)([^)#]*)(#([^)]+))?\)", page.read_text("utf-8")):
+        linked = page.parent / target if target else page
+        assert linked.exists(), (page.name, target)
+        assert not heading or heading in headings_of(linked), (page.name, target, heading)
+
+
+@pytest.mark.spec("issue-51/columns")
+def test_every_column_of_a_table_is_explained():
+    text = (DOCS / "reading-a-result.md").read_text("utf-8").split("## The columns of a table")[1].split("##")[0]
+    names = [name for line in re.findall(r"^\| (`.+?) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)]
+    assert sorted(names) == sorted(Row.model_fields)

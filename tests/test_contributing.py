@@ -70,3 +70,11 @@ def test_a_question_is_a_signature(scripted_lm, picture):
     lm = scripted_lm({"subject": ["%%%", {"subject": "bridge"}]})
     assert run("Ask a model a new question")["subject_of"](IMAGES.add(picture()), lm) == "bridge"
     assert len(lm.engine.requests) == 2
+
+
+def test_an_output_field_is_added_where_the_page_says():
+    root = Path(__file__).resolve().parents[1]
+    for part in re.split(r"^--- ", block("Add an output field", "diff"), flags=re.MULTILINE)[1:]:
+        name, *lines = part.splitlines()
+        there = (root / name).read_text("utf-8").splitlines()
+        assert all(line[1:] in there for line in lines if line[0] in " -"), name

@@ -131,7 +131,7 @@ def scored(manifest: Path) -> Iterator[Example]:
 def halved(manifest: Path) -> Iterator[Example]:
     """Yield the train photographs of a manifest that people scored at half their size, with the same scores.
 
-    A fit on both sizes orders photographs of other sets better (docs/expert.md).
+    A fit on both sizes orders photographs of other sets better (docs/log.md).
     """
     for whole in scored(manifest):
         if whole.split == "train" and whole.reference is None:

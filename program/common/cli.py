@@ -46,7 +46,7 @@ STARTED_AS: ContextVar[str] = ContextVar("STARTED_AS", default="")
 """The installed command that this one runs under; empty under `python -m`."""
 
 _ROLE_FLAGS = {
-    "planner": "planner's alone", "executor": "executor's alone", "summarizer": "summarizer's alone",
+    "planner": "planner's model", "executor": "executor's model", "summarizer": "summarizer's model",
     "reflection": "model that rewrites instructions for optimizers",
 }  # fmt: skip
 
@@ -210,30 +210,30 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-base", metavar="URL", help="OpenAI-compatible server of the models named openai/NAME")
     parser.add_argument(
         "--scoring", choices=("auto", "logprobs", "probabilities", "classification"),
-        help="how a language model is asked for a level (default: auto, by what the model can do)",
+        help="how to ask a language model for a level (default: auto, the best way that the model can answer)",
     )  # fmt: skip
-    parser.add_argument("--score-only", action="store_true", help="of a language model one word an image: for many")
+    parser.add_argument("--score-only", action="store_true", help="ask a language model for one word per image")
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file with the settings to change")
     parser.add_argument("--seed", type=whole_number(), metavar="N", help="seed of everything random")
-    parser.add_argument("--fresh", action="store_true", help="ask a model's server anew what it can do")
-    parser.add_argument("--no-cache", action="store_true", help="measure and ask everything anew, and keep none of it")
+    parser.add_argument("--fresh", action="store_true", help="ask a model's server again what it can do")
+    parser.add_argument("--no-cache", action="store_true", help="measure and ask everything again, and keep none of it")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: prompts too")
 
 
 def add_program_flags(parser: argparse.ArgumentParser, *, replaces: str = "") -> None:
     """Add the flags that name a compiled program; `replaces` says which files --force replaces in this command."""
     parser.add_argument("--program", metavar="DIR|URI", help="compiled program: its folder, or models:/NAME@champion")
-    forced = "load a --program that was altered, or taught with another revision of perceptual/expert"
+    forced = "load a --program that was altered, or compiled with another revision of perceptual/expert"
     parser.add_argument("--force", action="store_true", help="; ".join(filter(None, (replaces, forced))))
 
 
 def add_layout_flags(parser: argparse.ArgumentParser, *, columns: str, scale: str = "") -> None:
     """Add the flags that say how a table is read; `columns` and `scale` begin with which tables these are for."""
     parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
-                        help=f"{columns}which column is which, as image=img,mos=score")  # fmt: skip
+                        help=f"{columns}which column is which field, as image=img,mos=score")  # fmt: skip
     parser.add_argument("--mos-range", metavar="LOW,HIGH", type=numbers(2), help=f"{scale}scale of the scores "
                         "(default: what the rows say, else 1,5)")  # fmt: skip
-    parser.add_argument("--lower-is-better", action="store_true", help=f"{scale}low scores are good ones")
+    parser.add_argument("--lower-is-better", action="store_true", help=f"{scale}low scores are good")
 
 
 def add_budget_flags(parser: argparse.ArgumentParser) -> None:
@@ -246,11 +246,11 @@ def add_budget_flags(parser: argparse.ArgumentParser) -> None:
 def add_engine_flags(parser: argparse._ActionsContainer) -> None:
     """Add the flags that say where many images are judged."""
     parser.add_argument("--engine", choices=("threads", "ray"), default="threads",
-                        help="ray: in processes of its own, of this machine or the cluster at RAY_ADDRESS")  # fmt: skip
+                        help="ray: separate processes, on this machine or the cluster at RAY_ADDRESS")  # fmt: skip
     parser.add_argument("--threads", metavar="N", type=whole_number(1), default=1,
                         help="ray: images at a time in each worker (default: 1)")  # fmt: skip
     parser.add_argument(
-        "--gpus", metavar="X", type=number(0), default=0.0, help="ray: of a GPU for each worker, as 0.25"
+        "--gpus", metavar="X", type=number(0), default=0.0, help="ray: share of a GPU for each worker, as 0.25"
     )
 
 

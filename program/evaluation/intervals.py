@@ -6,7 +6,7 @@
 | G >= 8 shared groups | delete-one-group jackknife, t(G - 1), correlations on Fisher's z |
 | G < 8 shared groups | as if each were its own group, and labelled descriptive |
 
-Everything is seeded: the same input gives the same interval. docs/statistics.md says how often they cover the truth.
+Everything is seeded: the same input gives the same interval. docs/figures.md says how often they cover the truth.
 """
 
 from collections.abc import Hashable, Sequence

@@ -2,7 +2,7 @@
 
 Undefined is `nan`, never 0. Non-finite input is refused, since a failed sample has to be left out and counted, not
 averaged in. Figures after a logistic fit use the labels they are judged by: they are for comparison with papers, the
-raw ones say what a user of the scores gets. docs/statistics.md holds every definition.
+raw ones say what a user of the scores gets. docs/figures.md holds every definition.
 
 A bootstrap resample is a vector of counts over the samples. Most metrics are a closed form in those counts: such a one
 is followed by what makes its resampler of truth and prediction, and nothing is sorted again per resample, which takes

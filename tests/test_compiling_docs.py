@@ -1,4 +1,4 @@
-"""Every block of docs/optimizers.md runs, and its table names the recipes there are."""
+"""Every block of docs/compiling.md runs, and its table names the recipes there are."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from agentic_iqa.__main__ import main
 from program.compile import OPTIMIZERS
 from signatures.rubric import rubric_in
 
-TEXT = (Path(__file__).resolve().parents[1] / "docs" / "optimizers.md").read_text("utf-8")
+TEXT = (Path(__file__).resolve().parents[1] / "docs" / "compiling.md").read_text("utf-8")
 BLOCKS = [(m[1], m[2]) for m in re.finditer(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
 LINES = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines()]
 
