@@ -10,7 +10,10 @@ from program.common.settings import load_settings
 from program.running.row import Row
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = [*DOCS.glob("*.md"), *(DOCS.parent / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
+PAGES = [
+    *DOCS.glob("*.md"),
+    *(DOCS.parent / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+]
 
 
 @pytest.fixture(scope="module")
