@@ -44,10 +44,6 @@ class Neighbour(BaseModel):
             raise ValueError("label, or query with answer: one of them is needed")
         return self
 
-    def answers(self, query: str, options: Sequence[str]) -> bool:
-        """Return whether it has the right answer to a question in the same words, and that is one of the options."""
-        return self.query == folded(query) and self.answer in [folded(option) for option in options]
-
 
 class _Saved(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -96,7 +92,8 @@ class Neighbours:
     def answers_told(self, view: "View", query: str, options: Mapping[str, str]) -> str | None:
         """Return the right answers to the same question about the nearest photographs, as the options put them."""
         letters = {folded(text): f"{letter}. {text}" for letter, text in options.items()}
-        near = self.nearest(view, lambda each: each.answers(query, list(options.values())))
+        asked = folded(query)
+        near = self.nearest(view, lambda each: each.query == asked and each.answer in letters)
         told = "; ".join(letters[each.answer] for each in near if each.answer)
         return f"For the most similar photographs the right options were: {told}." if told else None
 

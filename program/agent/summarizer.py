@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import dspy
 
@@ -26,7 +26,6 @@ from program.agent.query import QueryReading, QueryType, read_query
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, Finding, SummarizerOutput
 from program.common.questions import is_chinese, normalise_choice, options_told
-from program.expert import View
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.levels import level_masses, tokens_of
 from program.fusion.scores import FittedFusion, fusion_note, level_note
@@ -38,6 +37,9 @@ from program.lms.metering import stage
 from program.lms.traits import ModelTraits, own_record, traits_of
 from signatures.schemas import GLOBAL, DistortionFinding
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
+
+if TYPE_CHECKING:
+    from program.expert import View
 
 __all__ = ("Summarizer",)
 
@@ -180,7 +182,7 @@ class Summarizer(dspy.Module):
         return self._rate(inputs, evidence, answer)
 
     def _beside_similar(
-        self, inputs: Mapping[str, Any], told: Callable[[Neighbours, View], str | None]
+        self, inputs: Mapping[str, Any], told: Callable[[Neighbours, "View"], str | None]
     ) -> dict[str, Any]:
         """Return inputs with what is known of similar photographs; the embedded expert weighs its demos instead."""
         similar = None
