@@ -1,17 +1,19 @@
 """Which of two images is better, by how much, how sure that is, and what speaks for it."""
 
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from program.agent.assessment import Assessment
 from program.agent.evidence import tool_precisions, tool_scores
-from program.agent.loop import AgenticIQA
 from program.common.errors import InputError
 from program.images.store import ImageRef
 from program.images.thumbnails import show_the_same
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
+
+if TYPE_CHECKING:
+    from program.agent.loop import AgenticIQA
 
 __all__ = ("Comparison", "compare", "spread", "sureness", "verdict")
 
@@ -36,7 +38,7 @@ class Comparison(BaseModel):
     reasons: list[str]
 
 
-def compare(program: AgenticIQA, image_a: ImageRef, image_b: ImageRef, reference: ImageRef | None = None) -> Comparison:
+def compare(program: "AgenticIQA", image_a: ImageRef, image_b: ImageRef, reference: ImageRef | None = None) -> Comparison:
     """Judge two images and compare. Raises InputError where one of them gets no score."""
     results = [program(image=image, reference=reference) for image in (image_a, image_b)]
     scores, spreads = [], []
@@ -82,7 +84,7 @@ def verdict(probability: float) -> str:
     return "no clear difference"
 
 
-def spread(program: AgenticIQA, result: Assessment) -> float:
+def spread(program: "AgenticIQA", result: Assessment) -> float:
     """Return the standard deviation of the belief that a score was fused from. Raises ValueError without a score."""
     if result.quality_score is None:
         raise ValueError("the assessment has no score")
