@@ -82,11 +82,11 @@ def _assess(arguments: argparse.Namespace) -> int:
     from program.images.bounded import start_early
 
     start_early()
-    from program.batch.command import run
+    from program.batch.command import assess
     from program.lms.limits import budget_from
 
     with budget_from(arguments):
-        return run(arguments, settings)
+        return assess(arguments, settings)
 
 
 if __name__ == "__main__":

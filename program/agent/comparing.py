@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from program.agent.assessment import Assessment
 from program.agent.evidence import tool_precisions, tool_scores
 from program.common.errors import InputError
-from program.images.store import ImageRef
+from program.images.refs import ImageRef
 from program.images.thumbnails import show_the_same
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
 

@@ -37,7 +37,7 @@ __all__ = ("EXIT_BELOW_MINIMUM", "run")
 EXIT_BELOW_MINIMUM, EXIT_NOT_SURE = 3, 4
 
 
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
+def assess(arguments: argparse.Namespace, settings: Settings) -> int:
     """Do what the flags ask for, and return the exit code."""
     out, sources = None if arguments.out is None else placed(arguments.out), arguments.image
     if out is not None and format_of(out) != ".parquet" and is_folder(out):

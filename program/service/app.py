@@ -10,8 +10,9 @@ from typing import Any
 
 import anyio.to_thread
 import dspy
-from fastapi import FastAPI, Request
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi import FastAPI, Response
+from fastapi import Request as HttpRequest
+from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
@@ -110,7 +111,7 @@ def _add_facts(app: FastAPI, assessor: Assessor, bodies: Bodies) -> None:
         return Response(assessor.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _answered(request: Request, error: Exception) -> JSONResponse:
+def _answered(request: HttpRequest, error: Exception) -> JSONResponse:
     if isinstance(error, HTTPException) and error.status_code in {404, 405}:
         error.detail = f"{error.detail}; /docs lists what can be asked"
     answer = error if isinstance(error, HTTPException) else refusal_of(error)
