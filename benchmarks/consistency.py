@@ -31,11 +31,11 @@ from typing import Any
 from data.catalogue import resolve_dataset
 from data.manifest import Sample, read_manifest
 from program import AgenticIQA, Assessment
-from program.batch.showing import show
-from program.common.progress import progress
-from program.common.questions import is_chinese
+from program.batch.output import show
+from program.common.pool import progress
 from program.common.settings import load_settings
-from program.expert.answer.phrases import CHINESE, ENGLISH
+from program.common.text import is_chinese
+from program.expert.answer.vocabulary import CHINESE, ENGLISH
 from program.running.request import Request
 from program.running.row import Row
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, LEVEL_WORDS, LEVELS_CHINESE, SEVERITIES

@@ -25,7 +25,7 @@ from benchmarks.training.capture import camera_noise, defocus, expose, motion
 from data.distortions import distort, generator_for
 from data.manifest import read_manifest
 from program.common.files import whole_file
-from program.common.progress import progress
+from program.common.pool import progress
 from program.expert.judge.faults import FAULTS, OUTPUTS, Heads, chosen, heads_from, numbers_of, overall
 from program.expert.judge.views import Viewer
 from program.expert.store import FAULTS_FILE, Matrix

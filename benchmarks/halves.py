@@ -19,7 +19,7 @@ import numpy as np
 from data.distortions import distort, generator_for
 from data.manifest import read_manifest
 from program import AgenticIQA
-from program.common.progress import progress
+from program.common.pool import progress
 from program.evaluation.intervals import wilson
 from program.expert.judge.maps import quality_map
 from program.images.store import IMAGES

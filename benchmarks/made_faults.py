@@ -26,7 +26,7 @@ from data.distortions import distort, distortions_for, generator_for
 from data.kadid import IDENTITIES
 from data.manifest import read_manifest
 from program import AgenticIQA
-from program.common.progress import progress
+from program.common.pool import progress
 from program.evaluation.intervals import wilson
 from program.images.store import IMAGES
 

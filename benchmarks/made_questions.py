@@ -21,7 +21,7 @@ from benchmarks.training.capture import defocus, expose, motion
 from data.distortions import distort, distortions_for, generator_for
 from data.kadid import CATEGORIES, level_mean
 from data.manifest import read_manifest
-from program.common.progress import progress
+from program.common.pool import progress
 from program.images.store import IMAGES
 
 KINDS, SEED = 5, 0

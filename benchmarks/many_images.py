@@ -32,9 +32,9 @@ import numpy as np
 from PIL import Image
 
 from program.agent.loop import AgenticIQA
+from program.batch.command import Judging, judge
 from program.batch.inputs import gather
-from program.batch.judging import Judging, judge
-from program.batch.tally import Tally
+from program.batch.output import Tally
 from program.common.settings import load_settings
 from program.lms.limits import Budget, BudgetSpent, current_budget
 from program.running.on_ray import Cluster, ray_engine

@@ -17,9 +17,8 @@ import torch
 from PIL import Image, ImageFilter, ImageOps
 
 from program.common.settings import load_settings
-from program.tools.models import evaluate
-from program.tools.readiness import parameter_path
-from program.tools.runner import ToolRunner
+from program.tools.loading import parameter_path
+from program.tools.runner import ToolRunner, evaluate
 
 SIDE = 512
 

@@ -26,7 +26,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from data.manifest import Sample, read_manifest
-from program.common.progress import progress
+from program.common.pool import progress
 from program.images.store import IMAGES
 from program.tools.network import _shown, spreads
 

@@ -20,11 +20,11 @@ from scipy.stats import spearmanr
 
 from program import AgenticIQA
 from program.common.cli import add_settings_flags, run_command, settings_from
-from program.common.progress import progress
+from program.common.pool import progress
+from program.evaluation.calibrating import LabelledSet
 from program.evaluation.fits import fit_map
 from program.tools.calibration import apply_map, least_variance
 from program.tools.registry import ToolRegistry
-from program.tools.survey import LabelledSet
 
 Matrix = NDArray[np.float64]
 EXPERT, PROGRAM = "expert", "program"

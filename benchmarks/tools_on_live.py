@@ -24,13 +24,13 @@ from data.kadid import category_named
 from data.manifest import Sample, read_manifest
 from program.common.cli import add_settings_flags, run_command, settings_from
 from program.common.errors import ToolError
+from program.evaluation.calibrating import survey
 from program.evaluation.intervals import interval, paired_difference
 from program.evaluation.metrics import plcc, srcc
 from program.fusion import ScoreFusion, ToolWeights
 from program.tools.calibration import Calibration
 from program.tools.registry import Measurement, ToolRegistry, ToolSpec
 from program.tools.runner import ToolRunner
-from program.tools.survey import survey
 from signatures.schemas import DISTORTION_CATEGORIES
 
 LIVE = "../shared/data/live/manifest.jsonl"

@@ -26,9 +26,7 @@ from pydantic import (
 
 from data.tables import HUB, scan_rows, unreadable
 from program.common.errors import DataError
-from program.common.files import whole_file
-from program.common.places import Place, is_remote, joined, opened, placed
-from program.common.seen import Seen
+from program.common.files import Place, Seen, is_remote, joined, opened, placed, whole_file
 from program.running.request import Request
 
 __all__ = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from program.common.errors import DataError, one_line
-from program.common.places import Place, check_text, exists, is_folder, opened, placed, system_of
+from program.common.files import Place, check_text, exists, is_folder, opened, placed, system_of
 
 __all__ = (
     "FOUND",

@@ -13,12 +13,11 @@ from pathlib import Path
 import jinja2
 
 from program import AgenticIQA
+from program.batch.command import judge
 from program.batch.inputs import gather
-from program.batch.judging import judge
-from program.batch.tables import write_rows
+from program.batch.output import write_rows
 from program.common.cli import Parser, run_command
-from program.images.store import IMAGES
-from program.images.thumbnails import thumbnail
+from program.images.store import IMAGES, thumbnail
 from program.running.row import Row
 
 THUMBNAIL_PX = 260

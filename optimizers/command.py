@@ -10,10 +10,9 @@ from typing import Any
 
 from rich.console import Console
 
-from optimizers.compile_log import folder_lock
 from optimizers.compiling import Compile
 from optimizers.job import Job
-from optimizers.plan import CallPlan
+from optimizers.plan import CallPlan, folder_lock
 from optimizers.report import Compiled, log_compile, show, spread, step
 from optimizers.selection import label, leading
 from program.agent.saving import load

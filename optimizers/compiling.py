@@ -1,6 +1,6 @@
 """A compile from data to a saved program: teach on train, choose on validation, report on test.
 
-Whatever ends the process, the program's folder holds the best candidate so far (see `optimizers.compile_log`).
+Whatever ends the process, the program's folder holds the best candidate so far (see `optimizers.plan`).
 """
 
 import contextlib
@@ -16,14 +16,12 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 from rich.console import Console
 
-from optimizers.compile_log import CompileLog
 from optimizers.demos import showable_demos
-from optimizers.examples import Evidence, ExampleSet, evidence_on_ray, gather
+from optimizers.examples import Evidence, ExampleSet, Store, evidence_on_ray, gather
 from optimizers.job import Job, Splits, upside_down
 from optimizers.objectives import Objective
-from optimizers.plan import CROSSED, call_plan
+from optimizers.plan import CROSSED, CompileLog, call_plan
 from optimizers.recipes import Recipe, recipe_named
-from optimizers.reflection import Reflections
 from optimizers.report import CandidateRuns, Compiled, advice, difference_markdown, learned, reasons
 from optimizers.search import Candidate, Search, scored_examples
 from optimizers.selection import (
@@ -36,19 +34,16 @@ from optimizers.selection import (
     validation_figures,
     verdict_of,
 )  # fmt: skip
-from optimizers.store import Store
-from optimizers.student import Replayed, SearchStopped, taught_predictors
+from optimizers.student import Reflections, Replayed, SearchStopped, taught_predictors
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.errors import InputError
-from program.common.progress import progress, timed
-from program.evaluation.baselines import BaselineAnswers, with_baselines
-from program.evaluation.evaluating import OtherAnswers, run_samples
+from program.common.pool import progress, timed
+from program.evaluation.evaluating import BaselineAnswers, OtherAnswers, run_samples, with_baselines
 from program.evaluation.figures import compare, summarize
 from program.evaluation.intervals import Figure
 from program.evaluation.publishing import render
-from program.evaluation.record import EvaluationRecord
-from program.evaluation.row import LabelledRow
+from program.evaluation.record import EvaluationRecord, LabelledRow
 from program.lms.limits import BudgetSpent
 from program.tracking import RunHandle
 

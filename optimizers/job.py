@@ -22,18 +22,17 @@ from data.splits import (
 )  # fmt: skip
 from optimizers.examples import choose_samples
 from optimizers.recipes import Recipe, recipe_named
-from optimizers.reflection import metered_lm
-from optimizers.student import Student
+from optimizers.student import Student, metered_lm
 from program.agent.loop import AgenticIQA
-from program.agent.program_file import digest
+from program.agent.module import digest
 from program.agent.resources import ROLES, Resources, lm_of
 from program.agent.saving import check_folder
 from program.common.errors import InputError, did_you_mean
-from program.common.places import Place
+from program.common.files import Place
 from program.common.settings import PLACES, RecipeSettings, Settings
 from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.intervals import MIN_GROUPS, Figure
-from program.evaluation.logged import labels_of, origin_params
+from program.evaluation.publishing import labels_of, origin_params
 from program.evaluation.record import Dataset
 from program.lms.dspy_private import resolves_references
 from program.lms.traits import ModelTraits, known_traits

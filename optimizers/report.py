@@ -22,12 +22,11 @@ from optimizers.search import Candidate
 from optimizers.selection import CrossValidation, Verdict, label, leading
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
-from program.evaluation.charts import scatter_plot
+from program.evaluation.charts import comparison_table, scatter_plot
 from program.evaluation.intervals import Figure
-from program.evaluation.logged import added_lines, gains, headlines, log_misses, log_origin, taught
 from program.evaluation.metric_table import METRICS
+from program.evaluation.publishing import added_lines, gains, headlines, log_misses, log_origin, taught
 from program.evaluation.record import EvaluationRecord
-from program.evaluation.tables import comparison_table
 from program.images.store import parse_url
 from program.tracking import RunHandle, dataset_name
 from program.tracking.models import log_program
@@ -142,7 +141,7 @@ def log_compile(
     run: RunHandle, job: Job, result: Compiled, results: Sequence[Compiled], *, name: str | None = None
 ) -> None:
     """Log what was chosen, its figures, the program as a model, and its prompts; `name` is its registered one."""
-    from program.service.columns import interface
+    from program.tracking.models import interface
 
     record, program = result.compiled, result.program
     splits = {split: job.samples(split) for split in ("train", "validation")}

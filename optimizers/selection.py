@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from optimizers.search import Candidate
 from program.agent.saving import program_sha256
+from program.evaluation.charts import gain_words
 from program.evaluation.figures import compare
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
 from program.evaluation.record import Baseline, EvaluationRecord
-from program.evaluation.tables import gain_words
 
 __all__ = ("NO_BETTER", "SCORE_STEP", "CrossValidation", "Ranked", "Ranking", "Verdict", "best_baseline", "clear_gain",
            "kept_verdict", "label", "leading", "validation_figures", "validation_score", "verdict_of")  # fmt: skip

@@ -79,7 +79,7 @@ def _region(text: str) -> tuple[str, tuple[float, float, float, float]]:
 
 def _assess(arguments: argparse.Namespace) -> int:
     settings = cli.settings_from(arguments)
-    from program.images.bounded import start_early
+    from program.images.decode_worker import start_early
 
     start_early()
     from program.batch.command import assess

@@ -39,11 +39,10 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from program.common.errors import InputError
-    from program.common.progress import progress
-    from program.evaluation.calibrating import results
-    from program.evaluation.logged import log_calibration
+    from program.common.pool import progress
+    from program.evaluation.calibrating import LabelledSet, measure_all, results
+    from program.evaluation.publishing import log_calibration
     from program.tools.runner import ToolRunner
-    from program.tools.survey import LabelledSet, measure_all
     from program.tracking import Tracker, experiment_name
 
     settings = settings_from(arguments)

@@ -26,8 +26,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _examine(arguments: argparse.Namespace) -> int:
-    from program.agent.checks import local_checks
-    from program.agent.probe import model_checks
+    from program.agent.checks import local_checks, model_checks
 
     settings = settings_from(arguments)
     checks = [*model_checks(settings), *local_checks(settings)]

@@ -44,8 +44,8 @@ def _reasons(arguments: argparse.Namespace) -> int:
     import json
 
     from program.agent.saving import program_from
-    from program.common.progress import progress
-    from program.evaluation.reasons import Annotated, annotated, reason_figures, reasons_text
+    from program.common.pool import progress
+    from program.evaluation.judgements import Annotated, annotated, reason_figures, reasons_text
     from program.lms.limits import budget_from
 
     pictures = annotated(Path(arguments.data))
@@ -68,9 +68,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from data.manifest import Layout, Sample
     from program.agent.saving import program_from
     from program.evaluation.evaluating import Evaluating, evaluate, samples_of
-    from program.evaluation.logged import log_evaluation
-    from program.evaluation.publishing import check_report_folder, report_files, show, write_report
-    from program.evaluation.row import LabelledRow
+    from program.evaluation.publishing import check_report_folder, log_evaluation, report_files, show, write_report
+    from program.evaluation.record import LabelledRow
     from program.lms.limits import budget_from
     from program.running.on_ray import cluster_from, ray_engine
     from program.tracking import Tracker, experiment_name

@@ -1,10 +1,99 @@
 """`python -m program.runs`: the runs of compiles and evaluations in MLflow's page, which this serves and opens."""
 
 import argparse
+import contextlib
+import os
+import socket
+import subprocess
 import sys
+import tempfile
+import time
+import urllib.request
+import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from program.common import cli
+from program.common.errors import InputError
+from program.tracking.store import experiment_name, open_client, runs_url, sigterm_as_exit
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = ("show_runs",)
+
+
+_OFFLINE = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # MLflow's job runner looks for model prices on the network at start; without one the server never comes up.
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}  # fmt: skip
+_PATIENCE_S = 120
+
+
+def show_runs(folder: Path, data: str | None, *, port: int, browse: bool) -> int:
+    """Serve a store's pages until they are stopped, and return the server's exit code; one elsewhere is only opened.
+
+    Opens the list of the runs over `data`, or of the last run. Raises InputError where there is none, and for a port
+    that is taken.
+    """
+    client, store = open_client(folder)
+    experiment = _experiment(client, store, data)
+    if store.startswith("http"):
+        _tell(runs_url(store.rstrip("/"), experiment), browse=browse)
+        return 0
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise InputError(f"port {port}: is taken, perhaps by another of these pages; give another with --port")
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--artifacts-destination",
+        str(folder.resolve() / "artifacts"), "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+    ]  # fmt: skip
+    with (
+        sigterm_as_exit(),
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(command, env={**os.environ, **_OFFLINE}, stdout=said, stderr=said) as server,  # noqa: S603
+    ):
+        try:
+            if not _is_up(f"http://127.0.0.1:{port}/health", server):
+                said.seek(0)
+                last = " ".join(said.read().decode(errors="replace").strip().splitlines()[-1:])
+                raise InputError(f"MLflow's server: did not start ({last}); try another folder than {str(folder)!r}")
+            _tell(runs_url(f"http://127.0.0.1:{port}", experiment), browse=browse)
+            return server.wait()
+        finally:
+            server.terminate()
+
+
+def _experiment(client: "MlflowClient", store: str, data: str | None) -> str:
+    """Return the id of a dataset's experiment, or of the one with the last run."""
+    if data is not None:
+        found = client.get_experiment_by_name(experiment_name(data))
+        ids = [found.experiment_id] if found is not None else []
+    else:
+        everywhere = [each.experiment_id for each in client.search_experiments()]
+        last = client.search_runs(everywhere, order_by=["attributes.start_time DESC"], max_results=1)
+        ids = [run.info.experiment_id for run in last]
+    if not ids:
+        of = f" over {data!r}" if data is not None else ""
+        raise InputError(f"MLflow store {store!r}: holds no run{of}; python -m program.compile makes the first")
+    return str(ids[0])
+
+
+def _is_up(address: str, server: "subprocess.Popen[bytes]") -> bool:
+    began = time.monotonic()
+    while server.poll() is None and time.monotonic() - began < _PATIENCE_S:
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=2):  # noqa: S310 - this machine
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _tell(address: str, *, browse: bool) -> None:
+    sys.stdout.write(f"all runs  {address}  (Ctrl-C ends)\n")
+    sys.stdout.flush()
+    if browse:
+        webbrowser.open(address)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,8 +113,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from program.tracking.page import show_runs
-
     folder = arguments.folder or cli.settings_from(arguments).mlruns_dir
     return show_runs(folder, arguments.data, port=arguments.port, browse=not arguments.no_browser)
 

@@ -35,7 +35,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise InputError(f"serve: {error.name} is not installed; pip install 'agentic-iqa[serve]'") from error
     from program.agent.saving import program_from
-    from program.service.running import bound, serve, token_of
+    from program.service.server import bound, serve, token_of
 
     given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
     settings = settings_from(arguments, serve=given)

@@ -35,7 +35,7 @@ TRAITS: Mapping[str, str] = {
     "colourfulness": "strong colour", "contrast range": "strong contrast", "brightness": "bright light",
     "detail": "fine detail",
 }  # fmt: skip
-"""What may be liked: a property of `program.expert.judge.attributes`, and its name in a sentence."""
+"""What may be liked: a property of `program.expert.judge.views`, and its name in a sentence."""
 _FACTORS = {
     "not at all": 0.0, "half": 0.5, "one and a half times": 1.5, "half again": 1.5, "twice": 2.0, "double": 2.0,
     "three times": 3.0,

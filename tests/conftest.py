@@ -397,7 +397,7 @@ def served():
     import uvicorn
 
     from program.service.app import create_app
-    from program.service.running import uvicorn_config
+    from program.service.server import uvicorn_config
 
     running = []
 

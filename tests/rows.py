@@ -6,9 +6,9 @@ from typing import Any
 from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
 from program.agent.state import AssessmentState
+from program.batch.command import judge
 from program.batch.inputs import Items
-from program.batch.judging import judge
-from program.evaluation.row import LabelledRow
+from program.evaluation.record import LabelledRow
 from program.running.request import Request
 from program.running.row import Row
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from program.common.questions import options_shown
+from program.common.text import options_shown
 from program.expert.answer.findings import severity_word
 from program.expert.answer.questions import answer_choice
 from program.expert.judge.quality import level_probabilities

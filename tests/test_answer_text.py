@@ -7,8 +7,8 @@ import dspy
 import pytest
 
 from program.agent.loop import AgenticIQA
-from program.common.answer_text import answer_span, breaks_off, final_answer
 from program.common.settings import load_settings
+from program.common.text import answer_span, breaks_off, final_answer
 from program.lms.dspy_private import KeptAdapter
 
 NAMES = ("quality_level", "quality_reasoning")

@@ -20,12 +20,12 @@ import pytest
 
 from benchmarks.malformed import MUTATIONS, write_mutated
 from program import assess
-from program.agent.comparing import compare, sureness, verdict
+from program.agent.assessment import compare, sureness, verdict
+from program.batch.command import judge
 from program.batch.inputs import gather
-from program.batch.judging import judge
-from program.batch.tables import write_rows
+from program.batch.output import write_rows
 from program.common.errors import InputError
-from program.common.places import placed
+from program.common.files import placed
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 from program.running.journal import Journal
@@ -404,7 +404,7 @@ def test_equal_options_are_refused_before_anything_is_judged(program, folder, ca
 
 
 def test_a_finding_of_a_region_without_a_box_is_of_the_whole_image(program, folder, tmp_path, capsys):
-    from program.batch.showing import show
+    from program.batch.output import show
 
     result = program(image=folder / "a.png")
     evidence = result.state.executor_evidence
@@ -482,7 +482,7 @@ def test_a_changed_image_is_judged_anew_and_another_question_is_refused(program,
     rows = judged(program, items)
     context_out = out.with_name("out.csv.partial")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("program.batch.judging.write_rows", lambda *_: (_ for _ in ()).throw(InputError("full disk")))
+        patch.setattr("program.batch.command.write_rows", lambda *_: (_ for _ in ()).throw(InputError("full disk")))
         with pytest.raises(InputError, match="full disk"):
             judge(program, items, out=out, progress=False)
     assert context_out.exists()
@@ -599,8 +599,8 @@ def test_sureness_is_symmetric_and_grows_with_the_difference():
     [(0.97, "97% sure"), (1e-9, "over 99% sure"), (0.9999, "over 99% sure"), (0.3, "70% sure")],
 )
 def test_no_comparison_is_stated_as_certain(probability, stated):
-    from program.agent.comparing import Comparison
-    from program.batch.showing import comparison_text
+    from program.agent.assessment import Comparison
+    from program.batch.output import comparison_text
 
     found = Comparison(
         better="B" if probability > 0.5 else "A", score_a=2, score_b=3, difference=1,

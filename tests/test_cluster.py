@@ -14,13 +14,12 @@ import pytest
 
 from program import assess
 from program.agent.loop import AgenticIQA
-from program.batch.judging import Judging
+from program.batch.command import Judging
 from program.common.settings import WireSettings, load_settings
 from program.lms.limits import BudgetSpent, current_budget, gate_for
 from program.running import on_ray as engine
-from program.running.on_ray import Cluster, ray_engine
+from program.running.on_ray import Cluster, Limits, Shared, ray_engine
 from program.running.request import Request
-from program.running.shared_limits import Limits, Shared
 from tests.rows import judged
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -269,7 +268,7 @@ def test_an_evaluation_is_the_same_on_either_engine(service_program, blurred_man
 
     from data.manifest import Layout, Sample, read_manifest
     from program.evaluation.evaluating import Evaluating, evaluate, samples_of
-    from program.evaluation.row import LabelledRow
+    from program.evaluation.record import LabelledRow
 
     def in_process(make, items, cluster):
         work = make()

@@ -122,7 +122,7 @@ def test_compile_saves_a_program_that_assess_and_evaluate_use(manifest, small, p
 
 def test_every_command_refuses_an_altered_program_and_takes_it_by_force(manifest, photo, tmp_path, capsys, monkeypatch):
     served = []
-    monkeypatch.setattr("program.service.running.serve", lambda program, *_: served.append(program))
+    monkeypatch.setattr("program.service.server.serve", lambda program, *_: served.append(program))
     file = save(AgenticIQA(), tmp_path / "program") / "program.json"
     text, instructions = file.read_text("utf-8"), AgenticIQA().planner.plan.signature.instructions
     file.write_text(text.replace(json.dumps(instructions, ensure_ascii=False), '"Plan."'), "utf-8")

@@ -18,7 +18,7 @@ from PIL import Image, ImageCms
 
 from benchmarks.soak import scans, strips
 from program.common.errors import ImageError
-from program.images import bounded
+from program.images import decode_worker
 from program.images.decoding import decode
 from program.images.refs import reduced_size, reduction
 from program.images.store import LARGE, ImageStore
@@ -475,7 +475,7 @@ def test_a_decoder_that_ends_its_process_costs_one_image(photo):
 
 
 def test_where_no_process_can_be_started_images_are_read_all_the_same(photo, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("program.images.bounded._WORKERS", bounded._Workers())
+    monkeypatch.setattr("program.images.decode_worker._WORKERS", decode_worker._Workers())
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
     store = ImageStore()
     for pixels in (photo, 255 - photo):

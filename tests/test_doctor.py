@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from program.agent import checks
-from program.agent.probe import COLOURS
+from program.agent.checks import COLOURS
 from program.assess import main as assess
 from program.doctor import main
 

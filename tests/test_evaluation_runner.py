@@ -20,17 +20,16 @@ import pytest
 from rich.console import Console
 
 from data import manifest
-from program.agent.query import DEFAULT_QUERY
 from program.agent.state import AssessmentState
+from program.common.backends import Usage
 from program.common.errors import InputError
-from program.evaluation.charts import scatter_plot
+from program.evaluation.charts import comparison_table, figures_table, notes, scatter_plot
 from program.evaluation.evaluating import Evaluating, run_samples
 from program.evaluation.figures import compare, details_of, summarize
-from program.evaluation.logged import log_origin
 from program.evaluation.metric_table import METRICS
+from program.evaluation.publishing import log_origin
 from program.evaluation.record import Dataset, EvaluationRecord
-from program.evaluation.tables import comparison_table, figures_table, notes
-from program.lms.usage import Usage
+from program.running.request import DEFAULT_QUERY
 from tests.rows import assessment, labelled
 
 ROOT = Path(__file__).resolve().parents[1]

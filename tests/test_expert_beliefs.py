@@ -11,14 +11,13 @@ from scipy.spatial.distance import cdist
 from skimage import data as photographs
 from skimage.filters import gaussian
 
-from program.expert.answer.answers import answer
 from program.expert.answer.findings import present
-from program.expert.judge import quality, taught
-from program.expert.judge.model import OUTPUTS, Seen, load_model
-from program.expert.judge.quality import believe, level_probabilities, most_telling, weigh
-from program.expert.judge.taught import EVIDENCE_SETS, belief
+from program.expert.engine import answer
+from program.expert.judge import demo_belief, quality
+from program.expert.judge.demo_belief import EVIDENCE_SETS, belief
+from program.expert.judge.quality import OUTPUTS, Seen, believe, level_probabilities, load_model, most_telling, weigh
 from program.expert.judge.views import Viewer
-from program.expert.measure.reference import resampled
+from program.expert.measure.features import resampled
 from program.expert.store import stored_arrays
 from program.images.store import IMAGES
 from signatures.schemas import LEVEL_WORDS
@@ -208,11 +207,11 @@ def test_kept_evidence_does_not_mix_demo_sets_or_labels() -> None:
 
 
 def test_evidence_sets_are_bounded_and_the_oldest_goes_first() -> None:
-    demo, sets = Viewer().view(_image(_noisy(13))), taught._evidence.cache
+    demo, sets = Viewer().view(_image(_noisy(13))), demo_belief._evidence.cache
     sets.clear()
-    found = [taught._evidence([(demo, 1 + i / 10)], "") for i in range(EVIDENCE_SETS)]
-    assert taught._evidence([(demo, 1.0)], "") is found[0]
-    taught._evidence([(demo, 5.0)], "")
+    found = [demo_belief._evidence([(demo, 1 + i / 10)], "") for i in range(EVIDENCE_SETS)]
+    assert demo_belief._evidence([(demo, 1.0)], "") is found[0]
+    demo_belief._evidence([(demo, 5.0)], "")
     assert len(sets) == EVIDENCE_SETS
-    assert taught._evidence([(demo, 1.0)], "") is found[0]
-    assert taught._evidence([(demo, 1.1)], "") is not found[1]
+    assert demo_belief._evidence([(demo, 1.0)], "") is found[0]
+    assert demo_belief._evidence([(demo, 1.1)], "") is not found[1]

@@ -22,12 +22,12 @@ from skimage import data as photographs
 
 from program.agent.loop import AgenticIQA
 from program.common.errors import ModelError
-from program.expert.answer.answers import answer
 from program.expert.engine import (
     MODEL,
     AsyncPerceptualEngine,
     CallAdapter,
     PerceptualEngine,
+    answer,
     make_perceptual_lm,
 )
 from program.expert.judge.views import VIEWS, Viewer

@@ -9,9 +9,8 @@ from PIL import Image
 from scipy import ndimage, stats
 from skimage import data as photographs
 
-from program.expert.measure.features import FEATURE_NAMES, MAXIMUM_SIDE, measure
-from program.expert.measure.nss import aggd_of_products, gaussian, ggd_shape, halve, normalise
-from program.expert.measure.reference import DIFFERENCE_NAMES, compare
+from program.expert.measure.features import DIFFERENCE_NAMES, FEATURE_NAMES, MAXIMUM_SIDE, compare, measure
+from program.expert.measure.measures import aggd_of_products, gaussian, ggd_shape, halve, normalise
 
 Pixels = NDArray[np.uint8]
 

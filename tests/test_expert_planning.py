@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from program.expert.answer.planning import named_distortions, named_regions, plan_assessment
-from program.expert.answer.tool_choice import choose_tools, named_tools
+from program.expert.answer.planning import choose_tools, named_distortions, named_regions, named_tools, plan_assessment
 from signatures.schemas import Plan
 
 TOOLS = ["VIF", "MS-SSIM", "PSNR", "NIQE"]

@@ -17,11 +17,10 @@ from skimage import data as photographs
 from program.agent.loop import AgenticIQA
 from program.common.errors import ModelError
 from program.common.settings import load_settings
-from program.expert.answer.answers import answer
 from program.expert.answer.questions import answer_choice, predicate
-from program.expert.answer.wording import cells_in, degree_in, terms_in, topic_in
-from program.expert.judge.attributes import COMPOSITES, PROPERTIES, population, position
-from program.expert.judge.views import View, Viewer
+from program.expert.answer.vocabulary import cells_in, degree_in, terms_in, topic_in
+from program.expert.engine import answer
+from program.expert.judge.views import COMPOSITES, PROPERTIES, View, Viewer, population, position
 from program.images.store import IMAGES
 from signatures.summarizer import AnswerQuestion, ExplainQuality
 

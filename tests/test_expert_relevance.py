@@ -12,7 +12,7 @@ from skimage import data as photographs
 
 from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
-from program.expert.answer.relevance import is_about_quality, is_read
+from program.expert.answer.planning import is_about_quality, is_read
 
 QUALITY = [
     "Is the image blurry?", "Is this image sharp?", "How is the clarity?", "Is there noise?",

@@ -11,13 +11,12 @@ from PIL import Image
 from scipy import ndimage, stats
 from skimage import data as photographs
 
-from program.expert.answer.answers import answer
 from program.expert.answer.findings import findings, present, reported, severity_word
-from program.expert.answer.phrases import ENGLISH
+from program.expert.answer.vocabulary import ENGLISH
+from program.expert.engine import answer
 from program.expert.judge.views import Viewer
-from program.expert.measure.features import measure
-from program.expert.measure.nss import halve
-from program.expert.measure.reference import DIFFERENCE_NAMES, compare
+from program.expert.measure.features import DIFFERENCE_NAMES, compare, measure
+from program.expert.measure.measures import halve
 from program.expert.store import MODEL_FILE
 from program.images.store import IMAGES
 from signatures.summarizer import ExplainQuality

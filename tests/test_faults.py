@@ -12,7 +12,7 @@ from skimage import data as photographs
 
 from agentic_iqa import AgenticIQA
 from program.evaluate import main as evaluate
-from program.evaluation.reasons import Annotated, reason_figures
+from program.evaluation.judgements import Annotated, reason_figures
 from program.expert.judge.faults import FAULTS, load_heads, numbers_of
 from program.expert.judge.views import Viewer
 from program.expert.measure.signs import SIGN_NAMES, signs

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data.loaders import load
 from data.manifest import read_manifest
+from data.prepare import load, read_record
 from data.prepare import main as prepare
-from data.preparing import read_record
 from program.common.errors import DataError
 
 datasets = pytest.importorskip("datasets", reason="the optional `datasets` package is not installed")

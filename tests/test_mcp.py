@@ -14,9 +14,8 @@ pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
 import mcp
 import uvicorn
 
-from program.agent.comparing import Comparison
-from program.mcp.server import http_app, server_of
-from program.mcp.tools import FolderRows, ListedTool
+from program.agent.assessment import Comparison
+from program.mcp.server import FolderRows, ListedTool, http_app, server_of
 from program.running.row import Row
 
 TOKEN = "a-token-of-a-test-0123456789"

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from program.evaluation.baselines import with_baselines
+from program.evaluation.charts import baseline_tables, comparison_table, figures_table
+from program.evaluation.evaluating import with_baselines
 from program.evaluation.figures import compare, details_of, summarize
 from program.evaluation.metric_table import METRICS, Metric
 from program.evaluation.publishing import render
 from program.evaluation.record import EvaluationRecord
-from program.evaluation.tables import baseline_tables, comparison_table, figures_table
 from tests.rows import labelled
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from agentic_iqa.__main__ import main
 from program.agent import checks
-from program.agent.probe import COLOURS
+from program.agent.checks import COLOURS
 from program.common.settings import load_settings
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "models.md").read_text("utf-8")

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from data.manifest import read_manifest
-from optimizers import store
+from optimizers import examples
 from optimizers.compiling import Compiled, compile_program
+from optimizers.examples import Store, code_sha256
 from optimizers.job import prepared
-from optimizers.store import Store, code_sha256
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256
 from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog
@@ -133,7 +133,7 @@ def test_changed_code_is_worked_out_anew(compiled, work, monkeypatch) -> None:
     del work[:]
     compiled(optimizer="none")
     assert work == []
-    monkeypatch.setattr(store, "code_sha256", lambda: "another")
+    monkeypatch.setattr(examples, "code_sha256", lambda: "another")
     compiled(optimizer="none")
     assert work
 
@@ -143,8 +143,8 @@ def test_the_hash_of_the_code_follows_every_file_that_counts(tmp_path, monkeypat
     (package / "raw").mkdir(parents=True)
     for name in ("a.py", "b.npz", "raw/c.json", "d.txt"):
         (package / name).write_text("1", "utf-8")
-    monkeypatch.setattr(store, "_PACKAGES", ("package",))
-    monkeypatch.setattr(store, "files", lambda name: tmp_path / name)
+    monkeypatch.setattr(examples, "_PACKAGES", ("package",))
+    monkeypatch.setattr(examples, "files", lambda name: tmp_path / name)
     hashed = code_sha256.__wrapped__
     before = hashed()
     for name, counts in (("a.py", True), ("b.npz", True), ("raw/c.json", False), ("d.txt", False)):

@@ -17,7 +17,7 @@ import dspy
 import pytest
 import yaml
 
-from optimizers.compile_log import CompileLog
+from optimizers.plan import CompileLog
 from optimizers.search import Candidate
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256

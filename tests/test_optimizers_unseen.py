@@ -8,11 +8,10 @@ import pytest
 from PIL import Image
 
 from data.manifest import Sample
-from optimizers.examples import ExampleSet, gather
+from optimizers.examples import ExampleSet, Store, gather
 from optimizers.objectives import Objective
 from optimizers.recipes import recipe_named
 from optimizers.search import Candidate, Search
-from optimizers.store import Store
 from optimizers.student import Replayed
 from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings

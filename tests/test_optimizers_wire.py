@@ -15,17 +15,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optimizers import reflection
-from optimizers.reflection import metered_lm, shortened
+from optimizers import student
+from optimizers.student import metered_lm, shortened
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256, save
 from program.common.settings import load_settings
 from program.compile import main
 from program.lms.limits import Budget
 from program.lms.traits import ModelTraits
-from program.service.columns import interface
 from program.tracking import Tracker
-from program.tracking.models import log_program, promote, register
+from program.tracking.models import interface, log_program, promote, register
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -275,7 +274,7 @@ def test_no_token_probabilities_reach_a_reflection(data, loopback, optimizer) ->
 @pytest.mark.spec("D29")
 @pytest.mark.parametrize(("reads_images", "shown"), [(False, False), (None, True)])
 def test_a_model_without_eyes_reflects_on_words_alone(data, loopback, monkeypatch, reads_images, shown) -> None:
-    monkeypatch.setattr(reflection, "traits_of", lambda lm: ModelTraits(reads_images=reads_images))
+    monkeypatch.setattr(student, "traits_of", lambda lm: ModelTraits(reads_images=reads_images))
     server = loopback()
     assert main(command(data, server.base, "gepa")) == 0
     assert any(question.images for question in reflections_of(server)) == shown
@@ -286,7 +285,7 @@ def test_a_model_without_eyes_reflects_on_words_alone(data, loopback, monkeypatc
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", REFLECTING)
 def test_reflections_fit_into_the_context(data, loopback, monkeypatch, optimizer) -> None:
-    monkeypatch.setattr(reflection, "traits_of", lambda lm: ModelTraits(reads_images=False, context_tokens=4096))
+    monkeypatch.setattr(student, "traits_of", lambda lm: ModelTraits(reads_images=False, context_tokens=4096))
     server = loopback(rules=[("quality_reasoning", long_winded)])
     assert main(command(data, server.base, optimizer)) == 0
     for question in reflections_of(server):

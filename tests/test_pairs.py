@@ -11,17 +11,16 @@ from rich.console import Console
 import program.evaluation
 from data import prepare
 from data.manifest import read_manifest
-from data.pairs import fit_strengths, score_within_splits
+from data.readers_scores import fit_strengths, score_within_splits
 from optimizers.report import Compiled, show
 from optimizers.selection import validation_score, verdict_of
 from program import AgenticIQA, evaluate
 from program.common.errors import DataError
 from program.compile import main as compile_command
+from program.evaluation.charts import figure_lines
 from program.evaluation.figures import compare, summarize
-from program.evaluation.preferences import preference, preference_gain
-from program.evaluation.record import Baseline, EvaluationRecord
-from program.evaluation.row import LabelledRow
-from program.evaluation.tables import figure_lines
+from program.evaluation.judgements import preference, preference_gain
+from program.evaluation.record import Baseline, EvaluationRecord, LabelledRow
 from tests.rows import labelled
 
 

@@ -20,20 +20,22 @@ from data.catalogue import GENERATED, resolve_dataset
 from data.distortions import distort, generator_for
 from data.kadid import DISTORTIONS, IDENTITIES, LEVELS, level_mean, severity_of
 from data.manifest import Sample, manifest_sha256, read_manifest
-from data.questions import Question, Version, make_questions
 from data.quickstart import (
     FULL,
     PHOTOGRAPHS,
     HouseStandard,
+    Question,
     QuickstartPlan,
+    Version,
     build_quickstart,
     load_photograph,
+    make_questions,
     photograph_bytes,
 )
 from data.splits import check_leaks
 from program.common.errors import DataError, InputError
 from program.common.settings import load_settings
-from program.tools.survey import LabelledSet
+from program.evaluation.calibrating import LabelledSet
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = QuickstartPlan(

@@ -27,9 +27,8 @@ from program.compile import main as compile_command
 from program.evaluation.figures import summarize
 from program.evaluation.intervals import Figure
 from program.evaluation.record import EvaluationRecord
-from program.service.columns import interface
 from program.tracking import Tracker
-from program.tracking.models import CHAMPION, check_name, fetch, find_champion, log_program
+from program.tracking.models import CHAMPION, check_name, fetch, find_champion, interface, log_program
 from tests.rows import labelled
 
 ROOT = Path(__file__).resolve().parents[1]

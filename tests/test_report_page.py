@@ -13,13 +13,11 @@ from PIL import Image
 
 from data.manifest import Sample
 from program.common.errors import InputError
-from program.evaluation.baselines import with_baselines
-from program.evaluation.charts import charts, plain, svg_url
+from program.evaluation.charts import charts, notes, plain, svg_url
+from program.evaluation.evaluating import with_baselines
 from program.evaluation.figures import details_of, summarize
 from program.evaluation.publishing import render, worst, write_report
-from program.evaluation.record import Dataset
-from program.evaluation.row import WORST, Misses
-from program.evaluation.tables import notes
+from program.evaluation.record import WORST, Dataset, Misses
 from tests.rows import labelled
 
 EVIL = '<script>alert("x")</script><img src=http://evil.example/x onerror=alert(1)>"\'{{7*7}}$\\frac'

@@ -14,8 +14,8 @@ from data.quickstart import load_photograph
 from optimizers.recipes.rubric import Labelled, chosen_sentences
 from program import AgenticIQA, load
 from program.compile import main
-from program.expert.answer.answers import answer
-from program.expert.judge.taught import traits_of
+from program.expert.engine import answer
+from program.expert.judge.demo_belief import traits_of
 from program.expert.judge.views import Viewer
 from program.images.store import IMAGES
 from signatures import executor, planner, summarizer

@@ -17,8 +17,8 @@ from program.agent.saving import save
 from program.common.errors import SettingsError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
+from program.tracking.runs import traced
 from program.tracking.store import Tracker
-from program.tracking.traces import traced
 
 KEY, HEADER_KEY, PASSWORD = "sk-planted-4f9c2a17e6", "hdr-planted-77b1d03c55", "pw-planted-0c44e9a2b8"
 

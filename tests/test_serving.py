@@ -33,12 +33,10 @@ from program.agent.loop import AgenticIQA
 from program.common.errors import SettingsError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.service.guard import CONTENT_POLICY
-from program.service.logs import JsonLines, set_up_logs, shortened
-from program.service.rows import assess_rows
-from program.service.rules import OPEN_ROUTES
-from program.service.running import bound, token_of
-from program.service.sources import shown_name
+from program.service.guard import CONTENT_POLICY, OPEN_ROUTES
+from program.service.refusals import JsonLines, set_up_logs, shortened
+from program.service.requests import assess_rows, shown_name
+from program.service.server import bound, token_of
 
 TOKEN = "t0ken-of-more-than-sixteen"
 
@@ -81,7 +79,7 @@ def test_the_map_is_a_picture_of_the_image_with_the_faults_of_an_assessment(serv
 
 
 def test_two_images_are_compared_as_in_python(service_program, served, encoded):
-    from program.agent.comparing import compare
+    from program.agent.assessment import compare
     from program.images.store import IMAGES
 
     program, data = service_program(), [encoded(), encoded(7)]
@@ -462,7 +460,7 @@ def test_a_request_under_way_is_not_cut_off_and_the_connection_serves_on(service
 
 
 def test_the_next_request_of_a_connection_may_not_drip_either(service_program, served, monkeypatch):
-    monkeypatch.setattr("program.service.running._KEEP_ALIVE_S", 1)
+    monkeypatch.setattr("program.service.server._KEEP_ALIVE_S", 1)
     url = served(service_program(serve={"head_timeout_s": 0.3}))
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port)) as connection:

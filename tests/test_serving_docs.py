@@ -74,8 +74,8 @@ def test_serve_lines_are_understood(monkeypatch, capsys):
     lines = [shlex.split(line) for line in LINES if line.startswith("agentic-iqa serve")]
     assert len(lines) == 3
     started = []
-    monkeypatch.setattr("program.service.running.serve", lambda *given: started.append(given))
-    monkeypatch.setattr("program.service.running.bound", lambda host, port: (host, port))
+    monkeypatch.setattr("program.service.server.serve", lambda *given: started.append(given))
+    monkeypatch.setattr("program.service.server.bound", lambda host, port: (host, port))
     monkeypatch.setattr("program.agent.saving.load", lambda folder, settings, force: AgenticIQA(settings))
     monkeypatch.setenv("AGENTICIQA_SERVE_TOKEN", TOKEN)
     for words in lines:

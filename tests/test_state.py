@@ -8,7 +8,6 @@ import pytest
 from pydantic import ValidationError
 
 from program.agent.assessment import Assessment
-from program.agent.query import QueryType
 from program.agent.state import (
     AssessmentState,
     ExecutorOutput,
@@ -17,7 +16,8 @@ from program.agent.state import (
     SummarizerOutput,
     ToolLog,
 )
-from program.lms.usage import Usage
+from program.common.backends import Usage
+from program.running.request import QueryType
 from signatures.schemas import Plan
 
 PLAN = Plan(

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from data import check
-from data.loaders import load
 from data.manifest import Layout, read_manifest
+from data.prepare import load
 from optimizers.job import prepared
 from program import assess
 from program.common.errors import DataError

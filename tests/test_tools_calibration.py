@@ -17,13 +17,11 @@ from data.manifest import manifest_sha256
 from program import calibrate
 from program.common.errors import SettingsError, ToolError
 from program.common.settings import load_settings
-from program.evaluation.calibrating import fit_all
+from program.evaluation.calibrating import Labelled, LabelledSet, Surveyed, fit_all
 from program.evaluation.fits import fit_map
 from program.tools.calibration import Calibration, Residual, ToolCalibration, apply_map, least_variance, printed_maps
-from program.tools.figures import Provenance, Strengths
-from program.tools.registry import Measurement, ToolRegistry
+from program.tools.registry import Measurement, Provenance, Strengths, ToolRegistry
 from program.tools.runner import ToolRunner
-from program.tools.survey import Labelled, LabelledSet, Surveyed
 from signatures.schemas import DISTORTION_CATEGORIES
 
 WIDE = np.unique(np.concatenate([-np.logspace(6, -9, 400), [0.0], np.logspace(-9, 6, 400), np.linspace(-3, 100, 4000)]))

@@ -10,11 +10,10 @@ from scipy.ndimage import gaussian_filter
 
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.tools import models
-from program.tools.models import evaluate
-from program.tools.readiness import parameter_path
+from program.tools import runner
+from program.tools.loading import parameter_path
 from program.tools.registry import ToolRegistry
-from program.tools.runner import ToolRunner
+from program.tools.runner import ToolRunner, evaluate
 
 PARAMS = Path(__file__).resolve().parents[2] / "shared" / "data" / "params"
 REGISTRY = ToolRegistry.load()
@@ -55,7 +54,7 @@ def test_readings_are_the_same_and_hardly_move_with_threads(spec, scenes, monkey
     first = read()
     assert np.isfinite(first).all()
     assert read() == first
-    monkeypatch.setattr(models, "_pools", {})
+    monkeypatch.setattr(runner, "_pools", {})
     assert read() == first  # with a model made anew
     span = max(first) - min(first)
     assert span > 0

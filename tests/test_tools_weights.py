@@ -7,9 +7,9 @@ import pytest
 
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.tools import models, readiness
+from program.tools import loading, runner
 from program.tools.__main__ import main
-from program.tools.readiness import hub_folder, needed_files, what_is_missing
+from program.tools.loading import hub_folder, needed_files, what_is_missing
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
@@ -22,8 +22,8 @@ def _fresh(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-    monkeypatch.setattr(readiness, "failures", {})
-    monkeypatch.setattr(models, "_pools", {})
+    monkeypatch.setattr(loading, "failures", {})
+    monkeypatch.setattr(runner, "_pools", {})
 
 
 def _runner(folder):

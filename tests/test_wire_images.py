@@ -13,9 +13,9 @@ from program.common.backends import ImageLimits
 from program.common.errors import ImageError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
-from program.lms import wire_images
+from program.lms import reference_engine
 from program.lms.metering import metered
-from program.lms.wire_images import encoded_image
+from program.lms.reference_engine import encoded_image
 
 TAKES_ALL = ImageLimits(formats=("png", "jpeg", "webp", "gif", "bmp", "tiff"))
 STRICT = ImageLimits(formats=("png", "jpeg"))
@@ -126,8 +126,8 @@ def test_a_file_that_changed_is_not_sent(tmp_path, picture):
 
 def bounded(monkeypatch, size):
     """Let encoded images take so many bytes, and return what they are kept in."""
-    cache = LRUCache(size, wire_images._encode.cache.getsizeof)
-    monkeypatch.setattr(wire_images, "_encode", cached(cache)(wire_images._encode.__wrapped__))
+    cache = LRUCache(size, reference_engine._encode.cache.getsizeof)
+    monkeypatch.setattr(reference_engine, "_encode", cached(cache)(reference_engine._encode.__wrapped__))
     return cache
 
 

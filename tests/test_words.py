@@ -12,8 +12,7 @@ from skimage import data as photographs
 
 from data.distortions import distort, generator_for
 from program import AgenticIQA, assess
-from program.agent.assessment import Assessment
-from program.agent.comparing import compare
+from program.agent.assessment import Assessment, compare
 from program.common.errors import ImageError, InputError
 from program.fusion.scores import headline
 from program.images.store import IMAGES

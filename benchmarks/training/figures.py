@@ -10,8 +10,8 @@ from benchmarks.training.fitting import Fitted
 from benchmarks.training.images import Table
 from program.evaluation.intervals import interval
 from program.expert.answer.findings import reported
-from program.expert.judge.attributes import COMPOSITES, PROPERTIES, composite, reading
-from program.expert.judge.model import OUTPUTS, SEVERITIES, Model
+from program.expert.judge.quality import OUTPUTS, SEVERITIES, Model
+from program.expert.judge.views import COMPOSITES, PROPERTIES, composite, reading
 from program.expert.measure.features import FEATURE_NAMES
 from program.expert.store import Matrix
 from signatures.schemas import DISTORTION_CATEGORIES

@@ -10,7 +10,7 @@ from scipy import linalg
 
 from benchmarks.training.images import Table
 from program.common.files import whole_file
-from program.expert.judge.model import CAUSES, ERRORS_AT, OUTPUTS, Kernel, Standard, near, quality_of
+from program.expert.judge.quality import CAUSES, ERRORS_AT, OUTPUTS, Kernel, Standard, near, quality_of
 from program.expert.store import Matrix
 from signatures.schemas import DISTORTION_CATEGORIES
 

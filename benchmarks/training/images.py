@@ -19,9 +19,8 @@ from data.distortions import distort, distortions_for, generator_for
 from data.kadid import CATEGORIES, IDENTITIES, level_mean
 from data.manifest import read_manifest
 from program.common.pool import in_order
-from program.expert.judge.model import UNDISTORTED
-from program.expert.measure.features import measure
-from program.expert.measure.reference import DIFFERENCE_NAMES, compare, resampled
+from program.expert.judge.quality import UNDISTORTED
+from program.expert.measure.features import DIFFERENCE_NAMES, compare, measure, resampled
 from program.expert.store import Matrix
 from program.images.store import IMAGES
 from program.tools import network

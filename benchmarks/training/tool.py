@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from benchmarks.training import fitting
 from benchmarks.training.images import Table
 from data.kadid import category_named
-from program.evaluation.calibrating import fit_tool
+from program.evaluation.calibrating import LabelledSet, fit_tool
 from program.expert.store import Matrix
 from program.tools.calibration import Calibration
 from program.tools.network import Fit
 from program.tools.registry import ToolRegistry
-from program.tools.survey import LabelledSet
 
 __all__ = ("fits", "write")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from program.common.files import whole_file, write_whole
-from program.common.progress import progress
+from program.common.pool import progress
 
 if TYPE_CHECKING:
     from benchmarks.training.images import Example, Table
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The last bits of a solution depend on how many threads share it.
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     from benchmarks.training import figures, fitting, images, tool
-    from program.expert.judge.model import model_from
+    from program.expert.judge.quality import model_from
     from program.expert.store import MODEL_FILE, POPULATION_FILE, PROVENANCE_FILE
 
     sources = {

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import torch
 
+from data.catalogue import Release, read_csv
 from data.manifest import Sample
-from data.release import Release, read_csv
 from optimizers.demos import with_demos
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Candidate, Search

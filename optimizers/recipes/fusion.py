@@ -12,9 +12,8 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.beliefs import Beliefs, beliefs, unseen
 from optimizers.recipes import Bound, Recipe
-from optimizers.search import Candidate, Search
+from optimizers.search import Beliefs, Candidate, Search, beliefs, unseen
 from optimizers.selection import PLCC_STEP
 from program.evaluation.fits import fit_logistic
 from program.evaluation.metrics import plcc, rmse, srcc

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.beliefs import beliefs, unseen
 from optimizers.recipes import Bound, Recipe
-from optimizers.search import Candidate, Search
+from optimizers.search import Candidate, Search, beliefs, unseen
 from optimizers.student import role_of
 from program.agent.loop import AgenticIQA
 from program.expert import properties_of

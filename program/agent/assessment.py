@@ -1,23 +1,74 @@
-"""What a call of the program returns: one record, read as pydantic's and as DSPy's."""
+"""What a call of the program returns, as a record and as a notebook's card; and two of them compared."""
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Literal
 
 import dspy
-from pydantic import Field, PrivateAttr
+import jinja2
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from program.agent.query import QueryType, read_query
+from program.agent.evidence import looked_at, tool_precisions, tool_scores
 from program.agent.state import AssessmentState, SummarizerOutput
-from program.common.errors import ImageError
-from program.common.questions import is_chinese
+from program.common.backends import Usage
+from program.common.errors import ImageError, InputError
+from program.common.text import is_chinese
 from program.fusion.scores import headline
 from program.images.refs import ImageRef
-from program.lms.usage import Usage
-from signatures.schemas import GLOBAL
+from program.images.store import data_url, show_the_same, thumbnail
+from program.running.request import QueryType, read_query
+from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
 
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ("Assessment",)
+    from program.agent.loop import AgenticIQA
+
+__all__ = ("Assessment", "Comparison", "card", "compare", "spread", "sureness", "verdict")
+
+
+_SIDE_PX = 320
+_CARD = """
+<div style="display: flex; flex-wrap: wrap; gap: 16px; font: 14px/1.5 system-ui, sans-serif">
+{% for name, url in pictures.items() %}<img alt="{{ name }}" title="{{ name }}" src="{{ url }}">{% endfor %}
+<div style="max-width: 340px"><div style="font-size: 18px; font-weight: 600">{{ result.headline }}</div>
+{% if result.rating is not none %}
+<div title="1 to 5" style="position: relative; height: 8px; margin: 8px 0; border-radius: 4px; background: #8884">
+<div style="position: absolute; inset: 0 {{ 125 - 25 * high }}% 0 {{ 25 * low - 25 }}%; background: #3b6fd466"></div>
+<div style="position: absolute; inset: 0 auto 0 {{ 25 * result.rating - 26 }}%; width: 8px; background: #3b6fd4"></div>
+</div>
+{% endif %}
+{% for line in lines if line %}<div>{{ line }}</div>{% endfor %}
+<ul style="margin: 6px 0">{% for finding in findings %}<li>{{ finding }}</li>{% endfor %}</ul>
+</div></div>
+"""
+
+
+def card(result: "Assessment") -> str:
+    """Return the HTML, which fetches nothing; what comes from data or a model is escaped."""
+    evidence = result.state.evidence
+    findings = [
+        f"{f.fault or CATEGORY_WORDS.get(f.type, f.type)}: {f.severity}, {looked_at(evidence, region)}"
+        for region, f in evidence.findings()
+        if f.severity != "none"
+    ]
+    low, high = result.score_interval or (result.rating, result.rating)
+    template = jinja2.Environment(autoescape=True).from_string(_CARD)
+    lines = [result.summary, *result.notes, result.error]
+    return template.render(
+        result=result, pictures=_pictures(result), low=low, high=high, lines=lines, findings=findings
+    )
+
+
+def _pictures(result: "Assessment") -> dict[str, str]:
+    """Return the image and its map; none where its bytes are not at hand any more."""
+    try:
+        return {
+            "the image": thumbnail(result.images[0], _SIDE_PX),
+            "where quality is lost": data_url(result.heatmap(), _SIDE_PX),
+        }
+    except ImageError:
+        return {}
+
 
 _STRENGTHS = {"slight": "slight", "moderate": "moderate", "severe": "strong", "extreme": "strong"}
 """A photographer's words for the documents' severities."""
@@ -82,8 +133,6 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         return heatmap(*self.images, distortion)
 
     def _repr_html_(self) -> str:
-        from program.agent.card import card
-
         return card(self)
 
     def __repr__(self) -> str:
@@ -119,3 +168,109 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         """What was judged, where it is not the image as it is: transparency laid over white, pixels averaged, ..."""
         measured = [log.note for log in self.state.evidence.tool_logs if log.note]
         return list(dict.fromkeys([*self.state.image_notes, *measured]))
+
+
+_SMALLEST_SPREAD = 0.05
+"""Levels are a step apart: a belief wholly in one is still not known to the hundredth."""
+
+
+class Comparison(BaseModel):
+    """Two images side by side; scores on 1..5."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    better: Literal["A", "B"] | None
+    """None where the scores are equal."""
+    score_a: float
+    score_b: float
+    difference: float
+    """Score of B minus score of A."""
+    probability_b_better: float
+    """By the two fused beliefs, taken as independent and normal."""
+    verdict: str
+    reasons: list[str]
+
+
+def compare(
+    program: "AgenticIQA", image_a: ImageRef, image_b: ImageRef, reference: ImageRef | None = None
+) -> Comparison:
+    """Judge two images and compare. Raises InputError where one of them gets no score."""
+    results = [program(image=image, reference=reference) for image in (image_a, image_b)]
+    scores, spreads = [], []
+    for image, result in zip((image_a, image_b), results, strict=True):
+        if result.quality_score is None:
+            raise InputError(f"image {image.name!r}: got no score ({result.error}); nothing to compare")
+        scores.append(result.quality_score)
+        spreads.append(spread(program, result))
+    if image_a.sha256 == image_b.sha256:
+        probability, reasons = 0.5, ["Both are the same file."]
+    else:
+        probability, reasons = sureness(scores, spreads), _reasons(*results)
+        if not show_the_same(image_a, image_b):
+            reasons.append("They show different things: each is judged by itself.")
+    difference = scores[1] - scores[0]
+    better: Literal["A", "B"] | None = None if difference == 0 else "B" if difference > 0 else "A"
+    return Comparison(
+        better=better, score_a=scores[0], score_b=scores[1], difference=difference, probability_b_better=probability,
+        verdict=verdict(probability), reasons=reasons,
+    )  # fmt: skip
+
+
+def sureness(scores: list[float], spreads: list[float]) -> float:
+    """Return the probability that the second quality is above the first: Phi((b - a) / sqrt(sd_a^2 + sd_b^2)).
+
+    >>> round(sureness([2.0, 3.0], [0.5, 0.5]), 3), sureness([2.0, 2.0], [0.5, 0.1])
+    (0.921, 0.5)
+    """
+    spread = math.hypot(*(max(s, _SMALLEST_SPREAD) for s in spreads))
+    return 0.5 * (1 + math.erf((scores[1] - scores[0]) / spread / math.sqrt(2)))
+
+
+def verdict(probability: float) -> str:
+    """Put a probability that B is better into words.
+
+    >>> verdict(0.97), verdict(0.12), verdict(0.55)
+    ('B is clearly better', 'A is probably better', 'no clear difference')
+    """
+    name, sure = ("B", probability) if probability >= 0.5 else ("A", 1 - probability)
+    for least, word in ((0.95, "clearly"), (0.8, "probably"), (0.65, "perhaps")):
+        if sure >= least:
+            return f"{name} is {word} better"
+    return "no clear difference"
+
+
+def spread(program: "AgenticIQA", result: Assessment) -> float:
+    """Return the standard deviation of the belief that a score was fused from. Raises ValueError without a score."""
+    if result.quality_score is None:
+        raise ValueError("the assessment has no score")
+    evidence, fusion = result.state.evidence, program.summarizer.fusion
+    scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
+    return fusion.deviation(result.quality_score, scores, result.level_probabilities, precisions)
+
+
+def _reasons(a: Assessment, b: Assessment) -> list[str]:
+    """Name what differs: severities first, then tools that measured both, the largest difference first."""
+    severities = [
+        {f.fault or f.type: f.severity for region, f in r.state.evidence.findings() if region == GLOBAL} for r in (a, b)
+    ]
+    differing = []
+    for kind in dict.fromkeys([*severities[0], *severities[1]]):
+        ranks = [SEVERITIES.index(by_kind.get(kind, "none")) for by_kind in severities]
+        if ranks[0] != ranks[1]:
+            words = [SEVERITIES[rank] for rank in ranks]
+            name = str(CATEGORY_WORDS.get(kind, kind)).capitalize()  # type: ignore[call-overload]
+            differing.append((abs(ranks[1] - ranks[0]), f"{name}: {words[0]} in A, {words[1]} in B."))
+    reasons = [text for _, text in sorted(differing, key=lambda entry: -entry[0])]
+    readings = [_readings(result) for result in (a, b)]
+    shared = [(tool, readings[0][tool], readings[1][tool]) for tool in readings[0] if tool in readings[1]]
+    for tool, first, second in sorted(shared, key=lambda entry: -abs(entry[2] - entry[1])):
+        reasons.append(f"{tool} scores A {first:.2f} and B {second:.2f}.")
+    return reasons or ["Nothing measured tells them apart."]
+
+
+def _readings(result: Assessment) -> dict[str, float]:
+    by_tool: dict[str, list[float]] = {}
+    for log in result.state.evidence.tool_logs:
+        if log.score is not None and log.region == GLOBAL:
+            by_tool.setdefault(log.tool, []).append(log.score)
+    return {tool: math.fsum(scores) / len(scores) for tool, scores in by_tool.items()}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from program.agent.state import SAME_PIXELS, AssessmentState, ExecutorOutput, Finding
-from program.common.questions import is_chinese
+from program.common.text import is_chinese
 from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, LEVEL_WORDS, SEVERITIES_CHINESE, DistortionCategory, Plan
 
 __all__ = (

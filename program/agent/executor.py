@@ -14,7 +14,7 @@ from program.images.store import IMAGES, Box, ImageRef
 from program.lms.ask import ask
 from program.lms.metering import stage
 from program.tools.calibration import BESIDE_THE_EXPERT
-from program.tools.lite0 import NETWORK
+from program.tools.network import NETWORK
 from program.tools.registry import Mode, ToolSpec
 from signatures.executor import AnalyseDistortions, DetectDistortions, DiagnoseDistortions, LocateRegions, SelectTools
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionFinding, Plan, RegionDistortions

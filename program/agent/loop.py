@@ -13,18 +13,17 @@ from program.agent.evidence import next_step, of_same_pixels
 from program.agent.executor import Executor
 from program.agent.module import ProgramModule
 from program.agent.planner import Planner
-from program.agent.query import DEFAULT_QUERY, read_query
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.agent.summarizer import Summarizer
 from program.common.errors import ImagesRefused, InputError
-from program.common.places import check_text
+from program.common.files import check_text
 from program.common.settings import Settings, load_settings
-from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource
-from program.images.thumbnails import show_the_same, shown_shift
+from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource, show_the_same, shown_shift
 from program.lms.limits import wired
 from program.lms.metering import metered
 from program.lms.traits import own_record
+from program.running.request import DEFAULT_QUERY, read_query
 from program.tracking import annotate_trace
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from program.common.errors import first_fault
-from program.common.questions import folded
+from program.common.text import folded
 from program.expert import WIDTH, likeness
 from program.fusion.levels import nearest_level
 from signatures.schemas import LEVEL_WORDS

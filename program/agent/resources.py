@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import dspy
 
-from program.agent.query import QueryType, read_query
 from program.common.backends import RoleSettings
 from program.common.cache import share
-from program.common.errors import ModelError
-from program.common.places import placed
-from program.common.redaction import keys_among
+from program.common.errors import ModelError, keys_among
+from program.common.files import placed
 from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
 from program.lms.build import build_lm, role_model
 from program.lms.dspy_private import say_once_of_truncation
 from program.lms.traits import ModelTraits, known_traits, traits_of
+from program.running.request import QueryType, read_query
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 

@@ -15,8 +15,8 @@ from typing import Any
 import dspy
 
 from program.agent.loop import AgenticIQA
+from program.agent.module import ProgramFile, digest, rest_sha256
 from program.agent.neighbours import Neighbours
-from program.agent.program_file import ProgramFile, digest, rest_sha256
 from program.common.errors import ImageError, InputError
 from program.common.settings import Settings, load_settings
 from program.expert import MODEL

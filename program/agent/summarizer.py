@@ -22,19 +22,18 @@ from program.agent.evidence import (
     used_evidence,
 )
 from program.agent.neighbours import Neighbours
-from program.agent.query import QueryReading, QueryType, read_query
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, Finding, SummarizerOutput
-from program.common.questions import is_chinese, normalise_choice, options_told
+from program.common.text import is_chinese, normalise_choice, options_told
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.levels import level_masses, tokens_of
 from program.fusion.scores import FittedFusion, fusion_note, level_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import Answer, ask
 from program.lms.call import CallAllowance
-from program.lms.inquiry import MOST_ALTERNATIVES
 from program.lms.metering import stage
-from program.lms.traits import ModelTraits, own_record, traits_of
+from program.lms.traits import MOST_ALTERNATIVES, ModelTraits, own_record, traits_of
+from program.running.request import QueryReading, QueryType, read_query
 from signatures.schemas import GLOBAL, DistortionFinding
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
 

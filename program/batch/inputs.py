@@ -11,8 +11,9 @@ from pathlib import Path, PurePosixPath
 from data.manifest import Layout, scan_manifest
 from data.tables import HUB, is_manifest, scan_rows
 from program.common.errors import DataError, InputError
-from program.common.places import (
+from program.common.files import (
     Place,
+    Seen,
     exists,
     is_folder,
     is_remote,
@@ -23,7 +24,6 @@ from program.common.places import (
     placed,
     readable,
 )
-from program.common.seen import Seen
 from program.running.request import Request
 
 __all__ = ("IMAGE_SUFFIXES", "Items", "gather", "told")

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from program.common.errors import one_line
-from program.common.files import keep_private, remove_database
-from program.common.places import Place, joined, opened, system_of, writing
+from program.common.files import Place, joined, keep_private, opened, remove_database, system_of, writing
 
 __all__ = ("PlainCache", "can_keep", "share", "use_lm_cache")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
-    from program.common.places import Place
+    from program.common.files import Place
     from program.common.settings import Settings
 
 __all__ = (
@@ -192,7 +192,7 @@ def run_command(body: Callable[[], int], *, kept: str = "") -> int:
 
 
 def _complain(message: str) -> int:
-    from program.common.redaction import showable
+    from program.common.errors import showable
 
     # A path joins the slashes of a URL.
     typed = re.sub(r"\b(https?):/(?!/)", r"\1://", " ".join(message.split()))
@@ -261,7 +261,7 @@ def check_outputs(
 
     An input is whatever file another argument names, or one of `read`. `begun` says that this work began the file.
     """
-    from program.common.places import check_output
+    from program.common.files import check_output
 
     def named(value: object) -> "Iterator[Place]":
         if isinstance(value, str | Path):
@@ -280,7 +280,7 @@ def settings_from(arguments: argparse.Namespace, **overrides: Any) -> "Settings"
     """Return the settings a command's flags ask for, and set up logging."""
     import logging
 
-    from program.common.redaction import ShowableLines
+    from program.common.errors import ShowableLines
     from program.common.settings import load_settings
 
     level = {0: logging.ERROR, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)

@@ -1,15 +1,53 @@
-"""Files that are there whole or not at all, and a lock between processes. Needs the standard library alone."""
+"""Files by path or by URI (s3://, file://, ...), there whole or not at all; a lock between processes; sets on disk."""
 
+import base64
 import contextlib
+import errno
+import hashlib
 import os
+import re
+import sqlite3
+import stat
+import tempfile
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
-from typing import IO
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+from urllib.parse import unquote
+
+from program.common.errors import InputError, one_line
 
 __all__ = (
-    "CONFIGS", "keep_private", "lock_file", "locked", "remove_database", "whole_file", "write_whole",
-)  # fmt: skip
+    "CONFIGS",
+    "Place",
+    "Seen",
+    "check_output",
+    "check_text",
+    "digest_of",
+    "exists",
+    "from_base64",
+    "is_folder",
+    "is_remote",
+    "joined",
+    "keep_private",
+    "listed",
+    "lock_file",
+    "locked",
+    "name_of",
+    "opened",
+    "path_mend",
+    "placed",
+    "plain_file",
+    "readable",
+    "remove",
+    "remove_database",
+    "system_of",
+    "temporary_database",
+    "whole_file",
+    "write_whole",
+    "writing",
+)
+
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """What the program ships with, found by its place: a working folder may hold a package `configs` of its own."""
@@ -66,3 +104,232 @@ def lock_file(file: IO[bytes], *, wait: bool) -> None:
     except ImportError:  # Windows
         return
     fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_CACHE_KB = 16_384
+
+
+def temporary_database(*tables: str) -> sqlite3.Connection:
+    """Return a database on disk that goes with its connection, and takes 16 MiB of memory at most. One thread's."""
+    database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+    database.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+    for table in tables:
+        database.execute(table)
+    database.execute("BEGIN")
+    return database
+
+
+def digest_of(text: str) -> bytes:
+    """Return the 16 bytes that stand for a text."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class Seen:
+    """The texts that were added; of each 16 bytes are kept, in a temporary file once there are many. One thread."""
+
+    def __init__(self) -> None:
+        self._ids = temporary_database("CREATE TABLE ids (id BLOB PRIMARY KEY) WITHOUT ROWID")
+
+    def add(self, text: str) -> bool:
+        """Add a text; tell whether it is new."""
+        return self._ids.execute("INSERT OR IGNORE INTO ids VALUES (?)", (digest_of(text),)).rowcount == 1
+
+    def __contains__(self, text: str) -> bool:
+        return self._ids.execute("SELECT 1 FROM ids WHERE id = ?", (digest_of(text),)).fetchone() is not None
+
+    def close(self) -> None:
+        """Forget them."""
+        self._ids.close()
+
+
+Place = Path | str
+"""A local path, or the URI of a file elsewhere."""
+
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_FILE = re.compile(r"file:(?://(?:localhost(?=/))?|(?=/))", re.IGNORECASE)
+_WEB = ("http", "https")
+_DATA = re.compile(r'data:(?:[^,"]|"[^"]*"){0,500}?;\s*base64,', re.IGNORECASE)
+
+
+def is_remote(place: Place) -> bool:
+    """Tell whether a name is the URI of a file that is not local, or an image itself as a data: URI."""
+    named = isinstance(place, str) and (_URI.match(place) is not None or _DATA.match(place) is not None)
+    return named and _FILE.match(str(place)) is None
+
+
+def placed(name: Place) -> Place:
+    """Return a name as a local path, or as it is where it is a URI. Raises InputError for a web page's."""
+    if isinstance(name, str) and (scheme := _FILE.match(name)):
+        path = unquote(name[scheme.end() :], errors="surrogateescape")
+        return Path(path.removeprefix("/") if re.match("/[A-Za-z]:", path) else path)  # file:///C:/photos
+    if not is_remote(name):
+        return Path(name)
+    if str(name).partition("://")[0].casefold() in _WEB:
+        raise InputError(f"file {str(name)[:200]!r}: is a URL; download it and give its path")
+    return name
+
+
+def from_base64(text: str) -> bytes:
+    """Return the bytes of a base64 text: plain, URL-safe, or a data: address of whatever type; or ValueError."""
+    address = _DATA.match(text)
+    body = unquote(text[address.end() :]) if address else text
+    compact = re.sub(r"\s+", "", body).rstrip("=").translate(str.maketrans("-_", "+/"))
+    return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
+
+
+def name_of(place: Place) -> str:
+    """Return a file's own name, without its folder."""
+    return PurePosixPath(place).name
+
+
+def check_text(text: str, name: str = "") -> None:
+    """Raise InputError, beginning with `name`, for text that cannot be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        fault = "holds half of a surrogate pair (\\ud800 to \\udfff), which is no character; write it whole"
+        raise InputError(f"{name} {fault}".lstrip()) from error
+
+
+def readable(name: str) -> str:
+    """Return a path as text that any encoding of the output holds: bytes that are no UTF-8 as backslash escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def joined(folder: Place, name: str) -> Place:
+    """Return what a name stands for in a folder: a file below it, or what it names by itself."""
+    if is_remote(name):
+        return placed(name)
+    if isinstance(folder, Path):
+        path = Path(os.path.normpath(folder / name))
+        # A table that was written on Windows.
+        other = path if exists(path) else Path(os.path.normpath(folder / name.replace("\\", "/")))
+        return other if exists(other) else path
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def path_mend(name: Place, other: str = "check the path") -> str:
+    """Return what to do about a file that is not there: mind its backslashes, or `other` where it has none."""
+    if "\\" in str(name) and os.sep == "/":
+        return "a backslash parts folders on Windows only: write / instead"
+    return other
+
+
+def plain_file(path: str, flags: int) -> int:
+    """Open a file without ever waiting for it: the `opener` of `open`.
+
+    Raises OSError (EINVAL, "not a plain file") for a pipe, a socket or a device, which may send nothing or never end.
+    """
+    # A pipe is not opened even for a moment: who writes to it would take that for its reader.
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` itself refuses a folder
+        raise OSError(errno.EINVAL, "not a plain file", path)
+    return os.open(path, flags)
+
+
+@contextlib.contextmanager
+def opened(place: Place) -> Iterator[IO[bytes]]:
+    """Open a file to read its bytes. Raises OSError where it is not there or cannot be read."""
+    if isinstance(place, Path):
+        with open(place, "rb", opener=plain_file) as file:
+            yield file
+        return
+    with _store_of(place) as (system, path):
+        file = system.open(path, "rb")
+    with file:
+        yield file
+
+
+@contextlib.contextmanager
+def writing(place: Place) -> Iterator[IO[bytes]]:
+    """Yield a file to write bytes into, which is there whole once the block ends well, or not at all; or OSError."""
+    if isinstance(place, Path):
+        with whole_file(place) as partial, partial.open("wb") as file:
+            yield file
+        return
+    system_of(place)  # an unknown kind is refused before anything is written
+    with tempfile.NamedTemporaryFile() as copy:  # an upload that is left in the middle would be taken for a whole file
+        yield copy
+        copy.flush()
+        with _store_of(place) as (system, path):
+            system.put_file(copy.name, path)
+
+
+def exists(place: Place) -> bool:
+    """Tell whether a file or a folder is there."""
+    if isinstance(place, Path):
+        return os.path.exists(place)
+    with _store_of(place) as (system, path):
+        return bool(system.exists(path))
+
+
+def is_folder(place: Place) -> bool:
+    """Tell whether a folder is there."""
+    if isinstance(place, Path):
+        return os.path.isdir(place)
+    with _store_of(place) as (system, path):
+        return bool(system.isdir(path))
+
+
+def listed(folder: Place, *, recursive: bool) -> Iterator[tuple[str, Place]]:
+    """Yield the files of a folder elsewhere in order, by their names below it."""
+    with _store_of(folder) as (system, path):
+        found = sorted(system.find(path, maxdepth=None if recursive else 1))
+    for each in found:
+        below = each.removeprefix(path.rstrip("/")).lstrip("/")
+        yield below, f"{str(folder).rstrip('/')}/{below}"
+
+
+def check_output(flag: str, out: Place, inputs: Iterable[Place], *, force: bool) -> None:
+    """Raise InputError where writing to `out` would destroy an input, or, without `force`, what is there already."""
+    if not exists(out):
+        return
+    for given in inputs:
+        if _is_within(given, out):
+            fault = "is read by this command, whose output never replaces it"
+            raise InputError(f"{flag} {str(out)!r}: {fault}; give another name")
+    if not force:
+        raise InputError(f"{flag} {str(out)!r}: is there already; give another name, or --force to replace it")
+
+
+def _is_within(given: Place, out: Place) -> bool:
+    """Tell whether a file is what `out` names, by whatever link, or lies in that folder."""
+    if not isinstance(out, Path) or is_remote(given):
+        return str(given).rstrip("/") == str(out).rstrip("/")
+    try:
+        path = Path(placed(given)).resolve()
+        return any(os.path.samefile(each, out) for each in (path, *(path.parents if path.exists() else ())))
+    except (OSError, ValueError, InputError):  # no file's name, or none there
+        return False
+
+
+def remove(place: Place) -> None:
+    """Remove a file if it is there."""
+    if isinstance(place, Path):
+        place.unlink(missing_ok=True)
+    elif exists(place):
+        with _store_of(place) as (system, path):
+            system.rm_file(path)
+
+
+def system_of(place: Place) -> tuple[Any, str]:
+    """Return fsspec's file system of a file and the file's name there. Raises InputError for an unknown kind."""
+    from fsspec.core import url_to_fs
+
+    try:
+        system, path = url_to_fs(str(place))
+    except (ImportError, ValueError) as error:
+        fault = f"cannot be reached ({one_line(error)}); mend the address, or install what it needs"
+        raise InputError(f"file {str(place)[:200]!r}: {fault}") from error
+    return system, str(path)
+
+
+@contextlib.contextmanager
+def _store_of(place: Place) -> Iterator[tuple[Any, str]]:
+    """Yield what `system_of` returns; what a store's own client raises inside is an OSError: each has its own kinds."""
+    try:
+        yield system_of(place)
+    except (OSError, InputError):
+        raise
+    except Exception as error:  # border: botocore, gcsfs, ...
+        raise OSError(5, one_line(error)[:200], str(place)) from error

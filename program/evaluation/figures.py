@@ -12,20 +12,22 @@ from pydantic import JsonValue
 
 from program.common.errors import InputError
 from program.evaluation.intervals import Figure, interval, paired_difference
+from program.evaluation.judgements import preference, preference_gain
 from program.evaluation.metric_table import METRICS, headline
 from program.evaluation.metrics import Values, equal_mass_bins, outliers
-from program.evaluation.preferences import preference, preference_gain
 from program.evaluation.record import (
     Bin,
+    Cost,
     Counts,
     Dataset,
     Details,
     EvaluationRecord,
     GatePoint,
+    LabelledRow,
     Part,
+    Task,
     environment,
 )
-from program.evaluation.row import Cost, LabelledRow, Task
 from program.fusion.levels import nearest_level
 
 __all__ = ("compare", "details_of", "summarize")

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 
 from program.tools.calibration import HIGHEST, LOWEST, MapParameters, is_identity, logistic
-from program.tools.figures import FEWEST
+from program.tools.registry import FEWEST
 
 __all__ = ("LogisticFit", "Parameters", "fit_logistic", "fit_map")
 

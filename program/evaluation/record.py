@@ -1,24 +1,281 @@
-"""What an evaluation leaves behind: a row per sample, and one record over all rows."""
+"""What an evaluation keeps: of each sample a row, with what is true and what it cost; and one record over all rows."""
 
+import hashlib
+import heapq
+import math
 import platform
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from program.agent.assessment import Assessment
+from program.agent.evidence import tool_precisions, tool_scores, used_evidence
+from program.common.backends import Usage
+from program.common.errors import redact
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
-from program.evaluation.row import Cost, LabelledRow
-from program.tools.readiness import installed_version
+from program.fusion import ScoreFusion
+from program.running.request import Request
+from program.running.row import Row
+from program.tools.loading import installed_version
 
 __all__ = (
-    "SCHEMA_VERSION", "Baseline", "Bin", "Counts", "Dataset", "Details", "Environment", "EvaluationRecord",
-    "GatePoint", "Part", "Readings", "environment",
+    "SCHEMA_VERSION",
+    "WORST",
+    "Baseline",
+    "Bin",
+    "Cost",
+    "Counts",
+    "Dataset",
+    "Details",
+    "Environment",
+    "EvaluationRecord",
+    "GatePoint",
+    "LabelledRow",
+    "Misses",
+    "Part",
+    "Readings",
+    "Task",
+    "environment",
+)
+
+
+WORST = 12
+"""So many of a task's worst misses keep the program's reasons, and stand on the page."""
+
+Task = Literal["scoring", "mcq", "open"]
+
+_MAX_TEXT, _MAX_REASONING = 300, 1200
+_SPENT = (
+    "lm_calls", "lm_cache_hits", "input_tokens", "output_tokens", "tool_readings", "tool_cache_hits", "tool_failures",
+    "replans",
 )  # fmt: skip
+_COLUMNS = (
+    "id", "group", "task", "distortion", "question_type", "choices", "truth", "mos_std", "preferred_over", "predicted",
+    "level", "level_probabilities", "score_interval", "tool_mean", "tool_mean_reliable", "expected_level",
+    "fusion_printed", "fusion_normalised", "fusion_reliable", "baselines", "baseline_cost", "status", "rung", "seconds",
+    "lm_calls", "tokens", "cost_usd", "spent", "error",
+)  # fmt: skip
+"""Of a table of samples."""
+_TEXTS = dict.fromkeys(
+    ("reasoning", "evidence", "distortions", "tools", "notes", "option", "options", "image", "reference", "query")
+)
+"""What a row loses that nobody will look at."""
+_NO_FIELDS: set[str] = set()
+
+
+class Cost(BaseModel):
+    """What was spent on language models; None where nobody counted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lm_calls: int | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
+
+
+class LabelledRow(Row):
+    """One sample: what was true, what the program said, and what it cost. Holds no image and no prompt."""
+
+    group: str
+    """The content (photograph) it shows; samples of one group are not independent."""
+    task: Task
+    status: Literal["ok", "degraded", "failed"]
+    """"failed" samples are counted and enter no figure."""
+    distortion: str | None = None
+    question_type: str | None = None
+    choices: int | None = None
+    """Options to choose from (mcq)."""
+    truth: float | str | None = None
+    """Human score on 1..5 (scoring), option letter (mcq), None (open)."""
+    mos_std: float | None = None
+    """Standard deviation of the opinions behind the truth, on the 1..5 scale."""
+    preferred_over: dict[str, float] | None = None
+    """How many votes found this image better than another, by the other's id; None where nobody was asked."""
+    level_probabilities: dict[int, float] | None = None
+    beliefs: dict[str, float] = Field(default_factory=dict)
+    """What the score was fused from and what other formulas make of it, by name: see `_beliefs`."""
+    baselines: dict[str, float | str] | None = None
+    """What each baseline answered, by its name; one that failed is absent."""
+    baseline_cost: Cost | None = None
+    rung: str | None = None
+    """What the answer was read from, where the program says so."""
+    seconds: float = 0.0
+    tokens: int | None = None
+    spent: dict[str, float] | None = None
+    """Input and output tokens, cache hits, tool readings, replans, and seconds by stage ("seconds_planner")."""
+    evidence: dict[str, JsonValue] | None = None
+    """What the answer rests on; kept, as the reasoning, for the worst misses only."""
+
+    def model_post_init(self, context: Any) -> None:
+        """Forget which fields were given, which nobody asks: that would be half of a row's 4.8 KB."""
+        object.__setattr__(self, "__pydantic_fields_set__", _NO_FIELDS)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other values, which forgets the same."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.model_post_init(None)
+        return copied
+
+    @classmethod
+    def of(cls, request: Request, result: Assessment, *, eta: float = 1.0) -> Self:
+        """Return what a program made of a sample; `eta` is that of the formulas it is compared with."""
+        labels, usage = _labels(request), _usage(result.usage)
+        error = result.error or "the program gave no reason" if result.status == "failed" else None
+        if error is None and labels["task"] == "scoring" and result.quality_score is None:
+            error = f"answered {result.final_answer!r} where a score was asked"
+        if error is not None:
+            return cls(**labels, **usage, status="failed", error=_one_line(error))
+        probabilities, state = result.level_probabilities, result.state
+        own = {
+            "level_probabilities": {c: _rounded(p) for c, p in probabilities.items()} if probabilities else None,
+            "beliefs": {name: b for name, b in _beliefs(result, eta).items() if b is not None},
+            "rung": result.rung, "error": _one_line(result.error) if result.error else None,
+            "reasoning": result.quality_reasoning[:_MAX_REASONING],
+            "evidence": result.used_evidence or (state.executor_evidence and used_evidence(state.executor_evidence)),
+        }  # fmt: skip
+        return cls(**dict(Row.of(request, result)) | labels | usage | own)
+
+    @classmethod
+    def failed(cls, request: Request, error: str) -> Self:
+        """Return the row of a sample that got no answer."""
+        return cls(**_labels(request), status="failed", error=_one_line(error))
+
+    @property
+    def predicted(self) -> float | str | None:
+        """Score on 1..5, option letter or text as the program gave it; None where it failed."""
+        if self.status == "failed":
+            return None
+        rated = self.score if self.score is not None else self.tool_mean
+        if self.task == "scoring":
+            return rated
+        text = (self.answer if self.answer is not None else str(rated)).strip()[:_MAX_TEXT]
+        return text.upper() if self.task == "mcq" else text
+
+    @property
+    def score_interval(self) -> tuple[float, float] | None:
+        """Where the program says that 95 % of such scores lie."""
+        is_scored = self.task == "scoring" and self.low is not None and self.high is not None
+        return (self.low, self.high) if is_scored else None  # type: ignore[return-value]
+
+    @property
+    def miss(self) -> float | None:
+        """How far the answer is from the truth; None for a right one. Wrong letters differ by chance alone."""
+        if not self.counts or self.predicted is None:
+            return None
+        if self.task == "scoring":
+            return abs(float(self.predicted) - float(self.truth or 0.0))
+        if self.task == "mcq" and self.predicted != self.truth:
+            return int.from_bytes(hashlib.blake2b(self.id.encode(), digest_size=4).digest(), "big") / 2**32
+        return None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the row enters the figures: it has a truth and did not fail."""
+        return self.status != "failed" and self.truth is not None
+
+    def columns(self) -> dict[str, Any]:
+        """Return what a table of samples holds of it."""
+        values = self.model_dump(mode="json") | {"tool_mean": None} | self.beliefs
+        values |= {"predicted": self.predicted, "score_interval": self.score_interval and list(self.score_interval)}
+        return {name: values.get(name) for name in _COLUMNS}
+
+
+class Misses:
+    """Tells, row by row, whether it is among the worst so far; of n rows in random order about 12 ln n are."""
+
+    def __init__(self) -> None:
+        self._heaps: dict[str, list[tuple[float, str]]] = {}
+        self._lock = threading.Lock()
+
+    def trimmed(self, row: LabelledRow) -> LabelledRow:
+        """Return the row, without its texts unless it is among the worst of its task so far. Thread-safe."""
+        size = row.miss
+        with self._lock:
+            heap = self._heaps.setdefault(row.task, [])
+            if size is not None:
+                heapq.heappush(heap, (size, row.id))
+                if len(heap) <= WORST or heapq.heappop(heap) != (size, row.id):
+                    return row
+        return row.model_copy(update=_TEXTS)
+
+
+def _labels(sample: Any) -> dict[str, Any]:
+    """Return what a row says of a sample before anybody answers it."""
+    kind, (low, high) = sample.metadata.get("question_type"), sample.mos_range
+    shown = hashlib.sha256(str(sample.reference or sample.image).encode()).hexdigest()[:12]
+    return {
+        "id": sample.id,
+        # Several samples of one photograph are not independent, whether or not the manifest names a group.
+        "group": sample.group or f"image-{shown}",
+        "task": sample.task, "distortion": sample.distortion,
+        "question_type": str(kind)[:80] if kind is not None and sample.task == "mcq" else None,
+        "choices": len(sample.options) if sample.options else None, "truth": sample.truth,
+        "mos_std": round(4 * sample.mos_std / (high - low), 6)
+        if sample.mos_std is not None and sample.task == "scoring" else None,
+        "preferred_over": sample.preferred_over,
+    }  # fmt: skip
+
+
+def _one_line(text: str) -> str:
+    """Return a message on one line, short, without base64 and keys."""
+    shortened = re.sub(r"[A-Za-z0-9+/=_-]{120,}", "...", " ".join(redact(str(text)).split()))
+    return shortened if len(shortened) <= _MAX_TEXT else shortened[: _MAX_TEXT - 3] + "..."
+
+
+def _beliefs(result: Assessment, eta: float) -> dict[str, float | None]:
+    """Return the two beliefs a score is fused from, and what each formula makes of them with the settings' eta.
+
+    "tool_mean", the plain mean of the tool scores the program used, and "expected_level", the mean of the level
+    probabilities; fused with the plain mean by the formula as printed, clipped to 1..5 ("fusion_printed"), and
+    normalised ("fusion_normalised"). "tool_mean_reliable" and "fusion_reliable": the tools weighted by what their
+    calibration says of them, the normalised formula with its width too. A fitted fusion plays no part: the formulas are
+    compared alike whatever was compiled.
+    """
+    evidence, probabilities = result.state.executor_evidence, result.level_probabilities
+    scores = tool_scores(evidence.quality_scores) if evidence is not None else []
+    mean = math.fsum(scores) / len(scores) if scores else None
+    level = math.fsum(c * p for c, p in probabilities.items()) if probabilities else None
+    beliefs = {"tool_mean": _rounded(mean), "expected_level": _rounded(level)}
+    if mean is not None and probabilities:
+        fusion = ScoreFusion(eta)
+        beliefs["fusion_normalised"] = _rounded(fusion.fuse_scores([mean], probabilities))
+        # Written out: ScoreFusion would warn of nearly every sample that the printed formula leaves the scale.
+        weights = fusion.compute_perceptual_weights([mean])
+        printed = math.fsum(weights[c] * probabilities.get(c, 0.0) * c for c in weights)
+        beliefs["fusion_printed"] = _rounded(min(5.0, max(1.0, printed)))
+    precisions = tool_precisions(evidence)
+    if scores and precisions is not None:
+        reliable = ScoreFusion(eta, tool_weights="reliability")
+        beliefs["tool_mean_reliable"] = _rounded(reliable.tool_mean(scores, precisions))
+        if probabilities:
+            beliefs["fusion_reliable"] = _rounded(reliable.fuse_scores(scores, probabilities, precisions))
+    return beliefs
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    spent = {name: float(getattr(usage, name)) for name in _SPENT}
+    spent |= {f"seconds_{name}": round(seconds, 6) for name, seconds in usage.seconds.items()}
+    for name, costs in usage.stages.items():
+        spent[f"lm_calls_{name}"] = float(costs.lm_calls)
+        if costs.cost_usd is not None:
+            spent[f"cost_usd_{name}"] = costs.cost_usd
+        spent[f"tokens_{name}"] = float(costs.input_tokens + costs.output_tokens)
+    spent = {sys.intern(name): value for name, value in spent.items()}  # the names would take a third of a row's memory
+    tokens = usage.input_tokens + usage.output_tokens
+    return {"lm_calls": usage.lm_calls, "tokens": tokens, "cost_usd": usage.cost_usd, "spent": spent}
+
 
 SCHEMA_VERSION: Literal[2] = 2
 

@@ -6,16 +6,13 @@ This is the room's one door: nothing outside imports what lies inside.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from program.expert.answer.inputs import region_pattern
-    from program.expert.answer.planning import named_distortions, plan_assessment
-    from program.expert.answer.tool_choice import named_tools
+    from program.expert.answer.planning import named_distortions, named_tools, plan_assessment, region_pattern
     from program.expert.engine import make_perceptual_lm
+    from program.expert.judge.demo_belief import telling
+    from program.expert.judge.demo_belief import traits_of as properties_of
     from program.expert.judge.faults import KINDS, kind_of, sharpness_of
-    from program.expert.judge.likeness import WIDTH, likeness
     from program.expert.judge.maps import TILE, heatmap
-    from program.expert.judge.taught import telling
-    from program.expert.judge.taught import traits_of as properties_of
-    from program.expert.judge.views import View, Viewer
+    from program.expert.judge.views import WIDTH, View, Viewer, likeness
     from program.expert.store import MODEL, NAME
 
 __all__ = (
@@ -28,20 +25,20 @@ _HOMES = {
     "MODEL": "store.MODEL",
     "NAME": "store.NAME",
     "TILE": "judge.maps.TILE",
-    "WIDTH": "judge.likeness.WIDTH",
+    "WIDTH": "judge.views.WIDTH",
     "View": "judge.views.View",
     "Viewer": "judge.views.Viewer",
     "heatmap": "judge.maps.heatmap",
     "kind_of": "judge.faults.kind_of",
-    "likeness": "judge.likeness.likeness",
+    "likeness": "judge.views.likeness",
     "make_perceptual_lm": "engine.make_perceptual_lm",
     "named_distortions": "answer.planning.named_distortions",
-    "named_tools": "answer.tool_choice.named_tools",
+    "named_tools": "answer.planning.named_tools",
     "plan_assessment": "answer.planning.plan_assessment",
-    "properties_of": "judge.taught.traits_of",
-    "region_pattern": "answer.inputs.region_pattern",
+    "properties_of": "judge.demo_belief.traits_of",
+    "region_pattern": "answer.planning.region_pattern",
     "sharpness_of": "judge.faults.sharpness_of",
-    "telling": "judge.taught.telling",
+    "telling": "judge.demo_belief.telling",
 }
 
 

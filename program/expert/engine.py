@@ -1,27 +1,208 @@
-"""The embedded backend as a DSPy engine: it takes the structured call, not a prompt, and measures the pixels.
-
-`CallAdapter` writes the fields asked for, the inputs and the demos into the request as JSON; there is no other way in.
-The engine never sees labels, file names or manifests: images arrive as content hashes.
-"""
+"""The embedded backend as a DSPy engine: it takes the structured call, measures pixels and answers each signature."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dspy
+import numpy as np
 from dspy import lm15
 from pydantic import BaseModel
 
 from program.common.errors import ModelError
-from program.expert.answer.answers import answer
-from program.expert.judge.views import Viewer
+from program.expert.answer.findings import findings, present
+from program.expert.answer.planning import (
+    Inputs,
+    categories_by_region,
+    choose_tools,
+    is_about_quality,
+    level_of,
+    options_of,
+    plan_assessment,
+    region_crops,
+    region_pattern,
+    regions_of,
+    scores_of,
+    severities_of,
+)
+from program.expert.answer.questions import Choice, answer_choice, look_at
+from program.expert.answer.reasons import choice_reason, details, direct_answer, region_summary, summary, unseen
+from program.expert.answer.vocabulary import Phrases, phrases_for
+from program.expert.judge.demo_belief import belief
+from program.expert.judge.quality import Belief
+from program.expert.judge.views import View, Viewer
 from program.expert.store import MODEL, NAME, REVISION
 from program.lms.dspy_private import KeptAdapter, events_of
 from program.lms.traits import ModelTraits
+from signatures.schemas import GLOBAL
 
-__all__ = ("MODEL", "REVISION", "AsyncPerceptualEngine", "CallAdapter", "PerceptualEngine", "make_perceptual_lm")
+__all__ = (
+    "MODEL",
+    "REVISION",
+    "AsyncPerceptualEngine",
+    "CallAdapter",
+    "PerceptualEngine",
+    "answer",
+    "make_perceptual_lm",
+)
+
+
+class Lesson(NamedTuple):
+    """What a question's predictor was taught."""
+
+    demos: Sequence[Inputs]
+    instructions: str
+    """Only a rubric in them is read, see `signatures.rubric`."""
+
+
+def answer(
+    names: Iterable[str], demos: Sequence[Inputs], inputs: Inputs, instructions: str = "", viewer: Viewer | None = None
+) -> dict[str, Any]:
+    """Return the output fields of one structured call, as JSON values.
+
+    Dispatches on their names, since instructions may have been rewritten; measurements are kept where `viewer` keeps
+    them. ModelError when no signature of the program has these output fields.
+    """
+    outputs = frozenset(names) - {"reasoning"}
+    if outputs not in _ANSWERS:
+        raise ModelError(
+            "perceptual/expert answers only this program's own signatures, not one with the "
+            f"outputs {sorted(outputs)}; give a language model for this step (--reflection-lm PROVIDER/MODEL)"
+        )
+    given = {name: value for name, value in inputs.items() if value is not None}
+    found = _ANSWERS[outputs](viewer or Viewer(), Lesson(demos, instructions), given)
+    found["reasoning"] = found.get("quality_reasoning", "Read from the measurements.")
+    return {name: found[name] for name in names}
+
+
+def _detect(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+    categories = present(_view(viewer, inputs))
+    return {"distortion_set": [{"region": region, "distortions": categories} for region in regions_of(inputs)]}
+
+
+def _diagnose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+    view, say = _view(viewer, inputs).aligned, phrases_for(str(inputs.get("query", "")))
+    categories = categories_by_region(inputs)
+    regions = regions_of(inputs) if "regions" in inputs else list(categories) or [GLOBAL]
+    # Asked to diagnose, it keeps none back that is there, whatever the question names.
+    found = present(view) if "regions" in inputs or not categories else []
+    # Of several regions each is spoken of: one that nothing was said of counts as not looked at.
+    strongest = [max(view.severities, key=view.severities.__getitem__)] if len(regions) > 1 else []
+    listed = {region: list(dict.fromkeys([*categories.get(region, []), *found])) or strongest for region in regions}
+    told = [finding for region, named in listed.items() for finding in findings(view, region, named, say)]
+    return {"findings": told, "distortion_analysis": told}
+
+
+def _choose(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+    view, query = _view(viewer, inputs), str(inputs.get("query", ""))
+    options, say = options_of(inputs), phrases_for(query)
+    if not options:
+        raise ModelError('perceptual/expert: the options cannot be read; write each on a line of its own, as "A. Yes"')
+    evidence, readings = severities_of(inputs, query), [score for _, score in scores_of(inputs)]
+    choice = answer_choice(view, query, options, evidence, readings)
+    letter = _outvoted(viewer, view, lesson.demos, query, options, choice)
+    quality = belief(view, (), lesson.instructions).mean
+    reason = choice_reason(letter, choice, options, query, say, quality)
+    return {"final_answer": letter, "quality_reasoning": reason}
+
+
+def _outvoted(
+    viewer: Viewer, view: View, demos: Sequence[Inputs], query: str, options: Mapping[str, str], choice: Choice
+) -> str:
+    """Let demos that ask the same question of similar images vote beside the measurement (one vote)."""
+    top = max(choice.probabilities.values())
+    votes = {letter: (1.0 if choice.measured else 0.3) * p / top for letter, p in choice.probabilities.items()}
+    by_text = {text.casefold().strip(" ."): letter for letter, text in options.items()}
+    for demo in demos:
+        if " ".join(str(demo.get("query", "")).split()).casefold() != " ".join(query.split()).casefold():
+            continue
+        answer = str(demo.get("final_answer", "")).strip()
+        text = options_of(demo).get(answer[:1].upper(), answer).casefold().strip(" .")
+        if text in by_text and (other := _alike(viewer, view, demo)) is not None:
+            distance = float(np.square(other.seen.severities - view.seen.severities).sum())
+            votes[by_text[text]] = votes.get(by_text[text], 0.0) + 0.9 * float(np.exp(-distance / (2 * 0.5**2)))
+    return max([choice.letter, *votes], key=lambda letter: votes[letter])
+
+
+def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+    view, query = _view(viewer, inputs), str(inputs.get("query", ""))
+    say, scores = phrases_for(query), scores_of(inputs)
+    judged, evidence = _belief(viewer, view, lesson), severities_of(inputs, query)
+    # A place that a region's name tells is no place inside it.
+    look = look_at(view.aligned, evidence, [score for _, score in scores], "" if _named_crops(inputs) else query)
+    direct = direct_answer(look, query, say) if is_about_quality(query) else unseen(query, say)
+    words = summary(view, judged.mean, say)
+    return {
+        "final_answer": say.join(direct, "" if words in direct else words, *_regions(viewer, inputs, say)),
+        "quality_reasoning": details(view.aligned, judged, scores, say),
+    }
+
+
+def _rate(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
+    view, query = _view(viewer, inputs), str(inputs.get("query", ""))
+    judged, say = _belief(viewer, view, lesson), phrases_for(query)
+    unlike = say("sentence.unlike") if judged.novelty > 0.5 else ""
+    outside = "" if is_about_quality(query) else unseen(query, say)
+    words = summary(view, judged.mean, say)
+    masses = judged.by_word()
+    return {
+        "quality_probs": masses, "quality_level": max(masses, key=masses.__getitem__),
+        "quality_reasoning": say.join(outside, words, *_regions(viewer, inputs, say), unlike),
+    }  # fmt: skip
+
+
+def _named_crops(inputs: Inputs) -> list[str]:
+    """Return the regions shown that the question names: where it is one, that is the image to judge."""
+    query = str(inputs.get("query", ""))
+    return [name for name in region_crops(inputs) if name != GLOBAL and region_pattern(name).search(query)]
+
+
+def _regions(viewer: Viewer, inputs: Inputs, say: Phrases) -> list[str]:
+    """Return a sentence for each of the first regions shown beside the image that is judged."""
+    judged, crops = _named_crops(inputs), region_crops(inputs)
+    whole = crops.pop(GLOBAL, inputs["image"])
+    others = [(name, crop) for name, crop in crops.items() if len(judged) != 1 or name not in judged]
+    return [region_summary(region, viewer.view(crop).within(viewer.view(whole)), say) for region, crop in others[:3]]
+
+
+def _belief(viewer: Viewer, view: View, lesson: Lesson) -> Belief:
+    """Return the quality believed in after the demos that carry a level and an image of the same kind."""
+    labels = [(demo, label) for demo in lesson.demos if (label := level_of(demo)) is not None]
+    labelled = [(other, label) for demo, label in labels if (other := _alike(viewer, view, demo)) is not None]
+    return belief(view, labelled, lesson.instructions)
+
+
+def _alike(viewer: Viewer, view: View, demo: Inputs) -> View | None:
+    """Return a demo's image where it is of the same kind (with a reference or without), or None."""
+    other = _view(viewer, demo) if demo.get("image") is not None else None
+    return other if other is not None and (other.difference is None) == (view.difference is None) else None
+
+
+def _view(viewer: Viewer, inputs: Inputs) -> View:
+    if inputs.get("image") is None:
+        raise ModelError("perceptual/expert: the question has no image; give one")
+    view, whole = viewer.view(inputs["image"], inputs.get("reference")), region_crops(inputs).get(GLOBAL)
+    return view.within(viewer.view(whole)) if whole is not None and view.difference is None else view
+
+
+_ANSWERS: Mapping[frozenset[str], Callable[[Viewer, Lesson, Inputs], dict[str, Any]]] = {
+    frozenset({"plan"}): lambda viewer, lesson, inputs: {"plan": plan_assessment(inputs)},
+    frozenset({"distortion_set"}): _detect,
+    frozenset({"distortion_analysis"}): _diagnose,
+    frozenset({"findings"}): _diagnose,
+    frozenset({"selected_tools"}): lambda viewer, lesson, inputs: {"selected_tools": choose_tools(inputs)},
+    # It measures pixels and knows no objects: no box is better than an invented one.
+    frozenset({"region_boxes"}): lambda viewer, lesson, inputs: {"region_boxes": []},
+    frozenset({"final_answer", "quality_reasoning"}): (
+        lambda viewer, lesson, inputs: (_choose if inputs.get("options") else _explain)(viewer, lesson, inputs)
+    ),
+    frozenset({"quality_probs", "quality_reasoning"}): _rate,
+    frozenset({"quality_level", "quality_reasoning"}): _rate,
+}
+"""Output field names -> what answers them."""
+
 
 TRAITS = ModelTraits(
     reads_images=True, token_probabilities=0, answers_at_once=False, revision=MODEL, is_free=True,

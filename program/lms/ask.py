@@ -41,9 +41,9 @@ from program.lms.dspy_private import (
 from program.lms.limits import image_limits_of
 from program.lms.metering import book_kept_answer
 from program.lms.prompt import without_sight
+from program.lms.reference_engine import inline, inline_demo
 from program.lms.traits import known_traits, traits_of
-from program.lms.wire_images import inline, inline_demo
-from program.tracking.traces import stripped
+from program.tracking.runs import stripped
 
 __all__ = ("RUNGS", "Answer", "ask")
 

@@ -13,9 +13,8 @@ import dspy
 from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, is_retryable_lm_error
 
-from program.common.answer_text import answer_span, breaks_off
-from program.common.errors import InputError
-from program.common.redaction import keys_among, scrub
+from program.common.errors import InputError, keys_among, scrub
+from program.common.text import answer_span, breaks_off
 from program.images.store import IMAGES, ImageRef
 from program.lms.dspy_private import CUSTOM_TYPE_START_IDENTIFIER, adapter_for, retry_after_s
 from program.lms.limits import gate_of, wire_settings

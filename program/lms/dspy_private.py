@@ -29,10 +29,10 @@ from dspy.teleprompt import MIPROv2
 from dspy.utils.exceptions import AdapterParseError, LMError
 from pydantic import BaseModel
 
-from program.common.answer_text import final_answer
+from program.common.text import final_answer
 from program.lms.prompt import answer_request, bounded, is_word, system_text
 from program.lms.traits import known_traits
-from program.tracking.traces import stripped
+from program.tracking.runs import stripped
 
 __all__ = (
     "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "DemoSetMIPRO", "KeptAdapter",

@@ -11,10 +11,10 @@ import dspy
 from dspy import lm15
 from dspy.streaming import StatusMessage, StatusMessageProvider
 
+from program.common.backends import StageUsage, Usage, WireImage
 from program.lms.dspy_private import estimated_cost_usd, events_of, remember, sync_send_to_stream
 from program.lms.limits import current_budget, gate_of
 from program.lms.traits import known_traits
-from program.lms.usage import StageUsage, Usage, WireImage
 
 __all__ = ("FeatureRefused", "ModelCall", "book_kept_answer", "metered", "note_change", "note_image", "stage")
 

@@ -1,15 +1,13 @@
-"""An engine around a service's: image references become bytes, and what the service refuses is left out and remembered.
-
-To a server images go as short tokens, themselves valid base64, until the request's body leaves: the client's types
-would otherwise check, copy and escape the whole image under the interpreter's lock, which costs 2 ms a call at 73 KiB
-and 6 ms at 404 KiB.
-"""
+"""An engine around a service's: image references become bytes within its limits, and what it refuses is left out."""
 
 import asyncio
+import base64
+import io
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -17,14 +15,20 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import dspy
+import numpy as np
+from cachetools import LRUCache, cached
 from dspy import lm15
+from numpy.typing import NDArray
 
-from program.common.backends import ImageLimits
-from program.common.errors import EndpointError, ImagesRefused
-from program.common.redaction import redact, scrub
-from program.images.store import HOST, IMAGES
+from program.common.backends import ImageLimits, WireImage
+from program.common.errors import EndpointError, ImageError, ImagesRefused, redact, scrub
+from program.images.store import HOST, IMAGES, ImageRef
 from program.lms.dspy_private import StdlibTransport
-from program.lms.inquiry import (
+from program.lms.metering import FeatureRefused, note_change, note_image
+from program.lms.traits import (
+    ModelRecord,
+    ModelTraits,
     context_is_full,
     inquire,
     largest_choice,
@@ -34,11 +38,132 @@ from program.lms.inquiry import (
     wants_other_limit,
     words_of,
 )
-from program.lms.metering import FeatureRefused, note_change
-from program.lms.traits import ModelRecord, ModelTraits
-from program.lms.wire_images import encoded_image, limits_of_request
 
-__all__ = ("AsyncReferenceEngine", "ImageTransport", "ReferenceEngine")
+__all__ = (
+    "AsyncReferenceEngine",
+    "ImageTransport",
+    "ReferenceEngine",
+    "encoded_image",
+    "inline",
+    "inline_demo",
+    "limits_of_request",
+)
+
+
+CACHE_MB = 24
+"""Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
+
+_FORMATS = {".jpg": "jpeg", ".tif": "tiff"}
+"""The others are called as their suffix."""
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_MARGIN = 0.95
+"""A scaled picture that is still too large is scaled again, this much below what its size calls for."""
+
+
+def inline(value: Any, limits: ImageLimits) -> Any:
+    """Return an input with the images themselves in place of references, for a model that knows none."""
+    if isinstance(value, list):
+        return [inline(item, limits) for item in value]
+    if isinstance(value, dict):
+        return {name: inline(item, limits) for name, item in value.items()}
+    url = value if isinstance(value, str) else getattr(value, "url", None)
+    if isinstance(url, str) and url.startswith(HOST):
+        return dspy.Image(encoded_image(IMAGES.find(url), limits).data_uri)
+    return value
+
+
+def inline_demo(demo: Any, limits: ImageLimits) -> dict[str, Any]:
+    """Return a demo with its images themselves."""
+    return {name: inline(value, limits) if name in {"image", "reference"} else value for name, value in demo.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedImage:
+    """An image as it goes over the wire."""
+
+    data: str
+    """Base64."""
+    media_type: str
+    record: WireImage
+
+    @property
+    def data_uri(self) -> str:
+        """The image as a data URI."""
+        return f"data:{self.media_type};base64,{self.data}"
+
+
+def limits_of_request(refs: Sequence[ImageRef], limits: ImageLimits) -> ImageLimits:
+    """Return what each image of a request may be, so that all of them together are what the service takes."""
+    found: dict[str, int] = {}
+    if len(refs) > limits.many and limits.max_side_px_of_many is not None:
+        found["max_side_px"] = min(limits.max_side_px_of_many, limits.max_side_px or limits.max_side_px_of_many)
+    if limits.max_request_bytes is not None and len(refs) > 1:
+        share = limits.max_request_bytes // len(refs)
+        if sum(len(IMAGES.read(ref)) for ref in refs) > limits.max_request_bytes:
+            found["max_bytes"] = max(10_000, min(share, limits.max_bytes or share))
+    return limits.model_copy(update=found) if found else limits
+
+
+def encoded_image(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
+    """Return an image as a service takes it, and record that it is sent; ImageError where there is no such picture."""
+    image: EncodedImage = _encode(ref, limits)
+    note_image(image.record)
+    return image
+
+
+@cached(LRUCache(CACHE_MB * 2**20, lambda image: len(image.data)), lock=threading.Lock())
+def _encode(ref: ImageRef, limits: ImageLimits) -> EncodedImage:
+    data, media_type, size = IMAGES.read(ref), ref.media_type, (ref.width, ref.height)
+    kind, changes = _FORMATS.get(ref.suffix, ref.suffix[1:]), []
+    if kind not in limits.formats:
+        changes.append(f"{kind} as png")
+    elif _is_grey16(data):
+        # Many services read 16-bit grey as 8-bit by cutting it off, which shows them a white picture.
+        changes.append("16-bit grey as 8-bit png")
+    if changes or _over(limits, max(size), len(data)):
+        media_type = "image/png"
+        data, size = _fitted(IMAGES.pixels(ref), limits, ref.name)
+        if size != (ref.width, ref.height):
+            changes.append(f"scaled from {ref.width}x{ref.height} to {size[0]}x{size[1]}")
+        changes = changes or [f"{kind} as png, which is smaller"]
+    record = WireImage(
+        sha256=ref.sha256, name=ref.name, media_type=media_type, width=size[0], height=size[1], size_bytes=len(data),
+        change=", ".join(changes) or None,
+    )  # fmt: skip
+    return EncodedImage(base64.b64encode(data).decode("ascii"), media_type, record)
+
+
+def _is_grey16(data: bytes) -> bool:
+    """Return whether a PNG's header (width, height, bit depth, colour type) says 16-bit greyscale."""
+    return data.startswith(_PNG_SIGNATURE) and len(data) > 25 and data[24] == 16 and data[25] in {0, 4}
+
+
+def _over(limits: ImageLimits, side: int, size: int) -> bool:
+    too_wide = limits.max_side_px is not None and side > limits.max_side_px
+    return too_wide or (limits.max_bytes is not None and size > limits.max_bytes)
+
+
+def _fitted(pixels: NDArray[np.uint8], limits: ImageLimits, name: str) -> tuple[bytes, tuple[int, int]]:
+    """Return a PNG of H x W x 3 pixels within the limits, and its (width, height): as large as fits."""
+    from PIL import Image
+
+    whole = Image.fromarray(pixels)
+    longest = max(whole.size)
+    side = min(longest, limits.max_side_px or longest)
+    while True:
+        size = (max(1, round(whole.width * side / longest)), max(1, round(whole.height * side / longest)))
+        # From the whole picture each time: scaling twice would blur twice.
+        picture = whole if size == whole.size else whole.resize(size, Image.Resampling.LANCZOS)
+        buffer = io.BytesIO()
+        picture.save(buffer, "PNG")
+        data = buffer.getvalue()
+        if not _over(limits, side, len(data)):
+            return data, size
+        if side == 1:
+            raise ImageError(f"image {name!r}: no picture of it fits {limits.max_bytes} bytes; raise max_bytes")
+        fitting = side * ((limits.max_bytes or len(data)) / len(data)) ** 0.5 * _MARGIN
+        side = max(1, min(int(fitting), side - 1))
+
 
 logger = logging.getLogger(__name__)
 

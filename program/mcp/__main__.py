@@ -40,7 +40,7 @@ def _offer(arguments: argparse.Namespace) -> int:
     given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
     settings = settings_from(arguments, serve=given)
     if arguments.http:
-        from program.service.running import bound, token_of
+        from program.service.server import bound, token_of
 
         token, listener = token_of(os.environ, settings.serve.host), bound(settings.serve.host, settings.serve.port)
         from program.mcp.server import serve_http

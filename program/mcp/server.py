@@ -1,21 +1,182 @@
-"""An MCP server around a program: on standard input and output, or over HTTP behind the service's guard."""
+"""An MCP server around a program, and what an agent may call; on standard input and output, or over HTTP."""
 
+import base64
+import re
 import socket
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Annotated, Any
 
+import anyio.to_thread
 from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import CallToolResult, ImageContent, TextContent
+from pydantic import BaseModel, Field
 
+from program.agent.assessment import Assessment, Comparison
 from program.agent.loop import AgenticIQA
-from program.mcp.tools import AgentTools
-from program.service.bodies import Bodies
-from program.service.guard import Guard
-from program.service.logs import set_up_logs
-from program.service.rules import Rules
-from program.service.running import run_until_stopped
-from program.tools.readiness import installed_version
+from program.batch.inputs import Items, gather
+from program.images.store import Box
+from program.running.request import Request
+from program.running.row import Row
+from program.service.assessing import Assessor, Metrics, Ticket
+from program.service.guard import Bodies, Guard, Rules
+from program.service.refusals import Refused, reason_of, set_up_logs
+from program.service.requests import AssessRequest, Sources, checked, job_of, shown_name
+from program.service.server import run_until_stopped
+from program.tools.loading import installed_version
+from program.tools.runner import ToolRunner
 
-__all__ = ("http_app", "serve_http", "server_of")
+__all__ = (
+    "AgentTools",
+    "FolderRows",
+    "ListedTool",
+    "http_app",
+    "serve_http",
+    "server_of",
+)
+
+
+_WEB = re.compile("https?://", re.IGNORECASE)
+
+Picture = Annotated[
+    str, Field(description="path of an image file, data:image/...;base64,... with its bytes, or an allowed URL")
+]
+Reference = Annotated[Picture | None, Field(description="the undistorted image, where there is one")]
+
+
+class FolderRows(BaseModel):
+    """Some images of a folder, by name."""
+
+    rows: list[Row]
+    total: int
+    next_start: int | None
+    """What to give as `start` for the next ones; None at the end."""
+    left_out: dict[str, int]
+    """How many files and folders of it are no images to judge, by suffix or by why."""
+
+
+class ListedTool(BaseModel):
+    """One image-quality tool."""
+
+    name: str
+    mode: str
+    """FR compares with a reference, NR does not."""
+    description: str
+    cost: str
+    general: float
+    """SRCC with people, measured or published; 0 is no claim."""
+    ready: bool
+    reason: str | None
+    """Why it is not ready, and the mend."""
+
+
+class AgentTools:
+    """The tools' functions: their signatures and docstrings are what an agent reads."""
+
+    def __init__(self, program: AgenticIQA, *, local: bool) -> None:
+        self.program, self.settings = program, program.resources.settings.serve
+        self.metrics = Metrics()
+        self.assessor = Assessor(program, self.settings, self.metrics)
+        self.sources = Sources(self.settings, local=local)
+
+    async def assess_image(
+        self, image: Picture, reference: Reference = None, query: str | None = None,
+        options: list[str] | dict[str, str] | None = None, regions: dict[str, Box] | None = None, heatmap: bool = False,
+    ) -> Annotated[CallToolResult, Row]:  # fmt: skip
+        """Judge the quality of one image on 1..5, or answer a question about it.
+
+        `options` are choices for the question; `regions` names boxes in pixels (left, top, right, bottom). `heatmap`
+        adds a picture of where quality is lost.
+        """
+
+        def judged(job: Request) -> tuple[Assessment, bytes | None]:
+            return self.assessor.assess(job), self.assessor.draw(job) if heatmap else None
+
+        asked = {"query": query, "options": options, "regions": regions}
+        with self._admitted() as ticket:
+            job = await anyio.to_thread.run_sync(lambda: self._job(image, reference, **asked))
+            result, drawn = await self.assessor.one(ticket, judged, job)
+        content: list[Any] = [TextContent(type="text", text=str(result))]
+        if drawn is not None:
+            data = base64.b64encode(drawn).decode()
+            content.append(ImageContent(type="image", data=data, mime_type="image/png"))
+        row = Row.of(Request(id=_name(image)), result)
+        return CallToolResult(content=content, structured_content=row.model_dump(mode="json"))
+
+    async def compare_images(self, image_a: Picture, image_b: Picture, reference: Reference = None) -> Comparison:
+        """Say which of two images is better, by how much, and how sure that is."""
+        with self._admitted() as ticket:
+            pair = await anyio.to_thread.run_sync(lambda: (self._job(image_a, reference), self._job(image_b)))
+            return await self.assessor.one(ticket, self.assessor.compare, pair)
+
+    async def assess_folder(
+        self, folder: str, recursive: bool = False, start: Annotated[int, Field(ge=0)] = 0, query: str | None = None
+    ) -> FolderRows:
+        """Judge the images of a folder, some at a time: call again with `start` set to `next_start` for the others."""
+
+        def read() -> tuple[dict[str, Request | Refused], Items]:
+            items = gather([str(self.sources.folder(folder))], recursive=recursive)
+            jobs: dict[str, Request | Refused] = {}
+            for item in islice(items, start, start + self.settings.max_batch):
+                try:
+                    jobs[item.id] = self._job(str(item.image), query=query)
+                except Refused as refusal:
+                    jobs[item.id] = refusal
+            return jobs, items
+
+        with self._admitted() as ticket:
+            jobs, items = await anyio.to_thread.run_sync(read)
+            total, left_out = items.count() or 0, items.left_out()
+            made = await self.assessor.done(ticket, self.assessor.assess, list(jobs.values()))
+        rows = [
+            Row.of(Request(id=name), result) if isinstance(result, Assessment)
+            else Row(id=name, status="error", error=reason_of(result))
+            for name, result in zip(jobs, made, strict=True)
+        ]  # fmt: skip
+        after = start + len(rows)
+        return FolderRows(
+            rows=rows, total=total, next_start=after if rows and after < total else None, left_out=left_out
+        )
+
+    async def list_tools(self) -> list[ListedTool]:
+        """List the image-quality tools, and which of them are ready here."""
+
+        def listed() -> list[ListedTool]:
+            runner = ToolRunner(self.program.resources.settings)
+            whys = {spec.name: runner.why_not(spec) for spec in runner.registry.specs()}
+            fields = {"name", "mode", "description", "cost", "general"}
+            return [
+                ListedTool(**spec.model_dump(include=fields), ready=whys[spec.name] is None, reason=whys[spec.name])
+                for spec in runner.registry.specs()
+            ]
+
+        return await anyio.to_thread.run_sync(listed)
+
+    def _job(self, image: str, reference: str | None = None, **asked: Any) -> Request:
+        fields = {**asked, **_source("image", image), **(_source("reference", reference) if reference else {})}
+        return job_of(checked(AssessRequest, fields), self.settings, self.sources)
+
+    @contextmanager
+    def _admitted(self) -> Iterator[Ticket]:
+        """Yield a place for a call; whatever is raised inside becomes a ToolError with one line."""
+        try:
+            with self.assessor.admitted() as ticket:
+                yield ticket
+        except Exception as error:  # refused, or a fault: the border to the client
+            raise ToolError(reason_of(error)) from error
+
+
+def _source(what: str, named: str) -> dict[str, str]:
+    kind = "" if named[:5].lower() == "data:" else "_url" if _WEB.match(named) else "_path"
+    return {f"{what}{kind}": named}
+
+
+def _name(image: str) -> str:
+    return "image" if image[:5].lower() == "data:" else shown_name(image)
+
 
 _INSTRUCTIONS = "Judges the quality of images as people would, on 1 (bad) to 5 (excellent), and says why."
 

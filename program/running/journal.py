@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import IO, Any, Generic, Self, TypeVar
 
 from program.common.errors import InputError
-from program.common.files import lock_file
-from program.common.seen import digest_of, temporary_database
+from program.common.files import digest_of, lock_file, temporary_database
 from program.running.request import Request
 from program.running.row import Row
 

@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from program.agent.assessment import Assessment
 from program.agent.evidence import looked_at
-from program.agent.query import read_query
-from program.running.request import Request
+from program.running.request import Request, read_query
 from signatures.schemas import GLOBAL, SEVERITIES
 
 __all__ = ("Row", "safe_cell", "verdict")

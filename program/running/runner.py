@@ -16,7 +16,7 @@ from dspy.utils.exceptions import is_retryable_lm_error
 from program.agent.assessment import Assessment
 from program.common.errors import EndpointError, ImageError, InputError
 from program.common.pool import completed
-from program.common.progress import progress as progress_bar
+from program.common.pool import progress as progress_bar
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 from program.running.journal import Journal

@@ -1,4 +1,4 @@
-"""The service as an ASGI application; nothing here binds a port."""
+"""The service as an ASGI application: POST /assess, /assess/batch, /compare, /heatmap, and the page. Binds no port."""
 
 import io
 import mimetypes
@@ -14,21 +14,159 @@ from fastapi import FastAPI, Response
 from fastapi import Request as HttpRequest
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from program.agent.assessment import Assessment, Comparison
 from program.agent.loop import AgenticIQA
 from program.common.errors import InputError
 from program.evaluation.evaluating import context_of
 from program.evaluation.record import environment
-from program.service.assessing import Assessor, Metrics
-from program.service.bodies import Bodies
-from program.service.guard import Guard, error_response
-from program.service.refusals import refusal_of
-from program.service.routes import add_assessments
-from program.service.rules import Rules
-from program.tools.readiness import installed_version
+from program.running.request import Request
+from program.service.assessing import Assessor, Metrics, Ticket
+from program.service.guard import Bodies, Guard, Rules, error_response, note
+from program.service.refusals import Refused, reason_of, refusal_of, shortened
+from program.service.requests import FORM, AssessRequest, BatchRequest, Sources, form_items, jobs_of, json_items
+from program.tools.loading import installed_version
 
-__all__ = ("create_app",)
+__all__ = (
+    "add_assessments",
+    "create_app",
+)
+
+
+_LOGGED_QUERY_CHARS = 80
+
+
+class Fault(BaseModel):
+    """Why there is no assessment, in one line."""
+
+    error: str
+
+
+class BatchItem(BaseModel):
+    """One item's assessment, or why there is none."""
+
+    assessment: Assessment | None = None
+    error: str | None = None
+
+
+class BatchAnswer(BaseModel):
+    """The items in the order they were sent."""
+
+    items: list[BatchItem]
+    failed: int
+
+
+_FAULTS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Fault, "description": why}
+    for status, why in {
+        401: "no token, or a wrong one",
+        403: "asked by a foreign page, or for a path or URL that the settings do not allow",
+        408: "the body did not arrive in time",
+        413: "more bytes or items than the limits",
+        415: "neither JSON nor a form",
+        422: "something sent cannot be used; the line says what",
+        502: "the language model gave no answer",
+        503: "busy; Retry-After says when to come back",
+        504: "no answer in time",
+    }.items()
+}
+
+
+def add_assessments(app: FastAPI, assessor: Assessor) -> None:
+    """Add the four routes."""
+
+    @app.post("/assess", responses=_FAULTS, openapi_extra=_body_schema(AssessRequest))
+    async def assess(request: HttpRequest) -> Assessment:
+        """Judge one image: JSON, or a form with the files `image` and `reference`."""
+        async with _asked(assessor, request) as (ticket, (job, *_)):
+            result = await assessor.one(ticket, assessor.assess, job)
+        note(request.scope, status_of_answer=result.status, score=result.rating, lm_calls=result.usage.lm_calls)
+        return result
+
+    @app.post(
+        "/heatmap", responses={**_FAULTS, 200: {"content": {"image/png": {}}}}, response_class=Response,
+        openapi_extra=_body_schema(AssessRequest),
+    )  # fmt: skip
+    async def heatmap(request: HttpRequest) -> Response:
+        """Draw where one image loses quality: the same body as /assess, and a PNG for an answer."""
+        async with _asked(assessor, request) as (ticket, (job, *_)):
+            return Response(await assessor.one(ticket, assessor.draw, job), media_type="image/png")
+
+    @app.post("/compare", responses=_FAULTS, openapi_extra=_body_schema(BatchRequest))
+    async def compare(request: HttpRequest) -> Comparison:
+        """Say which of two images is better: JSON with two `items`, or a form with two files `image`."""
+        async with _asked(assessor, request, 2) as (ticket, jobs):
+            pair = [job for job in jobs if not isinstance(job, Refused)]
+            if len(jobs) != 2 or len(pair) != 2:
+                one = Refused(422, "request", f"image: {len(jobs)} sent; a comparison takes two")
+                raise next((job for job in jobs if isinstance(job, Refused)), one)
+            return await assessor.one(ticket, assessor.compare, (pair[0], pair[1]))
+
+    @app.post("/assess/batch", responses=_FAULTS, openapi_extra=_body_schema(BatchRequest))
+    async def batch(request: HttpRequest) -> BatchAnswer:
+        """Judge several images: JSON with `items`, or a form with several files `image` and one question."""
+        async with _asked(assessor, request, assessor.settings.max_batch) as (ticket, jobs):
+            made = await assessor.done(ticket, assessor.assess, jobs)
+        items = [
+            BatchItem(assessment=result) if isinstance(result, Assessment) else BatchItem(error=reason_of(result))
+            for result in made
+        ]
+        failed = sum(item.assessment is None for item in items)
+        note(request.scope, failed=failed)
+        return BatchAnswer(items=items, failed=failed)
+
+
+@asynccontextmanager
+async def _asked(
+    assessor: Assessor, request: HttpRequest, most: int | None = None
+) -> AsyncIterator[tuple[Ticket, list[Request | Refused]]]:
+    """Yield a place and the jobs sent: one, or up to `most`, which are a list in JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    assessor.check_room()  # before the body is read: nobody shall send it for nothing
+    sent: bytes | list[AssessRequest]
+    if kind == FORM:
+        sent = await form_items(request, most or 1)
+    # Pages of other sites can post text/plain and forms without asking; JSON they cannot.
+    elif kind == "application/json":
+        sent = await request.body()
+    else:
+        raise Refused(415, "request", f"content type {kind[:60]!r}: send application/json or {FORM}")
+    with assessor.admitted() as ticket:
+        # In a thread: megabytes of JSON would keep all others waiting.
+        items = (
+            sent
+            if isinstance(sent, list)
+            else await anyio.to_thread.run_sync(partial(json_items, sent, several=most is not None))
+        )
+        if len(items) > (most or 1):
+            raise Refused(413, "batch", f"items: {len(items)} are over {most or 1}; send them in several requests")
+        jobs = await anyio.to_thread.run_sync(jobs_of, items, assessor.settings, Sources(assessor.settings))
+        usable = [job for job in jobs if not isinstance(job, Refused)]
+        queries = "; ".join(dict.fromkeys(job.query or "" for job in usable))
+        size = sum(len(job.image.data) for job in usable)
+        note(request.scope, items=len(jobs), query=shortened(queries, _LOGGED_QUERY_CHARS), bytes=size)
+        yield ticket, jobs
+
+
+def _body_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Describe a route's body, which FastAPI does not read: as JSON, and as a form of the same fields."""
+    item = AssessRequest.model_json_schema()
+    file = {"type": "string", "format": "binary"}
+    images = {"type": "array", "items": file, "description": "files"}
+    form = {
+        "image": images if model is BatchRequest else file,
+        "reference": file,
+        "option": {"type": "array", "items": {"type": "string"}, "description": "choices, one a field"},
+    }
+    sent = {"type": "object", "properties": {"items": {"type": "array", "items": item}}, "required": ["items"]}
+    schemas = {
+        "application/json": sent if model is BatchRequest else item,
+        FORM: {**item, "properties": {**item["properties"], **form}},
+    }
+    return {"requestBody": {"required": True, "content": {kind: {"schema": each} for kind, each in schemas.items()}}}
+
 
 mimetypes.add_type("text/javascript", ".js")  # some Windows machines say otherwise, and browsers then run no script
 _VERSION = installed_version("agentic-iqa") or "0"

@@ -12,14 +12,13 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from program.agent.assessment import Assessment
-from program.agent.comparing import Comparison, compare
+from program.agent.assessment import Assessment, Comparison, compare
 from program.agent.loop import AgenticIQA
 from program.common.settings import ServeSettings
 from program.running.request import Request
 from program.running.runner import one_image
 from program.service.refusals import Refused
-from program.service.sources import opened
+from program.service.requests import opened
 
 __all__ = ("Assessor", "Metrics")
 

@@ -1,21 +1,239 @@
 """The outermost layer: every request is checked, bounded, logged, counted and answered with safe headers."""
 
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import ipaddress
+import re
 import secrets
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from program.common.settings import ServeSettings
 from program.service.assessing import Metrics
-from program.service.bodies import Bodies, Body
-from program.service.logs import logger, shortened
-from program.service.refusals import Refused
-from program.service.rules import Rules
+from program.service.refusals import Refused, logger, shortened
 
-__all__ = ("CONTENT_POLICY", "Guard", "error_response", "note")
+__all__ = (
+    "CONTENT_POLICY",
+    "MIN_TOKEN_CHARS",
+    "OPEN_ROUTES",
+    "Bodies",
+    "Body",
+    "Guard",
+    "Rules",
+    "error_response",
+    "is_loopback",
+    "note",
+)
+
+
+MIN_TOKEN_CHARS = 16
+"""A shorter token could be guessed at the rate a service answers."""
+
+OPEN_ROUTES = ("/", "/docs", "/openapi.json", "/health")
+"""Answered without a token, and /assets/*: they hold nothing but what is in the source."""
+
+_PROXY = "a proxy before the service has to pass the Host header"
+_HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^\s/@?#\\,:\[\]]+))(?::[0-9]{0,5})?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a request's head must hold."""
+
+    token: str | None = None
+    hosts: Sequence[str] = ()
+    """Names answered to besides localhost and IP addresses."""
+
+    def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Raise Refused for a foreign page, a foreign name, or no token. `headers` by lower-case name."""
+        host = headers.get("host", "")
+        self._check_host(host)
+        _check_origin(host, method, headers)
+        if self.token is not None and path not in OPEN_ROUTES and not path.startswith("/assets/"):
+            self._check_token(headers.get("authorization", ""))
+
+    def _check_host(self, host: str) -> None:
+        # A page of another site reaches a local service by a name of its own that resolves to 127.0.0.1 (DNS
+        # rebinding); it cannot do so by an address. Starlette's TrustedHostMiddleware knows names only.
+        match = _HOST.fullmatch(host)
+        name = (match["ipv6"] or match["name"]).casefold().rstrip(".") if match else ""
+        if _address(name) is None and name not in {"localhost", *(known.casefold() for known in self.hosts)}:
+            raise Refused(
+                403, "host", f"host {host[:80]!r}: not answered to; use localhost or an address, "
+                f"or add the name to serve.allowed_hosts in the settings; {_PROXY}",
+            )  # fmt: skip
+
+    def _check_token(self, sent: str) -> None:
+        scheme, _, value = sent.partition(" ")
+        expected = hashlib.sha256((self.token or "").encode()).digest()
+        digest = hashlib.sha256(value.strip().encode()).digest()
+        # Hashes are of one length, so that comparing tells nothing of the token's.
+        if not (hmac.compare_digest(digest, expected) and scheme.casefold() == "bearer"):
+            raise Refused(
+                401, "token", "a token is needed: send the header Authorization: Bearer TOKEN",
+                {"WWW-Authenticate": 'Bearer realm="agentic-iqa"'},
+            )  # fmt: skip
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address to bind to.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    address = _address(host)
+    return host.casefold() == "localhost" or (address is not None and address.is_loopback)
+
+
+def _check_origin(host: str, method: str, headers: Mapping[str, str]) -> None:
+    origin = headers.get("origin")
+    if origin is not None and not _same_place(origin, host):
+        raise Refused(
+            403, "origin", f"origin {origin[:80]!r}: only the service's own page may ask from a browser; {_PROXY}"
+        )
+    # Some browsers leave the Origin out where a form of another site posts; this header they never do.
+    if method not in {"GET", "HEAD"} and headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
+        raise Refused(403, "origin", "sent by a page of another site: only the service's own page may ask")
+
+
+def _same_place(origin: str, host: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+        own = urlsplit(f"{parts.scheme}://{host}")
+        default = {"http": 80, "https": 443}[parts.scheme]
+        return (parts.hostname, parts.port or default) == (own.hostname, own.port or default)
+    except (KeyError, ValueError):
+        return False
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+_DRAIN_S = 1.0
+
+
+class Bodies:
+    """Those that are not whole yet. They hold no place of those that are worked on, but memory, and that is bounded.
+
+    Beyond it the one that has been coming longest is given up: whoever sends slowly keeps nobody else out.
+    """
+
+    def __init__(self, most_each: int, most_together: int, timeout_s: float) -> None:
+        self.most_each, self.timeout_s = most_each, timeout_s
+        self._most = most_together
+        self._arriving: dict[Body, None] = {}
+
+    @classmethod
+    def of(cls, settings: ServeSettings) -> "Bodies":
+        """Return those that the settings allow: together as much as may be worked on or wait."""
+        most = int(settings.max_body_mb * 2**20)
+        return cls(most, most * (settings.concurrency + settings.queue), settings.body_timeout_s)
+
+    def __len__(self) -> int:
+        return len(self._arriving)
+
+    def enter(self, body: "Body") -> None:
+        """Count a body that begins to arrive."""
+        self._arriving[body] = None
+
+    def grew(self) -> None:
+        """Give up the oldest where there is too much of all."""
+        while sum(each.read for each in self._arriving) > self._most:
+            oldest = next(iter(self._arriving))
+            self.leave(oldest)
+            oldest.give_up()
+
+    def leave(self, body: "Body") -> None:
+        """Count a body no more: it is whole, or its request is over."""
+        self._arriving.pop(body, None)
+
+
+class Body:
+    """The receiving side: stops reading at the limits of size and time."""
+
+    def __init__(self, receive: Receive, headers: Headers, bodies: Bodies) -> None:
+        self._receive, self._bodies = receive, bodies
+        self.read = 0
+        self._patience: asyncio.Timeout | None = None
+        self._given_up = False
+        self._deadline: float | None = None
+        self._length = headers.get("content-length", "0")
+        self._waits_for_word = "expect" in headers
+        self._whole = "transfer-encoding" not in headers and self._length == "0"
+
+    def check_length(self) -> None:
+        """Refuse a body that says itself that it is too large."""
+        if not (self._length.isascii() and self._length.isdigit()) or int(self._length[:20]) > self._bodies.most_each:
+            raise self._too_large()
+
+    def give_up(self) -> None:
+        """Wait for it no longer."""
+        self._given_up = True
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(asyncio.get_running_loop().time())
+
+    async def drain(self) -> None:
+        """Read and drop what is still coming, for a second at most: a client cut off while sending reads no answer."""
+        if self._whole or (self._waits_for_word and self._deadline is None):
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                while not self._whole:
+                    message = await self._receive()
+                    self._whole = message["type"] != "http.request" or not message.get("more_body", False)
+
+    async def __call__(self) -> Message:
+        """Return the next part of it. Raises Refused."""
+        if self._whole:
+            return await self._receive()
+        if self._deadline is None:
+            self._deadline = asyncio.get_running_loop().time() + self._bodies.timeout_s
+            self._bodies.enter(self)
+        message = await self._awaited(self._deadline)
+        self._whole = not message.get("more_body", False)
+        if message["type"] == "http.disconnect":  # 499, as nginx counts those who left before an answer
+            raise HTTPException(499, "the client left before its request was whole")
+        self.read += len(message.get("body", b""))
+        if self.read > self._bodies.most_each:
+            raise self._too_large()
+        if self._whole:
+            self._bodies.leave(self)
+        else:
+            self._bodies.grew()
+        return message
+
+    async def _awaited(self, deadline: float) -> Message:
+        try:
+            async with asyncio.timeout_at(deadline) as self._patience:
+                if self._given_up:
+                    raise TimeoutError
+                return await self._receive()
+        except TimeoutError:
+            text = f"the body did not arrive within {self._bodies.timeout_s:g} s; send it faster, or a smaller image"
+            if self._given_up:
+                text = "the body arrived too slowly while others were sent; send it faster, or a smaller image"
+            raise Refused(408, "slow", text) from None
+        finally:
+            self._patience = None
+
+    def _too_large(self) -> Refused:
+        text = f"the body is over {self._bodies.most_each / 2**20:.3g} MiB; send smaller or fewer images"
+        return Refused(413, "body", text)
+
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "

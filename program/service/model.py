@@ -9,8 +9,8 @@ import pandas as pd
 
 from program.agent.saving import load
 from program.common.settings import load_settings
-from program.service.columns import OUTPUTS
-from program.service.rows import assess_rows
+from program.service.requests import assess_rows
+from program.tracking.models import OUTPUTS
 
 _SERVERS = {"mlflow.pyfunc.scoring_server.app", "mlflow.pyfunc.stdin_server", "mlserver"}
 """Modules of a process that answers the requests of others."""

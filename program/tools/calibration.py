@@ -16,7 +16,7 @@ from pydantic import Field, FiniteFloat, model_validator
 
 from program.common.errors import ToolError
 from program.common.files import CONFIGS
-from program.tools.figures import Figures, Stored
+from program.tools.registry import Figures, Stored
 from signatures.schemas import DistortionCategory, category_of
 
 __all__ = (

@@ -1,6 +1,8 @@
-"""Loading a tool within its time: its library imported on first use, its metric built from files that are here."""
+"""Whether a tool can run here, and loading it within its time: its library imported on first use."""
 
+import hashlib
 import importlib
+import importlib.util
 import io
 import logging
 import math
@@ -14,18 +16,151 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from contextvars import Context, copy_context
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from program.common.errors import ToolError, one_line
 from program.common.settings import variable
-from program.tools import readiness
-from program.tools.readiness import HUGGING_FACE, leave_out, left_out, needed_files
 from program.tools.registry import ToolSpec
 
-__all__ = ("Overdue", "load", "within")
+__all__ = (
+    "HUGGING_FACE",
+    "Device",
+    "Overdue",
+    "file_sha256",
+    "hub_folder",
+    "installed_version",
+    "leave_out",
+    "left_out",
+    "library_label",
+    "load",
+    "needed_files",
+    "parameter_path",
+    "resolved_device",
+    "what_is_missing",
+    "within",
+)
+
+
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+
+HUGGING_FACE = "hf:"
+"""Begins the name of a Hugging Face repository among a tool's weights; the others lie below torch's hub folder."""
+
+failures: dict[str, str] = {}
+"""Why a library, or a tool by its key, is left out for the rest of the process."""
+loaded: set[str] = set()
+"""Keys of tools that were loaded before: they need no loading."""
+hanging: dict[str, "Future[Any]"] = {}
+"""Loadings that nobody waits for any more, by the tool's name: they hold the process's settings for loading."""
+
+
+def left_out(spec: ToolSpec) -> str | None:
+    """Return why this tool cannot be loaded in this process: it was tried and failed, or another's loading hangs."""
+    failure = failures.get(spec.library) or failures.get(spec.key)
+    if failure is not None or spec.key in loaded:
+        return failure
+    other = next((name for name, loading in list(hanging.items()) if not loading.done()), None)
+    return other and f"cannot be loaded while the loading of {other!r} hangs; mend that and start again"
+
+
+def leave_out(spec: ToolSpec, reason: str, mend: str = "") -> ToolError:
+    """Leave a tool out for the rest of the process; returns the error that says why."""
+    failures[spec.key] = reason
+    return ToolError(f"tool {spec.name!r}: {reason}{mend}")
+
+
+@cache
+def resolved_device(device: Device) -> str:
+    """Return what a device setting comes to here, as far as that can be said without importing torch."""
+    accelerators = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+    nothing_there = os.name == "posix" and not any(os.path.exists(path) for path in accelerators)
+    return "cpu" if device == "auto" and nothing_there else device
+
+
+@cache
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package without importing it; None where there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def library_label(spec: ToolSpec) -> str:
+    """Return the library of a tool with its version, as "pyiqa 0.1.16"."""
+    return f"{spec.library} {installed_version(spec.library) or 'unknown'}"
+
+
+def hub_folder() -> Path:
+    """Return torch's hub folder, where pyiqa, torchvision and CLIP keep what they download."""
+    return _hub_of("TORCH_HOME", "torch")  # torch.hub.get_dir() without importing torch
+
+
+def _hub_of(variable: str, library: str) -> Path:
+    home = os.environ.get(variable) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", library)
+    return Path(os.path.expanduser(home)) / "hub"
+
+
+def needed_files(spec: ToolSpec, folder: Path | None) -> dict[str, Path | None]:
+    """Return, for each file of a tool, by its place below torch's hub folder, where it lies (None: nowhere).
+
+    `folder` holds files by name and goes before torch's hub folder. Hugging Face repositories have their own cache.
+    """
+    places = [f"pyiqa/{spec.parameter_file}"] if spec.parameter_file else list(spec.weights)
+    return {place: _path_of(place, folder) for place in places}
+
+
+def parameter_path(spec: ToolSpec, params_dir: Path | None) -> Path | None:
+    """Return the file that decides a tool's values: its parameter file or first weights; None where there is none."""
+    paths = needed_files(spec, params_dir).values()
+    return next((path for path in paths if path is not None and path.is_file()), None)
+
+
+def what_is_missing(spec: ToolSpec, params_dir: Path | None) -> str | None:
+    """Return which package or file a tool lacks here and the mend, in one line; None when it lacks nothing."""
+    if installed_version(spec.library) is None:
+        return f"{spec.library} is not installed; install it with `pip install {spec.library}`"
+    for module, requirement in spec.packages.items():
+        if importlib.util.find_spec(module) is None:
+            return f"needs the Python package {module!r}; install it with `pip install '{requirement}'`"
+    missing = [place for place, path in needed_files(spec, params_dir).items() if path is None]
+    if not missing:
+        return None
+    files = ", ".join(repr(place if place.startswith(HUGGING_FACE) else Path(place).name) for place in missing)
+    where = f"{str(params_dir)!r} nor in " if params_dir else ""
+    return (
+        f"{'parameter file' if spec.parameter_file else 'weights'} {files} not found in {where}{str(hub_folder())!r}; "
+        f"with a network `python -m program.tools --fetch {spec.name}`, without set tools.params_dir or "
+        "AGENTICIQA_PARAMS_DIR to the folder that holds what is missing"
+    )
+
+
+def file_sha256(path: Path) -> str:
+    """Return a file's SHA-256 in hex; read again only when its time or size changed."""
+    stat = path.stat()
+    return _sha256(path, stat.st_mtime_ns, stat.st_size)
+
+
+@cache
+def _sha256(path: Path, *_: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _path_of(place: str, folder: Path | None) -> Path | None:
+    if place.startswith(HUGGING_FACE):
+        repository = f"models--{place.removeprefix(HUGGING_FACE).replace('/', '--')}"
+        named = os.environ.get("HF_HUB_CACHE")
+        hub = Path(os.path.expanduser(named)) if named else _hub_of("HF_HOME", "huggingface")
+        snapshots = hub / repository / "snapshots"
+        return next((snapshot for snapshot in sorted(snapshots.glob("*")) if any(snapshot.iterdir())), None)
+    candidates = [*([folder / Path(place).name] if folder else []), hub_folder() / place]
+    return next((path for path in candidates if path.is_file()), None)
+
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +225,7 @@ def load(
     """
     with _turn:
         if fetch:
-            readiness.failures.pop(spec.key, None)
+            failures.pop(spec.key, None)
         elif (reason := left_out(spec)) is not None:
             raise ToolError(f"tool {spec.name!r}: {reason}")
         output = sys.stdout
@@ -98,10 +233,10 @@ def load(
             model = within(seconds, lambda: _make(spec, parameters, device, fetch=fetch))
         except Overdue as overdue:
             # Else output stays where the thread that is left behind sends it.
-            sys.stdout, readiness.hanging[spec.name] = output, overdue.work
+            sys.stdout, hanging[spec.name] = output, overdue.work
             why = f"did not load within {seconds:g} s and is left out from here on (tools.load_timeout_s)"
             raise leave_out(spec, why) from overdue
-        readiness.loaded.add(spec.key)
+        loaded.add(spec.key)
         return model
 
 
@@ -127,8 +262,8 @@ def _make(spec: ToolSpec, parameters: Path | None, device: str, *, fetch: bool =
 
 
 def _import(library: str) -> Any:
-    if library in readiness.failures:
-        raise ToolError(f"{library} {readiness.failures[library]}")
+    if library in failures:
+        raise ToolError(f"{library} {failures[library]}")
     # What it warns of, and torch for its sake, is for those who write it.
     warnings.filterwarnings("ignore", module=f"{library}|torch")
     try:
@@ -138,8 +273,8 @@ def _import(library: str) -> Any:
         why, mend = text, "reinstall it"
         if "torchvision::" in text:
             why, mend = f"torch and torchvision are of different builds: {text}", "reinstall both in one command"
-        readiness.failures[library] = f"cannot be imported ({why}); {mend}"
-        raise ToolError(f"{library} {readiness.failures[library]}") from error
+        failures[library] = f"cannot be imported ({why}); {mend}"
+        raise ToolError(f"{library} {failures[library]}") from error
     logging.getLogger(library).setLevel(logging.WARNING)
     return module
 

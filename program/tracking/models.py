@@ -1,4 +1,4 @@
-"""Compiled programs in MLflow's model registry: logged from code, without pickles, language models or keys."""
+"""Compiled programs in MLflow's model registry: logged from code, with their columns, without pickles or keys."""
 
 import importlib.metadata
 import logging
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 
 from program.common.errors import InputError
+from program.running.request import DEFAULT_QUERY
 from program.tracking.runs import reason
 from program.tracking.store import open_client, short_hash
 
@@ -27,9 +28,21 @@ if TYPE_CHECKING:
     from program.tracking.store import Tracker
 
 __all__ = (
-    "CHAMPION", "SCHEME", "Interface", "Version", "check_name", "fetch", "find_champion",
-    "log_program", "promote", "register",
-)  # fmt: skip
+    "BYTES",
+    "CHAMPION",
+    "OUTPUTS",
+    "SCHEME",
+    "Interface",
+    "Version",
+    "check_name",
+    "fetch",
+    "find_champion",
+    "interface",
+    "log_program",
+    "promote",
+    "register",
+)
+
 
 SCHEME = "models:/"
 CHAMPION = "champion"
@@ -204,3 +217,35 @@ def _pin(name: str) -> str:
         return f"{name}=={importlib.metadata.version(name)}"
     except importlib.metadata.PackageNotFoundError:
         return name
+
+
+_TEXTS = (
+    "image", "image_path", "image_url", "reference", "reference_path", "reference_url", "query", "options", "regions",
+    "name",
+)  # fmt: skip
+BYTES = ("image_bytes", "reference_bytes")
+
+OUTPUTS = {
+    "answer": "string", "score": "double", "level": "string", "score_low": "double", "score_high": "double",
+    "reasoning": "string", "status": "string", "error": "string", "assessment": "string",
+}  # fmt: skip
+"""Columns of an answer: score, interval and level where a score was asked for; `assessment` is the whole of it as JSON,
+null for a row that could not be assessed."""
+
+
+def interface() -> Interface:
+    """Return the typed columns of a request and of an answer, all of which may be left out or empty, and an example."""
+    import pandas as pd
+    from mlflow.models import ModelSignature
+    from mlflow.types.schema import ColSpec, Schema
+
+    inputs = [ColSpec("string", name, required=False) for name in _TEXTS]
+    inputs += [ColSpec("binary", name, required=False) for name in BYTES]
+    outputs = [ColSpec(kind, name, required=False) for name, kind in OUTPUTS.items()]
+    # A path, as no artifact is to hold an image's bytes in text.
+    row = {"image_path": "photo.jpg", "query": DEFAULT_QUERY}
+    return Interface(
+        signature=ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs)),
+        example=pd.DataFrame([row]),
+        script=Path(__file__).with_name("model.py"),
+    )

@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from program.common.cli import as_started
-from program.common.errors import InputError
-from program.common.files import locked, remove_database
-from program.common.places import placed
-from program.common.redaction import redact
+from program.common.errors import InputError, redact
+from program.common.files import locked, placed, remove_database
 from program.common.settings import load_settings
 from program.tracking.runs import RunHandle, reason
 

@@ -4,29 +4,28 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from program.expert.answer.amounts import Look, amount, support, verdict
 from program.expert.answer.findings import (
     POOR,
     PRESENT,
     Found,
+    Look,
+    amount,
     describe,
     found,
     is_changed,
     item,
     severity_word,
+    support,
     undetailed,
+    verdict,
     where,
 )
-from program.expert.answer.phrases import Phrases, capitalised, uncapitalised
-from program.expert.answer.questions import Choice, predicate, shown_by
-from program.expert.answer.relevance import is_read
-from program.expert.answer.scales import property_in
-from program.expert.answer.vocabulary import Claim, axis_of, form
-from program.expert.answer.wording import place_name
-from program.expert.judge.attributes import position
+from program.expert.answer.planning import is_read
+from program.expert.answer.questions import Choice, predicate, property_in, shown_by
+from program.expert.answer.vocabulary import Claim, Phrases, axis_of, capitalised, form, place_name, uncapitalised
 from program.expert.judge.faults import KINDS, MOST, kind_of, probability_of, sharpness_of
 from program.expert.judge.quality import Belief
-from program.expert.judge.views import View
+from program.expert.judge.views import View, position
 
 __all__ = ("choice_reason", "details", "direct_answer", "fact", "region_summary", "summary", "unseen")
 

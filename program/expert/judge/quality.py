@@ -1,18 +1,171 @@
-"""How good an image is believed to be, as level probabilities corrected by demos. Pure numpy/scipy."""
+"""How measurements become beliefs, and how good an image is believed to be. Pure numpy/scipy."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, special
 
-from program.expert.judge.model import Model, Seen
-from program.expert.store import Matrix
-from signatures.schemas import LEVEL_WORDS
+from program.expert.store import Matrix, stored_arrays
+from program.tools import network
+from signatures.schemas import DISTORTION_CATEGORIES, LEVEL_WORDS, DistortionCategory
 
-__all__ = ("Belief", "Evidence", "believe", "level_probabilities", "most_telling", "weigh")
+__all__ = (
+    "OUTPUTS",
+    "UNDISTORTED",
+    "Belief",
+    "Evidence",
+    "Kernel",
+    "Model",
+    "Seen",
+    "Standard",
+    "believe",
+    "level_probabilities",
+    "load_model",
+    "model_from",
+    "most_telling",
+    "near",
+    "quality_of",
+    "weigh",
+)
+
+
+UNDISTORTED = 4.6
+"""KADID-10k's mean score of its identities (mean shift and contrast change at level 3, colour saturation at 1)."""
+_ALLOWANCE = 0.2
+"""How much more than its quality lacks of `UNDISTORTED` a distortion of an image may cost: both are estimates."""
+
+SEVERITIES = (*DISTORTION_CATEGORIES, "spatial")
+"""The seven categories and distortions of place, which are none of them."""
+CAUSES: Mapping[str, DistortionCategory] = {
+    "motion": "Blurs", "defocus": "Blurs", "overexposure": "Brightness change", "underexposure": "Brightness change"
+}  # fmt: skip
+"""What a blur or a change of brightness comes from, with its category."""
+OUTPUTS: Mapping[str, tuple[str, ...]] = {
+    "nr": ("photograph", "distorted", "kind", "altered", *SEVERITIES, *CAUSES), "fr": ("distorted", *SEVERITIES)
+}  # fmt: skip
+"""What a model gives, without a reference and with one: the score of a photograph judged alone and of an image judged
+beside its original, which of the two an image resembles and whether it was distorted, at whatever size it is shown
+(-1 .. 1 both), and severities: how far, 0 .. about 3.5, each distortion brings the score down."""
+ERRORS_AT = np.linspace(1, 5, 9)
+"""Qualities at which the size of errors is kept."""
+_GATE_MIDDLES, _GATE_WIDTHS = (0.4, 0.2), (0.1, 0.2)
+"""Where "kind" and "altered" begin to speak for the score of a distorted image, and how fast that changes: by folds of
+CLIVE's train photographs, of these at half their size and of distorted versions of them, LIVE's train and validation
+images, and the order of BIQ2021's train and validation images."""
+WIDTHS = (1.0, 0.3)
+"""Squared length scales of a kernel's Gaussians, half each: a wide one for what all distortions share, a narrow one for
+what sets kinds apart."""
+
+
+class Standard(NamedTuple):
+    """What values are measured by before they are compared: centre, spread, and how much each counts."""
+
+    centre: Matrix
+    spread: Matrix
+    share: Matrix
+
+    def apply(self, vectors: Matrix) -> Matrix:
+        """Return N x F standardised values, each row of length about 1."""
+        return np.asarray(network.standardised(np.atleast_2d(vectors), self.centre, self.spread) * self.share)
+
+
+class Kernel(NamedTuple):
+    """A regression on M kept images: a line, and a sum of Gaussians around them. See `values`."""
+
+    standard: Standard
+    points: Matrix
+    """M x K standardised views."""
+    weights: Matrix
+    """M x O."""
+    slopes: Matrix
+    """K x O."""
+    offset: Matrix
+    """O."""
+
+    def values(self, views: Matrix) -> Matrix:
+        """Return the N x O outputs of N x K views."""
+        z = self.standard.apply(views)
+        return np.asarray(self.offset + z @ self.slopes + near(z, self.points) @ self.weights)
+
+
+def near(one: Matrix, other: Matrix) -> Matrix:
+    """Return how near N and M standardised rows are: 1 for equal ones, 0 for unlike ones."""
+    square = (one * one).sum(axis=1)[:, None] + (other * other).sum(axis=1)[None] - 2 * one @ other.T
+    square = np.maximum(square, 0.0)
+    return np.asarray(sum(np.exp(-square / (2 * width)) for width in WIDTHS) / len(WIDTHS))
+
+
+class Seen(NamedTuple):
+    """N images as a model sees them."""
+
+    points: Matrix
+    """N x F standardised measurements."""
+    values: Matrix
+    """N x O."""
+    quality: Matrix
+    """N scores, 1..5."""
+    severities: Matrix
+    """N x 8, at least 0, and at most what the quality leaves."""
+    cells: Matrix
+    """N x 9 brightness of the cells of a 3 x 3 grid: what tells photographs apart, whatever was done to them."""
+    novelty: Matrix
+    """N: how far the measurements lie from those of the training images, 0 (as they do) .. 1."""
+
+
+class Model(NamedTuple):
+    """What was fitted for a kind of images, alone ("nr") or with a reference ("fr"); safe to share between threads."""
+
+    kind: str
+    standard: Standard
+    views: Matrix
+    """F x K."""
+    kernel: Kernel
+    errors: Matrix
+    """Root mean squared error on images left out, at `ERRORS_AT`."""
+    reach: Matrix
+    """Mean squares of standardised measurements that are usual (novelty 0) and as unusual as can be (1)."""
+
+    def look(self, vectors: Matrix, cells: Matrix | None = None) -> Seen:
+        """Return what N x F measurements are to this model; `cells` are N x 9, zeros where nobody asks for them."""
+        points = self.standard.apply(vectors)
+        values = self.kernel.values(points @ self.views)
+        first = OUTPUTS[self.kind].index(SEVERITIES[0])
+        low, high = self.reach
+        novelty = np.clip(((points * points).sum(axis=1) - low) / (high - low), 0, 1)
+        quality = quality_of(self.kind, values)
+        most = np.clip(UNDISTORTED + _ALLOWANCE - quality, 0.0, 4.0)[:, None]
+        severities = np.clip(values[:, first : first + len(SEVERITIES)], 0.0, most)
+        cells = np.zeros((len(points), 9)) if cells is None else np.reshape(cells, (len(points), 9))
+        return Seen(points.astype(np.float32), values, quality, severities, cells, novelty)
+
+    def error(self, quality: Matrix) -> Matrix:
+        """Return the root mean squared error of N predictions, linear between those kept."""
+        return np.interp(quality, ERRORS_AT, self.errors)
+
+
+def quality_of(kind: str, values: Matrix) -> Matrix:
+    """Return the N scores of a model's N x O outputs; without a reference see `network.blended`."""
+    return network.blended(values[:, :4], _GATE_MIDDLES, _GATE_WIDTHS) if kind == "nr" else values[:, 0]
+
+
+@functools.cache
+def load_model(kind: str) -> Model:
+    """Return the model for single images ("nr") or for images with a reference ("fr"), from the shipped file."""
+    return model_from(kind, stored_arrays())
+
+
+def model_from(kind: str, arrays: Mapping[str, Any]) -> Model:
+    """Build a model from the arrays that ship."""
+    own = {name.removeprefix(f"{kind}_"): value for name, value in arrays.items() if name.startswith(f"{kind}_")}
+    one, other = (Standard(*(own[f"{of}{name}"] for name in Standard._fields)) for of in ("", "view_"))
+    kernel = Kernel(other, own["points"], own["weights"], own["slopes"], own["offset"])
+    return Model(kind, one, own["views"], kernel, own["errors"], own["reach"])
+
 
 LIKENESS, OFFSET, SLOPE = 0.25, 0.2, 0.1
 """What a demo's residual says of another image: as far as both measure alike, of all images, of images the farther

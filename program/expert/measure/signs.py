@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from program.expert.measure.measurement import Measurement
-from program.expert.measure.measures import blocks_of, grid_of
-from program.expert.measure.nss import Plane, halve
+from program.expert.measure.measures import Measurement, Plane, blocks_of, grid_of, halve
 
 __all__ = ("SIGN_NAMES", "signs")
 

@@ -16,8 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from program.common.errors import SettingsError
 from program.common.settings import ServeSettings
-from program.service.logs import logger, set_up_logs
-from program.service.rules import MIN_TOKEN_CHARS, is_loopback
+from program.service.guard import MIN_TOKEN_CHARS, is_loopback
+from program.service.refusals import logger, set_up_logs
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -97,7 +97,9 @@ class _Worker:
     """One process, for one caller at a time."""
 
     def __init__(self) -> None:
-        code = f"import sys; sys.path[:] = {sys.path!r}; from program.images.bounded import serve_decoding as s; s()"
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; from program.images.decode_worker import serve_decoding as s; s()"
+        )
         kept = {name: value for name, value in os.environ.items() if name.upper() in _ENVIRONMENT}
         self.process = subprocess.Popen(  # noqa: S603 - this very interpreter
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The quality believed in after what the expert was taught: labelled images, and a rubric in words."""
+"""The quality believed in after demos (labelled images) and a rubric in words."""
 
 from collections.abc import Sequence
 from threading import Lock
@@ -6,11 +6,9 @@ from threading import Lock
 import numpy as np
 from cachetools import LRUCache, cached
 
-from program.expert.judge.attributes import placed, population, reading
 from program.expert.judge.faults import KINDS, kind_of
-from program.expert.judge.model import Seen
-from program.expert.judge.quality import Belief, Evidence, believe, most_telling, weigh
-from program.expert.judge.views import View
+from program.expert.judge.quality import Belief, Evidence, Seen, believe, most_telling, weigh
+from program.expert.judge.views import View, placed, population, reading
 from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
 
 __all__ = ("EVIDENCE_SETS", "belief", "telling", "traits_of")

@@ -1,0 +1,308 @@
+"""What is shown of an assessment and of a batch: text on a terminal, figures, and tables in CSV, JSONL or Parquet."""
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count, islice, takewhile
+from pathlib import Path
+from typing import IO, Any
+
+from rich import markup
+from rich.console import Console
+from rich.table import Table
+
+from program.agent.assessment import Assessment, Comparison
+from program.agent.evidence import looked_at
+from program.agent.state import ExecutorOutput
+from program.common.errors import InputError, one_line, showable
+from program.common.files import Place, exists, joined, opened, placed, remove, writing
+from program.common.text import is_chinese
+from program.fusion import LETTERS
+from program.fusion.scores import headline
+from program.running.row import Row, safe_cell, verdict
+from signatures.schemas import CATEGORY_WORDS, GLOBAL, LEVEL_WORDS
+
+__all__ = (
+    "FORMATS",
+    "PART_ROWS",
+    "WORST",
+    "Tally",
+    "comparison_text",
+    "format_of",
+    "read_parts",
+    "show",
+    "show_summary",
+    "write_part",
+    "write_rows",
+)
+
+
+FORMATS = (".csv", ".jsonl", ".parquet")
+PART_ROWS = 10_000
+"""Of one Parquet file in the folder; each is written as soon as its rows are judged."""
+_ROWS_AT_ONCE = 1000
+_NAMES = {"id", "image", "reference", "group", "split"}
+"""Columns that rows are found and joined by: they stand as they are, whatever a spreadsheet makes of them."""
+
+
+def format_of(out: Place) -> str:
+    """Return how a table's name ends. Raises InputError for an unknown kind."""
+    for suffix in FORMATS:
+        if str(out).rstrip("/").endswith(suffix):
+            return suffix
+    raise InputError(f"file {str(out)!r}: unknown kind; end its name in {', '.join(FORMATS)}")
+
+
+def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0) -> None:
+    """Write the table: a file whole or not at all, a folder of Parquet files (.parquet) part by part from one on.
+
+    Raises InputError for an unknown suffix or where it cannot be written.
+    """
+    out, suffix = placed(out), format_of(out)
+    if suffix == ".parquet":
+        return _write_parts(out, first, rows)
+    try:
+        with writing(out) as file:
+            _write(file, suffix, rows)
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def _write_parts(out: Place, first: int, rows: Iterable[Row]) -> None:
+    """Write the rows of a folder from one part on, and remove the parts that a longer table left behind them."""
+    left = iter(rows)
+    for number in count(first):
+        row = next(left, None)
+        if number and row is None:
+            break
+        write_part(out, number, () if row is None else chain([row], islice(left, PART_ROWS - 1)))
+    longer = list(takewhile(exists, (joined(out, _name(left_over)) for left_over in count(number))))
+    for part in reversed(longer):  # a kill leaves no gap, behind which others would stay
+        remove(part)
+
+
+def write_part(out: Place, number: int, rows: Iterable[Row]) -> None:
+    """Write one Parquet file of a folder, in place of an earlier one; `number` counts from 0."""
+    import pyarrow
+    import pyarrow.parquet
+
+    kinds = {str: pyarrow.string(), float: pyarrow.float64(), int: pyarrow.int64()}
+    schema = pyarrow.schema(
+        [
+            (name, next(kind for python, kind in kinds.items() if python.__name__ in str(field.annotation)))
+            for name, field in Row.model_fields.items()
+        ]
+    )
+    left = iter(rows)
+    try:
+        if isinstance(out, Path):
+            if out.is_file():  # a table of an earlier version
+                out.unlink()
+            out.mkdir(parents=True, exist_ok=True)
+        with writing(joined(out, _name(number))) as file, pyarrow.parquet.ParquetWriter(file, schema) as table:
+            while some := [row.model_dump() for row in islice(left, _ROWS_AT_ONCE)]:
+                table.write_table(pyarrow.Table.from_pylist(some, schema))
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def read_parts(out: Place) -> Iterator[Row]:
+    """Yield the rows of a folder of parts, in order."""
+    import pyarrow.parquet
+
+    for number in count():
+        part = joined(out, _name(number))
+        if not exists(part):
+            return
+        with opened(part) as file:
+            for batch in pyarrow.parquet.ParquetFile(file).iter_batches(1024):
+                yield from map(Row.model_validate, batch.to_pylist())
+
+
+def _name(number: int) -> str:
+    return f"part-{number:06}.parquet"
+
+
+def _write(file: IO[bytes], suffix: str, rows: Iterable[Row]) -> None:
+    text = io.TextIOWrapper(file, "utf-8", newline="" if suffix == ".csv" else "\n", write_through=True)
+    if suffix == ".jsonl":
+        text.writelines(json.dumps(row.model_dump(), ensure_ascii=False) + "\n" for row in rows)
+    else:
+        table = csv.writer(text)
+        cells = ([v if n in _NAMES else safe_cell(v) for n, v in row.model_dump().items()] for row in rows)
+        table.writerows(chain([Row.model_fields], cells))
+    text.flush()
+    text.detach()  # who opened the file closes it
+
+
+def _unwritable(out: Place, error: OSError) -> InputError:
+    return InputError(f"file {str(out)!r}: cannot be written ({error.strerror or one_line(error)}); give another --out")
+
+
+WORST = 10
+_ERRORS = 1000
+"""Errors that a summary names; the table has all."""
+
+
+class Tally:
+    """Counts, mean score, images by level, the worst, the first answers, and those that failed.
+
+    `minimum` and `sure` are the gate's.
+    """
+
+    def __init__(self, minimum: float | None = None, sure: float | None = None) -> None:
+        self._minimum, self._sure, self._sum = minimum, sure, 0.0
+        self.counts: Counter[str] = Counter()
+        """Images, scored, answered, failed, lm_calls; below and not sure by the gate."""
+        self.levels: Counter[str] = Counter()
+        self.cost_usd = 0.0
+        self.worst: list[Row] = []
+        """The rows with the lowest scores, lowest first; rows without a score are left out."""
+        self.answers: list[Row] = []
+        self.errors: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        """Count a row."""
+        failed = row.status in {"error", "failed"}
+        answered = row.answer is not None and not failed
+        # Whole numbers: an empty Counter takes over what it is given, and "False failed" is no count.
+        self.counts.update(images=1, scored=int(row.score is not None), answered=int(answered), failed=int(failed))
+        self.counts.update(lm_calls=row.lm_calls or 0)
+        self.levels.update([row.level] if row.level else [])
+        self.cost_usd += row.cost_usd or 0.0
+        if row.score is not None:
+            self._add_score(row, row.score)
+        if answered and len(self.answers) < WORST:
+            self.answers.append(row)
+        if failed and len(self.errors) < _ERRORS:
+            self.errors.append(row)
+
+    @property
+    def mean_score(self) -> float | None:
+        """Over the scored rows."""
+        return self._sum / self.counts["scored"] if self.counts["scored"] else None
+
+    @property
+    def below(self) -> int | None:
+        """Scores below the minimum; None without one."""
+        return None if self._minimum is None else self.counts["under"]
+
+    def summary(self) -> dict[str, Any]:
+        """Return the batch in figures as JSON has them; of the errors the first thousand."""
+        return {
+            **{name: self.counts[name] for name in ("images", "scored", "answered", "failed")},
+            "mean_score": self.mean_score,
+            "levels": dict(sorted(self.levels.items())),
+            "below_minimum": self.below,
+            "worst": [row.model_dump() for row in self.worst],
+            "errors": [{"id": row.id, "error": row.error} for row in self.errors],
+        }
+
+    def _add_score(self, row: Row, score: float) -> None:
+        self._sum += score
+        if self._minimum is not None:
+            self.counts[verdict(row, self._minimum, self._sure)] += 1
+            self.counts["under"] += score < self._minimum
+        if len(self.worst) < WORST or (score, row.id) < (self.worst[-1].score, self.worst[-1].id):
+            self.worst = sorted([*self.worst, row], key=lambda r: (r.score, r.id))[:WORST]
+
+
+_REASON_CHARS = 140
+
+
+def show(result: Assessment, *, sources: bool = False) -> None:
+    """Print one assessment: the answer and why; by region what was found; with `sources` all readings behind it."""
+    console = Console()
+    console.print(f"[bold]{_escaped(result.headline)}[/bold]")
+    if reasons := result.quality_reasoning if sources else result.summary:
+        console.print(_escaped(reasons))
+    if result.notes:
+        console.print(_escaped(f"note: {'; '.join(result.notes)}"))
+    evidence = result.state.evidence
+    if sources and (rows := list(_evidence_rows(evidence))):
+        console.print(_table(("where", "distortion", "severity", "tool", "score"), rows))
+    elif set(evidence.distortion_analysis or {}) - {GLOBAL}:
+        console.print(_table(("where", "distortion", "severity"), [row[:3] for row in _evidence_rows(evidence)]))
+    if result.rating is None and result.quality_score is not None:
+        by_tools = "" if result.level else " by the tools alone"
+        chinese = is_chinese(result.state.query)
+        verdict = headline(result.quality_score, result.score_interval, chinese=chinese)
+        console.print(f"{verdict}{by_tools}", highlight=False)
+    if result.status != "ok":
+        console.print(f"[yellow]status: {result.status}[/yellow] {_escaped(result.error or '')}")
+
+
+def comparison_text(result: Comparison, names: Sequence[str]) -> str:
+    """Return a comparison of two named images as lines of text."""
+    sure = max(result.probability_b_better, 1 - result.probability_b_better)
+    percent = "over 99%" if sure > 0.99 else f"{sure:.0%}"  # nothing is certain, whatever the rounding says
+    ahead = f", by {abs(result.difference):.2f} of 4 points, {percent} sure" if "better" in result.verdict else ""
+    lines = [
+        f"A {names[0]}: {result.score_a:.2f} of 5", f"B {names[1]}: {result.score_b:.2f} of 5",
+        f"{result.verdict}{ahead}", *(f"- {reason}" for reason in result.reasons),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def show_summary(tally: Tally, out: str | None, minimum: float | None = None, left_out: str = "") -> None:
+    """Print a batch's summary: the worst ten with reasons, the first ten answers, what failed, what was left out."""
+    console = Console()
+    if tally.worst:
+        lines = [(f"{row.score:.2f}", row.id, _reason(row)) for row in tally.worst]
+        console.print(_table(("score", "image", "why"), lines, f"Worst {len(lines)}"))
+    if tally.answers:
+        lines = [(_answer(row.answer or "", row.option), row.id, _reason(row)) for row in tally.answers]
+        console.print(_table(("answer", "image", "why"), lines))
+    if (more := tally.counts["answered"] - len(tally.answers)) > 0:
+        console.print(f"and {more} more answers", highlight=False)
+    for row in tally.errors[:WORST]:
+        console.print(f"[red]{_escaped(row.id)}[/red]: {_escaped(row.error or 'no answer')}", highlight=False)
+    if (more := tally.counts["failed"] - WORST) > 0:
+        console.print(f"[red]and {more} more without an answer[/red]")
+    if left_out:
+        console.print(_escaped(left_out), highlight=False)
+    parts = [f"{tally.counts['images']} images"]
+    if tally.mean_score is not None:
+        parts.append(f"mean score {tally.mean_score:.2f}")
+        words = {letter: LEVEL_WORDS[LETTERS.index(letter)] for letter in sorted(tally.levels)}
+        parts.append(", ".join(f"{word} {tally.levels[letter]}" for letter, word in words.items()))
+    parts.append(f"{tally.counts['failed']} failed")
+    if minimum is not None:
+        parts.append(f"{tally.below} below {minimum:g}")
+    console.print(" · ".join(parts) + (f" · {_escaped(out)}" if out else ""), highlight=False)
+
+
+def _answer(answer: str, option: str | None) -> str:
+    return f"{answer}. {option}" if option else answer
+
+
+def _escaped(text: str) -> str:
+    """Return a text of a file's or a model's for the console: it steers neither rich nor the terminal."""
+    return markup.escape(showable(text))
+
+
+def _reason(row: Row) -> str:
+    """Say why in few words: the distortions, else the start of the reasoning."""
+    text = row.distortions or row.reasoning or ""
+    return text if len(text) <= _REASON_CHARS else f"{text[: _REASON_CHARS - 1]}…"
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
+    table = Table(*names, box=None, header_style="bold", title=title)
+    for row in rows:
+        table.add_row(*map(_escaped, row))
+    return table
+
+
+def _evidence_rows(evidence: ExecutorOutput) -> Iterator[tuple[str, ...]]:
+    logs = {(log.region, log.distortion): log for log in evidence.tool_logs}
+    found = [(region, str(f.type), f.fault, str(f.severity)) for region, f in evidence.findings()]
+    known = {(region, distortion) for region, distortion, *_ in found}
+    found += [(region, distortion, "", "") for region, distortion in logs if (region, distortion) not in known]
+    for region, distortion, fault, severity in found:
+        log = logs.get((region, distortion))
+        score = "" if log is None else (f"{log.score:.2f}" if log.score is not None else f"failed: {log.error}")
+        name = fault or CATEGORY_WORDS.get(distortion, distortion.lower())  # type: ignore[call-overload]
+        yield looked_at(evidence, region), name, severity, log.tool if log else "", score

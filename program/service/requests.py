@@ -1,0 +1,362 @@
+"""Requests as clients send them (JSON, form, table), and where their images come from."""
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import dspy
+import httpx
+import pandas as pd
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic_core import from_json
+from starlette.datastructures import UploadFile
+from starlette.requests import Request as HttpRequest
+
+from program.common.errors import UNSHOWABLE, ImageError, InputError
+from program.common.files import from_base64, plain_file
+from program.common.settings import ServeSettings, Settings
+from program.images.store import IMAGES, Box, ImageRef
+from program.running.request import DEFAULT_QUERY, Request
+from program.running.runner import one_image
+from program.service.refusals import Refused, misfit, reason_of
+from program.tracking.models import BYTES, OUTPUTS
+
+if TYPE_CHECKING:
+    from program.agent.loop import AgenticIQA
+
+__all__ = (
+    "FORM",
+    "AssessRequest",
+    "BatchRequest",
+    "Sent",
+    "Sources",
+    "assess_rows",
+    "checked",
+    "decoded",
+    "form_items",
+    "job_of",
+    "jobs_of",
+    "json_items",
+    "opened",
+    "shown_name",
+)
+
+
+_FETCH_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Encoded image bytes and what the client calls them."""
+
+    data: bytes
+    name: str
+
+    def opened(self, max_megapixels: float) -> ImageRef:
+        """Check and decode the image; ImageError naming it, before decoding where it has too many pixels."""
+        try:
+            return replace(IMAGES.add(self.data, max_pixels=int(max_megapixels * 1e6)), name=self.name)
+        except ImageError as error:
+            # The store knows the bytes' hash and the operator's settings; the client knows its own name for them.
+            text = re.sub(r"'bytes:[0-9a-f]+'", lambda _: repr(self.name), str(error))
+            raise ImageError(text.replace(", or raise images.max_pixels", "")) from error
+
+
+def opened(request: Request, max_megapixels: float) -> Request:
+    """Return a request with its image and reference, as they were sent, checked and decoded. Raises ImageError."""
+    named = {name: getattr(request, name) for name in ("image", "reference")}
+    return request.model_copy(update={name: sent and sent.opened(max_megapixels) for name, sent in named.items()})
+
+
+class Sources:
+    """Reads what a request names, within the settings' allow-lists. Blocking: call it in a thread."""
+
+    def __init__(self, settings: ServeSettings, *, local: bool = False) -> None:
+        """`local` admits any file of this machine, for a client that is its user's own program."""
+        self._local = local
+        self._folders = (
+            [Path.cwd()] if local else [Path(os.path.expanduser(f)).resolve() for f in settings.image_folders]
+        )
+        self._hosts = frozenset(host.casefold() for host in settings.image_hosts)
+        self._limit = int(settings.max_body_mb * 2**20)
+
+    def file(self, named: str) -> Sent:
+        """Return a file of an allowed folder. Symbolic links are followed first, then judged by where they lead."""
+        for path in self._found(named):
+            if path.is_file():
+                return Sent(self._read(path, named), shown_name(path.name))
+        if self._local:
+            raise Refused(422, "path", f"image {named[:200]!r}: no such file; check the path")
+        # One answer for what is outside and what is missing: which files exist elsewhere is nobody's business.
+        raise Refused(
+            403, "path", f"path {named[:200]!r}: not a file of the folders under serve.image_folders in the settings; "
+            "send the image itself",
+        )  # fmt: skip
+
+    def folder(self, named: str) -> Path:
+        """Return a folder that may be looked into. Raises Refused."""
+        for path in self._found(named):
+            if path.is_dir():
+                return path
+        allowed = "no such folder" if self._local else "not one of the folders under serve.image_folders"
+        raise Refused(422, "path", f"folder {named[:200]!r}: {allowed}; check the path")
+
+    def url(self, named: str) -> Sent:
+        """Return what an allowed host holds under a URL. Redirects are not followed, proxies not used."""
+        url = _parsed(named)
+        if url is None or url.netloc.decode() not in self._hosts:
+            raise Refused(
+                403, "url", f"url {named[:200]!r}: its host is not under serve.image_hosts in the settings; "
+                "send the image itself",
+            )  # fmt: skip
+        try:
+            data = self._fetch(url, named)
+        except httpx.HTTPError as error:
+            raise Refused(422, "url", f"url {named[:200]!r}: cannot be read ({type(error).__name__})") from error
+        return Sent(data, shown_name(url.path))
+
+    def _found(self, named: str) -> Iterator[Path]:
+        for folder in self._folders:
+            with suppress(OSError, ValueError, RuntimeError):  # missing, a zero byte, a loop of links
+                path = (folder / os.path.expanduser(named)).resolve(strict=True)
+                if self._local or path.is_relative_to(folder):
+                    yield path
+
+    def _read(self, path: Path, named: str) -> bytes:
+        try:
+            with open(path, "rb", opener=_unlinked) as file:
+                data = file.read(self._limit + 1)
+        except OSError as error:
+            raise Refused(422, "path", f"path {named[:200]!r}: cannot be read ({error.strerror})") from error
+        self._check_size(data, f"path {named[:200]!r}")
+        return data
+
+    def _fetch(self, url: httpx.URL, named: str) -> bytes:
+        what = f"url {named[:200]!r}"
+        data, deadline = bytearray(), time.monotonic() + _FETCH_TIMEOUT_S
+        plain = {"Accept-Encoding": "identity", "User-Agent": "agentic-iqa"}
+        with (
+            httpx.Client(trust_env=False, follow_redirects=False, timeout=_FETCH_TIMEOUT_S) as client,
+            client.stream("GET", url, headers=plain) as response,
+        ):
+            if response.status_code != 200:
+                text = f"answered {response.status_code}; give one that answers 200 (redirects are not followed)"
+                raise Refused(422, "url", f"{what}: {text}")
+            for part in response.iter_raw():
+                data += part
+                self._check_size(data, what)
+                if time.monotonic() > deadline:  # a host that sends a byte now and then keeps no thread
+                    raise Refused(422, "url", f"{what}: took over {_FETCH_TIMEOUT_S:g} s; send the image")
+        return bytes(data)
+
+    def _check_size(self, data: bytes | bytearray, what: str) -> None:
+        if len(data) > self._limit:
+            raise Refused(413, "body", f"{what}: is over {self._limit / 2**20:.3g} MiB; give a smaller image")
+
+
+def _unlinked(path: str, flags: int) -> int:
+    """Open a plain file that no link or pipe has taken the place of since its path was resolved."""
+    return plain_file(path, flags | getattr(os, "O_NOFOLLOW", 0))
+
+
+def decoded(text: str, what: str) -> bytes:
+    """Return the bytes of a base64 text: plain, URL-safe, or a data: URL; Refused for anything else."""
+    try:
+        return from_base64(text)
+    except ValueError:
+        raise Refused(422, "image", f"{what}: not base64; encode the file's bytes, or send multipart") from None
+
+
+def shown_name(given: str | None, otherwise: str = "image") -> str:
+    r"""Return a client's file name as it is shown and logged: no folders, no control or direction marks.
+
+    >>> shown_name("../../etc/x.png"), shown_name("C:\\a\\b.jpg"), shown_name("a\x1b[2J.png"), shown_name("")
+    ('x.png', 'b.jpg', 'a[2J.png', 'image')
+    """
+    name = UNSHOWABLE.sub("", PurePosixPath((given or "").replace("\\", "/")).name)
+    return " ".join(name.split())[:120] or otherwise
+
+
+def _parsed(named: str) -> httpx.URL | None:
+    """Return a plain http(s) URL as it will be fetched; None for any other."""
+    try:
+        url = httpx.URL(named)
+    except httpx.InvalidURL:
+        return None
+    return url if url.scheme in {"http", "https"} and url.host and not url.userinfo else None
+
+
+FORM = "multipart/form-data"
+_MAX_FIELDS = 64
+_MAX_FIELD_BYTES = 64 * 2**10
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _picture(value: object) -> object:
+    if not isinstance(value, str | Sent):
+        raise ValueError("is no text; give the file's bytes as base64")
+    return value
+
+
+def _from_text(value: object) -> object:
+    """Return what a field of a form or of a table holds as JSON; any other value as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return from_json(value)
+    except ValueError as error:
+        raise ValueError(f"Invalid JSON: {error}") from None
+
+
+Picture = Annotated[str | Sent, PlainValidator(_picture, json_schema_input_type=str)]
+"""Base64, or a file of a form."""
+OptionText = Annotated[str, Field(min_length=1, max_length=500)]
+Options = dict[Annotated[str, Field(max_length=8)], OptionText] | list[OptionText]
+Regions = dict[Annotated[str, Field(min_length=1, max_length=100)], Box]
+
+
+class AssessRequest(BaseModel):
+    """One image and what to ask of it. The image comes as base64, or as a path or URL that the settings allow."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    image: Picture | None = Field(None, description="the file's bytes as base64 (plain or URL-safe) or as a data: URL")
+    image_path: str | None = Field(None, max_length=1000, description="a file under serve.image_folders")
+    image_url: str | None = Field(None, max_length=2000, description="an image on one of serve.image_hosts")
+    reference: Picture | None = Field(None, description="the undistorted image, likewise")
+    reference_path: str | None = Field(None, max_length=1000)
+    reference_url: str | None = Field(None, max_length=2000)
+    query: str | None = Field(None, description="a question; without one, a quality score")
+    options: Annotated[Options | None, BeforeValidator(_from_text)] = Field(
+        None, max_length=26, description="choices, by letter or as a list"
+    )
+    regions: Annotated[Regions | None, BeforeValidator(_from_text)] = Field(
+        None, max_length=32, description="boxes in pixels: left, top, right, bottom"
+    )
+    name: str | None = Field(None, max_length=500, description="what to call the image in the answer")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "AssessRequest":
+        if sum(v is not None for v in (self.image, self.image_path, self.image_url)) != 1:
+            raise ValueError("give one of image, image_path and image_url")
+        if sum(v is not None for v in (self.reference, self.reference_path, self.reference_url)) > 1:
+            raise ValueError("give one of reference, reference_path and reference_url")
+        return self
+
+
+class BatchRequest(BaseModel):
+    """Several images, each with its own question."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: list[AssessRequest] = Field(min_length=1)
+
+
+def checked(model: type[_Model], fields: object) -> _Model:
+    """Return what a client sent as a request; Refused for a field that is unknown or of the wrong kind."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise misfit(error) from None
+
+
+def json_items(body: bytes, *, several: bool) -> list[AssessRequest]:
+    """Return the items that a body of JSON holds. Blocking. Raises Refused."""
+    try:
+        sent = from_json(body)
+    except ValueError as error:
+        raise Refused(422, "request", f"request: Invalid JSON: {error}") from None
+    return checked(BatchRequest, sent).items if several else [checked(AssessRequest, sent)]
+
+
+async def form_items(request: HttpRequest, most: int) -> list[AssessRequest]:
+    """Return an item for each image of a form; they share its other fields. Raises Refused."""
+    given: dict[str, list[Any]] = {}
+    async with request.form(max_files=most + 1, max_fields=_MAX_FIELDS, max_part_size=_MAX_FIELD_BYTES) as form:
+        for name, part in form.multi_items():
+            if isinstance(part, UploadFile):
+                sent = Sent(await part.read(), shown_name(part.filename, name))
+                given.setdefault(name, []).append(sent)
+            elif name in {"image", "reference"}:
+                raise Refused(422, "request", f"{name}: is text; send a file, as curl -F {name}=@photo.jpg does")
+            elif part:  # a field left empty is none
+                given.setdefault(name, []).append(part)
+    images, options = given.pop("image", [None]), given.pop("option", None)
+    for name, values in given.items():
+        if len(values) > 1:
+            raise Refused(422, "request", f"{name[:40]}: given {len(values)} times; give it once")
+    shared = {"options": options} | {name: values[0] for name, values in given.items()}
+    return [checked(AssessRequest, {**shared, "image": image}) for image in images]
+
+
+def job_of(request: AssessRequest, settings: ServeSettings, sources: Sources) -> Request:
+    """Return what a client asks, the images read but not decoded. Blocking. Raises Refused."""
+    image = _sent("image", request.image, request.image_path, request.image_url, sources)
+    assert image is not None  # noqa: S101 - an AssessRequest has one
+    reference = _sent("reference", request.reference, request.reference_path, request.reference_url, sources)
+    if request.name:
+        image = Sent(image.data, shown_name(request.name, image.name))
+    query = request.query or ""
+    if len(query) > settings.max_query_chars:
+        raise Refused(422, "request", f"query: is over {settings.max_query_chars} characters; shorten it")
+    return Request(
+        id=image.name, image=image, query=query if query.strip() else DEFAULT_QUERY, reference=reference,
+        options=request.options, regions=request.regions,
+    )  # fmt: skip
+
+
+def jobs_of(items: Sequence[AssessRequest], settings: ServeSettings, sources: Sources) -> list[Request | Refused]:
+    """Return the request of each item, in order; one whose image is refused keeps its place. Blocking."""
+    jobs: list[Request | Refused] = []
+    for item in items:
+        try:
+            jobs.append(job_of(item, settings, sources))
+        except Refused as refusal:
+            jobs.append(refusal)
+    return jobs
+
+
+def _sent(what: str, given: str | Sent | None, path: str | None, url: str | None, sources: Sources) -> Sent | None:
+    if isinstance(given, str):
+        return Sent(decoded(given, what), what)
+    if path is not None:
+        return sources.file(path)
+    return sources.url(url) if url is not None else given
+
+
+def assess_rows(
+    program: "AgenticIQA", rows: Iterable[Mapping[str, Any]], settings: Settings, *, local: bool = False
+) -> list[dict[str, Any]]:
+    """Return one answer a row, in order; a row that cannot be assessed has status "failed" and says why.
+
+    A row's image is base64 (plain, URL-safe or a data: URL) in `image`, bytes in `image_bytes`, or a file or URL that
+    the settings under `serve` allow (with `local` any file); `options` and `regions` are JSON. The reference likewise.
+    """
+    sources = Sources(settings.serve, local=local)
+    return [_assess(program, row, settings, sources) for row in rows]
+
+
+def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, sources: Sources) -> dict[str, Any]:
+    try:
+        cells = {name: value for name, value in row.items() if not (value is None or value is pd.NA or value != value)}
+        for name in BYTES:
+            if name in cells:
+                what = name.removesuffix("_bytes")
+                cells[what] = Sent(bytes(cells.pop(name)), what)
+        request = job_of(checked(AssessRequest, cells), settings.serve, sources)
+        with one_image():
+            result = program(**opened(request, settings.serve.max_megapixels).arguments())
+    except (InputError, Refused, dspy.LMError) as error:
+        return {**dict.fromkeys(OUTPUTS), "status": "failed", "error": reason_of(error)}
+    low, high = result.score_interval or (None, None)
+    return {
+        "answer": str(result.final_answer), "score": result.rating, "level": result.level, "score_low": low,
+        "score_high": high, "reasoning": result.quality_reasoning, "status": result.status, "error": result.error,
+        "assessment": result.model_dump_json(),
+    }  # fmt: skip
