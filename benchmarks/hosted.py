@@ -80,7 +80,7 @@ def jobs_of(arguments: argparse.Namespace) -> Iterator[tuple[Path, Any]]:
     """Yield the folder and the compile of each manifest, every one of them checked."""
     from data.catalogue import catalogue
     from optimizers.examples import choose_samples
-    from optimizers.job import prepared
+    from optimizers.job import prepare_job
     from program.common.errors import InputError
     from program.tracking import dataset_name
 
@@ -92,7 +92,7 @@ def jobs_of(arguments: argparse.Namespace) -> Iterator[tuple[Path, Any]]:
     for each in data:
         folder = arguments.out / dataset_name(each)
         begun = (folder / "program" / "run.json").is_file()
-        job = prepared(settings, each, arguments.optimizer, folder / "program", resume=begun)
+        job = prepare_job(settings, each, arguments.optimizer, folder / "program", resume=begun)
         if (most := arguments.test_samples) is not None:
             drawn = choose_samples(job.splits["test"], scoring=most, mcq=most, seed=settings.seed)
             job = replace(job, splits={**job.splits, "test": drawn})

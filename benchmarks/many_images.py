@@ -33,7 +33,7 @@ from PIL import Image
 
 from program.agent.loop import AgenticIQA
 from program.batch.command import Judging, judge
-from program.batch.inputs import gather
+from program.batch.inputs import find_items
 from program.batch.output import Tally
 from program.common.settings import load_settings
 from program.lms.limits import Budget, BudgetSpent, current_budget
@@ -99,7 +99,7 @@ def rows(folder: Path, count: int) -> dict[str, Any]:
         file.writelines(json.dumps({"id": f"lab/{n:09}", "image": str(image)}) + "\n" for n in range(count))
     watch, out = Watch(count // 100, count // 4, count // 2, count), folder / f"rows-{count}.parquet"
     began = time.perf_counter()
-    judge(stand_in(image), gather([str(manifest)]), watch, out=out, progress=False)
+    judge(stand_in(image), find_items([str(manifest)]), watch, out=out, progress=False)
     seconds = time.perf_counter() - began
     written = sum(1 for _ in out.iterdir())
     return {"rows": watch.rows, "ms_a_row": round(1000 * seconds / count, 3), "mb_at": watch.seen, "parts": written}
@@ -115,7 +115,7 @@ def memory(folder: Path, count: int) -> dict[str, Any]:
         watch(row)
         tally.add(row)
 
-    judge(AgenticIQA(), gather([str(home)]), each, out=out, progress=False)
+    judge(AgenticIQA(), find_items([str(home)]), each, out=out, progress=False)
     seconds = time.perf_counter() - began
     return {
         "images": watch.rows, "ms_an_image": round(1000 * seconds / count, 1), "mb_at": watch.seen,
@@ -126,9 +126,9 @@ def memory(folder: Path, count: int) -> dict[str, Any]:
 def same(folder: Path, count: int) -> dict[str, Any]:
     """Compare the streamed table with rows judged one at a time and held in memory."""
     home, out, program = images(folder, count), folder / f"same-{count}.jsonl", AgenticIQA()
-    judge(program, gather([str(home)]), out=out, progress=False)
+    judge(program, find_items([str(home)]), out=out, progress=False)
     held: list[Row] = []
-    judge(program, list(gather([str(home)])), held.append, workers=1, progress=False)
+    judge(program, list(find_items([str(home)])), held.append, workers=1, progress=False)
     held.sort(key=lambda r: r.id)
     streamed = [Row.model_validate_json(line) for line in out.read_text("utf-8").splitlines()]
     equal = [a.model_copy(update={"seconds": b.seconds}) == b for a, b in zip(held, streamed, strict=True)]
@@ -197,7 +197,7 @@ def pace(folder: Path, count: int) -> dict[str, Any]:
         os.environ["AGENTICIQA_CACHE_DIR"] = str(cache)
         settings, stamps = load_settings(), list[float]()
         engine = ray_engine(partial(Judging.made, partial(AgenticIQA, settings)), Cluster(2)) if name == "ray" else None
-        items = gather([str(images(folder, count))])
+        items = find_items([str(images(folder, count))])
         judge(AgenticIQA(settings), items, _stamper(stamps), workers=2, progress=False, engine=engine)
         found[name] = round(steady(stamps), 2)
     return {"images": count, "per_second": found, "ratio": round(found["ray"] / found["threads"], 3)}
@@ -235,7 +235,7 @@ def served(folder: Path, count: int, workers: int, address: str, cache: Path) ->
     """Judge so many images with a model behind an address on Ray, and return when each row came."""
     os.environ |= {"AGENTICIQA_CACHE_DIR": str(cache), "AGENTICIQA_API_KEY": "none"}
     settings, stamps = load_settings().with_model("openai/small-vlm", address), list[float]()
-    items, make = gather([str(images(folder, count))]), partial(AgenticIQA, settings)
+    items, make = find_items([str(images(folder, count))]), partial(AgenticIQA, settings)
     engine = ray_engine(partial(Judging.made, make), Cluster(workers))
     judge(AgenticIQA(settings), items, _stamper(stamps), progress=False, engine=engine)
     return stamps

@@ -24,7 +24,7 @@ from sklearn.svm import SVR
 
 from data.manifest import Sample, read_manifest
 from optimizers.compiling import Compiled, compile_program
-from optimizers.job import prepared
+from optimizers.job import prepare_job
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load
 from program.common.settings import load_settings
@@ -94,7 +94,7 @@ def main() -> None:
             out = Path(work) / f"{optimizer}-{seed}"
             settings = load_settings(overrides={"seed": seed, "compile": {"baselines": False}})
             started = time.perf_counter()
-            result = compile_program(prepared(settings, arguments.manifest, optimizer, out, demos=demos))
+            result = compile_program(prepare_job(settings, arguments.manifest, optimizer, out, demos=demos))
             told(f"{optimizer} seed {seed}", result, fitted, time.perf_counter() - started)
             for other in arguments.others if optimizer == DEFAULT else ():
                 elsewhere(other, out)

@@ -20,7 +20,7 @@ import numpy as np
 
 from data.catalogue import resolve_dataset
 from optimizers.compiling import compile_program
-from optimizers.job import prepared
+from optimizers.job import prepare_job
 from optimizers.objectives import Objective
 from program.common.settings import load_settings
 
@@ -95,7 +95,7 @@ def compiled(
             modelled = settings.with_model(name, server.base, {"reflection": f"openai/writer-{seed}-{feedback}"})
             started = time.perf_counter()
             out = work / "programs" / "-".join([name[7:], optimizer, roles, feedback, task]).replace(",", "+")
-            job = prepared(modelled, str(data), optimizer, out, roles=roles)
+            job = prepare_job(modelled, str(data), optimizer, out, roles=roles)
             result = compile_program(job)
             stats = server.stats()
     finally:

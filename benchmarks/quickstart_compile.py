@@ -30,7 +30,7 @@ import numpy as np
 from data.catalogue import resolve_dataset
 from data.quickstart import HouseStandard
 from optimizers.compiling import compile_program
-from optimizers.job import prepared
+from optimizers.job import prepare_job
 from optimizers.report import Compiled
 from program.common.settings import Settings, load_settings
 from program.evaluation.figures import compare, summarize
@@ -140,7 +140,7 @@ def _compiled(work: Path, settings: Settings, rows: list[dict[str, Any]]) -> Com
     data = work / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     with tempfile.TemporaryDirectory(dir=work) as out:
-        return compile_program(prepared(settings, str(data), out=Path(out) / "program"))
+        return compile_program(prepare_job(settings, str(data), out=Path(out) / "program"))
 
 
 def _processor_seconds() -> float:

@@ -15,7 +15,7 @@ from data.manifest import Sample
 from data.tables import HUB, csv_table, is_manifest, number_of
 from program.common.backends import Section
 from program.common.errors import DataError, did_you_mean
-from program.common.files import CONFIGS, Place, is_remote, placed
+from program.common.files import CONFIGS, Place, is_remote, place_of
 from program.common.plugins import offered
 
 __all__ = (
@@ -95,7 +95,7 @@ def resolve_dataset(name_or_path: str | Path, cache_dir: Path, *, progress: bool
         return build_quickstart(cache_dir, progress=progress).with_name(GENERATED[name])
     if is_remote(name) or name.startswith(HUB):
         return name
-    path = Path(placed(os.path.expanduser(name)))
+    path = Path(place_of(os.path.expanduser(name)))
     if path.is_file() or (path.is_dir() and is_manifest(name)):
         return path
     if name in catalogue():

@@ -18,7 +18,7 @@ from data.prepare import read_record
 from data.splits import SplitsByKey, group_of
 from program.common.cli import EXIT_PROBLEMS, Parser, run_command, whole_number
 from program.common.errors import DataError, ImageError
-from program.common.files import Place, name_of, opened, path_mend, placed
+from program.common.files import Place, name_of, open_file, path_mend, place_of
 from program.common.pool import in_order
 from program.images.decode_worker import decode_bounded
 
@@ -89,7 +89,7 @@ def check_manifest(
     `dataset` names the release whose counts must be met (default: the one in the manifest's record). Without `decode`
     files are read and hashed, not decoded. Raises DataError when the manifest cannot be read at all.
     """
-    path = Path(placed(path))
+    path = Path(place_of(path))
     if dataset is not None:
         entry_of(dataset)
     report = CheckReport(manifest=str(path), sha256=manifest_sha256(path), dataset=dataset, decoded=decode)
@@ -197,7 +197,7 @@ def _region_faults(sample: Sample, width: int, height: int) -> Iterator[tuple[st
 def _read(path: str, *, decode: bool, on_file: Callable[[], None]) -> _File:
     on_file()
     try:
-        with opened(placed(path)) as file:
+        with open_file(place_of(path)) as file:
             data = file.read()
     except OSError as error:
         return _File(kind="missing", fault=f"cannot be read ({error.strerror}); {path_mend(path)}")

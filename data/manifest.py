@@ -26,7 +26,7 @@ from pydantic import (
 
 from data.tables import HUB, scan_rows, unreadable
 from program.common.errors import DataError
-from program.common.files import Place, Seen, is_remote, joined, opened, placed, whole_file
+from program.common.files import IdSet, Place, is_remote, join_place, open_file, place_of, whole_file
 from program.running.request import Request
 
 __all__ = (
@@ -145,7 +145,7 @@ class Sample(Request):
         text = str(value)
         if not text.strip() or "\0" in text:
             raise ValueError("is empty; give the path of an image file")
-        return placed(text)
+        return place_of(text)
 
     @model_validator(mode="after")
     def _consistent(self) -> "Sample":
@@ -259,10 +259,10 @@ def scan_manifest(path: Place, layout: Layout = _AS_WRITTEN) -> Iterator[tuple[i
     field, and the scale. Without an "id" the image's name as it stands there is the sample's. Raises DataError when the
     file as a whole cannot be read or is empty.
     """
-    path = str(path) if str(path).startswith(HUB) else placed(path)
+    path = str(path) if str(path).startswith(HUB) else place_of(path)
     folder = path.resolve().parent if isinstance(path, Path) else path.rpartition("/")[0]
     number = 0
-    with closing(Seen()) as ids:
+    with closing(IdSet()) as ids:
         for number, row in scan_rows(path, layout.columns):
             try:
                 if isinstance(row, Exception):
@@ -295,10 +295,10 @@ def manifest_sha256(path: Place) -> str:
     """
     if str(path).startswith(HUB):
         return hashlib.sha256(str(path).encode()).hexdigest()
-    path, digest = placed(path), hashlib.sha256()
+    path, digest = place_of(path), hashlib.sha256()
     try:
         for file_path in sorted(path.iterdir()) if isinstance(path, Path) and path.is_dir() else [path]:
-            with opened(file_path) as file:
+            with open_file(file_path) as file:
                 while part := file.read(2**20):
                     digest.update(part)
         return digest.hexdigest()
@@ -328,7 +328,7 @@ def _sample(row: Any, folder: Place, scale: Mapping[str, Any]) -> Sample:
         fields.setdefault("id", image)
     sample = Sample.model_validate(fields)
     paths = {key: str(path) for key in ("image", "reference") if (path := getattr(sample, key)) is not None}
-    return sample.model_copy(update={key: joined(folder, path) for key, path in paths.items()})
+    return sample.model_copy(update={key: join_place(folder, path) for key, path in paths.items()})
 
 
 def _row(sample: Sample, folder: Path) -> dict[str, Any]:

@@ -290,7 +290,7 @@ def _as_text(record: dict[str, Any], out: Path) -> str:
     if record["unlabelled"]:
         lines.append(f"unlabelled: {record['unlabelled']} samples have neither a score nor an answer")
     if record["leaks"]:
-        lines.append(f"leaks: {record['leaks']} groups are in more than one split; split anew with --fractions")
+        lines.append(f"leaks: {record['leaks']} groups are in more than one split; split again with --fractions")
     return "\n".join(lines)
 
 

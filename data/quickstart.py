@@ -44,8 +44,8 @@ __all__ = (
     "LONGEST_SIDE_PX",
     "PHOTOGRAPHS",
     "HouseStandard",
+    "MadeQuestion",
     "Photograph",
-    "Question",
     "QuestionKind",
     "QuickstartPlan",
     "Version",
@@ -86,7 +86,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class MadeQuestion:
     """A question about one version of a photograph, with lettered options."""
 
     kind: QuestionKind
@@ -142,13 +142,13 @@ _YES_NO: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
 )  # fmt: skip
 
 
-def make_questions(versions: Mapping[str, Sequence[Version]]) -> list[Question]:
+def make_questions(versions: Mapping[str, Sequence[Version]]) -> list[MadeQuestion]:
     """Make the questions of one split from each photograph's versions; the same input gives the same questions.
 
     "Which" and "severity" ask twice per photograph and right answer, "yes_no" once per subject and
     answer, where the versions allow it. Versions include the photograph itself where it may be asked about.
     """
-    questions: list[Question] = []
+    questions: list[MadeQuestion] = []
     places: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for (photograph, every), (kind, make) in product(versions.items(), _MAKERS.items()):
         for version, query, right, wrong in make(every, generator_for("questions", photograph, kind)):
@@ -158,7 +158,7 @@ def make_questions(versions: Mapping[str, Sequence[Version]]) -> list[Question]:
             texts = _pick(generator_for("questions", photograph, kind, len(questions)), wrong, len(wrong))
             texts.insert(place, right)
             options = dict(zip(ascii_uppercase, texts, strict=False))
-            questions.append(Question(kind, photograph, version, query, options, ascii_uppercase[place]))
+            questions.append(MadeQuestion(kind, photograph, version, query, options, ascii_uppercase[place]))
     return questions
 
 
@@ -258,7 +258,7 @@ def photograph_bytes(name: str) -> bytes:
         return files(photograph.package).joinpath(photograph.path).read_bytes()
     except (ModuleNotFoundError, OSError) as error:
         raise DataError(
-            f"photograph {name!r}: {photograph.package}/{photograph.path} is not installed; install its package anew: "
+            f"photograph {name!r}: {photograph.package}/{photograph.path} is not installed; install its package again: "
             f"pip install --force-reinstall {photograph.distribution}"
         ) from error
 
@@ -360,7 +360,7 @@ def build_quickstart(cache_dir: Path, *, progress: bool = True, plan: Quickstart
 
 def _build(folder: Path, plan: QuickstartPlan, *, progress: bool) -> None:
     if folder.exists():  # damaged, or left by a killed run; the lock keeps out others
-        logger.warning("quickstart folder %s was not whole; it is made anew", folder.name)
+        logger.warning("quickstart folder %s was not whole; it is made again", folder.name)
         shutil.rmtree(folder)
     try:
         place = folder / "images"

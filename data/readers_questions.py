@@ -17,7 +17,7 @@ from data.catalogue import Release, Row, read_csv
 from data.manifest import KEYS, Sample, Split, close_field, difference_mend, fault_of
 from data.tables import json_object
 from program.common.errors import DataError, one_line
-from program.common.files import joined, write_whole
+from program.common.files import join_place, write_whole
 
 __all__ = ("SPLIT_WORDS", "agenticiqa_eval", "huggingface", "qbench", "question_type", "sample_from_row", "table")
 
@@ -117,7 +117,7 @@ def _fields(release: Release, row: Row, folder: Path) -> dict[str, Any]:
     if word and word not in SPLIT_WORDS:
         raise row.error(f"split {word!r} is none of {', '.join(SPLIT_WORDS)}; correct it")
     paths: dict[str, Path] = {
-        name: Path(joined(folder, str(cells.pop(name)))) for name in ("image", "reference") if name in cells
+        name: Path(join_place(folder, str(cells.pop(name)))) for name in ("image", "reference") if name in cells
     }
     content = paths.get("reference", paths["image"])
     fields: dict[str, Any] = {

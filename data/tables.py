@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from program.common.errors import DataError, one_line
-from program.common.files import Place, check_text, exists, is_folder, opened, placed, system_of
+from program.common.files import Place, check_text, exists, is_folder, open_file, place_of, system_of
 
 __all__ = (
     "FOUND",
@@ -55,7 +55,7 @@ def scan_rows(source: Place, columns: Mapping[str, str]) -> Iterator[tuple[int, 
     name = str(source)
     by_name = next((read for end, read in _READERS.items() if name.casefold().endswith(end)), _json_lines)
     read = _hub if name.startswith(HUB) else by_name
-    source = source if read is _hub else placed(source)
+    source = source if read is _hub else place_of(source)
     rows = read(source)
     try:
         for number, row in rows:
@@ -75,7 +75,7 @@ def _said(row: dict[str, Any], columns: Mapping[str, str], source: Place) -> dic
     said = {name: value for name, value in row.items() if name not in FOUND and value is not None}
     for name in {"image", "reference"} & said.keys():
         # As it was named where `assess` ran, which may be elsewhere than the table.
-        named = placed(str(said[name]))
+        named = place_of(str(said[name]))
         if isinstance(source, Path) and isinstance(named, Path) and not exists(source.parent / named) and exists(named):
             said[name] = str(named.resolve())
     if isinstance(said.get("options"), str):
@@ -133,7 +133,7 @@ def _json_lines(path: Place) -> Iterator[tuple[int, Any]]:
     number = 0
     try:
         # utf-8-sig: spreadsheets and Windows editors put a byte order mark in front.
-        with opened(path) as file, io.TextIOWrapper(file, "utf-8-sig") as lines:
+        with open_file(path) as file, io.TextIOWrapper(file, "utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield number, _parsed(line)
@@ -161,7 +161,7 @@ def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _csv(path: Place) -> Iterator[tuple[int, Any]]:
-    with opened(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
+    with open_file(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
         try:
             table = csv_table(lines, path, strict=True)
             for cells in table:
@@ -171,7 +171,7 @@ def _csv(path: Place) -> Iterator[tuple[int, Any]]:
                 fault = ValueError("has other than the header's cells; put text with commas in quotes")
                 yield table.line_num, fault if extra or short else cells
         except csv.Error as error:
-            raise DataError(f"manifest {str(path)!r}: is no CSV table ({error}); save it anew") from error
+            raise DataError(f"manifest {str(path)!r}: is no CSV table ({error}); save it again") from error
 
 
 def number_of(text: Any) -> float:
@@ -211,10 +211,10 @@ def _parquet(path: Place) -> Iterator[tuple[int, Any]]:
                 yield number, row
     except pyarrow.ArrowInvalid as error:
         if "duplicate" in str(error) and not is_folder(path):
-            with opened(path) as file:
+            with open_file(path) as file:
                 distinct(pyarrow.parquet.read_schema(file).names, path)
         raise DataError(
-            f"manifest {str(path)!r}: is no Parquet table ({one_line(error)[:160]}); write it anew"
+            f"manifest {str(path)!r}: is no Parquet table ({one_line(error)[:160]}); write it again"
         ) from error
 
 

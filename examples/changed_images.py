@@ -18,7 +18,7 @@ from agentic_iqa.__main__ import main as agentic_iqa
 from program.batch.inputs import IMAGE_SUFFIXES
 from program.common.cli import Parser, number, run_command
 from program.common.errors import InputError
-from program.running.row import Row, verdict
+from program.running.row import Row, side_of_minimum
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def judge(base: str, minimum: float, sure: float | None) -> int:
     for row in map(Row.model_validate, map(json.loads, lines)):
         if row.score is None:
             sys.stdout.write(annotation("error", row, row.error or "got no score"))
-        elif (told := verdict(row, minimum, sure)) != "above":
+        elif (told := side_of_minimum(row, minimum, sure)) != "above":
             about = f"scores {row.score:.1f} of 5 (likely {row.low:.1f} to {row.high:.1f}), {told} {minimum:g}"
             sys.stdout.write(annotation("error" if told == "below" else "warning", row, f"{about}: {row.reasoning}"))
     return code

@@ -14,7 +14,7 @@ import jinja2
 
 from program import AgenticIQA
 from program.batch.command import judge
-from program.batch.inputs import gather
+from program.batch.inputs import find_items
 from program.batch.output import write_rows
 from program.common.cli import Parser, run_command
 from program.images.store import IMAGES, thumbnail
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
 def rank(folder: str, out: Path) -> int:
     """Judge a folder's images and write the table and the sheet."""
     out.mkdir(parents=True, exist_ok=True)
-    items = gather([folder], recursive=True)
+    items = find_items([folder], recursive=True)
     judged: list[Row] = []
     judge(AgenticIQA(), items, judged.append, out=out / "ranked.csv")
     ranked = sorted(judged, key=lambda row: (row.score is None, row.score, row.id))

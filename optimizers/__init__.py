@@ -1,1 +1,1 @@
-"""Optimizers: programs taught with human judgements, compared on images they have not seen."""
+"""Optimizers: programs compiled with human judgements, compared on images they have not seen."""

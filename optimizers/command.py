@@ -26,7 +26,7 @@ from program.lms.limits import Budget
 from program.tracking import RunHandle, Tracker, experiment_name
 from program.tracking.models import Version, check_name, find_champion, promote, register
 
-__all__ = ("check_folders", "check_request", "compile_tracked", "register_compiled", "verdict")
+__all__ = ("check_folders", "check_request", "compile_tracked", "gain_is_clear", "register_compiled")
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def check_request(*, register: str | None, resume: bool, named: bool) -> None:
 
 
 def check_folders(out: Path, seed: int, repeat: int) -> None:
-    """Raise InputError where a folder of a compile that is begun anew holds a program already."""
+    """Raise InputError where a folder of a compile that is begun again holds a program already."""
     for folder in dict.fromkeys((out, *_seed_folders(out, seed, repeat))):
         if (folder / "program.json").is_file():
             raise InputError(
@@ -197,11 +197,11 @@ def _beats(champion: Version, job: Job, record: EvaluationRecord) -> tuple[bool,
         # Only samples that both answered can be paired: a program must not lead by failing on the hard ones.
         failures = f"fails on {record.failed} of {len(record.rows)} test samples"
         return False, f"{failures}, version {champion.version} on {rival.failed}"
-    better, why = verdict(compare(rival.rows, record.rows, seed=job.settings.seed))
+    better, why = gain_is_clear(compare(rival.rows, record.rows, seed=job.settings.seed))
     return better, f"{why} against version {champion.version}"
 
 
-def verdict(differences: Mapping[str, Figure]) -> tuple[bool, str]:
+def gain_is_clear(differences: Mapping[str, Figure]) -> tuple[bool, str]:
     """Return whether the 95 % interval of the leading paired gain lies above zero, and the figure."""
     metric = leading(differences)
     figure = differences.get(metric)

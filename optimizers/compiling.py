@@ -1,4 +1,4 @@
-"""A compile from data to a saved program: teach on train, choose on validation, report on test.
+"""A compile from data to a saved program: train on train, choose on validation, report on test.
 
 Whatever ends the process, the program's folder holds the best candidate so far (see `optimizers.plan`).
 """
@@ -17,7 +17,7 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 from rich.console import Console
 
 from optimizers.demos import showable_demos
-from optimizers.examples import Evidence, ExampleSet, Store, evidence_on_ray, gather
+from optimizers.examples import Evidence, ExampleSet, Store, collect_examples, evidence_on_ray
 from optimizers.job import Job, Splits, upside_down
 from optimizers.objectives import Objective
 from optimizers.plan import CROSSED, CompileLog, call_plan
@@ -34,11 +34,11 @@ from optimizers.selection import (
     validation_figures,
     verdict_of,
 )  # fmt: skip
-from optimizers.student import Reflections, Replayed, SearchStopped, taught_predictors
+from optimizers.student import EvidenceReplay, Reflections, SearchStopped, optimized_predictors
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.errors import InputError
-from program.common.pool import progress, timed
+from program.common.pool import progress, time_phase
 from program.evaluation.evaluating import BaselineAnswers, OtherAnswers, run_samples, with_baselines
 from program.evaluation.figures import compare, summarize
 from program.evaluation.intervals import Figure
@@ -85,7 +85,7 @@ class Compile:
             try:
                 return _compiled(self)
             except (BudgetSpent, SearchStopped) as stopped:
-                raise BudgetSpent(f"{stopped}; {best}, --resume goes on") from stopped
+                raise BudgetSpent(f"{stopped}; {best}, --resume continues") from stopped
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"{best}; go on with --resume and the same --out") from None
 
@@ -100,14 +100,14 @@ class Compile:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
         workers, total = self.job.settings.compile.workers, len(self.train) + len(self.validation)
         made: dict[str, Evidence | str] = {}
-        with timed(self.seconds, "evidence"), self.progress("evidence", total) as advance:
+        with time_phase(self.seconds, "evidence"), self.progress("evidence", total) as advance:
             if self.job.cluster is not None:
                 missing = [each for each in (*self.train, *self.validation) if self.store.evidence(each) is None]
                 for name, found in evidence_on_ray(partial(AgenticIQA, self.job.settings), missing, self.job.cluster):
                     made[name] = found
                     advance()
             train, validation = (
-                gather(self.program, samples, workers=workers, advance=advance, store=self.store, made=made)
+                collect_examples(self.program, samples, workers=workers, advance=advance, store=self.store, made=made)
                 for samples in (self.train, self.validation)
             )
         train.gathered.update(validation.gathered)
@@ -120,7 +120,7 @@ class Compile:
         """Return a recipe's candidates for a student that starts as `base`, and its own words on them."""
         job = self.job
         tasks = {"mcq" if e.get("answer") is not None else "scoring" for e in train.examples}
-        names = taught_predictors(base.program, job.roles, sorted(tasks))
+        names = optimized_predictors(base.program, job.roles, sorted(tasks))
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
         pool = train if recipe.scored_on == "train" else validation
         scored = scored_examples(pool.examples, budget.search_samples, seed) if recipe.reflects else []
@@ -169,9 +169,9 @@ class Compile:
             self.log.withdraw()
             raise InputError(fault)
 
-    def replayed(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | Replayed:
-        """Return the program on the evidence at hand, which is every candidate's where only answers are taught."""
-        return program if set(self.job.roles) - {"summarizer"} else Replayed(program, examples.gathered)
+    def replayed(self, program: AgenticIQA, examples: ExampleSet) -> AgenticIQA | EvidenceReplay:
+        """Return the program on the evidence at hand, which is every candidate's where only answers are optimized."""
+        return program if set(self.job.roles) - {"summarizer"} else EvidenceReplay(program, examples.gathered)
 
     def gains(self, before: EvaluationRecord, after: EvaluationRecord) -> dict[str, Figure]:
         """Return what one record gains over another."""
@@ -182,12 +182,12 @@ class Compile:
         self.tracked.scored(candidate, self.log.curve[-1][2])
 
     def judged(
-        self, name: str, program: AgenticIQA | Replayed, split: str, others: OtherAnswers | None = None
+        self, name: str, program: AgenticIQA | EvidenceReplay, split: str, others: OtherAnswers | None = None
     ) -> EvaluationRecord:
         """Return a program's record over a split; rows that an earlier compile worked out are not worked out again."""
         settings, dataset = self.job.settings, self.job.dataset
         samples = self.validation if split == "validation" else self.job.splits[split]
-        bare, replayed = (program.program, True) if isinstance(program, Replayed) else (program, False)
+        bare, replayed = (program.program, True) if isinstance(program, EvidenceReplay) else (program, False)
         sha256 = program_sha256(bare)
         context = {**self.context, "program": name, "program_sha256": sha256}
         what = [sha256, replayed, others is not None]
@@ -252,12 +252,12 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
         run.tracked.judged(candidate, validation_figures(record))
         return record
 
-    with timed(run.seconds, "choose on validation"):
+    with time_phase(run.seconds, "choose on validation"):
         ranking = Ranking(judged, run.uncompiled, keep=run.job.settings.compile.rerank)
     for recipe in map(recipe_named, run.job.optimizers):
-        with timed(run.seconds, recipe.name):
+        with time_phase(run.seconds, recipe.name):
             candidates, note = run.candidates(recipe, ranking.best.candidate, train, validation)
-        with timed(run.seconds, "choose on validation"):
+        with time_phase(run.seconds, "choose on validation"):
             ranking.add(candidates, clearly=recipe.gains_clearly)
         shortfall = ranking.shortfall(candidates, clearly=recipe.gains_clearly)
         if note or shortfall:
@@ -269,13 +269,13 @@ def _ranked(run: Compile, train: ExampleSet, validation: ExampleSet) -> Ranking:
 
 def _uncompiled(run: Compile) -> EvaluationRecord:
     """Return the test record of the uncompiled program, which is the one that is saved, as far as one can tell."""
-    with timed(run.seconds, "test"):
+    with time_phase(run.seconds, "test"):
         return run.judged("uncompiled", run.program, "test", run.others)
 
 
 def _tested(run: Compile, chosen: Candidate) -> tuple[EvaluationRecord, EvaluationRecord]:
     """Return the test records of the uncompiled and of the chosen program."""
-    with timed(run.seconds, "test"):
+    with time_phase(run.seconds, "test"):
         same = program_sha256(chosen.program) == program_sha256(run.program)
         uncompiled = None if same else run.judged("uncompiled", run.program, "test", run.others)
         after = run.judged(chosen.name, chosen.program, "test", run.others if same else None)
@@ -285,13 +285,13 @@ def _tested(run: Compile, chosen: Candidate) -> tuple[EvaluationRecord, Evaluati
 def _crossed(
     run: Compile, train: ExampleSet, validation: ExampleSet, before: EvaluationRecord, sha256: str
 ) -> EvaluationRecord:
-    """Return the record over all samples, each judged by the program that was taught on the folds without it."""
+    """Return the record over all samples, each judged by the program that was compiled on the folds without it."""
     rows: dict[str, LabelledRow] = {}
-    with timed(run.seconds, CROSSED), run.progress(CROSSED, len(run.job.folds)) as advance:
+    with time_phase(run.seconds, CROSSED), run.progress(CROSSED, len(run.job.folds)) as advance:
         for splits in run.job.folds:
             fold = run.within(splits)
-            taught, held = (train.of(splits[name], validation) for name in ("train", "validation"))
-            best = _ranked(fold, taught, held).best.candidate
+            training, held = (train.of(splits[name], validation) for name in ("train", "validation"))
+            best = _ranked(fold, training, held).best.candidate
             record = fold.judged(best.name, fold.replayed(best.program, train), "test")
             rows |= {row.id: row for row in record.rows}
             run.runs += fold.runs

@@ -20,14 +20,14 @@ import dspy
 from data.manifest import Sample
 from data.splits import group_of
 from optimizers.demos import LabelledDemo, distortion_truth, labelled_demos, plan_by_rule
-from optimizers.student import Gathered, inputs_key, role_of
+from optimizers.student import EvidenceByInput, inputs_key, role_of
 from program.agent.loop import DEFAULT_QUERY, AgenticIQA
 from program.agent.module import digest
 from program.agent.resources import ROLES
 from program.agent.state import AssessmentState
 from program.common.cache import PlainCache
 from program.common.errors import InputError
-from program.common.files import Place, name_of, opened
+from program.common.files import Place, name_of, open_file
 from program.common.pool import in_order
 from program.evaluation.evaluating import context_of
 from program.evaluation.intervals import Figure, interval
@@ -43,13 +43,13 @@ __all__ = (
     "ExampleSet",
     "Questions",
     "Store",
-    "asked",
     "choose_samples",
     "code_sha256",
+    "collect_examples",
     "evidence_json",
     "evidence_of",
     "evidence_on_ray",
-    "gather",
+    "run_example",
     "to_example",
 )
 
@@ -155,7 +155,7 @@ def code_sha256() -> str:
 
 def _sha256(path: Place) -> str | None:
     try:
-        with opened(path) as file:
+        with open_file(path) as file:
             return hashlib.sha256(file.read()).hexdigest()
     except OSError:  # the sample fails where it is opened, with an error that names it
         return None
@@ -196,7 +196,7 @@ class ExampleSet:
     """The program's inputs with everything known of the sample."""
     demos: dict[str, list[LabelledDemo]] = field(default_factory=dict)
     """By predictor: a question it was asked and the answer people, rules or measured strengths give."""
-    gathered: Gathered = field(default_factory=dict)
+    gathered: EvidenceByInput = field(default_factory=dict)
     runs: int = 0
     """Program runs that this took."""
 
@@ -269,7 +269,7 @@ def to_example(sample: Sample) -> dspy.Example:
     return dspy.Example(**fields).with_inputs(*(name for name in ARGUMENTS if name in fields))
 
 
-def asked(program: AgenticIQA, example: dspy.Example) -> Evidence:
+def run_example(program: AgenticIQA, example: dspy.Example) -> Evidence:
     """Run the program on an example; return what it ended with and what was asked of its predictors, in order."""
     names = {id(predictor): name for name, predictor in program.named_predictors()}
     # Each thread gets a trace of its own: what was really asked, role by role.
@@ -278,7 +278,7 @@ def asked(program: AgenticIQA, example: dspy.Example) -> Evidence:
         return result.state, [(names[id(p)], dict(inputs)) for p, inputs, _ in dspy.settings.trace if id(p) in names]
 
 
-def gather(
+def collect_examples(
     program: AgenticIQA, samples: Sequence[Sample], *, workers: int, advance: Callable[[], None] = lambda: None,
     store: Store | None = None, made: Mapping[str, Evidence | str] | None = None,
 ) -> ExampleSet:  # fmt: skip
@@ -295,11 +295,11 @@ def gather(
         try:
             example = to_example(sample)
             stored = store.evidence(sample)
-            state, questions = stored or _usable(made.get(sample.id) or asked(program, example))
+            state, questions = stored or _usable(made.get(sample.id) or run_example(program, example))
         except BudgetSpent:
             raise
         except InputError as error:
-            logger.warning("sample %r left out of teaching: %s", sample.id, error)
+            logger.warning("sample %r left out of training: %s", sample.id, error)
             return None
         finally:
             if sample.id not in made:
@@ -347,7 +347,7 @@ class _Evidence:
 
     def __call__(self, item: str) -> str:
         try:
-            return json.dumps(evidence_json(*asked(self._program, to_example(Sample.from_json(item)))))
+            return json.dumps(evidence_json(*run_example(self._program, to_example(Sample.from_json(item)))))
         except InputError as error:
             return self.failed(item, str(error))
 

@@ -38,12 +38,12 @@ from program.lms.dspy_private import resolves_references
 from program.lms.traits import ModelTraits, known_traits
 from program.running.on_ray import Cluster
 
-__all__ = ("Job", "Splits", "prepared", "upside_down")
+__all__ = ("Job", "Splits", "prepare_job", "upside_down")
 
 LEAST_LABELS, FOLDS = 20, 5
 """Labels without a split that can show a gain, and the folds that they are divided into."""
 _ONE_SPLIT, _TAUGHT = 100, (0.75, 0.25, 0.0)
-"""Labels from which one split does, and the shares to teach and to choose on of what no fold holds back."""
+"""Labels from which one split does, and the shares to train and to choose on of what no fold holds back."""
 _SPLITS = get_args(Split)
 _UNSHOWN = {*PLACES, "serve", "optimizers", "seed"}
 
@@ -64,9 +64,9 @@ class Job:
     splits: Splits
     """Where there are folds, "test" is all of the samples."""
     folds: tuple[Splits, ...] = ()
-    """Data that is taught on all but one fold in turn, so that each label is tested once; empty for one split."""
+    """Data that is compiled on all but one fold in turn, so that each label is tested once; empty for one split."""
     kept: str | None = None
-    """Why the data can show no gain, so that nothing is taught; None where it can."""
+    """Why the data can show no gain, so that nothing is compiled; None where it can."""
     teacher_lm: str | None = None
     demos: int | None = None
     """Demos of the Summarizer's questions, instead of the budget's; 0 means every training sample."""
@@ -82,18 +82,18 @@ class Job:
 
     @cached_property
     def models(self) -> list[ModelTraits]:
-        """What is known of the models that are taught; they are asked nothing."""
+        """What is known of the models of the roles to optimize; they are asked nothing."""
         resources = Resources(self.settings, self.lm)
         return [resources.known(role) for role in ROLES if role in self.roles]
 
     @property
     def is_free(self) -> bool:
-        """Whether answers of the taught roles cost nothing."""
+        """Whether answers of the optimized roles cost nothing."""
         return all(model.is_free for model in self.models)
 
     @property
     def rewords(self) -> bool:
-        """Whether a taught role goes by what its instructions say."""
+        """Whether an optimized role goes by what its instructions say."""
         return any(model.reads_instructions for model in self.models)
 
     @property
@@ -182,7 +182,7 @@ class Job:
         return self.settings.model_dump(mode="json", exclude=_UNSHOWN)
 
 
-def prepared(
+def prepare_job(
     settings: Settings, data: str, optimizer: str | None = None, out: Path | None = None, *,
     roles: str | Sequence[str] | None = None, teacher_lm: str | None = None, demos: int | None = None,
     resume: bool = False, force: bool = False, lm: dspy.BaseLM | None = None, cluster: Cluster | None = None,
@@ -195,10 +195,10 @@ def prepared(
     rewords = Resources(settings, lm).known("summarizer").reads_instructions
     request = optimizer or settings.compile.optimizer
     recipes = _recipes(request or ("rubric,gepa" if rewords else "random-search,fusion"))
-    taught = _roles(roles if roles is not None else settings.compile.roles, ROLES if rewords else ("summarizer",))
+    optimized = _roles(roles if roles is not None else settings.compile.roles, ROLES if rewords else ("summarizer",))
     out = out or settings.programs_dir / Path(data).stem
     job = Job(
-        settings, data, tuple(recipe.name for recipe in recipes), taught, out, Dataset(name=data), {},
+        settings, data, tuple(recipe.name for recipe in recipes), optimized, out, Dataset(name=data), {},
         teacher_lm=teacher_lm, demos=demos, resume=resume, force=force, lm=lm, cluster=cluster,
     )  # fmt: skip
     if teacher_lm is not None:
@@ -216,7 +216,7 @@ def prepared(
         recipes, more = _with_enough(job, recipes, division, asked=request is not None)
         notes += more
     else:
-        notes += (f"nothing is taught: {division.kept}",)
+        notes += (f"nothing is compiled: {division.kept}",)
     if console is not None and notes:
         console.print("\n".join(notes), highlight=False, markup=False)
     # Where nothing is held back for a test, each label is tested once all the same.
@@ -281,7 +281,7 @@ def upside_down(job: Job, agreement: Figure) -> str | None:
     )
     return (
         f"data {job.data!r}: its scores run against the program's (SRCC {agreement} on {agreement.n} training images); "
-        f"{mend}, or --force to teach them as they are"
+        f"{mend}, or --force to compile on them as they are"
     )
 
 
@@ -345,7 +345,7 @@ def _as_given(labelled: Sequence[Sample], manifest: Place, notes: tuple[str, ...
 
 
 def _drawn(labelled: Sequence[Sample], notes: tuple[str, ...], seed: int) -> _Division:
-    """Split by group where that leaves enough of each, else into folds; what is too little for both is not taught."""
+    """Split by group where that leaves enough of each, else into folds; what is too little for both is not compiled."""
     usable = {"train": list(labelled)}
     notes = (*notes, *_without_missing(usable))
     samples, joined = joined_by_content(usable["train"])

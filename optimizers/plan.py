@@ -64,7 +64,7 @@ class CallPlan:
     cost_usd: float | None
     """Expected; None where the price is unknown."""
     images: int
-    """Distinct ones that are taught, chosen or tested on."""
+    """Distinct ones that are trained, chosen or tested on."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
@@ -112,8 +112,8 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
         phases.append(phase("champion on test", tested, full * tested, full_most * tested, times=1))
     expected, most = sum(p.expected for p in phases), sum(p.most for p in phases)
     seconds = _SECONDS_AROUND + sum(p.image_s + p.answer_s for p in phases)
-    taught = [] if job.kept is not None else [*job.samples("train"), *job.samples("validation")]
-    images = {sample.image for sample in (*taught, *job.splits["test"])}
+    used = [] if job.kept is not None else [*job.samples("train"), *job.samples("validation")]
+    images = {sample.image for sample in (*used, *job.splits["test"])}
     return CallPlan(tuple(phases), expected, most, not job.is_free, seconds, _cost(job, expected), len(images))
 
 
@@ -290,6 +290,6 @@ class CompileLog:
             raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"folder {name}: its log cannot be read ({error}); start without --resume") from error
-        with suppress(OSError, ValueError, KeyError):  # it is written anew
+        with suppress(OSError, ValueError, KeyError):  # it is written again
             record = json.loads((self.folder / "program.json").read_text("utf-8"))["record"]
             self._saved_score = float("inf") if record["finished"] else float(record.get("search_score", "-inf"))

@@ -25,7 +25,7 @@ from program.agent.saving import program_sha256
 from program.evaluation.charts import comparison_table, scatter_plot
 from program.evaluation.intervals import Figure
 from program.evaluation.metric_table import METRICS
-from program.evaluation.publishing import added_lines, gains, headlines, log_misses, log_origin, taught
+from program.evaluation.publishing import added_lines, gains, headlines, learned_params, log_misses, log_origin
 from program.evaluation.record import EvaluationRecord
 from program.images.store import parse_url
 from program.tracking import RunHandle, dataset_name
@@ -65,7 +65,7 @@ class Compiled:
     runs: int
     """Program runs of the search."""
     learned: list[str] = field(default_factory=list)
-    """What it was taught, in sentences."""
+    """What it learned, in sentences."""
     crossed: CrossValidation | None = None
     """Where nothing was held back for a test and a candidate was to be had."""
 
@@ -148,7 +148,7 @@ def log_compile(
     log_origin(run, record, {**splits, "test": record.rows})
     log_program(run, result.folder, program_sha256(program), interface())
     chosen = result.chosen if len(results) == 1 else f"{result.chosen}, seed {result.seed}"
-    run.log_params({"chosen": chosen, **taught(program)})
+    run.log_params({"chosen": chosen, **learned_params(program)})
     validation = result.validation.get(result.chosen, {})
     run.log_metrics({
         **headlines(record, program), **gains(result.differences), "seconds": sum(result.seconds.values()),
@@ -181,7 +181,7 @@ def prompts(before: AgenticIQA, after: AgenticIQA) -> dict[str, tuple[str, str]]
 class CandidateRuns:
     """Each candidate as a run of MLflow, nested in the compile's own and written as it happens.
 
-    It holds what the candidate was taught, and its figures: of the search at once, of validation when that ends.
+    It holds what the candidate learned, and its figures: of the search at once, of validation when that ends.
     Without a run nothing is written.
     """
 
@@ -212,7 +212,7 @@ class CandidateRuns:
     def _of(self, parent: RunHandle, candidate: Candidate) -> RunHandle:
         if candidate.name not in self._runs:
             with parent.nested(candidate.name, {"command": "compile", "step": "candidate"}) as run:
-                run.log_params(taught(candidate.program))
+                run.log_params(learned_params(candidate.program))
             self._runs[candidate.name] = run
         return self._runs[candidate.name]
 
@@ -262,13 +262,13 @@ _UNTRIED = {
         "demos of a stronger model: --teacher-lm MODEL",
     ),
 }
-"""Recipes that are worth a trial, and what to try besides, by whether the model that is taught reads instructions."""
+"""Recipes that are worth a trial, and what to try besides, by whether the model to be compiled for reads prompts."""
 _ASKED = {"score": "scores", "classify": "levels", "answer": "questions", "explain": "explanations"}
 """What the Summarizer's predictors are asked for."""
 
 
 def learned(before: AgenticIQA, after: AgenticIQA) -> list[str]:
-    """Return in sentences what a program was taught: those of its rubric as they stand, the rest described."""
+    """Return in sentences what a program learned: those of its rubric as they stand, the rest described."""
     old, lines = dict(before.named_predictors()), []
     for name, predictor in after.named_predictors():
         earlier, now = old[name].signature.instructions, predictor.signature.instructions
@@ -316,7 +316,7 @@ def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> 
         half = (first.high - first.low) / 2
         if half > _COARSE:
             found.append(f"on {first.n} test samples a gain below {half:.2f} cannot be told from chance")
-    return f"why that may be: {'; '.join(found or ['the labels ask for what this recipe cannot teach'])}"
+    return f"why that may be: {'; '.join(found or ['the labels ask for what this recipe cannot learn'])}"
 
 
 def show(console: Console, result: Compiled, results: Sequence[Compiled], out: Path, told: Sequence[str] = ()) -> None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from optimizers.demos import image_url
 from optimizers.examples import ExampleSet, Store
 from optimizers.objectives import Objective
-from optimizers.student import Replayed, Student, role_of
+from optimizers.student import EvidenceReplay, Student, role_of
 from program.agent.assessment import Assessment
 from program.agent.evidence import tool_precisions, tool_scores
 from program.agent.loop import AgenticIQA
@@ -28,10 +28,10 @@ from program.fusion import ScoreFusion
 from program.lms.limits import BudgetSpent
 
 __all__ = (
-    "Belief",
     "Beliefs",
     "Candidate",
     "Outcome",
+    "SampleBelief",
     "Search",
     "Trial",
     "beliefs",
@@ -107,14 +107,14 @@ def set_score(outcomes: Sequence[Outcome], kind: str = "rank") -> float:
 
 @dataclass
 class Search:
-    """One optimizer's search: the student (not changed), what it is taught with, the outcomes so far. Thread-safe."""
+    """One optimizer's search: the student (not changed), what it learns from, the outcomes so far. Thread-safe."""
 
     name: str
     """The optimizer's, before those of its candidates."""
     base: Candidate
     """The best program so far, which the student starts as."""
     names: Sequence[str]
-    """The predictors that are taught."""
+    """The predictors to optimize."""
     train: ExampleSet
     validation: ExampleSet
     scored: Sequence[dspy.Example]
@@ -253,7 +253,7 @@ logger = logging.getLogger(__name__)
 Array = NDArray[np.float64]
 
 
-class Belief(BaseModel):
+class SampleBelief(BaseModel):
     """What the Summarizer fused for one sample, and the people's score of it."""
 
     sample: str
@@ -264,7 +264,7 @@ class Belief(BaseModel):
     truth: float
 
 
-class Beliefs(list[Belief]):
+class Beliefs(list[SampleBelief]):
     """Of several samples."""
 
     @property
@@ -306,12 +306,12 @@ def beliefs(search: Search, program: AgenticIQA, examples: Sequence[dspy.Example
     key = ["beliefs", program_sha256(program), examples]
     stored = search.store.get(*key)
     if stored is not None:
-        return Beliefs(map(Belief.model_validate, stored))
+        return Beliefs(map(SampleBelief.model_validate, stored))
     plain = program.deepcopy()
     plain.summarizer.fitted = None
-    replayed = Replayed(plain, search.train.gathered)
+    replayed = EvidenceReplay(plain, search.train.gathered)
 
-    def ask(example: dspy.Example) -> Belief | None:
+    def ask(example: dspy.Example) -> SampleBelief | None:
         search.advance()
         try:
             answer = replayed(**example.inputs())
@@ -324,7 +324,7 @@ def beliefs(search: Search, program: AgenticIQA, examples: Sequence[dspy.Example
         if answer.quality_score is None or evidence is None:
             return None
         tools, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
-        return Belief(
+        return SampleBelief(
             sample=example.id,
             tools=tools,
             levels=answer.level_probabilities,

@@ -216,7 +216,7 @@ def kept_verdict(why: str, test: EvaluationRecord) -> Verdict:
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """What programs gain on the samples of one fold that were taught on the others, and whether one is adopted."""
+    """What programs gain on the samples of one fold that were compiled on the others, and whether one is adopted."""
 
     folds: int
     gains: dict[str, Figure]
@@ -235,8 +235,8 @@ class CrossValidation:
         names = [name for name in ("preference", "srcc", "rmse", "accuracy") if name in self.gains]
         words = "; ".join(_words(name, self.gains[name], ends=True) for name in names)
         groups = max(figure.groups for figure in self.gains.values())
-        taught = f"taught on {self.folds - 1} of {self.folds} folds of {groups} photographs"
-        told = f"{taught} and tested on the other, programs gain {words}"
+        compiled = f"compiled on {self.folds - 1} of {self.folds} folds of {groups} photographs"
+        told = f"{compiled} and tested on the other, programs gain {words}"
         if not self.adopted:
             return kept_verdict(told, test)
         return Verdict(True, f"The compiled program is recommended: {told}.", best_baseline(test))

@@ -22,27 +22,27 @@ from program.agent.state import AssessmentState
 from program.common.errors import InputError, redact
 from program.images.store import IMAGES
 from program.lms.call import one_line
-from program.lms.limits import BudgetSpent, wired
-from program.lms.metering import ModelCall, metered
+from program.lms.limits import BudgetSpent, wire_scope
+from program.lms.metering import ModelCall, meter
 from program.lms.traits import ModelTraits, traits_of
 
 __all__ = (
-    "Gathered",
+    "EvidenceByInput",
+    "EvidenceReplay",
     "Reflections",
-    "Replayed",
     "SearchStopped",
     "Student",
     "inputs_key",
     "metered_lm",
+    "optimized_predictors",
     "role_of",
     "shortened",
-    "taught_predictors",
 )
 
 
 logger = logging.getLogger(__name__)
 
-Gathered = dict[str, AssessmentState]
+EvidenceByInput = dict[str, AssessmentState]
 """Plan and evidence of each sample, by the program's inputs, from one pass of the uncompiled program."""
 
 
@@ -55,7 +55,7 @@ def role_of(predictor: str) -> Role:
     return cast("Role", predictor.partition(".")[0])
 
 
-def taught_predictors(program: AgenticIQA, roles: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
+def optimized_predictors(program: AgenticIQA, roles: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
     """Return the predictors of these roles that the settings and the data ("scoring", "mcq") put to use."""
     chosen = program.resources.settings.assessment
     used = {"planner.plan", "executor.select_tools"}
@@ -68,15 +68,15 @@ def taught_predictors(program: AgenticIQA, roles: Sequence[str], tasks: Sequence
 
 
 def inputs_key(inputs: Mapping[str, Any]) -> str:
-    """Return a text that is equal for equal inputs of the program or of a predictor: their key in `Gathered`."""
+    """Return a text that is equal for equal inputs of the program or of a predictor: their key in `EvidenceByInput`."""
     plain = {name: getattr(value, "url", value) for name, value in inputs.items() if value is not None}
     return json.dumps(plain, sort_keys=True, default=str)
 
 
-class Replayed:
+class EvidenceReplay:
     """A program whose Summarizer alone runs, on gathered evidence. Thread-safe."""
 
-    def __init__(self, program: AgenticIQA, gathered: Gathered) -> None:
+    def __init__(self, program: AgenticIQA, gathered: EvidenceByInput) -> None:
         self.program, self._gathered = program, gathered
         self.resources = program.resources
 
@@ -94,7 +94,7 @@ class Replayed:
         if self.program.summarizer.names_distortions(state):
             state.executor_evidence = state.evidence.with_findings(None)
         seen = {name: IMAGES.find(inputs[name].url) for name in ("image", "reference") if name in inputs}
-        with metered() as usage, wired(self.resources.settings):
+        with meter() as usage, wire_scope(self.resources.settings):
             output = self.program.summarizer(state=state, **seen)
         return Assessment(**dict(output), state=state, usage=usage)
 
@@ -108,7 +108,7 @@ class Student(dspy.Module):
     """
 
     def __init__(
-        self, program: AgenticIQA, names: Sequence[str], gathered: Gathered | None = None,
+        self, program: AgenticIQA, names: Sequence[str], gathered: EvidenceByInput | None = None,
         on_digest: "Callable[[Student, str], None] | None" = None,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -119,11 +119,11 @@ class Student(dspy.Module):
         self._lm, self._callbacks = dspy.settings.lm, dspy.settings.callbacks
 
     def named_parameters(self) -> list[tuple[str, Any]]:
-        """Return the taught predictors by name; the others are frozen."""
+        """Return the optimized predictors by name; the others are frozen."""
         return [(name, p) for name, p in self.program.named_parameters() if name in self.names]
 
     def set_lm(self, lm: dspy.BaseLM) -> None:
-        """Give each taught predictor its own role's model, sampled as `lm` is (temperature and rollout)."""
+        """Give each optimized predictor its own role's model, sampled as `lm` is (temperature and rollout)."""
         sampled = {k: v for k, v in lm.kwargs.items() if k in {"rollout_id", "temperature"}}
         for name, predictor in self.named_parameters():
             predictor.lm = self.program.resources.lm(role_of(name)).copy(**sampled)
@@ -146,7 +146,7 @@ class Student(dspy.Module):
     def assess(self, **inputs: Any) -> Assessment | None:
         """Assess one image; None, with a line in the log, where that fails. Raises SearchStopped at a spent budget."""
         replays = all(role_of(name) == "summarizer" for name in self.names)
-        program = Replayed(self.program, self.gathered) if replays else self.program
+        program = EvidenceReplay(self.program, self.gathered) if replays else self.program
         try:
             # MIPRO and GEPA put a model of their own into DSPy's settings, which would play every role here; and who
             # watches the reflections is not to see these questions.
@@ -160,7 +160,7 @@ class Student(dspy.Module):
             return None
 
     def digest(self, task: str | None = None) -> str:
-        """Return the hash of what the predictors are taught: all of them, or those of a task ("scoring", "mcq")."""
+        """Return the hash of what the predictors learned: all of them, or those of a task ("scoring", "mcq")."""
         state = {
             name: [p.signature.instructions, [{k: _plain(v) for k, v in dict(demo).items()} for demo in p.demos]]
             for name, p in self.named_parameters()

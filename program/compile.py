@@ -66,7 +66,7 @@ def _compile(arguments: argparse.Namespace) -> int:
 
     from data.manifest import Layout
     from optimizers.command import check_folders, check_request, compile_tracked
-    from optimizers.job import prepared
+    from optimizers.job import prepare_job
     from optimizers.plan import call_plan
     from program.lms.limits import budget_from
     from program.running.on_ray import cluster_from
@@ -77,7 +77,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     if named and not (arguments.resume or arguments.force or arguments.dry_run):
         check_folders(arguments.out, settings.seed, repeat)
     data = arguments.data or settings.compile.data
-    job = prepared(
+    job = prepare_job(
         settings, data, arguments.optimizer, console=console, cluster=cluster_from(arguments, settings.compile.workers),
         roles=arguments.roles, demos=arguments.demos,
         out=arguments.out or settings.programs_dir / f"{Path(data).stem}-{time.strftime('%Y%m%d-%H%M%S')}",

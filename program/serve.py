@@ -35,12 +35,12 @@ def _serve(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise InputError(f"serve: {error.name} is not installed; pip install 'agentic-iqa[serve]'") from error
     from program.agent.saving import program_from
-    from program.service.server import bound, serve, token_of
+    from program.service.server import bind, serve, token_of
 
     given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
     settings = settings_from(arguments, serve=given)
     token = token_of(os.environ, settings.serve.host)
-    listener = bound(settings.serve.host, settings.serve.port)
+    listener = bind(settings.serve.host, settings.serve.port)
     program = program_from(arguments, settings)
     serve(program, settings.serve, listener, token)
     return 0

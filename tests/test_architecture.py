@@ -140,7 +140,9 @@ def test_what_is_common_needs_the_standard_library_alone() -> None:
         "print(sorted(m for m in names if not m.startswith(('_', 'sitecustomize'))))"
     )
     result = run("-c", code)
-    assert result.stdout.strip() == "['program', 'program.common', 'program.common.files']", result.stdout
+    assert result.stdout.strip() == "['program', 'program.common', 'program.common.errors', 'program.common.files']", (
+        result.stdout
+    )
 
 
 def test_no_other_distribution_stands_behind_our_names() -> None:

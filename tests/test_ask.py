@@ -7,7 +7,7 @@ import pytest
 
 from program.images.store import IMAGES
 from program.lms.ask import RUNGS, ask
-from program.lms.metering import metered, stage
+from program.lms.metering import meter, stage
 
 
 class Question(dspy.Signature):
@@ -119,12 +119,12 @@ def test_images_travel_by_reference_where_the_engine_resolves_them(put, picture,
 @pytest.mark.spec("003/6-logging-and-observability")
 @pytest.mark.spec("004/caching")
 def test_usage_counts_calls_tokens_and_cache_hits(put, scripted_lm, tmp_path):
-    with metered() as usage:
+    with meter() as usage:
         put(["?", GOOD])
     assert (usage.lm_calls, usage.lm_cache_hits, usage.input_tokens, usage.output_tokens) == (2, 0, 14, 6)
     dspy.configure_cache(disk_cache_dir=str(tmp_path), enable_disk_cache=False)
     lm = scripted_lm([GOOD], model="scripted/cached-once", cache=True)
-    with metered() as usage:
+    with meter() as usage:
         put([], lm=lm)
         put([], lm=lm)
     assert (usage.lm_calls, usage.lm_cache_hits, usage.input_tokens) == (1, 1, 7)
@@ -133,18 +133,18 @@ def test_usage_counts_calls_tokens_and_cache_hits(put, scripted_lm, tmp_path):
 
 @pytest.mark.spec("003/6-logging-and-observability")
 def test_cost_is_summed_where_prices_are_known_and_none_elsewhere(put, monkeypatch):
-    with metered() as usage:
+    with meter() as usage:
         put([GOOD])
     assert usage.cost_usd is None
     monkeypatch.setattr("dspy.clients.costs.estimate_cost", lambda *_args, **_named: (0.25, {}))
-    with metered() as usage:
+    with meter() as usage:
         put(["?", GOOD])
     assert usage.cost_usd == pytest.approx(0.5)
 
 
 @pytest.mark.spec("003/6-logging-and-observability")
 def test_stages_add_up_their_seconds():
-    with metered() as usage:
+    with meter() as usage:
         for _ in range(2):
             with stage("planner"):
                 pass

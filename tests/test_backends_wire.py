@@ -21,7 +21,7 @@ from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.lms.ask import ask
 from program.lms.build import build_lm
-from program.lms.metering import metered
+from program.lms.metering import meter
 from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import ClassifyQuality, ScoreQuality
 
@@ -54,7 +54,7 @@ def rate(picture):
 
     def put(lm, signature=ScoreQuality, config=None):
         inputs = {"image": IMAGES.add(picture(5)), "query": "How good is it?"}
-        with metered() as usage:
+        with meter() as usage:
             example = SCORED if signature is ScoreQuality else CLASSIFIED
             answer = ask(dspy.Predict(signature), inputs, lm=lm, check=lambda p: p, example=example, config=config)
         return answer, usage

@@ -20,12 +20,12 @@ import pytest
 
 from benchmarks.malformed import MUTATIONS, write_mutated
 from program import assess
-from program.agent.assessment import compare, sureness, verdict
+from program.agent.assessment import compare_images, sureness, verdict
 from program.batch.command import judge
-from program.batch.inputs import gather
+from program.batch.inputs import find_items
 from program.batch.output import write_rows
 from program.common.errors import InputError
-from program.common.files import placed
+from program.common.files import place_of
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 from program.running.journal import Journal
@@ -129,7 +129,7 @@ def test_the_other_formats_hold_the_same(program, folder, tmp_path, capsys, suff
 
 def test_globs_depth_and_references_choose(folder, tmp_path):
     def names(*globs, **more):
-        return [item.id for item in gather([str(folder)], globs=globs, **more)]
+        return [item.id for item in find_items([str(folder)], globs=globs, **more)]
 
     assert names() == ["=cmd().png", "a.png"]
     assert names("*.jpg", recursive=True) == ["deep/bad.jpg"]
@@ -137,13 +137,13 @@ def test_globs_depth_and_references_choose(folder, tmp_path):
     references = tmp_path / "references"
     references.mkdir()
     (references / "a.bmp").write_bytes(b"x")
-    found = {item.id: item for item in gather([str(folder)], reference=references)}
+    found = {item.id: item for item in find_items([str(folder)], reference=references)}
     assert found["a.png"].reference == references / "a.bmp"
     assert "no reference of that name" in found["=cmd().png"].error
     with pytest.raises(InputError, match="holds no image to judge"):
-        gather([str(folder)], globs=["*.tif"])
+        find_items([str(folder)], globs=["*.tif"])
     with pytest.raises(InputError, match="no such file or folder"):
-        gather(["none"])
+        find_items(["none"])
 
 
 def tree(root, *names, data=b"x"):
@@ -173,27 +173,29 @@ def test_a_folder_run_says_what_it_left_out(program, tmp_path, capsys, encoded):
     assert "1 other folder not looked into (--recursive does)" in shown
     only = tree(tmp_path / "raw", "a.NEF", "b.nef")
     with pytest.raises(InputError, match=r"holds no image to judge .*; 2 files left out: \.NEF 2$"):
-        gather([str(only)])
+        find_items([str(only)])
 
 
 @pytest.mark.spec("047/a-folder-run-says-what-it-left-out")
 def test_globs_know_no_case_and_what_they_leave_out_was_meant(tmp_path):
     photos = tree(tmp_path, "IMG_1.JPG", "b.jpg", "Draft-1.jpg", "c.png", "r.CR3")
-    items = gather([str(photos)], globs=["*.jpg", "!DRAFT-*"])
+    items = find_items([str(photos)], globs=["*.jpg", "!DRAFT-*"])
     assert [item.id for item in items] == ["IMG_1.JPG", "b.jpg"]
     assert items.left_out() == {}
-    assert gather([str(photos)], globs=["!*.PNG"]).left_out() == {".CR3": 1}
+    assert find_items([str(photos)], globs=["!*.PNG"]).left_out() == {".CR3": 1}
 
 
 @pytest.mark.spec("047/file-addresses-are-unquoted")
 @pytest.mark.parametrize("start", ["file://", "file://localhost", "FILE://", "file:"])
 def test_file_addresses_are_unquoted(tmp_path, start):
     photos = tree(tmp_path / "my photos #1", "ü 100%.png", "refs/ü 100%.png")
-    (item,) = gather([start + quote(str(photos / "ü 100%.png"))], reference=placed(start + quote(str(photos / "refs"))))
+    (item,) = find_items(
+        [start + quote(str(photos / "ü 100%.png"))], reference=place_of(start + quote(str(photos / "refs")))
+    )
     assert (item.image, item.reference) == (photos / "ü 100%.png", photos / "refs" / "ü 100%.png")
     table = tmp_path / "m.jsonl"
     table.write_text(json.dumps({"image": start + quote(str(photos / "ü 100%.png"))}) + "\n", "utf-8")
-    (item,) = gather([str(table)])
+    (item,) = find_items([str(table)])
     assert item.image == photos / "ü 100%.png"
 
 
@@ -201,7 +203,7 @@ def test_file_addresses_are_unquoted(tmp_path, start):
 def test_a_reference_found_by_its_stem_is_an_image(tmp_path):
     photos = tree(tmp_path / "in", "a.jpg", "b.jpg", "c.jpg", "deep/d.jpg")
     references = tree(tmp_path / "refs", "a.json", "a.xmp", "a.png", ".b.png", "b.txt", "c.bmp", "c.TIF", "deep/d.png")
-    found = {item.id: item for item in gather([str(photos)], reference=references, recursive=True)}
+    found = {item.id: item for item in find_items([str(photos)], reference=references, recursive=True)}
     assert found["a.jpg"].reference == references / "a.png"
     assert "no reference of that name" in found["b.jpg"].error
     assert "several references of that name ('c.TIF', 'c.bmp'); leave one" in found["c.jpg"].error
@@ -239,7 +241,7 @@ def test_a_folder_below_that_cannot_be_read_is_a_row_with_its_error(
 def test_a_folder_that_cannot_be_read_is_not_called_empty(folder, without_rights):
     without_rights(folder)
     with pytest.raises(InputError, match=r"folder '.+photos': cannot be read \(Permission denied\)"):
-        gather([str(folder)])
+        find_items([str(folder)])
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
@@ -247,7 +249,7 @@ def test_a_pipe_among_the_images_keeps_nobody_waiting(program, tmp_path, encoded
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.png").write_bytes(encoded())
     os.mkfifo(tmp_path / "in" / "b.png")
-    rows = sorted(judged(program, gather([str(tmp_path / "in")])), key=lambda row: row.id)
+    rows = sorted(judged(program, find_items([str(tmp_path / "in")])), key=lambda row: row.id)
     assert [row.status for row in rows] == ["ok", "error"]
     assert "not a plain file" in rows[1].error
 
@@ -315,7 +317,7 @@ def test_equal_names_of_two_folders_stay_apart(tmp_path, encoded):
     for name in ("x", "y"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.png").write_bytes(encoded())
-    items = gather([str(tmp_path / "x"), str(tmp_path / "y"), str(tmp_path / "x" / "a.png")])
+    items = find_items([str(tmp_path / "x"), str(tmp_path / "y"), str(tmp_path / "x" / "a.png")])
     assert [item.id for item in items] == [(tmp_path / n / "a.png").as_posix() for n in "xy"]
 
 
@@ -442,7 +444,7 @@ def test_cells_are_no_formulas():
 
 
 def test_a_resumed_run_judges_only_what_is_open(program, folder, tmp_path):
-    items = gather([str(folder)], recursive=True)
+    items = find_items([str(folder)], recursive=True)
     out = tmp_path / "out.jsonl"
 
     class StoppedError(BaseException):  # as an interrupt: a plain fault would be the image's
@@ -477,7 +479,7 @@ def test_a_resumed_run_judges_only_what_is_open(program, folder, tmp_path):
 
 
 def test_a_changed_image_is_judged_anew_and_another_question_is_refused(program, folder, tmp_path, encoded):
-    items = gather([str(folder / "a.png")])
+    items = find_items([str(folder / "a.png")])
     out = tmp_path / "out.csv"
     rows = judged(program, items)
     context_out = out.with_name("out.csv.partial")
@@ -498,7 +500,7 @@ def test_a_changed_image_is_judged_anew_and_another_question_is_refused(program,
 def test_a_model_service_that_is_down_ends_the_run(program, folder, monkeypatch):
     monkeypatch.setattr(type(program), "forward", lambda *_, **__: (_ for _ in ()).throw(dspy.LMError("down")))
     with pytest.raises(dspy.LMError):
-        judged(program, gather([str(folder)], recursive=True), workers=1)
+        judged(program, find_items([str(folder)], recursive=True), workers=1)
 
 
 def test_a_killed_process_goes_on_where_it_stopped(tmp_path, encoded):
@@ -547,7 +549,7 @@ def test_comparison_says_which_how_much_how_sure_and_why(scripted_iqa, fake_runn
             return super().measure(tool_name, image, *given, **more)
 
     program = scripted_iqa(script, runner=Runner())
-    found = compare(program, IMAGES.add(encoded(1)), IMAGES.add(encoded(2)))
+    found = compare_images(program, IMAGES.add(encoded(1)), IMAGES.add(encoded(2)))
     assert found.better == "B"
     assert found.difference == pytest.approx(found.score_b - found.score_a)
     assert found.score_a < 2.2
@@ -567,7 +569,7 @@ def test_a_comparison_is_as_sure_as_the_beliefs_behind_its_scores(service_progra
     program.resources.runner.precisions = lambda readings: [0.5] * len(readings)
     program.resources.runner.default = 2.0
     program.summarizer.fitted = FittedFusion(program.resources.fusion, curve=curve)
-    found = compare(program, IMAGES.add(encoded(1)), IMAGES.add(encoded(2)))
+    found = compare_images(program, IMAGES.add(encoded(1)), IMAGES.add(encoded(2)))
     # alpha_c ~ exp(-0.5 / 2 (2 - c)^2) = 0.779, 1, 0.779, 0.368, 0.105 beside each belief.
     a = {1: 0.7788, 2: 1.0, 3: 0.7788, 4: 0.3679, 5: 0.1054}
     b = {2: 0.1 * a[2], 3: 0.8 * a[3], 4: 0.1 * a[4]}
@@ -624,7 +626,7 @@ def test_no_image_is_its_own_reference(tmp_path, encoded):
     (tmp_path / "references").mkdir()
     for name in ("a.png", "b.png", "references/a.png"):
         (tmp_path / name).write_bytes(encoded())
-    items = list(gather([str(tmp_path / "a.png"), str(tmp_path / "b.png")], reference=tmp_path / "references"))
+    items = list(find_items([str(tmp_path / "a.png"), str(tmp_path / "b.png")], reference=tmp_path / "references"))
     assert [item.reference for item in items] == [tmp_path / "references" / "a.png", None]
     assert "no reference of that name" in items[1].error
 
@@ -716,7 +718,7 @@ def test_what_ends_a_batch_leaves_what_another_worker_has_in_hand(
     monkeypatch.setattr(type(program), "forward", ending)
     out = tmp_path / "out.csv"
     with pytest.raises(type(error)):
-        judge(program, gather([str(tmp_path)]), out=out, workers=2, progress=False)
+        judge(program, find_items([str(tmp_path)]), out=out, workers=2, progress=False)
     lines = out.with_name("out.csv.partial").read_text("utf-8").splitlines()[1:]
     kept = [json.loads(line)["row"] for line in lines]
     assert [row["id"] for row in kept if row["status"] == "ok"] == ["0.png"]

@@ -10,7 +10,7 @@ import pytest
 
 from program import assess
 from program.batch.command import judge
-from program.batch.inputs import gather
+from program.batch.inputs import find_items
 from program.common.errors import InputError
 from program.running.row import Row
 
@@ -57,7 +57,7 @@ def test_a_folder_elsewhere_is_judged_as_one_here(program, photos, tmp_path):
     assert parquet(rows) == [("a.png", "ok"), ("b.png", "ok"), ("bad.jpg", "error"), ("deep/c.png", "ok")]
     assert rows[0]["image"] == "memory://lab/a.png"
     assert "memory://lab/bad.jpg" in rows[2]["error"]
-    assert [item.id for item in gather([photos])] == ["a.png", "b.png", "bad.jpg"]
+    assert [item.id for item in find_items([photos])] == ["a.png", "b.png", "bad.jpg"]
 
 
 def test_a_manifest_elsewhere_names_images_beside_it(program, photos, tmp_path, memory):
@@ -67,7 +67,7 @@ def test_a_manifest_elsewhere_names_images_beside_it(program, photos, tmp_path, 
     assert "no such file" in lines[3]
     with memory.open("/lab/m.parquet", "wb") as file:
         pyarrow.parquet.write_table(pyarrow.table({"image": ["a.png", "deep/c.png"]}), file)
-    assert [item.image for item in gather([f"{photos}/m.parquet"])] == [f"{photos}/a.png", f"{photos}/deep/c.png"]
+    assert [item.image for item in find_items([f"{photos}/m.parquet"])] == [f"{photos}/a.png", f"{photos}/deep/c.png"]
 
 
 def test_an_archive_is_a_folder_too(program, tmp_path, encoded, capsys):
@@ -153,7 +153,7 @@ def test_parts_are_written_as_they_fill_and_gone_on_with(
     for number in range(8):
         (tmp_path / f"{number}.png").write_bytes(encoded(number))
     out = "memory://lab/out.parquet" if elsewhere else tmp_path / "out.parquet"
-    items = gather([str(tmp_path)])
+    items = find_items([str(tmp_path)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(program), "forward", stopping(program, 5))
         with pytest.raises(StoppedError):
@@ -191,7 +191,7 @@ def test_a_shorter_table_leaves_no_part_of_a_longer_one(program, tmp_path, encod
 
 def test_parts_of_another_question_are_not_gone_on_with(program, memory, tmp_path, encoded, monkeypatch):
     (tmp_path / "a.png").write_bytes(encoded())
-    out, items = "memory://lab/out.parquet", gather([str(tmp_path)])
+    out, items = "memory://lab/out.parquet", find_items([str(tmp_path)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(program), "forward", stopping(program, 0))
         with pytest.raises(StoppedError):
@@ -215,7 +215,7 @@ def test_rows_are_in_the_items_order_whichever_came_first(program, tmp_path, enc
         (tmp_path / f"{number}.png").write_bytes(encoded(number))
     came: list[Row] = []
     out = tmp_path / "out.jsonl"
-    judge(program, gather([str(tmp_path)]), came.append, out=out, progress=False)
+    judge(program, find_items([str(tmp_path)]), came.append, out=out, progress=False)
     names = [f"{number}.png" for number in range(8)]
     assert [json.loads(line)["id"] for line in out.read_text("utf-8").splitlines()] == names
     assert came[0].id != "0.png"

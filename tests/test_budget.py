@@ -13,7 +13,7 @@ from dspy.utils.exceptions import LMError
 from program.common.errors import InputError
 from program.lms.ask import ask
 from program.lms.limits import Budget, BudgetSpent, current_budget
-from program.lms.metering import metered
+from program.lms.metering import meter
 
 
 class Question(dspy.Signature):
@@ -96,7 +96,7 @@ def test_money_is_counted_with_histories_off_and_stops_before_the_limit(put, scr
 
 def test_tokens_stop_before_the_limit_however_many_threads_ask(put, hosted):
     lm, server = hosted()
-    with metered() as usage:
+    with meter() as usage:
         put(lm)
     each = usage.input_tokens + usage.output_tokens
     with Budget(max_tokens=4 * each + each // 2) as budget:
@@ -181,7 +181,7 @@ def test_the_embedded_experts_calls_wait_for_no_price(tmp_path, picture):
 
 def test_a_hosted_models_calls_are_priced_by_its_answers_tokens(put, hosted):
     lm, server = hosted()
-    with metered() as usage, Budget(max_cost_usd=1) as budget:
+    with meter() as usage, Budget(max_cost_usd=1) as budget:
         put(lm)
         put(lm, "another")
     assert server.stats()["requests"] == 2

@@ -94,7 +94,7 @@ def test_a_killed_workers_calls_and_places_are_free_again(worker):
     thread.start()
     time.sleep(0.1)
     assert not done
-    worker(limits, "first")  # Ray starts it anew under its name
+    worker(limits, "first")  # Ray starts it again under its name
     thread.join(10)
     assert done
     limits.leave("first", "host")  # a word that comes late frees nobody else's place
@@ -296,7 +296,7 @@ def test_an_evaluation_is_the_same_on_either_engine(service_program, blurred_man
 def test_a_compile_gathers_the_same_evidence_on_either_engine(blurred_manifest, monkeypatch, caplog):
 
     from data.manifest import read_manifest
-    from optimizers.examples import evidence_on_ray, gather
+    from optimizers.examples import collect_examples, evidence_on_ray
 
     def in_process(make, items, cluster):
         work = make()
@@ -309,11 +309,11 @@ def test_a_compile_gathers_the_same_evidence_on_either_engine(blurred_manifest, 
     samples = [s for s in read_manifest(blurred_manifest) if s.split == "train"][:8]
     advanced = []
     found = [
-        gather(program, samples, workers=1, advance=lambda: advanced.append(0), made=made)
+        collect_examples(program, samples, workers=1, advance=lambda: advanced.append(0), made=made)
         for made in (None, dict(evidence_on_ray(lambda: program, samples, Cluster())))
     ]
     assert len(advanced) == len(samples)  # what was made elsewhere is counted there
-    assert "sample 's1' left out of teaching: crash" in caplog.text
+    assert "sample 's1' left out of training: crash" in caplog.text
     held, cluster = ([example.id for example in each.examples] for each in found)
     assert cluster == [name for name in held if name != "s1"]
     # Of several samples that ask the same, the first one is named.

@@ -419,7 +419,7 @@ BOMBS = {
 def test_a_small_file_made_to_take_long_is_given_up_and_the_next_one_read(kind, photo):
     data, store = BOMBS[kind](), ImageStore()
     begun = time.perf_counter()
-    with pytest.raises(ImageError, match=r"^image 'bytes:\w+': takes too long to decode; save it anew"):
+    with pytest.raises(ImageError, match=r"^image 'bytes:\w+': takes too long to decode; save it again"):
         store.add(data)
     assert time.perf_counter() - begun < 10  # 0.5 to 1 s of processor time; minutes without a bound
     assert np.array_equal(store.pixels(store.add(saved(photo))), photo)
@@ -469,7 +469,7 @@ def test_a_decoder_that_ends_its_process_costs_one_image(photo):
             for process in workers():
                 os.kill(process, signal.SIGSEGV)
             time.sleep(0.01)
-    with pytest.raises(ImageError, match=r"^image 'bytes:\w+': ends its decoder \(exit code -11\); save it anew"):
+    with pytest.raises(ImageError, match=r"^image 'bytes:\w+': ends its decoder \(exit code -11\); save it again"):
         slow.result()
     assert store.add(saved(255 - photo)).width == 60
 

@@ -19,7 +19,7 @@ from program.lms.dspy_private import (
     KeptAdapter,
     LM15Engine,
     StdlibTransport,
-    cached,
+    cached_answer,
     estimated_cost_usd,
     put_in_cache,
     sync_send_to_stream,
@@ -120,10 +120,10 @@ def test_the_memory_cache_keeps_copies_until_it_is_reset():
     value, lm = {"score": [3]}, dspy.LM("scripted/model")
     put_in_cache(("key", 1), value, lm)
     value["score"].append(4)
-    cached(("key", 1), lm)["score"].append(5)
-    assert cached(("key", 1), lm) == {"score": [3]}
+    cached_answer(("key", 1), lm)["score"].append(5)
+    assert cached_answer(("key", 1), lm) == {"score": [3]}
     dspy.cache.reset_memory_cache()
-    assert cached(("key", 1), lm) is None
+    assert cached_answer(("key", 1), lm) is None
 
 
 def test_a_prediction_made_of_fields_is_traced_with_its_predictor():

@@ -431,7 +431,7 @@ def test_bootstrap_mipro_save_and_load(spoken, trainset, tmp_path):
         metric=close_to_people, auto=None, num_candidates=2, prompt_model=prompter, task_model=spoken.get_lm(),
         max_bootstrapped_demos=0, max_labeled_demos=0, num_threads=1,
     )  # fmt: skip
-    student = spoken.asked_by(trainset[:1])
+    student = spoken.predictors_used_by(trainset[:1])
     assert [name for name, _ in student.named_predictors()] == [
         "planner.plan", "executor.diagnose", "executor.select_tools", "summarizer.score",
     ]  # fmt: skip
@@ -459,7 +459,7 @@ def test_gepa_spends_nothing_on_predictors_that_the_data_never_asks(spoken, trai
         metric=told, max_metric_calls=24, reflection_lm=reflection, reflection_minibatch_size=1, num_threads=1,
         track_stats=True,
     )  # fmt: skip
-    student = spoken.asked_by(trainset[:1])
+    student = spoken.predictors_used_by(trainset[:1])
     optimized = gepa.compile(student, trainset=trainset[:2], valset=trainset[2:])
     assert reflection.engine.requests
     asked = {name for name, _ in student.named_predictors()}

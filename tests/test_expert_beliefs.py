@@ -15,7 +15,15 @@ from program.expert.answer.findings import present
 from program.expert.engine import answer
 from program.expert.judge import demo_belief, quality
 from program.expert.judge.demo_belief import EVIDENCE_SETS, belief
-from program.expert.judge.quality import OUTPUTS, Seen, believe, level_probabilities, load_model, most_telling, weigh
+from program.expert.judge.quality import (
+    OUTPUTS,
+    Features,
+    believe,
+    level_probabilities,
+    load_model,
+    most_telling,
+    weigh,
+)
 from program.expert.judge.views import Viewer
 from program.expert.measure.features import resampled
 from program.expert.store import stored_arrays
@@ -83,7 +91,7 @@ def test_the_most_telling_demos_bring_beliefs_nearer_to_the_others_labels_than_a
     labels = quality - 0.4 + 2 * points[:, 0] - points[:, 1] + rng.normal(0, 0.2, count)
     model, zeros = load_model("nr"), np.zeros((count, 1))
     images = [
-        Seen(
+        Features(
             *(
                 np.atleast_1d(column)[[i]]
                 for column in (points, zeros, quality, zeros, np.zeros((count, 9)), zeros[:, 0])
@@ -138,7 +146,10 @@ def test_a_belief_given_demos_is_a_textbook_gaussian_process(versions: bool) -> 
     if versions:
         cells[:5], cells[5:] = cells[1], cells[5]
     seen = model.look(rng.normal(0, 0.9, (9, len(standard.centre))) * standard.spread + standard.centre, cells)
-    one, others = Seen(*(part[:1] for part in seen)), [Seen(*(part[i : i + 1] for part in seen)) for i in range(1, 9)]
+    one, others = (
+        Features(*(part[:1] for part in seen)),
+        [Features(*(part[i : i + 1] for part in seen)) for i in range(1, 9)],
+    )
     labels = rng.uniform(1, 5, 8)
     residuals = labels - seen.quality[1:]
     points = seen.points.astype(float)

@@ -9,7 +9,13 @@ from PIL import Image
 from scipy import ndimage, stats
 from skimage import data as photographs
 
-from program.expert.measure.features import DIFFERENCE_NAMES, FEATURE_NAMES, MAXIMUM_SIDE, compare, measure
+from program.expert.measure.features import (
+    DIFFERENCE_NAMES,
+    FEATURE_NAMES,
+    MAXIMUM_SIDE,
+    measure,
+    reference_differences,
+)
 from program.expert.measure.measures import aggd_of_products, gaussian, ggd_shape, halve, normalise
 
 Pixels = NDArray[np.uint8]
@@ -48,7 +54,7 @@ def test_features_finite_and_bounded_on_degenerate_images(shape: tuple[int, int]
         "ramp": np.tile(np.linspace(0, 255, shape[1]), (shape[0], 1)),
     }[kind]  # fmt: skip
     pixels = np.repeat(values.astype(np.uint8)[:, :, None], 3, axis=2)
-    for vector in (measure(pixels).vector, compare(pixels, 255 - pixels).vector):
+    for vector in (measure(pixels).vector, reference_differences(pixels, 255 - pixels).vector):
         assert np.isfinite(vector).all()
         assert np.abs(vector).max() < 1e3
 
@@ -131,23 +137,26 @@ def test_halving_averages_two_by_two() -> None:
 
 
 def test_identical_images_do_not_differ(photograph: Pixels) -> None:
-    assert np.abs(compare(photograph, photograph).vector).max() < 1e-3
+    assert np.abs(reference_differences(photograph, photograph).vector).max() < 1e-3
 
 
 def test_differences_name_what_changed(photograph: Pixels) -> None:
-    blur, noise = compare(_blurred(photograph, 2), photograph), compare(_noisy(photograph, 15), photograph)
+    blur, noise = (
+        reference_differences(_blurred(photograph, 2), photograph),
+        reference_differences(_noisy(photograph, 15), photograph),
+    )
     assert blur["detail_gain"] < -0.5 < 0.2 < noise["detail_gain"]
     assert noise["residual_quiet"] > 2 * blur["residual_quiet"]
-    darker = compare((photograph * 0.8).astype(np.uint8), photograph)
+    darker = reference_differences((photograph * 0.8).astype(np.uint8), photograph)
     assert darker["brightness_shift"] == pytest.approx(-0.2 * photograph.mean() / 255, rel=0.1)
-    assert compare(_jpeg(photograph, 5), photograph)["blocking_rise"] > 0.3
-    losses = [compare(_blurred(photograph, s), photograph)["structure_loss1"] for s in (0.7, 1.5, 3, 6)]
+    assert reference_differences(_jpeg(photograph, 5), photograph)["blocking_rise"] > 0.3
+    losses = [reference_differences(_blurred(photograph, s), photograph)["structure_loss1"] for s in (0.7, 1.5, 3, 6)]
     assert np.all(np.diff(losses) > 0)
 
 
 def test_a_reference_of_another_size_is_fitted(photograph: Pixels) -> None:
     smaller = np.asarray(Image.fromarray(photograph).resize((225, 150), Image.Resampling.BOX))
-    assert compare(smaller, photograph)["structure_loss1"] < 0.3
+    assert reference_differences(smaller, photograph)["structure_loss1"] < 0.3
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (70, 5), (129, 200)])

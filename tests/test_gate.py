@@ -8,7 +8,7 @@ import pytest
 
 from program.common.pool import single_flight
 from program.common.settings import load_settings
-from program.lms.limits import Gate, gate_for, wired
+from program.lms.limits import Gate, gate_for, wire_scope
 
 
 def limits(**given):
@@ -78,12 +78,12 @@ def test_an_error_inside_gives_its_place_back():
 
 
 def test_one_gate_per_host_under_the_limits_in_force():
-    with wired(load_settings(overrides={"wire": {"concurrency": 2}})):
+    with wire_scope(load_settings(overrides={"wire": {"concurrency": 2}})):
         gate = gate_for("a-host")
     assert gate_for("a-host") is gate
     assert gate.limits.concurrency == 2
     assert gate_for("b-host") is not gate
-    with wired(load_settings(overrides={"wire": {"concurrency": 5}})):
+    with wire_scope(load_settings(overrides={"wire": {"concurrency": 5}})):
         assert gate_for("a-host").limits.concurrency == 5
 
 

@@ -178,7 +178,7 @@ def test_borrowed_images_are_forgotten_and_others_stay(tmp_path, picture):
 def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_program, tmp_path, picture):
 
     from data.manifest import read_manifest
-    from program.batch.inputs import gather
+    from program.batch.inputs import find_items
     from program.evaluation.evaluating import run_samples
     from tests.rows import judged
 
@@ -197,7 +197,7 @@ def test_a_run_over_many_samples_holds_no_image_of_any(way, seed, service_progra
     if way == "evaluate":
         answered = run_samples(program, list(read_manifest(manifest)), progress=False).rows
     elif way == "bulk":
-        answered = judged(program, gather([str(manifest)]))
+        answered = judged(program, find_items([str(manifest)]))
     else:
         arrays = ({"image": picture(seed + n), "query": "Rate the car.", "regions": box} for n in range(4))
         answered = program.batch(arrays, workers=2)

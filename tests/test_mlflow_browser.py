@@ -11,7 +11,7 @@ import pytest
 
 from optimizers import selection
 from optimizers.command import compile_tracked
-from optimizers.job import prepared
+from optimizers.job import prepare_job
 from optimizers.recipes import fusion
 from optimizers.search import Candidate
 from program.common.settings import load_settings
@@ -36,7 +36,7 @@ def store(blurred_manifest, tmp_path, monkeypatch):
     monkeypatch.setattr(fusion, "RECIPE", replace(fusion.RECIPE, run=proposed))
     monkeypatch.setattr(selection, "clear_gain", lambda new, old: True)
     settings = load_settings(overrides={"compile": {"baselines": False}})
-    compiled = compile_tracked(prepared(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
+    compiled = compile_tracked(prepare_job(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
     assert evaluate_command([str(blurred_manifest)]) == 0
     tracker = Tracker(settings.mlruns_dir, experiment_name(str(blurred_manifest)))
     (judged,) = tracker.client.search_runs([tracker.experiment_id], "tags.command = 'evaluate'")

@@ -11,7 +11,7 @@ from data.manifest import read_manifest
 from optimizers import examples
 from optimizers.compiling import Compiled, compile_program
 from optimizers.examples import Store, code_sha256
-from optimizers.job import prepared
+from optimizers.job import prepare_job
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256
 from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog
@@ -34,7 +34,7 @@ def compiled(blurred_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
              optimizer: str = "random-search,fusion") -> Compiled:  # fmt: skip
         monkeypatch.setenv("AGENTICIQA_CACHE_DIR", str(tmp_path / cache))
         loaded = load_settings(overrides={**SMALL, "seed": seed, **(settings or {})})
-        return compile_program(prepared(loaded, str(blurred_manifest), optimizer, tmp_path / "out", lm=lm))
+        return compile_program(prepare_job(loaded, str(blurred_manifest), optimizer, tmp_path / "out", lm=lm))
 
     return make
 

@@ -17,14 +17,14 @@ from scipy import stats
 from data.manifest import Sample, read_manifest
 from optimizers.compiling import compile_program
 from optimizers.demos import LabelledDemo, choose_demos, distortion_truth
-from optimizers.examples import gather
-from optimizers.job import prepared
+from optimizers.examples import collect_examples
+from optimizers.job import prepare_job
 from optimizers.objectives import Objective, distortion_agreement, scoring_agreement
 from optimizers.plan import call_plan
 from optimizers.recipes import recipe_named
 from optimizers.recipes.fusion import fitted_curve
 from optimizers.search import Outcome, set_score
-from optimizers.student import Replayed, Student, taught_predictors
+from optimizers.student import EvidenceReplay, Student, optimized_predictors
 from program.agent.assessment import Assessment
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256, save, schema_sha256
@@ -137,7 +137,7 @@ def test_sets_of_demos_are_distinct_and_of_the_asked_size(strategy) -> None:
 def test_every_role_gets_demos_from_what_it_was_really_asked(blurred_manifest) -> None:
     program = AgenticIQA(load_settings())
     samples = [s for s in read_manifest(blurred_manifest) if s.split == "train"][:12]
-    found = gather(program, samples, workers=1)
+    found = collect_examples(program, samples, workers=1)
     demos = found.demos
     assert set(demos) >= {"planner.plan", "executor.diagnose", "executor.select_tools", "summarizer.score",
                             "summarizer.answer"}  # fmt: skip
@@ -159,11 +159,14 @@ def test_a_compile_asks_the_very_options_that_an_evaluation_asks(tmp_path, pictu
     options = {letter: f"option {n}" for n, letter in enumerate("ABCDEFGHIJ")} | {"B": "What?", "C": "A. Yes B. No"}
     sample = Sample(id="q", image=tmp_path / "a.png", query="Which one?", options=options, answer="J")
     program = service_program(script={"final_answer": {"final_answer": "J", "quality_reasoning": "Soft."}})
-    found = gather(program, [sample], workers=1)
+    found = collect_examples(program, [sample], workers=1)
     (demo,) = found.demos["summarizer.answer"]
     assert demo.demo.quality_reasoning == "People chose J. option 9."
     planned = len(program.engine.asked("plan"))
-    student, replayed = Student(program, ("summarizer.answer",), found.gathered), Replayed(program, found.gathered)
+    student, replayed = (
+        Student(program, ("summarizer.answer",), found.gathered),
+        EvidenceReplay(program, found.gathered),
+    )
     for answer in (student(**found.examples[0].inputs()).assessment, replayed(**found.examples[0].inputs())):
         assert (answer.final_answer, answer.status, answer.state.options) == ("J", "ok", options)
     assert len(program.engine.asked("plan")) == planned, "the evidence at hand was not found"
@@ -193,7 +196,7 @@ def test_inlined_images_become_references_to_the_same_bytes(tmp_path, picture) -
 
 def test_optimizers_see_the_taught_predictors_and_no_other() -> None:
     program = AgenticIQA(load_settings())
-    names = taught_predictors(program, ("executor", "summarizer"), ("scoring",))
+    names = optimized_predictors(program, ("executor", "summarizer"), ("scoring",))
     assert names == ("executor.diagnose", "executor.select_tools", "summarizer.score")
     student = Student(program, names)
     assert [n for n, _ in student.named_predictors()] == list(names)
@@ -228,7 +231,7 @@ def test_a_compile_reads_each_image_with_each_tool_once(blurred_manifest, tmp_pa
 
     monkeypatch.setattr(ToolRunner, "measure", measure)
     settings = load_settings(overrides={**SMALL, "seed": 3})
-    compile_program(prepared(settings, str(blurred_manifest), "random-search,fusion", tmp_path / "out"))
+    compile_program(prepare_job(settings, str(blurred_manifest), "random-search,fusion", tmp_path / "out"))
     assert read
     assert len(read) == len(set(read))
 
@@ -236,8 +239,10 @@ def test_a_compile_reads_each_image_with_each_tool_once(blurred_manifest, tmp_pa
 @pytest.mark.parametrize("remembered", [True, False])
 def test_a_resumed_search_scores_no_candidate_again_and_ends_the_same(blurred_manifest, tmp_path, remembered) -> None:
     settings = load_settings(overrides={**SMALL, "cache": remembered})
-    first = compile_program(prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out"))
-    again = compile_program(prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out", resume=True))
+    first = compile_program(prepare_job(settings, str(blurred_manifest), "random-search", tmp_path / "out"))
+    again = compile_program(
+        prepare_job(settings, str(blurred_manifest), "random-search", tmp_path / "out", resume=True)
+    )
     assert again.chosen == first.chosen
     taught = sum(s.split != "test" for s in read_manifest(blurred_manifest))
     assert first.runs > taught
@@ -248,13 +253,15 @@ def test_a_resumed_search_scores_no_candidate_again_and_ends_the_same(blurred_ma
     for damage in ("no line of a log\n", '{"event": "candidate"}\n', "[" * 100_000 + "\n"):
         (tmp_path / "out" / "candidates.jsonl").write_text(damage, "utf-8")
         with pytest.raises(InputError, match=r"its log cannot be read .* start without --resume"):
-            compile_program(prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out", resume=True))
+            compile_program(
+                prepare_job(settings, str(blurred_manifest), "random-search", tmp_path / "out", resume=True)
+            )
 
 
 def test_a_compile_is_not_resumed_with_what_changes_an_answer(blurred_manifest, tmp_path, scripted_lm) -> None:
     def job(lm=None, **overrides):
         settings = load_settings(overrides={**SMALL, **overrides})
-        return prepared(settings, str(blurred_manifest), "none", tmp_path / "out", resume=lm is not None, lm=lm)
+        return prepare_job(settings, str(blurred_manifest), "none", tmp_path / "out", resume=lm is not None, lm=lm)
 
     def key(job):
         return job.key(AgenticIQA(job.settings, lm=job.lm), job.splits["train"])
@@ -276,7 +283,9 @@ def test_a_compile_is_not_resumed_with_what_changes_an_answer(blurred_manifest, 
 
 
 def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest, tmp_path) -> None:
-    result = compile_program(prepared(load_settings(overrides=SMALL), str(blurred_manifest), "none", tmp_path / "out"))
+    result = compile_program(
+        prepare_job(load_settings(overrides=SMALL), str(blurred_manifest), "none", tmp_path / "out")
+    )
     assert (result.chosen, result.verdict.helped) == ("uncompiled", False)
     assert result.verdict.text == (
         "The uncompiled program is kept, and recommended: no candidate was better on validation."
@@ -298,14 +307,14 @@ def test_recommends_the_uncompiled_program_when_nothing_helped(blurred_manifest,
 )
 def test_refuses_early_what_it_lacks(blurred_manifest, tmp_path, optimizer, named, message) -> None:
     with pytest.raises(InputError, match=message):
-        prepared(load_settings(), str(blurred_manifest), optimizer, tmp_path / "out", **named)
+        prepare_job(load_settings(), str(blurred_manifest), optimizer, tmp_path / "out", **named)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_named_service_teaches(blurred_manifest, tmp_path) -> None:
     service = {"api_base": "http://127.0.0.1:9/v1", "model": "small-vlm"}
     settings = load_settings(overrides={"models": {"backends": {"lab": service}}})
-    job = prepared(settings, str(blurred_manifest), "bootstrap", tmp_path / "out", teacher_lm="lab")
+    job = prepare_job(settings, str(blurred_manifest), "bootstrap", tmp_path / "out", teacher_lm="lab")
     teacher = job.teacher(("summarizer",))
     assert teacher.program.resources.lm("summarizer").model.endswith("/small-vlm")
 
@@ -324,7 +333,7 @@ def test_a_photograph_in_two_splits_is_refused_before_anything_is_taught(blurred
         test["image"] = train["image"] if leak == "image" else "another name.png"
     blurred_manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     with pytest.raises(DataError, match=r"is in train and test"):
-        prepared(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
+        prepare_job(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -344,7 +353,7 @@ def test_images_that_are_gone_are_told_before_a_compile(blurred_manifest, tmp_pa
         assert repr(str(tmp_path / gone[split])) in line
     assert not any("validation samples usable" in line for line in told)
 
-    job = prepared(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
+    job = prepare_job(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
     assert all(sample.image.name != gone["train"] for sample in job.splits["train"])
     assert len(job.splits["test"]) == len(splits["test"])
     assert len(job.notes) == 2
@@ -366,17 +375,17 @@ def test_too_few_samples_are_refused_by_name_and_number() -> None:
 @pytest.mark.spec("issue-46/the-expert-by-any-name")
 @pytest.mark.parametrize("way", ["by a backend's name", "given from Python", "set in DSPy"])
 def test_the_expert_is_taught_as_such_whatever_it_is_called(blurred_manifest, tmp_path, way) -> None:
-    plain = prepared(load_settings(), str(blurred_manifest), out=tmp_path / "plain")
+    plain = prepare_job(load_settings(), str(blurred_manifest), out=tmp_path / "plain")
     entry = {"mine": {"provider": "perceptual", "model": "expert"}}
     named = load_settings(overrides={"models": {"backends": entry}}).with_model("mine")
     expert = AgenticIQA().resources.lm("summarizer")
     with dspy.context(lm=expert if way == "set in DSPy" else None):
         if way == "by a backend's name":
-            job = prepared(named, str(blurred_manifest), out=tmp_path / "out")
+            job = prepare_job(named, str(blurred_manifest), out=tmp_path / "out")
         else:
             given = expert if way == "given from Python" else None
             settings = load_settings().with_model("openai/gpt-4o")
-            job = prepared(settings, str(blurred_manifest), out=tmp_path / "out", lm=given)
+            job = prepare_job(settings, str(blurred_manifest), out=tmp_path / "out", lm=given)
         assert (job.optimizers, job.roles, job.notes) == (plain.optimizers, plain.roles, plain.notes)
         assert [job.budget(name) for name in job.optimizers] == [plain.budget(name) for name in plain.optimizers]
         assert call_plan(job) == call_plan(plain)
@@ -384,7 +393,9 @@ def test_the_expert_is_taught_as_such_whatever_it_is_called(blurred_manifest, tm
 
 
 def test_the_plan_of_an_embedded_compile_is_free_and_bounded(blurred_manifest, tmp_path) -> None:
-    plan = call_plan(prepared(load_settings(overrides=SMALL), str(blurred_manifest), "random-search", tmp_path / "out"))
+    plan = call_plan(
+        prepare_job(load_settings(overrides=SMALL), str(blurred_manifest), "random-search", tmp_path / "out")
+    )
     assert not plan.paid
     assert plan.expected_calls <= plan.most_calls
     (line,) = plan.lines()
@@ -393,7 +404,7 @@ def test_the_plan_of_an_embedded_compile_is_free_and_bounded(blurred_manifest, t
 
 def test_no_program_is_shown_more_demos_than_were_asked_for(blurred_manifest, tmp_path) -> None:
     def budget(**asked: int):
-        job = prepared(load_settings(), str(blurred_manifest), "random-search", tmp_path / "out", **asked)
+        job = prepare_job(load_settings(), str(blurred_manifest), "random-search", tmp_path / "out", **asked)
         return job.budget("random-search")
 
     assert (budget().demos, budget().all_demos) == (32, True)

@@ -10,14 +10,14 @@ import yaml
 
 from optimizers import selection
 from optimizers.command import compile_tracked
-from optimizers.job import prepared
+from optimizers.job import prepare_job
 from optimizers.recipes import fusion
 from optimizers.report import CandidateRuns
 from optimizers.search import Candidate
 from program.common.settings import load_settings
 from program.compile import main as compile_command
 from program.evaluate import main as evaluate_command
-from program.evaluation.publishing import worst
+from program.evaluation.publishing import worst_rows
 from program.fusion.scores import FittedFusion
 from program.tracking.store import open_client
 from signatures.rubric import with_rubric
@@ -46,7 +46,7 @@ def experiments(client):
 @pytest.mark.slow
 def test_mlflow_holds_each_candidate_with_what_it_was_taught_as_it_ends(blurred_manifest, tmp_path, monkeypatch):
     settings = load_settings(overrides=SMALL)
-    job = prepared(settings, str(blurred_manifest), "random-search", tmp_path / "out")
+    job = prepare_job(settings, str(blurred_manifest), "random-search", tmp_path / "out")
     seen, scored = [], CandidateRuns.scored
 
     def counted(self, candidate, best):
@@ -89,7 +89,7 @@ def test_a_fitted_map_is_the_same_in_parameter_artifact_and_program(blurred_mani
     monkeypatch.setattr(fusion, "RECIPE", replace(fusion.RECIPE, run=proposed))
     monkeypatch.setattr(selection, "clear_gain", lambda new, old: True)
     settings = load_settings(overrides={"compile": {"baselines": False}})
-    done = compile_tracked(prepared(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
+    done = compile_tracked(prepare_job(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
     assert done.result.chosen == "fusion/fitted"
     client, _ = open_client(settings.mlruns_dir)
     run = client.get_run(done.run.run_id)
@@ -153,7 +153,7 @@ def one_sentence(monkeypatch):
 @pytest.mark.filterwarnings("default")  # MLflow turns any warning of its own dependencies into a trace that is lost
 def test_what_a_compile_learned_is_a_prompt_and_its_worst_misses_are_traces(blurred_manifest, tmp_path, one_sentence):
     settings = load_settings(overrides={"compile": {"baselines": False}, "tracking": {"traces": 2}})
-    job = prepared(settings, str(blurred_manifest), "fusion", tmp_path / "out")
+    job = prepare_job(settings, str(blurred_manifest), "fusion", tmp_path / "out")
     done = compile_tracked(job, register="blur")
     client, _ = open_client(settings.mlruns_dir)
     run = client.get_run(done.run.run_id)
@@ -166,7 +166,7 @@ def test_what_a_compile_learned_is_a_prompt_and_its_worst_misses_are_traces(blur
     assert "blur.summarizer.score" in run.data.tags["mlflow.linkedPrompts"]
 
     rows = {row.id: row for row in done.result.compiled.rows}
-    wanted = [row for task in ("scoring", "mcq") for row in worst(rows.values(), task)[:2]]
+    wanted = [row for task in ("scoring", "mcq") for row in worst_rows(rows.values(), task)[:2]]
     own = f"metadata.`mlflow.sourceRun` = '{done.run.run_id}'"
     traces = client.search_traces(locations=[run.info.experiment_id], filter_string=own)
     assert {trace.info.tags["sample"] for trace in traces} == {row.id for row in wanted}
@@ -210,7 +210,7 @@ def test_a_step_that_is_left_out_is_told_and_so_is_what_to_try_next(blurred_mani
     assert compile_command([*words, "--dry-run"]) == 0
     told = "fusion is left out: there are 20 scored training and"
     assert capsys.readouterr().err.count(told) == 1
-    assert told in prepared(load_settings(overrides=SMALL), str(blurred_manifest), out=tmp_path / "b").notes[0]
+    assert told in prepare_job(load_settings(overrides=SMALL), str(blurred_manifest), out=tmp_path / "b").notes[0]
     assert compile_command([*words, "--optimizer", "none"]) == 0
     shown = capsys.readouterr()
     assert "To try next: more labelled training samples" in shown.out

@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from data.manifest import Sample
-from optimizers.examples import ExampleSet, Store, gather
+from optimizers.examples import ExampleSet, Store, collect_examples
 from optimizers.objectives import Objective
 from optimizers.recipes import recipe_named
 from optimizers.search import Candidate, Search
-from optimizers.student import Replayed
+from optimizers.student import EvidenceReplay
 from program.agent.loop import AgenticIQA
 from program.common.settings import load_settings
 from program.images.store import IMAGES
@@ -64,7 +64,7 @@ def taught(tmp_path: Path, service_program, picture):
             Image.fromarray(picture(number)).save(tmp_path / f"{number}.png")
             fields: dict[str, Any] = {"image": tmp_path / f"{number}.png", "mos": 1 + number % 4, "group": group}
             samples[split].append(Sample(id=f"s{number}", split=split, **fields))
-        examples = {n: gather(program, s, workers=1) for n, s in samples.items()}
+        examples = {n: collect_examples(program, s, workers=1) for n, s in samples.items()}
         examples["train"].gathered.update(examples["validation"].gathered)
         return Taught(program, samples, examples)
 
@@ -127,14 +127,14 @@ def test_demos_with_and_without_a_reference_are_chosen_as_other_models_demos_are
 
 def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph(taught, monkeypatch) -> None:
     known, judged = taught(4), {}
-    answer = Replayed.__call__
+    answer = EvidenceReplay.__call__
     ids = {each.image.url: each.id for of_split in known.examples.values() for each in of_split.examples}
 
     def replay(self, **inputs):
         judged[ids[inputs["image"].url]] = known.shown(self.program)
         return answer(self, **inputs)
 
-    monkeypatch.setattr(Replayed, "__call__", replay)
+    monkeypatch.setattr(EvidenceReplay, "__call__", replay)
     demos = {"s0", "s5", "s6"}
 
     def fit(*demos):

@@ -174,7 +174,7 @@ def test_a_spent_budget_ends_in_one_line_and_keeps_the_best_so_far(data, loopbac
     assert main(command(data, server.base, "gepa", "--max-calls", "20")) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert re.match(r"error: budget: 20 model calls are spent", said), said
-    assert "--resume goes on" in said
+    assert "--resume continues" in said
     assert server.stats()["requests"] <= 20
     assert (data / "program" / "program.json").is_file()
 

@@ -133,7 +133,7 @@ def test_a_table_whose_splits_leak_is_told(tmp_path: Path, capsys: pytest.Captur
         Image.new("RGB", (4, 4)).save(tmp_path / f"{name}.png")
     (tmp_path / "t.csv").write_text("image,mos,group,split\na.png,1,g,train\nb.png,2,g,test\n", "utf-8")
     assert run("table", "--root", tmp_path / "t.csv", "--out", tmp_path / "m.jsonl") == 1
-    assert "leaks: 1 groups are in more than one split; split anew with --fractions" in capsys.readouterr().out
+    assert "leaks: 1 groups are in more than one split; split again with --fractions" in capsys.readouterr().out
 
 
 def test_a_table_without_splits_gets_them(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from data.quickstart import (
     FULL,
     PHOTOGRAPHS,
     HouseStandard,
-    Question,
+    MadeQuestion,
     QuickstartPlan,
     Version,
     build_quickstart,
@@ -57,7 +57,7 @@ def samples(small: Path) -> list[Sample]:
 
 
 @pytest.fixture(scope="module")
-def questions() -> dict[str, list[Question]]:
+def questions() -> dict[str, list[MadeQuestion]]:
     """The whole set's questions, which need no image."""
     every = (Version(), *(Version(d, n) for d in DISTORTIONS for n in LEVELS))
     return {
@@ -103,7 +103,7 @@ def test_one_scoring_line_per_version_with_the_mean_human_score(small: Path) -> 
 
 @pytest.mark.spec("issue-44/house-standard")
 def test_the_scores_to_learn_follow_the_standard_that_is_written_in_the_docs(samples: list[Sample]) -> None:
-    """The rule is worked out anew from docs/data.md: the table of weights, the shift, and KADID-10k's means."""
+    """The rule is worked out again from docs/data.md: the table of weights, the shift, and KADID-10k's means."""
     text = (ROOT / "docs/data.md").read_text("utf-8").partition("### The house standard")[2]
     rows = re.findall(r"^\| ([a-z ,-]+) \| ([0-9.]+) \|", text, re.MULTILINE)
     weights = {name: float(weight) for names, weight in rows for name in names.split(", ")}
@@ -249,7 +249,7 @@ def test_a_damaged_folder_is_made_anew(tmp_path: Path, damage: str, caplog: pyte
     again = build_quickstart(tmp_path, progress=False, plan=TINY)
     assert manifest_sha256(again) == digest
     assert victim.is_file()
-    assert "was not whole; it is made anew" in caplog.text
+    assert "was not whole; it is made again" in caplog.text
     assert sorted(os.listdir(tmp_path)) == [again.parent.name, "quickstart.lock"]
 
 
@@ -317,18 +317,18 @@ def test_datasets_resolve_by_name_and_path(tmp_path: Path, monkeypatch: pytest.M
 # Questions
 
 
-def _all(questions: dict[str, list[Question]]) -> Iterator[tuple[str, str, list[Question]]]:
+def _all(questions: dict[str, list[MadeQuestion]]) -> Iterator[tuple[str, str, list[MadeQuestion]]]:
     for split, every in questions.items():
         for kind in ("which", "severity", "yes_no"):
             yield split, kind, [q for q in every if q.kind == kind]
 
 
-def test_there_are_enough_questions_about_the_test_photographs(questions: dict[str, list[Question]]) -> None:
+def test_there_are_enough_questions_about_the_test_photographs(questions: dict[str, list[MadeQuestion]]) -> None:
     assert 60 <= len(questions["test"]) <= 90
     assert Counter(q.kind for q in questions["test"]) == {"which": 32, "severity": 20, "yes_no": 28}
 
 
-def test_a_constant_answer_earns_what_chance_does(questions: dict[str, list[Question]]) -> None:
+def test_a_constant_answer_earns_what_chance_does(questions: dict[str, list[MadeQuestion]]) -> None:
     for split, kind, asked in _all(questions):
         options = {len(q.options) for q in asked}
         assert len(options) == 1
@@ -340,7 +340,7 @@ def test_a_constant_answer_earns_what_chance_does(questions: dict[str, list[Ques
             assert np.mean([q.options[q.answer] == text for q in asked]) <= chance + slack, (split, kind, text)
 
 
-def test_an_option_offered_is_right_as_often_as_chance(questions: dict[str, list[Question]]) -> None:
+def test_an_option_offered_is_right_as_often_as_chance(questions: dict[str, list[MadeQuestion]]) -> None:
     # Choosing a text whenever it is offered must not pay: it would tell the answer without a look at the image.
     for _, kind, asked in _all(questions):
         for text in {t for q in asked for t in q.options.values()}:
@@ -349,7 +349,7 @@ def test_an_option_offered_is_right_as_often_as_chance(questions: dict[str, list
             assert right / len(offered) <= 1 / len(asked[0].options) + 0.25, (kind, text)
 
 
-def test_questions_are_true(questions: dict[str, list[Question]]) -> None:
+def test_questions_are_true(questions: dict[str, list[MadeQuestion]]) -> None:
     names = {
         "Blurs": "Blur", "Color distortions": "Color distortion", "Compression": "Compression artifacts",
         "Noise": "Noise", "Brightness change": "Brightness change", "Sharpness": "Over-sharpening",
@@ -371,7 +371,7 @@ def test_questions_are_true(questions: dict[str, list[Question]]) -> None:
                 assert (right == "Yes") == (q.version.category == "Compression")
 
 
-def test_questions_are_deterministic_with_distinct_options(questions: dict[str, list[Question]]) -> None:
+def test_questions_are_deterministic_with_distinct_options(questions: dict[str, list[MadeQuestion]]) -> None:
     every = (Version(), *(Version(d, n) for d in DISTORTIONS for n in LEVELS))
     test_names = [p.name for p in PHOTOGRAPHS.values() if p.split == "test"]
     assert make_questions(dict.fromkeys(test_names, every)) == questions["test"]

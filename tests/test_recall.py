@@ -11,7 +11,7 @@ from program.images.store import IMAGES
 from program.lms.ask import ask
 from program.lms.dspy_private import KeptAdapter
 from program.lms.limits import Budget
-from program.lms.metering import metered
+from program.lms.metering import meter
 
 
 class Choose(dspy.Signature):
@@ -49,7 +49,7 @@ def choose(lm, wanted="blur", image=None, predictor=None, check=lambda p: p.pick
 
 def test_the_same_question_is_not_formed_again(scripted_lm, formed):
     lm = scripted_lm([{"picked": ["PIQE"]}, {"picked": ["NIQE"]}], cache=True)
-    with metered() as usage, Budget(max_calls=2) as budget, dspy.context(trace=[]):
+    with meter() as usage, Budget(max_calls=2) as budget, dspy.context(trace=[]):
         answers = [choose(lm), choose(lm), choose(lm, "noise")]
         traced = [(inputs, prediction.picked) for _, inputs, prediction in dspy.settings.trace]
     assert [a.value for a in answers] == [["PIQE"], ["PIQE"], ["NIQE"]]
@@ -193,7 +193,7 @@ def test_the_expert_is_asked_a_text_question_once_and_no_time_counts():
     from program.agent.state import AssessmentState
 
     iqa, state = AgenticIQA(), AssessmentState(query="Rate the grain of this one.", image_path="x")
-    with metered() as usage, Budget(max_calls=1) as budget, dspy.context(trace=[]):
+    with meter() as usage, Budget(max_calls=1) as budget, dspy.context(trace=[]):
         plans = [iqa.planner(state=state, tool_names=["NIQE"]).plan for _ in range(2)]
         assert len(dspy.settings.trace) == 2
     assert plans[0] == plans[1]

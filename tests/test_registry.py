@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from optimizers.command import register_compiled, verdict
+from optimizers.command import gain_is_clear, register_compiled
 from program import AgenticIQA
 from program.agent.saving import load, program_sha256, save
 from program.common.errors import InputError
@@ -165,7 +165,7 @@ def test_the_verdict_needs_an_interval(differences, better):
         name: Figure(value=value, low=low, high=high, n=9, groups=9, method="m")
         for name, (value, low, high) in differences.items()
     }
-    verdict_, why = verdict(figures)
+    verdict_, why = gain_is_clear(figures)
     assert verdict_ is better
     assert "\n" not in why
 

@@ -16,8 +16,8 @@ from program.common.errors import InputError
 from program.evaluation.charts import charts, notes, plain, svg_url
 from program.evaluation.evaluating import with_baselines
 from program.evaluation.figures import details_of, summarize
-from program.evaluation.publishing import render, worst, write_report
-from program.evaluation.record import WORST, Dataset, Misses
+from program.evaluation.publishing import render, worst_rows, write_report
+from program.evaluation.record import WORST, Dataset, WorstRows
 from tests.rows import labelled
 
 EVIL = '<script>alert("x")</script><img src=http://evil.example/x onerror=alert(1)>"\'{{7*7}}$\\frac'
@@ -176,10 +176,10 @@ def _miss(i, error, task="scoring"):
 def test_only_the_worst_misses_keep_their_reasons():
     rng = np.random.default_rng(0)
     rows = [_miss(i, e) for i, e in enumerate(rng.normal(0, 0.6, 500).tolist())]
-    misses = Misses()
+    misses = WorstRows()
     kept = [misses.trimmed(row) for row in rows]
     expected = sorted(rows, key=lambda row: -abs(row.predicted - row.truth))[:WORST]
-    found = worst(kept, "scoring")
+    found = worst_rows(kept, "scoring")
     assert [row.id for row in found] == [row.id for row in expected]
     assert all(row.reasoning for row in found)
     assert sum(row.reasoning is not None for row in kept) < 100  # 12 (1 + ln(500 / 12)) = 57
@@ -190,11 +190,11 @@ def test_only_the_worst_misses_keep_their_reasons():
 def test_right_and_failed_answers_are_no_misses():
     right = labelled(id="a", group="g", task="mcq", truth="A", predicted="A", status="ok", reasoning="r")
     failed = labelled(id="b", group="g", task="scoring", truth=2.0, status="failed")
-    misses = Misses()
+    misses = WorstRows()
     assert [misses.trimmed(row).reasoning for row in (right, failed)] == [None, None]
-    assert worst([right, failed], "mcq") == []
+    assert worst_rows([right, failed], "mcq") == []
     wrong = [_miss(i, 0, "mcq") for i in range(40)]
-    assert [r.id for r in worst(wrong, "mcq")] == [r.id for r in worst(wrong[::-1], "mcq")]
+    assert [r.id for r in worst_rows(wrong, "mcq")] == [r.id for r in worst_rows(wrong[::-1], "mcq")]
 
 
 def test_page_shows_whose_scores_compiling_moved_most(images):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from optimizers.compiling import compile_program
-from optimizers.job import prepared
+from optimizers.job import prepare_job
 from optimizers.recipes import fusion
 from optimizers.report import reasons
 from optimizers.search import Candidate
@@ -180,7 +180,7 @@ def test_a_compile_asks_a_clear_gain_of_a_fusion(blurred_manifest, tmp_path, mon
 
     monkeypatch.setattr(fusion, "RECIPE", replace(fusion.RECIPE, run=proposed))
     settings = load_settings(overrides={"compile": {"baselines": False}})
-    result = compile_program(prepared(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
+    result = compile_program(prepare_job(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
     plain = result.validation["uncompiled"]
     nearer = min((result.validation[name] for name in ("higher", "lower")), key=lambda values: values["rmse"])
     assert nearer["rmse"] < plain["rmse"]
@@ -216,7 +216,7 @@ def test_a_verdict_opens_with_what_the_test_shows() -> None:
 
 @pytest.mark.spec("issue-44/summary")
 def test_why_nothing_was_gained_is_said_and_not_where_something_was(blurred_manifest, tmp_path) -> None:
-    job = prepared(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
+    job = prepare_job(load_settings(), str(blurred_manifest), "labeled", tmp_path / "out")
     before, after = record(PLAIN), record(TRUTH + 0.1 * NOISE)
     assert reasons(job, before, compare(before.rows, after.rows)) is None
     told = reasons(job, before, compare(before.rows, before.rows))

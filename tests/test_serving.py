@@ -36,7 +36,7 @@ from program.images.store import IMAGES
 from program.service.guard import CONTENT_POLICY, OPEN_ROUTES
 from program.service.refusals import JsonLines, set_up_logs, shortened
 from program.service.requests import assess_rows, shown_name
-from program.service.server import bound, token_of
+from program.service.server import bind, token_of
 
 TOKEN = "t0ken-of-more-than-sixteen"
 
@@ -79,12 +79,12 @@ def test_the_map_is_a_picture_of_the_image_with_the_faults_of_an_assessment(serv
 
 
 def test_two_images_are_compared_as_in_python(service_program, served, encoded):
-    from program.agent.assessment import compare
+    from program.agent.assessment import compare_images
     from program.images.store import IMAGES
 
     program, data = service_program(), [encoded(), encoded(7)]
     url = served(program)
-    expected = compare(program, *map(IMAGES.add, data)).model_dump()
+    expected = compare_images(program, *map(IMAGES.add, data)).model_dump()
     files = [("image", (f"{i}.png", each)) for i, each in enumerate(data)]
     sent = [as_json(each)["json"] for each in data]
     for given in ({"files": files}, {"json": {"items": sent}}):
@@ -752,9 +752,9 @@ def test_binding_elsewhere_needs_a_token(capsys, monkeypatch):
 
 def test_a_taken_port_is_told_in_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingsError, match="choose another --port"):
-        bound("127.0.0.1", taken.getsockname()[1])
+        bind("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(SettingsError, match="cannot be served on"):
-        bound("203.0.113.9", 0)
+        bind("203.0.113.9", 0)
 
 
 def test_sigterm_finishes_what_is_in_flight(tmp_path, encoded):

@@ -75,7 +75,7 @@ def test_serve_lines_are_understood(monkeypatch, capsys):
     assert len(lines) == 3
     started = []
     monkeypatch.setattr("program.service.server.serve", lambda *given: started.append(given))
-    monkeypatch.setattr("program.service.server.bound", lambda host, port: (host, port))
+    monkeypatch.setattr("program.service.server.bind", lambda host, port: (host, port))
     monkeypatch.setattr("program.agent.saving.load", lambda folder, settings, force: AgenticIQA(settings))
     monkeypatch.setenv("AGENTICIQA_SERVE_TOKEN", TOKEN)
     for words in lines:

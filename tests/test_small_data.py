@@ -246,7 +246,7 @@ def test_thirty_labels_without_a_split_are_each_tested_once_by_group(
     crossed = record["cross_validation"]
     assert crossed["gains"]["srcc"]["groups"] == 30
     assert (name != "uncompiled") is crossed["adopted"] is record["helped"] is True
-    assert "taught on 4 of 5 folds of 30 photographs and tested on the other" in " ".join(told.split())
+    assert "compiled on 4 of 5 folds of 30 photographs and tested on the other" in " ".join(told.split())
     (everything, _, _), *folds = searches
     assert sorted(each for held, _, _ in folds for each in held) == sorted(everything)
     for held, shown, seen in folds:
@@ -278,7 +278,7 @@ def test_from_a_hundred_labels_one_split_by_group_is_drawn_and_said(photographs,
     assert code == 0
     assert "no split in the data: 60 train, 20 validation, 20 test, drawn by group with seed 3\n" in said
     rows = [{**row, "group": f"g{number // 20}"} for number, row in enumerate(photographs(200))]
-    assert "nothing is taught: 200 labels of 10 photographs" not in run(data(rows), "--dry-run")[2]
+    assert "nothing is compiled: 200 labels of 10 photographs" not in run(data(rows), "--dry-run")[2]
     assert "cross-validation over 5 folds by group" in run(data(rows), "--dry-run")[2]
 
 
@@ -300,7 +300,7 @@ def test_data_that_can_show_no_gain_is_told_so_and_the_program_is_kept(
 ) -> None:
     code, told, said = run(data(made(photographs(24))))
     assert code == 0
-    assert f"nothing is taught: {why}" in said
+    assert f"nothing is compiled: {why}" in said
     assert f"The uncompiled program is kept, and recommended: {why}" in " ".join(told.split())
     name, record = chosen(tmp_path)
     assert (name, record["validation"], record["runs"]) == ("uncompiled", {}, 0)
@@ -311,7 +311,7 @@ def test_labels_that_are_made_up_are_taught_by_few_photographs(photographs, data
     rows = [{**row, "labels": "made-up"} for row in KEPT[-1][1](photographs(24))]
     code, _, said = run(data(rows), "--dry-run")
     assert code == 0
-    assert "nothing is taught" not in said
+    assert "nothing is compiled" not in said
 
 
 @pytest.mark.spec("issue-44/duplicate-images")

@@ -11,7 +11,7 @@ from PIL import Image
 from data import check
 from data.manifest import Layout, read_manifest
 from data.prepare import load
-from optimizers.job import prepared
+from optimizers.job import prepare_job
 from program import assess
 from program.common.errors import DataError
 from program.common.settings import load_settings
@@ -39,8 +39,8 @@ def test_tables_are_read_as_spreadsheets_write_them(tmp_path, name, text):
     if name == "t.csv":
         (tmp_path / "a.png").touch()
         (tmp_path / "b.png").touch()
-        prepared = [(s.image, s.mos) for s in load("table", tmp_path / name)]
-        assert prepared == [(tmp_path / "a.png", 3.5), (tmp_path / "b.png", 2.0)]
+        prepare_job = [(s.image, s.mos) for s in load("table", tmp_path / name)]
+        assert prepare_job == [(tmp_path / "a.png", 3.5), (tmp_path / "b.png", 2.0)]
 
 
 @pytest.mark.spec("047/two-columns-of-one-name-are-refused")
@@ -108,7 +108,7 @@ def test_labels_in_0_to_1_with_no_stated_scale_are_questioned(tmp_path, caplog, 
     assert f"scale: {told}" in capsys.readouterr().out
     samples_of(written(0.0, 0.4, 1), load_settings(), None)
     assert told in caplog.text
-    assert any(told in note for note in prepared(load_settings(), str(written(0.0, 0.4, 1.0)), "labeled").notes)
+    assert any(told in note for note in prepare_job(load_settings(), str(written(0.0, 0.4, 1.0)), "labeled").notes)
     caplog.clear()
     for path, layout in (
         (written(0.0, 0.4, 1.0), Layout(mos_range=(0, 1))), (written(0.1, 0.4, mos_range=[0, 1]), None),

@@ -20,7 +20,7 @@ REGISTRY = ToolRegistry.load()
 SETTINGS = load_settings(overrides={"cache": False, "tools": {"params_dir": PARAMS, "device": "cpu"}})
 RUNNER = ToolRunner(SETTINGS, REGISTRY)
 SLOW = {"ILNIQE"}
-"""Ten seconds an image: left to a run by hand (same values twice and anew, within 1e-3 with two threads)."""
+"""Ten seconds an image: left to a run by hand (same values twice and again, within 1e-3 with two threads)."""
 FEWER_PIXELS = {"MAD": 112}
 """Tools of a second an image are read on a corner, of so many pixels a side."""
 READY = [s for mode in ("FR", "NR") for s in RUNNER.ready(mode, expensive=True) if s.name not in SLOW]
@@ -55,7 +55,7 @@ def test_readings_are_the_same_and_hardly_move_with_threads(spec, scenes, monkey
     assert np.isfinite(first).all()
     assert read() == first
     monkeypatch.setattr(runner, "_pools", {})
-    assert read() == first  # with a model made anew
+    assert read() == first  # with a model made again
     span = max(first) - min(first)
     assert span > 0
     assert np.abs(np.subtract(read(threads=2), first)).max() <= 1e-3 * span

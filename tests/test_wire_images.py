@@ -14,7 +14,7 @@ from program.common.errors import ImageError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.lms import reference_engine
-from program.lms.metering import metered
+from program.lms.metering import meter
 from program.lms.reference_engine import encoded_image
 
 TAKES_ALL = ImageLimits(formats=("png", "jpeg", "webp", "gif", "bmp", "tiff"))
@@ -153,7 +153,7 @@ def test_an_image_larger_than_the_whole_cache_is_sent_all_the_same(monkeypatch, 
 
 def test_each_image_is_recorded_once_for_each_way_it_was_sent(picture):
     refs = [IMAGES.add(picture(seed)) for seed in (31, 32)]
-    with metered() as usage:
+    with meter() as usage:
         for ref in (*refs, *refs):
             encoded_image(ref, STRICT)
     assert [image.sha256 for image in usage.wire_images] == [ref.sha256 for ref in refs]

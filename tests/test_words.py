@@ -12,12 +12,12 @@ from skimage import data as photographs
 
 from data.distortions import distort, generator_for
 from program import AgenticIQA, assess
-from program.agent.assessment import Assessment, compare
+from program.agent.assessment import Assessment, compare_images
 from program.common.errors import ImageError, InputError
-from program.fusion.scores import headline
+from program.fusion.scores import score_line
 from program.images.store import IMAGES
 from program.running.request import Request
-from program.running.row import Row, verdict
+from program.running.row import Row, side_of_minimum
 from signatures.schemas import LEVEL_WORDS
 
 INTERNAL = re.compile(
@@ -68,7 +68,7 @@ def test_a_question_has_the_score_of_a_rating(iqa: AgenticIQA) -> None:
     rated, asked = (iqa(image=_noisy(), query=query) for query in ("Rate the quality.", "Is it noisy?"))
     assert asked.quality_score == pytest.approx(rated.quality_score, abs=0.05)
     assert asked.rating is None
-    assert headline(3.25, (2.0, 4.5)) == "Fair (3.2 of 5, likely 2.0 to 4.5)"
+    assert score_line(3.25, (2.0, 4.5)) == "Fair (3.2 of 5, likely 2.0 to 4.5)"
 
 
 def test_a_region_is_rated_by_its_own_pixels(iqa: AgenticIQA) -> None:
@@ -120,8 +120,8 @@ def test_region_and_heatmap_from_the_command(tmp_path: Path, capsys: pytest.Capt
 
 def test_a_gate_may_be_not_sure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = Row(id="a", status="ok", score=3.0, low=2.02, high=3.98)  # deviation .5
-    assert [verdict(row, m, 0.9) for m in (2.3, 2.4, 3.6, 3.7)] == ["above", "not sure", "not sure", "below"]
-    assert [verdict(row, m) for m in (2.9, 3.1)] == ["above", "below"]
+    assert [side_of_minimum(row, m, 0.9) for m in (2.3, 2.4, 3.6, 3.7)] == ["above", "not sure", "not sure", "below"]
+    assert [side_of_minimum(row, m) for m in (2.9, 3.1)] == ["above", "below"]
     Image.fromarray(_noisy()).save(tmp_path / "a.png")
     image = str(tmp_path / "a.png")
     assert assess.main([image, "--out", str(tmp_path / "t.csv")]) == 0
@@ -154,9 +154,9 @@ def test_pictures_of_different_things_are_told_so(iqa: AgenticIQA) -> None:
     cup, person = np.array(photographs.coffee()[:288, :288]), _noisy()
     assert "seems to show something else" in " ".join(iqa(image=cup, reference=person).notes)
     assert iqa(image=person, reference=photographs.astronaut()[:288, :288]).notes == []
-    results = [compare(iqa, IMAGES.add(person), IMAGES.add(other)) for other in (cup, cup[::-1])]
+    results = [compare_images(iqa, IMAGES.add(person), IMAGES.add(other)) for other in (cup, cup[::-1])]
     assert all("different things" in result.reasons[-1] for result in results)
-    same = compare(iqa, IMAGES.add(person), IMAGES.add(photographs.astronaut()[:288, :288]))
+    same = compare_images(iqa, IMAGES.add(person), IMAGES.add(photographs.astronaut()[:288, :288]))
     assert "different things" not in " ".join(same.reasons)
 
 

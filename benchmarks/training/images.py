@@ -20,7 +20,7 @@ from data.kadid import CATEGORIES, IDENTITIES, level_mean
 from data.manifest import read_manifest
 from program.common.pool import in_order
 from program.expert.judge.quality import UNDISTORTED
-from program.expert.measure.features import DIFFERENCE_NAMES, compare, measure, resampled
+from program.expert.measure.features import DIFFERENCE_NAMES, measure, reference_differences, resampled
 from program.expert.store import Matrix
 from program.images.store import IMAGES
 from program.tools import network
@@ -104,7 +104,9 @@ def _read(example: Example) -> tuple[NDArray[np.float16], Matrix, NDArray[np.flo
     if example.reference is None:
         spreads = _spreads(example.pixels)
         return spreads.ravel(), vector, np.zeros_like(spreads[0]), np.zeros(len(DIFFERENCE_NAMES))
-    differences = compare(example.pixels, example.reference).vector  # its pass of the network reads both spreads
+    differences = reference_differences(
+        example.pixels, example.reference
+    ).vector  # its pass of the network reads both spreads
     spreads = _spreads(example.pixels)
     moved = spreads[0] - _spreads(resampled(example.reference, example.pixels))[0]
     return spreads.ravel(), vector, moved, differences

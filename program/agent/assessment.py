@@ -12,7 +12,7 @@ from program.agent.state import AssessmentState, SummarizerOutput
 from program.common.backends import Usage
 from program.common.errors import ImageError, InputError
 from program.common.text import is_chinese
-from program.fusion.scores import headline
+from program.fusion.scores import score_line
 from program.images.refs import ImageRef
 from program.images.store import data_url, show_the_same, thumbnail
 from program.running.request import QueryType, read_query
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from program.agent.loop import AgenticIQA
 
-__all__ = ("Assessment", "Comparison", "card", "compare", "spread", "sureness", "verdict")
+__all__ = ("Assessment", "Comparison", "card", "compare_images", "spread", "sureness", "verdict")
 
 
 _SIDE_PX = 320
@@ -139,10 +139,10 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         return f"Assessment({', '.join(f'{name}={value!r}' for name, value in self.items())})"
 
     @property
-    def headline(self) -> str:
+    def score_line(self) -> str:
         """The answer in one line: "Fair (3.3 of 5, likely 2.3 to 4.3)" for a score, else the answer itself."""
         if self.rating is not None:
-            return headline(self.rating, self.score_interval, chinese=is_chinese(self.state.query))
+            return score_line(self.rating, self.score_interval, chinese=is_chinese(self.state.query))
         return f"{self.final_answer}. {self.option}" if self.option else str(self.final_answer)
 
     @property
@@ -191,7 +191,7 @@ class Comparison(BaseModel):
     reasons: list[str]
 
 
-def compare(
+def compare_images(
     program: "AgenticIQA", image_a: ImageRef, image_b: ImageRef, reference: ImageRef | None = None
 ) -> Comparison:
     """Judge two images and compare. Raises InputError where one of them gets no score."""

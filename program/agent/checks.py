@@ -18,7 +18,7 @@ from program.agent.resources import lm_of
 from program.common.backends import ROLES, RoleSettings
 from program.common.errors import ImagesRefused, InputError, ModelError, did_you_mean, redact
 from program.common.settings import Settings
-from program.lms.call import Unquoting
+from program.lms.call import KeyScrubber
 from program.lms.dspy_private import adapter_for
 from program.lms.traits import ModelTraits, known_traits, own_record, traits_of
 from program.tools.loading import installed_version
@@ -166,7 +166,7 @@ _MENDS = {
 
 
 def model_checks(settings: Settings) -> list[Check]:
-    """Return the checks of each distinct model, which is asked anew what it can do and called with a small picture."""
+    """Return the checks of each distinct model, which is asked again what it can do and called with a small picture."""
     models: dict[tuple[str, str | None], tuple[RoleSettings, list[str]]] = {}
     for name in ROLES:
         role: RoleSettings | None = getattr(settings.models, name)
@@ -214,7 +214,7 @@ def _called(lm: dspy.LM, title: str) -> list[Check]:
     colours = tuple(secrets.SystemRandom().sample(sorted(COLOURS), 2))
     started = time.perf_counter()
     try:
-        with dspy.context(lm=lm.copy(num_retries=0, cache=False), adapter=adapter_for(lm), callbacks=[Unquoting(lm)]):
+        with dspy.context(lm=lm.copy(num_retries=0, cache=False), adapter=adapter_for(lm), callbacks=[KeyScrubber(lm)]):
             answer = dspy.Predict(NameColours)(image=_two_halves(*colours))
     except AdapterParseError as error:
         detail = f"answers, but not as asked ({redact(str(error.lm_response))[:80]!r})"

@@ -20,8 +20,8 @@ from program.common.errors import ImagesRefused, InputError
 from program.common.files import check_text
 from program.common.settings import Settings, load_settings
 from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource, show_the_same, shown_shift
-from program.lms.limits import wired
-from program.lms.metering import metered
+from program.lms.limits import wire_scope
+from program.lms.metering import meter
 from program.lms.traits import own_record
 from program.running.request import DEFAULT_QUERY, read_query
 from program.tracking import annotate_trace
@@ -75,7 +75,7 @@ class AgenticIQA(ProgramModule):
                 state.image_notes = [*state.image_notes, f"the reference {given.name!r} seems to show something else"]
         elif self.resources.known("summarizer").is_free:
             _look(state, test, self.resources.viewer)
-        with metered() as usage, wired(settings):
+        with meter() as usage, wire_scope(settings):
             started = state.model_copy()
             try:
                 result = self._loop(state, test, original)

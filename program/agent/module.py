@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from program.agent.assessment import Assessment
 from program.agent.resources import ROLES, Resources, portable_lm
 from program.common.errors import InputError, ModelError, first_fault
-from program.common.pool import completed
+from program.common.pool import map_unordered
 from program.common.pool import progress as progress_bar
 from program.expert import NAME
 from program.images.store import IMAGES
@@ -41,7 +41,7 @@ class ProgramFile(_Part):
     rest_sha256: str | None = None
     """Of all but the instructions, which a person may edit."""
     engine: str | None = Field(default=None, pattern=rf"^{NAME}@[\w.]{{1,20}}$")
-    """The embedded engine that played a taught role, as perceptual/expert@r8."""
+    """The embedded engine that played an optimized role, as perceptual/expert@r8."""
     record: dict[str, Any] = Field(default_factory=dict)
     """How it was made; nothing is read from it."""
     fusion: dict[str, Any] | None = None
@@ -172,7 +172,7 @@ class ProgramModule(dspy.Module):
         total = len(samples) if isinstance(samples, Sized) else None
         with progress_bar("assessing", total, shown=progress) as advance:
             try:
-                work = completed(
+                work = map_unordered(
                     lambda pair: self._assessed(*pair), enumerate(() if samples is None else samples), workers=workers
                 )
                 for (index, _), result in work:
@@ -192,10 +192,10 @@ class ProgramModule(dspy.Module):
             logger.warning("sample %d failed: %s", index, " ".join(str(error).split()))
             return FailedSample(index, " ".join(f"{type(error).__name__}: {error}".split())[:300], error)
 
-    def asked_by(self, examples: Iterable[dspy.Example]) -> Self:
+    def predictors_used_by(self, examples: Iterable[dspy.Example]) -> Self:
         """Return a copy that shows optimizers only the predictors which these examples ask; it runs each once.
 
-        Optimizers spend on every predictor they see: `dspy.GEPA(...).compile(iqa.asked_by(trainset[:4]), ...)`.
+        Optimizers spend on each one they see: `dspy.GEPA(...).compile(iqa.predictors_used_by(trainset[:4]), ...)`.
         """
         copied: Self = self.deepcopy()
         predictors: set[int] = set()
@@ -207,7 +207,7 @@ class ProgramModule(dspy.Module):
         return copied
 
     def named_predictors(self) -> list[tuple[str, dspy.Predict]]:
-        """Return the predictors that an optimizer may teach, by name: all, or those of `asked_by`."""
+        """Return the predictors that an optimizer may change, by name: all, or those of `predictors_used_by`."""
         asked = self._asked
         return [(name, p) for name, p in super().named_predictors() if asked is None or name in asked]
 

@@ -10,7 +10,7 @@ import dspy
 from program.common.backends import RoleSettings
 from program.common.cache import share
 from program.common.errors import ModelError, keys_among
-from program.common.files import placed
+from program.common.files import place_of
 from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
@@ -67,7 +67,7 @@ def portable_lm(lm: dspy.BaseLM | None) -> dspy.BaseLM | None:
 class Resources:
     """Shared by all copies of a program: copying a program copies its predictors, never these.
 
-    Pickled, they are made anew from the settings where they are loaded.
+    Pickled, they are made again from the settings where they are loaded.
     """
 
     def __init__(self, settings: Settings, lm: dspy.BaseLM | None = None) -> None:
@@ -75,7 +75,7 @@ class Resources:
             raise ModelError(f"lm of type {type(lm).__name__}: give a dspy.LM, or a name through the settings")
         self.settings = settings
         say_once_of_truncation()
-        share(settings.cache_dir, placed(settings.shared_cache) if settings.shared_cache else None)
+        share(settings.cache_dir, place_of(settings.shared_cache) if settings.shared_cache else None)
         self._given_lm = lm
         self._built: dict[Role, dspy.LM] = {}
         self._lock = threading.Lock()

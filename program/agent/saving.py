@@ -125,7 +125,7 @@ def load(
 
     A registered program is named as models:/NAME@champion or models:/NAME/VERSION. Instructions edited in the file are
     taken, with a warning. `force` loads a program that was altered otherwise since it was saved, and the demos and
-    instructions, never the fitted fusion, of one that another revision of the embedded engine was taught with. Raises
+    instructions, never the fitted fusion, of one that another revision of the embedded engine was compiled with. Raises
     InputError for these without `force`, and always when the folder is no compiled program, was made for other
     signatures or names a language model; ImageError when a demo's image is missing or altered.
     """
@@ -177,7 +177,7 @@ def _read_neighbours(path: Path, name: str, sha256: str) -> Neighbours:
 
 
 def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
-    """Return whether another revision of the embedded engine was taught. Raises InputError for what needs `force`."""
+    """Return whether another revision of the embedded engine was compiled. Raises InputError for what needs `force`."""
     faults = []
     learned = _parts(file.fusion, file.neighbours)
     altered = digest([file.state, *learned]) != file.program_sha256
@@ -187,7 +187,7 @@ def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
         faults.append("was altered since it was saved; compile again, or load it as it is with --force (force=True)")
     if foreign := file.engine is not None and file.engine != MODEL:
         faults.append(
-            f"was taught with {file.engine!r}, and this version holds {MODEL!r}; compile again, "
+            f"was compiled with {file.engine!r}, and this version holds {MODEL!r}; compile again, "
             "or take its demos and instructions without a fitted fusion with --force (force=True)"
         )
     for fault in faults:

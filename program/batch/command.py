@@ -14,10 +14,10 @@ from typing import Any, Self
 from PIL import Image
 
 from data.tables import is_manifest
-from program.agent.assessment import compare
+from program.agent.assessment import compare_images
 from program.agent.loop import DEFAULT_QUERY, AgenticIQA
 from program.agent.saving import program_from
-from program.batch.inputs import Items, gather, told
+from program.batch.inputs import Items, find_items, left_out_text
 from program.batch.output import (
     PART_ROWS,
     Tally,
@@ -31,7 +31,7 @@ from program.batch.output import (
 )
 from program.common.cli import EXIT_PROBLEMS, check_outputs
 from program.common.errors import InputError
-from program.common.files import Place, exists, is_folder, joined, opened, placed, remove, whole_file, writing
+from program.common.files import Place, exists, is_folder, join_place, open_file, place_of, remove, whole_file, writing
 from program.common.settings import Settings
 from program.images.store import IMAGES, ImageRef
 from program.running.journal import Journal
@@ -98,7 +98,7 @@ def judge(
     # Here, as it brings scikit-image with it: one image alone needs neither.
     from program.evaluation.evaluating import context_of
 
-    out = placed(out)
+    out = place_of(out)
     context = {**context_of(program), "query": query, "options": list(options or ())}
     context.pop("settings", None)
     header = {"journal": "batch", "context": context}
@@ -120,7 +120,7 @@ def judge(
 
 def is_begun(out: Place, cache_dir: Path) -> bool:
     """Tell whether a run into this output was stopped before its end, so that the same command goes on."""
-    return _log_of(out, cache_dir).exists() or (not isinstance(out, Path) and exists(joined(out, _HEADER)))
+    return _log_of(out, cache_dir).exists() or (not isinstance(out, Path) and exists(join_place(out, _HEADER)))
 
 
 class _Parts:
@@ -129,7 +129,7 @@ class _Parts:
     def __init__(self, out: Place, journal: Journal[Row], header: Mapping[str, Any]) -> None:
         self._out, self._journal, self._number = out, journal, 0
         self._in_parts = format_of(out) == ".parquet"
-        self._header = None if isinstance(out, Path) or not self._in_parts else joined(out, _HEADER)
+        self._header = None if isinstance(out, Path) or not self._in_parts else join_place(out, _HEADER)
         if self._header is not None and journal.empty:
             self._begin(self._header, json.dumps(header, sort_keys=True).encode())
 
@@ -151,7 +151,7 @@ class _Parts:
             with writing(header) as file:
                 file.write(text)
             return
-        with opened(header) as file:
+        with open_file(header) as file:
             if file.read() != text:
                 raise InputError(f"table {str(self._out)!r}: belongs to another run; give another --out")
         self._journal.resume()
@@ -174,7 +174,7 @@ EXIT_BELOW_MINIMUM, EXIT_NOT_SURE = 3, 4
 
 def assess(arguments: argparse.Namespace, settings: Settings) -> int:
     """Do what the flags ask for, and return the exit code."""
-    out, sources = None if arguments.out is None else placed(arguments.out), arguments.image
+    out, sources = None if arguments.out is None else place_of(arguments.out), arguments.image
     if out is not None and format_of(out) != ".parquet" and is_folder(out):
         raise InputError(f"--out {str(out)!r}: is a folder; name a file in it")
     if arguments.option is not None and len(arguments.option) < 2:
@@ -188,7 +188,7 @@ def assess(arguments: argparse.Namespace, settings: Settings) -> int:
         raise InputError("--heatmap-of: draws nothing without --heatmap; give both")
     if out is not None:
         check_outputs(arguments, "--out", out, begun=is_begun(out, settings.cache_dir))
-    single = len(sources) == 1 and not is_manifest(sources[0]) and not is_folder(placed(sources[0]))
+    single = len(sources) == 1 and not is_manifest(sources[0]) and not is_folder(place_of(sources[0]))
     if single and out is None:
         return _one(arguments, settings)
     if arguments.region or arguments.heatmap:
@@ -252,14 +252,14 @@ def _save(picture: Image.Image, path: Path) -> None:
 
 
 def _opened(name: Place, settings: Settings) -> ImageRef:
-    return IMAGES.add(placed(name), max_pixels=settings.images.max_pixels)
+    return IMAGES.add(place_of(name), max_pixels=settings.images.max_pixels)
 
 
 def _reference_of(arguments: argparse.Namespace) -> Place | None:
     """Return the reference of one image; of a folder, the file of the image's name."""
     if not arguments.reference:
         return None
-    (item,) = gather(arguments.image[:1], reference=placed(arguments.reference))
+    (item,) = find_items(arguments.image[:1], reference=place_of(arguments.reference))
     if item.reference is None:
         raise InputError(str(item.error))
     found: Place = item.reference
@@ -267,9 +267,9 @@ def _reference_of(arguments: argparse.Namespace) -> Place | None:
 
 
 def _many(arguments: argparse.Namespace, settings: Settings) -> int:
-    items = gather(
+    items = find_items(
         arguments.image, recursive=arguments.recursive, globs=arguments.glob or (), columns=arguments.columns,
-        reference=placed(arguments.reference) if arguments.reference else None,
+        reference=place_of(arguments.reference) if arguments.reference else None,
     )  # fmt: skip
     tally, minimum = Tally(arguments.min_score, arguments.sure), arguments.min_score
     left_out = items.left_out()
@@ -279,7 +279,7 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         summary = {**tally.summary(), "left_out": left_out}
         sys.stdout.write(json.dumps(summary, ensure_ascii=False, indent=2) + "\n")
     else:
-        show_summary(tally, arguments.out, minimum, told(left_out))
+        show_summary(tally, arguments.out, minimum, left_out_text(left_out))
     if minimum is not None and (code := _gate(tally)):
         return code
     unscored = minimum is not None and tally.counts["scored"] < tally.counts["images"]
@@ -329,7 +329,7 @@ def _compare(arguments: argparse.Namespace, settings: Settings) -> int:
         raise InputError("--compare: compares two scores; leave --query, --option, --out and --min-score out")
     first, second = (_opened(name, settings) for name in arguments.image)
     reference = _opened(arguments.reference, settings) if arguments.reference else None
-    result = compare(program_from(arguments, settings), first, second, reference)
+    result = compare_images(program_from(arguments, settings), first, second, reference)
     text = result.model_dump_json(indent=2) + "\n" if arguments.json else comparison_text(result, arguments.image)
     sys.stdout.write(text)
     return 0

@@ -12,21 +12,21 @@ from data.manifest import Layout, scan_manifest
 from data.tables import HUB, is_manifest, scan_rows
 from program.common.errors import DataError, InputError
 from program.common.files import (
+    IdSet,
     Place,
-    Seen,
     exists,
     is_folder,
     is_remote,
-    joined,
-    listed,
+    join_place,
+    list_files,
     name_of,
     path_mend,
-    placed,
+    place_of,
     readable,
 )
 from program.running.request import Request
 
-__all__ = ("IMAGE_SUFFIXES", "Items", "gather", "told")
+__all__ = ("IMAGE_SUFFIXES", "Items", "find_items", "left_out_text")
 
 IMAGE_SUFFIXES = (
     ".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jif", ".jpe", ".jpeg", ".jpg", ".mpo", ".pgm",
@@ -41,7 +41,7 @@ _NO_PHOTOGRAPHS = frozenset({
 
 @dataclass(frozen=True)
 class Items:
-    """What sources hold, looked up anew at each pass; ids are distinct."""
+    """What sources hold, looked up again at each pass; ids are distinct."""
 
     sources: Sequence[str]
     recursive: bool = False
@@ -60,7 +60,7 @@ class Items:
 
     def _count(self, source: str) -> int:
         if is_manifest(source):
-            return sum(1 for _ in scan_rows(placed(source), {}))
+            return sum(1 for _ in scan_rows(place_of(source), {}))
         return sum(1 for _ in self._of(source))
 
     def _all(self) -> Iterator[Request]:
@@ -71,7 +71,7 @@ class Items:
         if is_manifest(source):
             yield from _of_manifest(source, self.columns)
             return
-        place = placed(source)
+        place = place_of(source)
         paired = self.reference is not None and is_folder(self.reference)
         if not is_folder(place):
             yield _item(_name(place), place, self.reference, paired=paired, below=False)
@@ -90,7 +90,7 @@ class Items:
         found: Counter[str] = Counter()
         spelt: dict[str, str] = {}
         for source in self.sources:
-            if not is_manifest(source) and is_folder(place := placed(source)):
+            if not is_manifest(source) and is_folder(place := place_of(source)):
                 for below, path in _of_folder(place, self.recursive):
                     if not isinstance(path, OSError):
                         why = path.why if isinstance(path, _Passed) else _why_not(below, self.globs)
@@ -99,7 +99,7 @@ class Items:
 
     def _distinct(self) -> Iterator[Request]:
         """Yield the items with distinct ids: each of two folders may hold an `a.png`, and an image be named twice."""
-        with closing(Seen()) as once, closing(Seen()) as twice, closing(Seen()) as given:
+        with closing(IdSet()) as once, closing(IdSet()) as twice, closing(IdSet()) as given:
             for item in self._all():
                 if not once.add(item.id):
                     twice.add(item.id)
@@ -124,7 +124,7 @@ class _Passed:
     why: str
 
 
-def told(left_out: Mapping[str, int]) -> str:
+def left_out_text(left_out: Mapping[str, int]) -> str:
     """Say what `Items.left_out` found in one line; empty where that is nothing."""
     # What has a suffix is a file; of others the count goes before the words.
     parts = (
@@ -135,7 +135,7 @@ def told(left_out: Mapping[str, int]) -> str:
     return f"{count} file{'s' * (count != 1)} left out: {', '.join(parts)}" if count else ""
 
 
-def gather(
+def find_items(
     sources: Sequence[str],
     *,
     recursive: bool = False,
@@ -152,11 +152,11 @@ def gather(
     """
     items = Items(sources, recursive, globs, reference, columns or {})
     for source in sources:
-        if not is_manifest(source) and not exists(placed(source)):
+        if not is_manifest(source) and not exists(place_of(source)):
             raise InputError(f"image {source[:200]!r}: no such file or folder; {path_mend(source)}")
     if next(iter(items), None) is None:
         fault = f"holds no image to judge ({', '.join(globs or IMAGE_SUFFIXES)})"
-        raise InputError("; ".join(filter(None, (f"{sources[0]!r}: {fault}", told(items.left_out())))))
+        raise InputError("; ".join(filter(None, (f"{sources[0]!r}: {fault}", left_out_text(items.left_out())))))
     return items
 
 
@@ -192,7 +192,7 @@ def _of_folder(folder: Place, recursive: bool) -> Iterator[tuple[str, Place | OS
 
 def _of_folder_elsewhere(folder: str, recursive: bool) -> Iterator[tuple[str, Place | _Passed]]:
     passed: set[str] = set()
-    for below, place in listed(folder, recursive=recursive):
+    for below, place in list_files(folder, recursive=recursive):
         parents = below.split("/")[:-1]
         first = next((n for n, name in enumerate(parents) if _beside(name) or name.startswith(".")), None)
         if first is None:
@@ -231,7 +231,7 @@ def _item(name: str, place: Place, reference: Place | None, *, paired: bool, bel
         return Request(id=name, image=place, reference=reference)
     # Joined to the folder, the path of an image that was named itself could lead back to the image.
     names = [name, name_of(place)] if below else [name_of(place)]
-    matches = [at for each in names if exists(at := joined(reference, each)) and not is_folder(at)]
+    matches = [at for each in names if exists(at := join_place(reference, each)) and not is_folder(at)]
     if not matches and isinstance(reference, Path):
         stem, folders = Path(name_of(place)).stem, [reference / Path(each).parent for each in names]
         matches = next(filter(None, (_of_stem(each, stem) for each in folders if each.is_dir())), [])
@@ -254,7 +254,7 @@ def _of_stem(folder: Path, stem: str) -> list[Place]:
 def _of_manifest(source: str, columns: Mapping[str, str]) -> Iterator[Request]:
     for number, sample in scan_manifest(source, Layout(columns)):
         if isinstance(sample, DataError):
-            yield Request(id=f"{_name(placed(source))}:{number}", error=str(sample))
+            yield Request(id=f"{_name(place_of(source))}:{number}", error=str(sample))
         else:
             yield sample
 

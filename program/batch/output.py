@@ -17,11 +17,11 @@ from program.agent.assessment import Assessment, Comparison
 from program.agent.evidence import looked_at
 from program.agent.state import ExecutorOutput
 from program.common.errors import InputError, one_line, showable
-from program.common.files import Place, exists, joined, opened, placed, remove, writing
+from program.common.files import Place, exists, join_place, open_file, place_of, remove, writing
 from program.common.text import is_chinese
 from program.fusion import LETTERS
-from program.fusion.scores import headline
-from program.running.row import Row, safe_cell, verdict
+from program.fusion.scores import score_line
+from program.running.row import Row, safe_cell, side_of_minimum
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, LEVEL_WORDS
 
 __all__ = (
@@ -60,7 +60,7 @@ def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0) -> None:
 
     Raises InputError for an unknown suffix or where it cannot be written.
     """
-    out, suffix = placed(out), format_of(out)
+    out, suffix = place_of(out), format_of(out)
     if suffix == ".parquet":
         return _write_parts(out, first, rows)
     try:
@@ -78,7 +78,7 @@ def _write_parts(out: Place, first: int, rows: Iterable[Row]) -> None:
         if number and row is None:
             break
         write_part(out, number, () if row is None else chain([row], islice(left, PART_ROWS - 1)))
-    longer = list(takewhile(exists, (joined(out, _name(left_over)) for left_over in count(number))))
+    longer = list(takewhile(exists, (join_place(out, _name(left_over)) for left_over in count(number))))
     for part in reversed(longer):  # a kill leaves no gap, behind which others would stay
         remove(part)
 
@@ -101,7 +101,7 @@ def write_part(out: Place, number: int, rows: Iterable[Row]) -> None:
             if out.is_file():  # a table of an earlier version
                 out.unlink()
             out.mkdir(parents=True, exist_ok=True)
-        with writing(joined(out, _name(number))) as file, pyarrow.parquet.ParquetWriter(file, schema) as table:
+        with writing(join_place(out, _name(number))) as file, pyarrow.parquet.ParquetWriter(file, schema) as table:
             while some := [row.model_dump() for row in islice(left, _ROWS_AT_ONCE)]:
                 table.write_table(pyarrow.Table.from_pylist(some, schema))
     except OSError as error:
@@ -113,10 +113,10 @@ def read_parts(out: Place) -> Iterator[Row]:
     import pyarrow.parquet
 
     for number in count():
-        part = joined(out, _name(number))
+        part = join_place(out, _name(number))
         if not exists(part):
             return
-        with opened(part) as file:
+        with open_file(part) as file:
             for batch in pyarrow.parquet.ParquetFile(file).iter_batches(1024):
                 yield from map(Row.model_validate, batch.to_pylist())
 
@@ -203,7 +203,7 @@ class Tally:
     def _add_score(self, row: Row, score: float) -> None:
         self._sum += score
         if self._minimum is not None:
-            self.counts[verdict(row, self._minimum, self._sure)] += 1
+            self.counts[side_of_minimum(row, self._minimum, self._sure)] += 1
             self.counts["under"] += score < self._minimum
         if len(self.worst) < WORST or (score, row.id) < (self.worst[-1].score, self.worst[-1].id):
             self.worst = sorted([*self.worst, row], key=lambda r: (r.score, r.id))[:WORST]
@@ -228,8 +228,8 @@ def show(result: Assessment, *, sources: bool = False) -> None:
     if result.rating is None and result.quality_score is not None:
         by_tools = "" if result.level else " by the tools alone"
         chinese = is_chinese(result.state.query)
-        verdict = headline(result.quality_score, result.score_interval, chinese=chinese)
-        console.print(f"{verdict}{by_tools}", highlight=False)
+        side_of_minimum = score_line(result.quality_score, result.score_interval, chinese=chinese)
+        console.print(f"{side_of_minimum}{by_tools}", highlight=False)
     if result.status != "ok":
         console.print(f"[yellow]status: {result.status}[/yellow] {_escaped(result.error or '')}")
 

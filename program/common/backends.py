@@ -130,7 +130,7 @@ class LanguageModels(Section):
     def replaced(self, names: Mapping[str, str], api_base: str | None) -> "LanguageModels":
         """Return the models with others in some roles, by role; a new role starts as the summarizer.
 
-        `api_base` is the server of every model whose name leaves it open. Without it a model chosen anew is on the
+        `api_base` is the server of every model whose name leaves it open. Without it a model chosen again is on the
         server that was set for its role, else on the environment's; a hosted one on none.
         """
         if not names and api_base is None:
@@ -141,7 +141,7 @@ class LanguageModels(Section):
             before: RoleSettings | None = getattr(self, role)
             if before is None and role not in names:
                 continue
-            section = (before or self.summarizer).model_dump(exclude={"entry", "images"})  # filled in anew
+            section = (before or self.summarizer).model_dump(exclude={"entry", "images"})  # filled in again
             section["backend"] = names.get(role, section["backend"])
             open_ended = takes_api_base(section["backend"], self.backends)
             on_server |= open_ended

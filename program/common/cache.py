@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from program.common.errors import one_line
-from program.common.files import Place, joined, keep_private, opened, remove_database, system_of, writing
+from program.common.files import Place, join_place, keep_private, open_file, remove_database, system_of, writing
 
 __all__ = ("PlainCache", "can_keep", "share", "use_lm_cache")
 
@@ -26,7 +26,7 @@ _ANSWERS_IN_MEMORY = 10_000
 """DSPy would keep a million, some KB each; those put out are still on disk."""
 _UNUSABLE = "cache %r: cannot be used (%s); going on without, %s"
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL)"
-"""Name it anew with other columns."""
+"""Name it again with other columns."""
 _SIZE = (
     "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
 )
@@ -38,7 +38,7 @@ class PlainCache:
     """JSON values by key in a folder. Where the folder cannot be used there is none: that is said once, and no error.
 
     Bounded: over `size_limit_mb` MiB the entries stored longest ago go. A connection lasts for one operation, so
-    threads, processes and forks need no care, and a kill loses nothing that was stored. A damaged file is made anew.
+    threads, processes and forks need no care, and a kill loses nothing that was stored. A damaged file is made again.
     """
 
     def __init__(self, folder: Path, *, size_limit_mb: int = 512) -> None:
@@ -115,7 +115,7 @@ class PlainCache:
             with contextlib.suppress(OSError):
                 remove_database(file)
                 self._private = False
-                logger.warning("cache %r: was damaged (%s); begun anew", str(file.parent), error)
+                logger.warning("cache %r: was damaged (%s); begun again", str(file.parent), error)
                 return
         if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
             self._file = None
@@ -158,11 +158,11 @@ class _Shared:
         if self._place in _BROKEN:
             return None
         try:
-            with opened(self._file(key)) as file:
+            with open_file(self._file(key)) as file:
                 return _unpacked(file.read())
         except FileNotFoundError:
             return None
-        except (zlib.error, ValueError, RecursionError):  # half a file: it is written anew
+        except (zlib.error, ValueError, RecursionError):  # half a file: it is written again
             return None
         except OSError as error:
             self._leave_out(error)
@@ -189,7 +189,7 @@ class _Shared:
 
     def _file(self, key: str) -> Place:
         name = hashlib.sha256(key.encode()).hexdigest()
-        return joined(self._place, f"{self._folder}/{name[:2]}/{name}")
+        return join_place(self._place, f"{self._folder}/{name[:2]}/{name}")
 
 
 class _Answers:
@@ -268,5 +268,5 @@ def _tell(folder: Path, error: Exception) -> None:
 
 @functools.cache
 def _tell_once(folder: Path, reason: str) -> None:
-    mend = "everything is worked out anew: mend it, or name another folder in AGENTICIQA_CACHE_DIR"
+    mend = "everything is worked out again: mend it, or name another folder in AGENTICIQA_CACHE_DIR"
     logger.warning(_UNUSABLE, str(folder), reason, mend)

@@ -19,8 +19,8 @@ from program.common.errors import InputError, one_line
 
 __all__ = (
     "CONFIGS",
+    "IdSet",
     "Place",
-    "Seen",
     "check_output",
     "check_text",
     "digest_of",
@@ -28,15 +28,15 @@ __all__ = (
     "from_base64",
     "is_folder",
     "is_remote",
-    "joined",
+    "join_place",
     "keep_private",
-    "listed",
+    "list_files",
     "lock_file",
     "locked",
     "name_of",
-    "opened",
+    "open_file",
     "path_mend",
-    "placed",
+    "place_of",
     "plain_file",
     "readable",
     "remove",
@@ -124,7 +124,7 @@ def digest_of(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class Seen:
+class IdSet:
     """The texts that were added; of each 16 bytes are kept, in a temporary file once there are many. One thread."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ def is_remote(place: Place) -> bool:
     return named and _FILE.match(str(place)) is None
 
 
-def placed(name: Place) -> Place:
+def place_of(name: Place) -> Place:
     """Return a name as a local path, or as it is where it is a URI. Raises InputError for a web page's."""
     if isinstance(name, str) and (scheme := _FILE.match(name)):
         path = unquote(name[scheme.end() :], errors="surrogateescape")
@@ -196,10 +196,10 @@ def readable(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def joined(folder: Place, name: str) -> Place:
+def join_place(folder: Place, name: str) -> Place:
     """Return what a name stands for in a folder: a file below it, or what it names by itself."""
     if is_remote(name):
-        return placed(name)
+        return place_of(name)
     if isinstance(folder, Path):
         path = Path(os.path.normpath(folder / name))
         # A table that was written on Windows.
@@ -228,7 +228,7 @@ def plain_file(path: str, flags: int) -> int:
 
 
 @contextlib.contextmanager
-def opened(place: Place) -> Iterator[IO[bytes]]:
+def open_file(place: Place) -> Iterator[IO[bytes]]:
     """Open a file to read its bytes. Raises OSError where it is not there or cannot be read."""
     if isinstance(place, Path):
         with open(place, "rb", opener=plain_file) as file:
@@ -271,7 +271,7 @@ def is_folder(place: Place) -> bool:
         return bool(system.isdir(path))
 
 
-def listed(folder: Place, *, recursive: bool) -> Iterator[tuple[str, Place]]:
+def list_files(folder: Place, *, recursive: bool) -> Iterator[tuple[str, Place]]:
     """Yield the files of a folder elsewhere in order, by their names below it."""
     with _store_of(folder) as (system, path):
         found = sorted(system.find(path, maxdepth=None if recursive else 1))
@@ -297,7 +297,7 @@ def _is_within(given: Place, out: Place) -> bool:
     if not isinstance(out, Path) or is_remote(given):
         return str(given).rstrip("/") == str(out).rstrip("/")
     try:
-        path = Path(placed(given)).resolve()
+        path = Path(place_of(given)).resolve()
         return any(os.path.samefile(each, out) for each in (path, *(path.parents if path.exists() else ())))
     except (OSError, ValueError, InputError):  # no file's name, or none there
         return False

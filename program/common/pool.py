@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ("completed", "in_order", "progress", "single_flight", "timed")
+__all__ = ("in_order", "map_unordered", "progress", "single_flight", "time_phase")
 
 
 _LINE_EVERY_S = 15.0
@@ -65,7 +65,7 @@ def progress(
 
 
 @contextmanager
-def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+def time_phase(seconds: dict[str, float], phase: str) -> Iterator[None]:
     """Add the wall time of the block to a phase."""
     started = time.perf_counter()
     try:
@@ -81,7 +81,7 @@ _FLIGHTS: "WeakValueDictionary[Hashable, threading.Lock]" = WeakValueDictionary(
 _LOCK = threading.Lock()
 
 
-def completed(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> Iterator[tuple[T, R]]:
+def map_unordered(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> Iterator[tuple[T, R]]:
     """Yield (item, work(item)) as results come; of a stream of items, two for each worker are read ahead.
 
     Each call runs in a copy of the caller's context. An exception of `work`, Ctrl-C and SIGTERM begin nothing else:
@@ -123,8 +123,8 @@ def _tell(stop: BaseException, pending: Iterable[Future[Any]]) -> None:
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> list[R]:
-    """Return `work(item)` for each item, in the items' order; see `completed`."""
-    finished = completed(lambda pair: work(pair[1]), enumerate(items), workers=workers)
+    """Return `work(item)` for each item, in the items' order; see `map_unordered`."""
+    finished = map_unordered(lambda pair: work(pair[1]), enumerate(items), workers=workers)
     results = {place: result for (place, _), result in finished}
     return [results[place] for place in range(len(results))]
 

@@ -174,7 +174,7 @@ class Settings(Section):
 
     @property
     def kept_dir(self) -> Path | None:
-        """Where readings, measurements and models' answers are kept; None: work out all anew, and keep nothing."""
+        """Where readings, measurements and models' answers are kept; None: work out all again, and keep nothing."""
         return self.cache_dir if self.cache else None
 
     def with_model(

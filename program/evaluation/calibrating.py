@@ -26,7 +26,7 @@ from program.tools.calibration import (
     ToolCalibration,
     apply_map,
     is_identity,
-    mixed,
+    mix,
 )  # fmt: skip
 from program.tools.loading import file_sha256, library_label, parameter_path
 from program.tools.registry import (
@@ -306,7 +306,7 @@ def fit_tool(spec: ToolSpec, readings: "pd.DataFrame", parameters: Path | None =
         part = (readings.category == category).to_numpy(bool)
         if part.sum() >= FEWEST_OF_A_CATEGORY:
             narrow = fitted(part)
-            score = mixed(apply_map(narrow, values), predicted)
+            score = mix(apply_map(narrow, values), predicted)
             own[category] = CategoryMap(map=narrow, residual=residual(part, score))
     agreement = srcc(human, values) * (1 if spec.higher_is_better else -1)
     return ToolCalibration(

@@ -112,7 +112,7 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
         *_intervals_told([] if same else list(differences.values())),
         *(f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out"
           for name, record in (("before", before), ("after", after)) if record.failed),
-        *undefined((METRICS[name].word, f) for each in (before, after) for name, f in each.figures.items()
+        *undefined_lines((METRICS[name].word, f) for each in (before, after) for name, f in each.figures.items()
                    if METRICS[name].word),
         *_too_few(before),
     ])  # fmt: skip
@@ -138,7 +138,7 @@ def gain_words(metric: str, gain: Figure) -> str:
 
 def _gain_text(metric: str, gain: Figure | None) -> Text:
     if gain is None or gain.value is None:
-        return Text("-" if gain is None else "undefined")
+        return Text("-" if gain is None else "undefined_lines")
     words = gain_words(metric, gain)
     shown = words if words == "the same" else f"{gain.value_text('+')} {gain.ends_text('+')} {words}".replace("  ", " ")
     return Text(shown, {"better": "green", "worse": "red"}.get(words, ""))
@@ -155,7 +155,7 @@ def notes(record: EvaluationRecord) -> list[str]:
         groups = sorted({figure.groups for figure in record.figures.values()})
         lines.append(f"Only {_photographs(groups[0])}: the intervals are over images and say nothing of new ones.")
     lines += _too_few(record)
-    lines += undefined(figure_lines(record))
+    lines += undefined_lines(figure_lines(record))
     if any("line instead" in figure.method for _, figure in figure_lines(record)):
         lines.append("A logistic that did not converge was fitted as a line instead.")
     if record.details and record.details.chance is not None:
@@ -167,7 +167,7 @@ def notes(record: EvaluationRecord) -> list[str]:
     return lines
 
 
-def undefined(figures: Iterable[tuple[str, Figure]]) -> list[str]:
+def undefined_lines(figures: Iterable[tuple[str, Figure]]) -> list[str]:
     """Return a line for every reason why some of the figures, given under their names for people, have no value."""
     names: dict[str, list[str]] = {}
     for name, figure in figures:
@@ -384,7 +384,7 @@ def _calibration(details: Details) -> Plot:
     axis.grid(color=FAINT, linewidth=0.8)
     axis.set_xlabel("probability given to the likeliest level")
     axis.set_ylabel("share of times it was right")
-    shown = error.value_text() if error is not None else "undefined"
+    shown = error.value_text() if error is not None else "undefined_lines"
     axis.set_title(f"Calibration of the level probabilities (ECE {shown}, n = {sum(b.n for b in bins)})", **_TITLE)
     return plot
 

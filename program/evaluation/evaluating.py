@@ -23,14 +23,14 @@ from program.agent.saving import program_sha256
 from program.agent.state import AssessmentState
 from program.common.cache import can_keep
 from program.common.errors import InputError
-from program.common.files import CONFIGS, Place, Seen
+from program.common.files import CONFIGS, IdSet, Place
 from program.common.settings import PLACES, Settings
 from program.evaluation.figures import compare, details_of, figure_of, summarize
-from program.evaluation.record import Baseline, Cost, Dataset, EvaluationRecord, LabelledRow, Misses, Readings
+from program.evaluation.record import Baseline, Cost, Dataset, EvaluationRecord, LabelledRow, Readings, WorstRows
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
-from program.lms.metering import metered
+from program.lms.metering import meter
 from program.running.journal import Journal
 from program.running.runner import Asking, Engine, run
 from program.tools.calibration import PAPER
@@ -90,7 +90,7 @@ class BaselineAnswers:
                 if len(known) == len(values):
                     mean = ScoreFusion(tool_weights="reliability").tool_mean(values, known)
                     answers[ALL_RELIABLE] = round(mean, 6)
-        with metered() as usage:
+        with meter() as usage:
             alone = self._model_only(assessment.state, image, reference)
         if alone is not None:
             answers[MODEL_ONLY] = alone
@@ -176,7 +176,7 @@ class Evaluating(Asking[LabelledRow]):
     def __init__(self, program: Callable[..., Assessment], others: OtherAnswers | None = None) -> None:
         super().__init__(program)
         resources = getattr(program, "resources", None)
-        self._eta, self._others, self._misses = resources.fusion.eta if resources else 1.0, others, Misses()
+        self._eta, self._others, self._misses = resources.fusion.eta if resources else 1.0, others, WorstRows()
 
     @classmethod
     def made(cls, make: Callable[[], AgenticIQA], *, baselines: bool = False) -> Self:
@@ -234,7 +234,7 @@ def run_samples(
     dataset, context = dataset or Dataset(), dict(context or {})
     started = time.perf_counter()
     rows: dict[int, LabelledRow] = {}
-    misses, failed = Misses(), 0
+    misses, failed = WorstRows(), 0
 
     def take(place: int, row: LabelledRow) -> str:
         nonlocal failed
@@ -264,7 +264,7 @@ def run_samples(
 
 def _distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
     """Yield the samples. Raises InputError for an id that occurs twice."""
-    with closing(Seen()) as ids:
+    with closing(IdSet()) as ids:
         for sample in samples:
             if not ids.add(sample.id):
                 raise InputError(f"sample {sample.id!r} occurs twice; give every sample its own id")
@@ -273,7 +273,7 @@ def _distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
 
 @dataclass(frozen=True)
 class ManifestSplit:
-    """One split of a manifest, read anew at each pass; no more than a line is held."""
+    """One split of a manifest, read again at each pass; no more than a line is held."""
 
     manifest: Place
     split: str | None

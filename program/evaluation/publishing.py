@@ -49,6 +49,7 @@ __all__ = (
     "gains",
     "headlines",
     "labels_of",
+    "learned_params",
     "log_calibration",
     "log_evaluation",
     "log_misses",
@@ -58,8 +59,7 @@ __all__ = (
     "render",
     "report_files",
     "show",
-    "taught",
-    "worst",
+    "worst_rows",
     "write_report",
 )
 
@@ -170,9 +170,9 @@ def render(
     `before` is another program's record over the same samples: the page shows whose scores moved most.
     """
     earlier = {row.id: row.predicted for row in before.rows if row.task == "scoring" and row.counts} if before else {}
-    shown = {"worst": worst(record.rows, "scoring"), "closest": closest(record.rows),
-             "moved": moved(record.rows, earlier), "wrong": worst(record.rows, "mcq")}  # fmt: skip
-    mapped = [row for kind in ("worst", "closest", "moved") for row in shown[kind][:_FEW]]
+    shown = {"worst_rows": worst_rows(record.rows, "scoring"), "closest_rows": closest_rows(record.rows),
+             "changed_rows": changed_rows(record.rows, earlier), "wrong": worst_rows(record.rows, "mcq")}  # fmt: skip
+    mapped = [row for kind in ("worst_rows", "closest_rows", "changed_rows") for row in shown[kind][:_FEW]]
     pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows}, mapped)
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -189,18 +189,18 @@ def render(
     )  # fmt: skip
 
 
-def worst(rows: Iterable[LabelledRow], task: str) -> list[LabelledRow]:
+def worst_rows(rows: Iterable[LabelledRow], task: str) -> list[LabelledRow]:
     """Return the worst misses of a task, worst first; of multiple choice wrong answers, drawn by their ids' hash."""
     missed = ((size, row.id, row) for row in rows if row.task == task and (size := row.miss) is not None)
     return [row for _, _, row in heapq.nlargest(WORST, missed, key=lambda entry: entry[:2])]
 
 
-def closest(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
+def closest_rows(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
     """Return the scores nearest to the labels, nearest first."""
     return heapq.nsmallest(_FEW, (r for r in rows if r.task == "scoring" and r.counts), key=lambda r: (r.miss, r.id))
 
 
-def moved(rows: Iterable[LabelledRow], earlier: Mapping[str, Any]) -> list[LabelledRow]:
+def changed_rows(rows: Iterable[LabelledRow], earlier: Mapping[str, Any]) -> list[LabelledRow]:
     """Return the scores that differ most from an earlier program's (by sample), farthest first."""
     both = [(abs(float(r.predicted) - earlier[r.id]), r.id, r) for r in rows if r.counts and r.id in earlier]  # type: ignore[arg-type]
     return [row for step, _, row in heapq.nlargest(_FEW, both, key=lambda entry: entry[:2]) if step > 0]
@@ -264,7 +264,7 @@ def log_evaluation(
     split = record.dataset.split or "all"
     log_origin(run, record, {split: record.rows})
     words = {"sizes": f"{split} {len(record.rows)}", "labels": labels_of(samples), "seed": record.seed}
-    run.log_params({**origin_params(record.dataset), **words, **taught(program)})
+    run.log_params({**origin_params(record.dataset), **words, **learned_params(program)})
     run.link_model(program_sha256(program))
     run.log_metrics({**headlines(record, program), "seconds": record.wall_seconds})
     rows = islice(record.rows, _MAX_TABLE_ROWS)
@@ -333,7 +333,7 @@ def log_misses(run: RunHandle, record: EvaluationRecord, program: AgenticIQA, sa
     """
     most = program.resources.settings.tracking.traces
     kept = all(known_traits(lm).is_deterministic or lm.cache for lm in map(program.resources.lm, ROLES))
-    rows = {row.id: row for task in ("scoring", "mcq") for row in worst(record.rows, task)[:most]}
+    rows = {row.id: row for task in ("scoring", "mcq") for row in worst_rows(record.rows, task)[:most]}
     if not rows or not kept or run.run_id is None:
         return
     places = {name: f"misses/{number:02}.png" for number, name in enumerate(rows, 1)}
@@ -387,7 +387,7 @@ def _log_commit(run: RunHandle, here: Environment) -> None:
 _LONGEST = 300
 
 
-def taught(program: AgenticIQA) -> dict[str, Any]:
+def learned_params(program: AgenticIQA) -> dict[str, Any]:
     """Return model, demos (their number), rubric (the lines that were added to the instructions) and fusion in words.
 
     Program, prompts and what changed hold them in full.

@@ -39,10 +39,10 @@ __all__ = (
     "EvaluationRecord",
     "GatePoint",
     "LabelledRow",
-    "Misses",
     "Part",
     "Readings",
     "Task",
+    "WorstRows",
     "environment",
 )
 
@@ -188,7 +188,7 @@ class LabelledRow(Row):
         return {name: values.get(name) for name in _COLUMNS}
 
 
-class Misses:
+class WorstRows:
     """Tells, row by row, whether it is among the worst so far; of n rows in random order about 12 ln n are."""
 
     def __init__(self) -> None:

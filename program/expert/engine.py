@@ -50,7 +50,7 @@ __all__ = (
 
 
 class Lesson(NamedTuple):
-    """What a question's predictor was taught."""
+    """What a question's predictor learned."""
 
     demos: Sequence[Inputs]
     instructions: str
@@ -229,7 +229,7 @@ class CallAdapter(KeptAdapter):
         return [{"role": "system", "content": signature.instructions}, {"role": "user", "content": text}]
 
 
-del CallAdapter.parse  # wrapped anew in every subclass: callbacks (MLflow's spans) would see each call twice
+del CallAdapter.parse  # wrapped again in every subclass: callbacks (MLflow's spans) would see each call twice
 
 
 class PerceptualEngine:

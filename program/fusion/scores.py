@@ -10,8 +10,15 @@ from program.fusion.levels import LETTERS, Mode, finite, level_probabilities, ne
 from signatures.schemas import LEVEL_WORDS, LEVELS_CHINESE
 
 __all__ = (
-    "FIELDS", "Belief", "FittedFusion", "Precisions", "ScoreFusion", "ToolWeights", "fusion_note", "headline",
+    "FIELDS",
+    "Belief",
+    "FittedFusion",
+    "Precisions",
+    "ScoreFusion",
+    "ToolWeights",
+    "fusion_note",
     "level_note",
+    "score_line",
 )  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -23,7 +30,7 @@ Belief = Mapping[int, float] | None
 
 _PHRASES: Mapping[str, tuple[str, str]] = {
     "overall": ("Overall the quality is {}.", "整体质量{}。"),
-    "headline": ("{} ({} of 5{})", "{}（{}/5{}）"),
+    "score_line": ("{} ({} of 5{})", "{}（{}/5{}）"),
     "likely": (", likely {:.1f} to {:.1f}", "，约 {:.1f} 至 {:.1f}"),
     "score": ("Score {score:.2f} {source}.", "分数 {score:.2f} {source}。"),
     "fitted": (
@@ -231,7 +238,7 @@ def level_note(score: float, *, chinese: bool = False) -> str:
     return _PHRASES["overall"][chinese].format(_level_word(score, chinese=chinese))
 
 
-def headline(score: float, interval: tuple[float, float] | None, *, chinese: bool = False) -> str:
+def score_line(score: float, interval: tuple[float, float] | None, *, chinese: bool = False) -> str:
     """Say a score in a line: its level, itself to a tenth, and where people's mean score likely lies.
 
     A score that would round into the next level is rounded down.
@@ -243,7 +250,7 @@ def headline(score: float, interval: tuple[float, float] | None, *, chinese: boo
     word, shown = _level_word(score, chinese=chinese), f"{score:.1f}"
     if _level_word(float(shown), chinese=chinese) != word:
         shown = f"{math.floor(10 * score) / 10:.1f}"
-    return _PHRASES["headline"][chinese].format(word.capitalize(), shown, likely)
+    return _PHRASES["score_line"][chinese].format(word.capitalize(), shown, likely)
 
 
 def _level_word(score: float, *, chinese: bool) -> str:

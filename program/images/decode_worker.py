@@ -79,7 +79,7 @@ def _decode_apart(data: bytes, name: str, at_most: int | None, area: Area | None
             code = worker.end()
             late = code in _OUT_OF_TIME or time.monotonic() - begun >= longest
             fault = "takes too long to decode" if late else f"ends its decoder (exit code {code})"
-            raise ImageError(f"image {name!r}: {fault}; save it anew as a plain PNG") from None
+            raise ImageError(f"image {name!r}: {fault}; save it again as a plain PNG") from None
         finally:
             timer.cancel()
     if "error" in head:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from program.common.errors import ImageError, InputError
-from program.common.files import Place, from_base64, is_remote, opened, path_mend, readable
+from program.common.files import Place, from_base64, is_remote, open_file, path_mend, readable
 from program.images.decode_worker import decode_bounded
 from program.images.decoding import MAX_PIXELS, encode_png
 from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction, whole_pixels
@@ -201,7 +201,7 @@ class ImageStore:
 
     def _add_file(self, place: Place, name: str, max_pixels: int) -> ImageRef:
         try:
-            with opened(place) as file:
+            with open_file(place) as file:
                 data = file.read()
         except InputError:
             raise

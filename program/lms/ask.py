@@ -33,7 +33,7 @@ from program.lms.call import (
 )
 from program.lms.dspy_private import (
     adapter_for,
-    cached,
+    cached_answer,
     put_in_cache,
     resolves_references,
     traced_prediction,
@@ -43,7 +43,7 @@ from program.lms.metering import book_kept_answer
 from program.lms.prompt import without_sight
 from program.lms.reference_engine import inline, inline_demo
 from program.lms.traits import known_traits, traits_of
-from program.tracking.runs import stripped
+from program.tracking.runs import strip_bytes
 
 __all__ = ("RUNGS", "Answer", "ask")
 
@@ -147,7 +147,7 @@ def _key(question: Question, signature: type[dspy.Signature]) -> _Key | None:
 
 def _recalled(key: _Key, question: Question, check: Callable[[dspy.Prediction], T]) -> Answer[T] | None:
     """Return the answer kept for a question, traced as DSPy does; None without one, or where somebody watches."""
-    fields = None if _is_watched(question) else cached(key, question.lm)
+    fields = None if _is_watched(question) else cached_answer(key, question.lm)
     if fields is None:
         return None
     prediction = traced_prediction(question.predictor, fields, key[1], question.inputs)
@@ -274,5 +274,5 @@ def _raw_text(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> s
 def _log_prompt(rung: str, signature: type[dspy.Signature], question: Question) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         inputs = question.traced_inputs or question.inputs
-        messages = stripped(adapter_for(question.lm).format(signature, question.demos, inputs))
+        messages = strip_bytes(adapter_for(question.lm).format(signature, question.demos, inputs))
         logger.debug("prompt (%s, %d demos): %s", rung, len(question.demos), json.dumps(messages, ensure_ascii=False))

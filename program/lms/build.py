@@ -42,7 +42,7 @@ def model_name(backend: str) -> str:
 def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     """Return the LM a role's settings name. No connection is made; keys are read from the environment only.
 
-    Its answers are kept under `cache_dir`; with None each is asked for anew.
+    Its answers are kept under `cache_dir`; with None each is asked for again.
     """
     entry = role.entry or BackendSettings()
     name = role_model(role)

@@ -22,7 +22,15 @@ from program.lms.metering import ModelCall
 from program.lms.traits import known_traits, own_record
 
 __all__ = (
-    "CallAllowance", "Question", "Unquoting", "clean", "encodable", "is_complete", "is_unusable", "one_line", "put",
+    "CallAllowance",
+    "KeyScrubber",
+    "Question",
+    "clean",
+    "encodable",
+    "is_complete",
+    "is_unusable",
+    "one_line",
+    "put",
     "with_references",
 )  # fmt: skip
 
@@ -99,7 +107,7 @@ def _call(question: Question, signature: type[dspy.Signature]) -> dspy.Predictio
     """Put a question once: DSPy repeats nothing here. A service that lacks a feature is asked again without it."""
     lm = question.lm
     model_call = ModelCall(lm, question.calls.take)
-    scrubbing = [Unquoting(lm)] if known_traits(lm).may_quote_keys else []
+    scrubbing = [KeyScrubber(lm)] if known_traits(lm).may_quote_keys else []
     try:
         with (
             dspy.context(
@@ -232,7 +240,7 @@ def with_references(demo: Any) -> Any:
     return {**demo, **{name: dspy.Image(IMAGES.add(url).url) for name, url in inlined.items()}} if inlined else demo
 
 
-class Unquoting(BaseCallback):
+class KeyScrubber(BaseCallback):
     """Takes the environment's keys and those of an LM out of its errors; put before all callbacks that record those."""
 
     def __init__(self, lm: dspy.BaseLM) -> None:

@@ -30,13 +30,13 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 from pydantic import BaseModel
 
 from program.common.text import final_answer
-from program.lms.prompt import answer_request, bounded, is_word, system_text
+from program.lms.prompt import answer_request, bounded_schema, is_word, system_text
 from program.lms.traits import known_traits
-from program.tracking.runs import stripped
+from program.tracking.runs import strip_bytes
 
 __all__ = (
     "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "DemoSetMIPRO", "KeptAdapter",
-    "LM15Engine", "StdlibTransport", "adapter_for", "cached", "estimated_cost_usd", "events_of", "put_in_cache",
+    "LM15Engine", "StdlibTransport", "adapter_for", "cached_answer", "estimated_cost_usd", "events_of", "put_in_cache",
     "remember", "resolves_references", "retry_after_s", "say_once_of_truncation", "sync_send_to_stream",
     "traced_prediction",
 )  # fmt: skip
@@ -50,7 +50,7 @@ _LONGEST_WORD = 200
 
 
 class KeptAdapter(JSONAdapter):
-    """Answers come as JSON, or as one word. Schemas and system messages are kept: DSPy makes them anew for every call.
+    """Answers come as JSON, or as one word. Schemas and system messages are kept: DSPy makes them again for every call.
 
     `shows_form`: whether the system message describes the JSON, for a model whose service takes no schema.
     """
@@ -121,7 +121,7 @@ def _response_format(signature: type[dspy.Signature], *, schema: bool, takes_bou
     if not (isinstance(form, type) and issubclass(form, BaseModel)):
         return form
     strict = _strict_json_schema(form.model_json_schema())
-    wire_schema = {"name": form.__name__, "schema": bounded(strict) if takes_bounds else strict, "strict": True}
+    wire_schema = {"name": form.__name__, "schema": bounded_schema(strict) if takes_bounds else strict, "strict": True}
     return {"type": "json_schema", "json_schema": wire_schema}
 
 
@@ -200,7 +200,7 @@ def _answers(lm: dspy.BaseLM) -> Iterator[MutableMapping[Hashable, Any]]:
         yield {}
 
 
-def cached(key: Hashable, lm: dspy.BaseLM) -> Any:
+def cached_answer(key: Hashable, lm: dspy.BaseLM) -> Any:
     """Return a copy of what is kept under a key among an LM's answers, or None."""
     with _answers(lm) as answers:
         value = answers.get(key)
@@ -274,5 +274,5 @@ def remember(lm: dspy.BaseLM, entry: dict[str, Any]) -> None:
                 messages=[{"role": "user", "content": _LEFT_OUT}], outputs=[_LEFT_OUT], response=None, kwargs={}
             )
     else:
-        entry = {**entry, "messages": stripped(entry.get("messages"))}
+        entry = {**entry, "messages": strip_bytes(entry.get("messages"))}
     lm.update_history(entry)

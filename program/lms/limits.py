@@ -15,8 +15,19 @@ from program.common.backends import ImageLimits
 from program.common.errors import InputError
 from program.common.settings import Settings, WireSettings, load_settings
 
-__all__ = ("Budget", "BudgetSpent", "Gate", "budget_from", "current_budget", "gate_for", "gate_of", "gates_made_by",
-           "image_limits_of", "wire_settings", "wired")  # fmt: skip
+__all__ = (
+    "Budget",
+    "BudgetSpent",
+    "Gate",
+    "budget_from",
+    "current_budget",
+    "gate_for",
+    "gate_of",
+    "gates_made_by",
+    "image_limits_of",
+    "wire_scope",
+    "wire_settings",
+)  # fmt: skip
 
 _KEY, _SETTINGS = "agentic_iqa_budget", "agentic_iqa_settings"
 """Names among DSPy's settings, which are what `dspy.Parallel` and DSPy's optimizers pass to their threads."""
@@ -215,7 +226,7 @@ _NEW: list[Callable[[str, WireSettings], Gate]] = [lambda _, limits: Gate(limits
 """What makes a host's gate: the last of them."""
 
 
-def wired(settings: Settings) -> AbstractContextManager[object]:
+def wire_scope(settings: Settings) -> AbstractContextManager[object]:
     """Return a context in which these settings hold for every question."""
     context: AbstractContextManager[object] = dspy.context(**{_SETTINGS: settings})
     return context

@@ -16,7 +16,7 @@ from program.lms.dspy_private import estimated_cost_usd, events_of, remember, sy
 from program.lms.limits import current_budget, gate_of
 from program.lms.traits import known_traits
 
-__all__ = ("FeatureRefused", "ModelCall", "book_kept_answer", "metered", "note_change", "note_image", "stage")
+__all__ = ("FeatureRefused", "ModelCall", "book_kept_answer", "meter", "note_change", "note_image", "stage")
 
 _USAGE: ContextVar[Usage | None] = ContextVar("agentic_iqa_usage", default=None)
 _STAGE: ContextVar[str | None] = ContextVar("agentic_iqa_stage", default=None)
@@ -29,7 +29,7 @@ _DOING = {
 
 
 @contextmanager
-def metered() -> Iterator[Usage]:
+def meter() -> Iterator[Usage]:
     """Collect what the questions asked inside cost."""
     usage = Usage()
     token = _USAGE.set(usage)

@@ -8,7 +8,7 @@ import dspy
 
 from signatures.schemas import QualityLevel
 
-__all__ = ("answer_request", "bounded", "is_word", "system_text", "without_sight")
+__all__ = ("answer_request", "bounded_schema", "is_word", "system_text", "without_sight")
 
 MOST_ITEMS = 12
 """In a list of an answer; a small model that loops fills a longer one to the last token."""
@@ -63,7 +63,7 @@ def without_sight(instructions: str) -> str:
     return instructions.rstrip()
 
 
-def bounded(schema: Mapping[str, Any]) -> dict[str, Any]:
+def bounded_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return an answer's JSON schema with the most items and characters that an answer may have, and no titles."""
 
     def within(part: Any, most_chars: int) -> Any:

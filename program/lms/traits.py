@@ -271,7 +271,7 @@ class ModelTraits(BaseModel):
     """When the service was asked; None: never."""
 
     revision: str | None = None
-    """Its name with its revision, where what was taught for one revision holds for no other."""
+    """Its name with its revision, where what was compiled for one revision holds for no other."""
     is_free: bool = False
     """Answers in this process within milliseconds: without a network, a price or limits, and not counted."""
     is_deterministic: bool = False
@@ -396,5 +396,5 @@ def _is_listed_with_vision(name: str) -> bool:
 def _read(file: Path | None) -> ModelTraits | None:
     try:
         return ModelTraits.model_validate_json(file.read_bytes()) if file is not None else None
-    except (OSError, ValidationError):  # none yet, or not ours: it is asked anew
+    except (OSError, ValidationError):  # none yet, or not ours: it is asked again
         return None

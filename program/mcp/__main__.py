@@ -40,9 +40,9 @@ def _offer(arguments: argparse.Namespace) -> int:
     given = {key: getattr(arguments, key) for key in ("host", "port") if getattr(arguments, key) is not None}
     settings = settings_from(arguments, serve=given)
     if arguments.http:
-        from program.service.server import bound, token_of
+        from program.service.server import bind, token_of
 
-        token, listener = token_of(os.environ, settings.serve.host), bound(settings.serve.host, settings.serve.port)
+        token, listener = token_of(os.environ, settings.serve.host), bind(settings.serve.host, settings.serve.port)
         from program.mcp.server import serve_http
 
         serve_http(program_from(arguments, settings), listener, token)

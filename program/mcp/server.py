@@ -17,14 +17,14 @@ from pydantic import BaseModel, Field
 
 from program.agent.assessment import Assessment, Comparison
 from program.agent.loop import AgenticIQA
-from program.batch.inputs import Items, gather
+from program.batch.inputs import Items, find_items
 from program.images.store import Box
 from program.running.request import Request
 from program.running.row import Row
 from program.service.assessing import Assessor, Metrics, Ticket
 from program.service.guard import Bodies, Guard, Rules
 from program.service.refusals import Refused, reason_of, set_up_logs
-from program.service.requests import AssessRequest, Sources, checked, job_of, shown_name
+from program.service.requests import AssessRequest, Sources, check_fields, job_of, shown_name
 from program.service.server import run_until_stopped
 from program.tools.loading import installed_version
 from program.tools.runner import ToolRunner
@@ -118,7 +118,7 @@ class AgentTools:
         """Judge the images of a folder, some at a time: call again with `start` set to `next_start` for the others."""
 
         def read() -> tuple[dict[str, Request | Refused], Items]:
-            items = gather([str(self.sources.folder(folder))], recursive=recursive)
+            items = find_items([str(self.sources.folder(folder))], recursive=recursive)
             jobs: dict[str, Request | Refused] = {}
             for item in islice(items, start, start + self.settings.max_batch):
                 try:
@@ -157,7 +157,7 @@ class AgentTools:
 
     def _job(self, image: str, reference: str | None = None, **asked: Any) -> Request:
         fields = {**asked, **_source("image", image), **(_source("reference", reference) if reference else {})}
-        return job_of(checked(AssessRequest, fields), self.settings, self.sources)
+        return job_of(check_fields(AssessRequest, fields), self.settings, self.sources)
 
     @contextmanager
     def _admitted(self) -> Iterator[Ticket]:

@@ -74,7 +74,7 @@ class LineLog:
         self._file.close()
 
     def remove(self) -> None:
-        """Remove the file, and let another writer make it anew."""
+        """Remove the file, and let another writer make it again."""
         if os.name == "nt":  # removes no open file
             self.close()
         self.path.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ class Journal(LineLog, Generic[R]):
         self.close()
 
     def set_aside(self) -> None:
-        """Begin anew: what is there is kept beside the file as `<name>.previous`. InputError for a file of others."""
+        """Begin again: what is there is kept beside the file as `<name>.previous`. InputError for a file of others."""
         if not self.empty:
             self._check_kind()
             shutil.copyfile(self.path, self.path.with_name(f"{self.path.name}.previous"))

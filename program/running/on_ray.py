@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import dspy
 
 from program.common.errors import InputError, one_line
-from program.common.pool import completed
+from program.common.pool import map_unordered
 from program.common.settings import WireSettings
 from program.lms.limits import Budget, BudgetSpent, Gate, current_budget, gates_made_by
 from program.running.request import Request
@@ -43,7 +43,7 @@ _CALL = "a call in flight"
 class Limits:
     """What a job's workers share: its budget, its gates, and which rows were begun how often. Thread-safe.
 
-    What a worker holds (calls that are not settled, places in a gate) is free again when it starts anew after a kill.
+    What a worker holds (calls that are not settled, places in a gate) is free again when it starts again after a kill.
     """
 
     def __init__(self, **limits: float | None) -> None:
@@ -56,7 +56,7 @@ class Limits:
         self._stopped = ""
 
     def enter(self, worker: str) -> bool:
-        """Take in a worker that starts, for the first time or anew; tell whether there is a budget."""
+        """Take in a worker that starts, for the first time or again; tell whether there is a budget."""
         with self._lock:
             held = self._held.pop(worker, [])
         for _, free in held:
@@ -150,7 +150,7 @@ class Shared:
     def __init__(self, actor: Any, worker: str) -> None:
         self._actor = actor
         self.worker = worker
-        """The worker's name; it keeps it when it starts anew."""
+        """The worker's name; it keeps it when it starts again."""
         self._budget = _SharedBudget(self) if self.ask("enter", worker) else None
         gates_made_by(lambda host, limits: _SharedGate(self, host, limits))
 
@@ -335,7 +335,7 @@ class _Worker:
         work = self._watched if tries > 1 else self._result
         try:
             with self._shared.in_force():
-                for row, result in completed(work, () if stopped else rows, workers=self._threads):
+                for row, result in map_unordered(work, () if stopped else rows, workers=self._threads):
                     results.append({**row, "result": result})
         except (BudgetSpent, dspy.LMError) as error:
             stopped = f"{'budget' if isinstance(error, BudgetSpent) else 'model'} {one_line(error)}"

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from program.common.files import placed
+from program.common.files import place_of
 from program.common.text import asks_for_score, letter_options, listed_options, parse_options
 
 __all__ = ("ARGUMENTS", "DEFAULT_QUERY", "QueryReading", "QueryType", "Request", "detect_query_type", "read_query")
@@ -70,7 +70,7 @@ class Request(BaseModel):
     @field_validator("image", "reference", mode="before")
     @classmethod
     def _place(cls, value: Any) -> Any:
-        return placed(value) if isinstance(value, str) else value
+        return place_of(value) if isinstance(value, str) else value
 
 
 class QueryType(Enum):

@@ -11,7 +11,7 @@ from program.agent.evidence import looked_at
 from program.running.request import Request, read_query
 from signatures.schemas import GLOBAL, SEVERITIES
 
-__all__ = ("Row", "safe_cell", "verdict")
+__all__ = ("Row", "safe_cell", "side_of_minimum")
 
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 _MOST_DISTORTIONS = 8
@@ -126,7 +126,7 @@ def _fields(request: Request, result: Assessment) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def verdict(row: Row, minimum: float, sure: float | None = None) -> Literal["above", "below", "not sure"]:
+def side_of_minimum(row: Row, minimum: float, sure: float | None = None) -> Literal["above", "below", "not sure"]:
     """Say on which side of a minimum a scored row lies: with `sure` (0.5 .. 1) only where that is so probable.
 
     What people would say is taken as normally distributed about the score, with the row's interval as its central 95 %

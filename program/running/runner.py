@@ -15,7 +15,7 @@ from dspy.utils.exceptions import is_retryable_lm_error
 
 from program.agent.assessment import Assessment
 from program.common.errors import EndpointError, ImageError, InputError
-from program.common.pool import completed
+from program.common.pool import map_unordered
 from program.common.pool import progress as progress_bar
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
@@ -102,7 +102,7 @@ def run(
     `take` gets each row with its request's place, in the order they come, those that the journal has too; what it
     returns stands behind the progress. What ends the run is raised once what was in flight is finished and kept.
     """
-    engine = engine or (lambda placed: completed(lambda pair: work(pair[1]), placed, workers=workers))
+    engine = engine or (lambda placed: map_unordered(lambda pair: work(pair[1]), placed, workers=workers))
     with progress_bar(label, total, shown=progress) as advance:
 
         def unfinished() -> Iterator[Placed]:

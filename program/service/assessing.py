@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from program.agent.assessment import Assessment, Comparison, compare
+from program.agent.assessment import Assessment, Comparison, compare_images
 from program.agent.loop import AgenticIQA
 from program.common.settings import ServeSettings
 from program.running.request import Request
 from program.running.runner import one_image
 from program.service.refusals import Refused
-from program.service.requests import opened
+from program.service.requests import open_images
 
 __all__ = ("Assessor", "Metrics")
 
@@ -50,7 +50,7 @@ class Metrics:
         self.tokens = counter("tokens_total", "Tokens of model calls", ["direction"])
         self.cost = counter("cost_usd_total", "Cost of model calls where prices are known")
         self.readings = counter("tool_readings_total", "Tool readings", ["outcome"])
-        self.replans = counter("replans_total", "Times a plan was made anew")
+        self.replans = counter("replans_total", "Times a plan was made again")
 
     def assessed(self, result: Assessment) -> None:
         """Count one assessment and what it cost."""
@@ -179,7 +179,7 @@ class Assessor:
         """Say which of two images is better, both against the first one's reference. Raises InputError."""
         with one_image():
             first, second = self._opened(pair[0]), self._opened(pair[1].model_copy(update={"reference": None}))
-            return compare(self.program, first.image, second.image, first.reference)
+            return compare_images(self.program, first.image, second.image, first.reference)
 
     def _opened(self, request: Request) -> Request:
-        return opened(request, self.settings.max_megapixels)
+        return open_images(request, self.settings.max_megapixels)

@@ -36,13 +36,13 @@ __all__ = (
     "Sent",
     "Sources",
     "assess_rows",
-    "checked",
-    "decoded",
+    "check_fields",
+    "decode_base64",
     "form_items",
     "job_of",
     "jobs_of",
     "json_items",
-    "opened",
+    "open_images",
     "shown_name",
 )
 
@@ -57,7 +57,7 @@ class Sent:
     data: bytes
     name: str
 
-    def opened(self, max_megapixels: float) -> ImageRef:
+    def open_images(self, max_megapixels: float) -> ImageRef:
         """Check and decode the image; ImageError naming it, before decoding where it has too many pixels."""
         try:
             return replace(IMAGES.add(self.data, max_pixels=int(max_megapixels * 1e6)), name=self.name)
@@ -67,7 +67,7 @@ class Sent:
             raise ImageError(text.replace(", or raise images.max_pixels", "")) from error
 
 
-def opened(request: Request, max_megapixels: float) -> Request:
+def open_images(request: Request, max_megapixels: float) -> Request:
     """Return a request with its image and reference, as they were sent, checked and decoded. Raises ImageError."""
     named = {name: getattr(request, name) for name in ("image", "reference")}
     return request.model_copy(update={name: sent and sent.opened(max_megapixels) for name, sent in named.items()})
@@ -164,7 +164,7 @@ def _unlinked(path: str, flags: int) -> int:
     return plain_file(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
-def decoded(text: str, what: str) -> bytes:
+def decode_base64(text: str, what: str) -> bytes:
     """Return the bytes of a base64 text: plain, URL-safe, or a data: URL; Refused for anything else."""
     try:
         return from_base64(text)
@@ -258,7 +258,7 @@ class BatchRequest(BaseModel):
     items: list[AssessRequest] = Field(min_length=1)
 
 
-def checked(model: type[_Model], fields: object) -> _Model:
+def check_fields(model: type[_Model], fields: object) -> _Model:
     """Return what a client sent as a request; Refused for a field that is unknown or of the wrong kind."""
     try:
         return model.model_validate(fields)
@@ -272,7 +272,7 @@ def json_items(body: bytes, *, several: bool) -> list[AssessRequest]:
         sent = from_json(body)
     except ValueError as error:
         raise Refused(422, "request", f"request: Invalid JSON: {error}") from None
-    return checked(BatchRequest, sent).items if several else [checked(AssessRequest, sent)]
+    return check_fields(BatchRequest, sent).items if several else [check_fields(AssessRequest, sent)]
 
 
 async def form_items(request: HttpRequest, most: int) -> list[AssessRequest]:
@@ -292,7 +292,7 @@ async def form_items(request: HttpRequest, most: int) -> list[AssessRequest]:
         if len(values) > 1:
             raise Refused(422, "request", f"{name[:40]}: given {len(values)} times; give it once")
     shared = {"options": options} | {name: values[0] for name, values in given.items()}
-    return [checked(AssessRequest, {**shared, "image": image}) for image in images]
+    return [check_fields(AssessRequest, {**shared, "image": image}) for image in images]
 
 
 def job_of(request: AssessRequest, settings: ServeSettings, sources: Sources) -> Request:
@@ -324,7 +324,7 @@ def jobs_of(items: Sequence[AssessRequest], settings: ServeSettings, sources: So
 
 def _sent(what: str, given: str | Sent | None, path: str | None, url: str | None, sources: Sources) -> Sent | None:
     if isinstance(given, str):
-        return Sent(decoded(given, what), what)
+        return Sent(decode_base64(given, what), what)
     if path is not None:
         return sources.file(path)
     return sources.url(url) if url is not None else given
@@ -349,9 +349,9 @@ def _assess(program: "AgenticIQA", row: Mapping[str, Any], settings: Settings, s
             if name in cells:
                 what = name.removesuffix("_bytes")
                 cells[what] = Sent(bytes(cells.pop(name)), what)
-        request = job_of(checked(AssessRequest, cells), settings.serve, sources)
+        request = job_of(check_fields(AssessRequest, cells), settings.serve, sources)
         with one_image():
-            result = program(**opened(request, settings.serve.max_megapixels).arguments())
+            result = program(**open_images(request, settings.serve.max_megapixels).arguments())
     except (InputError, Refused, dspy.LMError) as error:
         return {**dict.fromkeys(OUTPUTS), "status": "failed", "error": reason_of(error)}
     low, high = result.score_interval or (None, None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from program.agent.loop import AgenticIQA
 
-__all__ = ("TOKEN_VARIABLE", "bound", "run_until_stopped", "serve", "token_of", "uvicorn_config")
+__all__ = ("TOKEN_VARIABLE", "bind", "run_until_stopped", "serve", "token_of", "uvicorn_config")
 
 TOKEN_VARIABLE = "AGENTICIQA_SERVE_TOKEN"  # noqa: S105 - the variable's name
 _CONNECTIONS = 256
@@ -49,7 +49,7 @@ def token_of(environment: Mapping[str, str], host: str) -> str | None:
     return token
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """Return a listening address; SettingsError where it is taken or none of this machine's."""
     listener = None
     try:

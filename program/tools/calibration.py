@@ -21,7 +21,7 @@ from signatures.schemas import DistortionCategory, category_of
 
 __all__ = (
     "HIGHEST", "LOWEST", "PAPER", "Calibration", "CategoryMap", "MapParameters", "PaperCalibration", "Residual",
-    "ToolCalibration", "apply_map", "is_identity", "least_variance", "logistic", "mixed", "printed_maps",
+    "ToolCalibration", "apply_map", "is_identity", "least_variance", "logistic", "mix", "printed_maps",
 )  # fmt: skip
 
 LOWEST, HIGHEST = 1.0, 5.0
@@ -117,7 +117,7 @@ def logistic(theta: NDArray[np.float64], z: NDArray[np.float64]) -> NDArray[np.f
     return value
 
 
-def mixed(own: Any, general: Any) -> Any:
+def mix(own: Any, general: Any) -> Any:
     """Return the score for a category: its own map's and the general map's, in fixed shares."""
     return CATEGORY_WEIGHT * own + (1 - CATEGORY_WEIGHT) * general
 
@@ -183,7 +183,7 @@ class ToolCalibration(Stored):
     def score(self, raw: float, category: str | None = None) -> float:
         """Return the score 1..5 of a finite raw value, of an image whose distortion is of this category (if known)."""
         general, own = float(apply_map(self.map, raw)), self._own(category)
-        return general if own is None else mixed(float(apply_map(own.map, raw)), general)
+        return general if own is None else mix(float(apply_map(own.map, raw)), general)
 
     def error(self, category: str | None = None) -> Residual:
         """Return the residual that counts for a distortion category, if one is known.
@@ -207,7 +207,7 @@ class Calibration(Figures):
     """The maps of tools by display name; one without maps makes every score an error, every raw value still comes."""
 
     FILE: ClassVar[str] = "calibration.json"
-    MEND: ClassVar[str] = "make it anew with `python -m program.calibrate`"
+    MEND: ClassVar[str] = "make it again with `python -m program.calibrate`"
     schema_version: Literal[2] = 2
     tools: dict[str, ToolCalibration] = Field(default_factory=dict)
 

@@ -137,7 +137,7 @@ class Strengths(Figures):
     """|SRCC| of tools with human scores, by distortion category."""
 
     FILE: ClassVar[str] = "strengths.json"
-    MEND: ClassVar[str] = "make it anew with `python -m program.calibrate DATA --strengths`"
+    MEND: ClassVar[str] = "make it again with `python -m program.calibrate DATA --strengths`"
     schema_version: Literal[1] = 1
     tools: dict[str, Strength] = Field(default_factory=dict)
 
@@ -312,7 +312,7 @@ class ToolRegistry:
         A name that only pyiqa knows gives an unlisted entry. `clipiqa+` is not `CLIPIQA`: an exact name goes first.
         """
         exact = name.strip().casefold()
-        return self._by_name.get(exact) or unlisted(exact) or self._by_key.get(_key(name))
+        return self._by_name.get(exact) or unlisted_tool(exact) or self._by_key.get(_key(name))
 
     def get(self, name: str) -> ToolSpec:
         """Return the tool of this name; ToolError with the closest known one when there is none."""
@@ -354,7 +354,7 @@ def pyiqa_table() -> Mapping[str, Mapping[str, Any]]:
     return dict(table)
 
 
-def unlisted(name: str) -> ToolSpec | None:
+def unlisted_tool(name: str) -> ToolSpec | None:
     """Return an uncalibrated entry for a metric that pyiqa knows by this very name (in lower case), or None."""
     known = next((key for key in pyiqa_table() if key.casefold() == name), None)
     if known is None or known.startswith(_NOT_PER_IMAGE):

@@ -247,5 +247,5 @@ def interface() -> Interface:
     return Interface(
         signature=ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs)),
         example=pd.DataFrame([row]),
-        script=Path(__file__).with_name("model.py"),
+        script=_ROOT / "program" / "service" / "model.py",
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from program.tracking.store import Tracker
 
-__all__ = ("RunHandle", "annotate_trace", "miss_trace", "reason", "stripped", "tool_span", "traced")
+__all__ = ("RunHandle", "annotate_trace", "miss_trace", "reason", "strip_bytes", "tool_span", "traced")
 
 
 _MAX_PARAM, _MAX_DIGEST = 5000, 36
@@ -374,22 +374,22 @@ def miss_trace(sample: str, inputs: Mapping[str, Any], truth: float | str) -> It
 
 def _strip(span: Any) -> None:
     """Leave out the image bytes that a caller's own language model was sent inline, and the headers it was given."""
-    span.set_inputs(stripped(span.inputs))
-    span.set_outputs(stripped(span.outputs))
+    span.set_inputs(strip_bytes(span.inputs))
+    span.set_outputs(strip_bytes(span.outputs))
     for key, value in list(span.attributes.items()):
         if _PRIVATE.search(key):
             span.set_attribute(key, "(left out)")
         elif not key.startswith("mlflow.") and "base64," in str(value):
-            span.set_attribute(key, stripped(value))
+            span.set_attribute(key, strip_bytes(value))
 
 
-def stripped(value: Any) -> Any:
+def strip_bytes(value: Any) -> Any:
     """Return a value (text, or lists and mappings of it) without the bytes of data URIs and the values of headers."""
     if isinstance(value, str):
         return _IMAGE_BYTES.sub(r"\1(left out)", value)
     if isinstance(value, Mapping):
-        return {key: "(left out)" if _PRIVATE.search(str(key)) else stripped(item) for key, item in value.items()}
+        return {key: "(left out)" if _PRIVATE.search(str(key)) else strip_bytes(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [stripped(item) for item in value]
+        return [strip_bytes(item) for item in value]
     url = getattr(value, "url", None)
-    return stripped(url) if isinstance(url, str) and url.startswith("data:") else value
+    return strip_bytes(url) if isinstance(url, str) and url.startswith("data:") else value

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from program.common.cli import as_started
 from program.common.errors import InputError, redact
-from program.common.files import locked, placed, remove_database
+from program.common.files import locked, place_of, remove_database
 from program.common.settings import load_settings
 from program.tracking.runs import RunHandle, reason
 
@@ -85,7 +85,7 @@ def _unopened(uri: str, error: Exception) -> InputError:
     if uri.startswith("sqlite:"):
         mend = f"{_ANOTHER} to another one"
     elif uri.startswith("file:") or "://" not in uri:  # a folder of files, as MLflow wrote before 3
-        source = shlex.quote(str(placed(uri)))
+        source = shlex.quote(str(place_of(uri)))
         mend = f"mlflow migrate-filestore --source {source} --target sqlite:///mlflow.db makes a database of it"
     return InputError(f"MLflow store {redact(uri)!r} cannot be opened ({reason(error)}); {mend}")
 
@@ -232,7 +232,7 @@ def _make_database(path: Path, artifacts: Path) -> None:
 
 
 def _follow_move(folder: Path) -> None:
-    """Write the addresses of artifacts anew where a store's folder was moved or copied since MLflow wrote them."""
+    """Write the addresses of artifacts again where a store's folder was moved or copied since MLflow wrote them."""
     new, database = (folder / "artifacts").as_uri(), folder / "mlflow.db"
     if not database.is_file():
         return

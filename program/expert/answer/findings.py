@@ -12,7 +12,7 @@ from scipy import special
 from program.expert.answer.vocabulary import Cells, Claim, Phrases, axis_of, capitalised
 from program.expert.judge.faults import FAULTS, MOST, faults_of, place_of, probability_of, tint_of
 from program.expert.judge.quality import OUTPUTS, UNDISTORTED
-from program.expert.judge.views import View, placed, population, position, probit
+from program.expert.judge.views import View, population, position, probit, share_below
 from program.expert.measure.measures import Measurement
 from program.expert.store import Matrix
 from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, Severity
@@ -257,7 +257,7 @@ class Look:
             return whole
         here, mean = local(self.view.measured.maps[axis.map], self.cells)
         if axis.map == "brightness":
-            return placed(here, population()["brightness"])
+            return share_below(here, population()["brightness"])
         ratio = float(np.log((here + 1e-4) / (mean + 1e-4)))
         return float(special.ndtr(probit(whole) + axis.gain * ratio))
 

@@ -7,8 +7,8 @@ import numpy as np
 from cachetools import LRUCache, cached
 
 from program.expert.judge.faults import KINDS, kind_of
-from program.expert.judge.quality import Belief, Evidence, Seen, believe, most_telling, weigh
-from program.expert.judge.views import View, placed, population, reading
+from program.expert.judge.quality import Belief, Evidence, Features, believe, most_telling, weigh
+from program.expert.judge.views import View, population, reading, share_below
 from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
 
 __all__ = ("EVIDENCE_SETS", "belief", "telling", "traits_of")
@@ -39,10 +39,10 @@ def telling(labelled: Sequence[tuple[View, float]], count: int, seed: int, instr
 def traits_of(view: View) -> dict[str, float]:
     """Return where an image stands among natural photographs in each of the rubric's `TRAITS`, 0 .. 1."""
     known = population()
-    return {name: placed(reading(view, name), known[name]) for name in TRAITS}
+    return {name: share_below(reading(view, name), known[name]) for name in TRAITS}
 
 
-def _seen(view: View, rubric: Rubric) -> Seen:
+def _seen(view: View, rubric: Rubric) -> Features:
     if rubric is PLAIN:
         return view.seen
     traits = traits_of(view) if rubric.likes else {}

@@ -19,9 +19,9 @@ __all__ = (
     "UNDISTORTED",
     "Belief",
     "Evidence",
+    "Features",
     "Kernel",
     "Model",
-    "Seen",
     "Standard",
     "believe",
     "level_probabilities",
@@ -100,7 +100,7 @@ def near(one: Matrix, other: Matrix) -> Matrix:
     return np.asarray(sum(np.exp(-square / (2 * width)) for width in WIDTHS) / len(WIDTHS))
 
 
-class Seen(NamedTuple):
+class Features(NamedTuple):
     """N images as a model sees them."""
 
     points: Matrix
@@ -130,7 +130,7 @@ class Model(NamedTuple):
     reach: Matrix
     """Mean squares of standardised measurements that are usual (novelty 0) and as unusual as can be (1)."""
 
-    def look(self, vectors: Matrix, cells: Matrix | None = None) -> Seen:
+    def look(self, vectors: Matrix, cells: Matrix | None = None) -> Features:
         """Return what N x F measurements are to this model; `cells` are N x 9, zeros where nobody asks for them."""
         points = self.standard.apply(vectors)
         values = self.kernel.values(points @ self.views)
@@ -141,7 +141,7 @@ class Model(NamedTuple):
         most = np.clip(UNDISTORTED + _ALLOWANCE - quality, 0.0, 4.0)[:, None]
         severities = np.clip(values[:, first : first + len(SEVERITIES)], 0.0, most)
         cells = np.zeros((len(points), 9)) if cells is None else np.reshape(cells, (len(points), 9))
-        return Seen(points.astype(np.float32), values, quality, severities, cells, novelty)
+        return Features(points.astype(np.float32), values, quality, severities, cells, novelty)
 
     def error(self, quality: Matrix) -> Matrix:
         """Return the root mean squared error of N predictions, linear between those kept."""
@@ -216,7 +216,7 @@ def level_probabilities(mean: float, deviation: float) -> list[float]:
 class Evidence:
     """Labelled images worked out as far as no query is needed: made once per set of demos."""
 
-    seen: Seen
+    seen: Features
     versions: bool
     """Whether many of them show the same photographs."""
     noise: float
@@ -229,7 +229,7 @@ class Evidence:
     """How far the labels lie from what the others make of them, squared, over what was expected; at least 1."""
 
 
-def weigh(model: Model, seen: Sequence[Seen], labels: Matrix) -> Evidence:
+def weigh(model: Model, seen: Sequence[Features], labels: Matrix) -> Evidence:
     """Turn images seen by a model, with N labels (1..5), into evidence; N >= 1.
 
     The labels' noise is the one of `NOISES` under which they are likeliest (Rasmussen & Williams 2006, eq. 5.8).
@@ -247,7 +247,7 @@ def weigh(model: Model, seen: Sequence[Seen], labels: Matrix) -> Evidence:
     return Evidence(joined, versions, noise, factor, weights, max(1.0, misfit))
 
 
-def most_telling(seen: Sequence[Seen], labels: Matrix, count: int, rng: np.random.Generator) -> tuple[int, ...]:
+def most_telling(seen: Sequence[Features], labels: Matrix, count: int, rng: np.random.Generator) -> tuple[int, ...]:
     """Return the places of `count` < N labelled images that, as demos, bring beliefs nearest to the others' labels.
 
     Nearest in squared error. A set drawn at random is changed image by image, and a change that lowers the error is
@@ -271,7 +271,7 @@ def most_telling(seen: Sequence[Seen], labels: Matrix, count: int, rng: np.rando
     return tuple(chosen.tolist())
 
 
-def believe(model: Model, seen: Seen, evidence: Evidence | None = None) -> Belief:
+def believe(model: Model, seen: Features, evidence: Evidence | None = None) -> Belief:
     """Predict the quality of one image; the residuals of labelled images correct it.
 
     They are conditioned on as a Gaussian process (Rasmussen & Williams 2006, sec. 2.7) whose covariance is linear in
@@ -290,8 +290,8 @@ def believe(model: Model, seen: Seen, evidence: Evidence | None = None) -> Belie
     return Belief(round(float(np.clip(mean, WORST, BEST)), 4), round(deviation, 4), round(novelty, 4))
 
 
-def _joined(seen: Sequence[Seen]) -> Seen:
-    return Seen(*(np.concatenate(column) for column in zip(*seen, strict=True)))
+def _joined(seen: Sequence[Features]) -> Features:
+    return Features(*(np.concatenate(column) for column in zip(*seen, strict=True)))
 
 
 def _settled(within: Matrix, residuals: Matrix) -> tuple[float, Matrix, Matrix]:
@@ -307,7 +307,7 @@ def _settled(within: Matrix, residuals: Matrix) -> tuple[float, Matrix, Matrix]:
     return noise, factor, weights
 
 
-def _covariance(one: Seen, other: Seen, versions: bool = False) -> Matrix:
+def _covariance(one: Features, other: Features, versions: bool = False) -> Matrix:
     # In double precision: the sum of 18,085 products must not depend on who shares the work.
     products = one.points.astype(float) @ other.points.T.astype(float)
     covariance = LIKENESS * products + OFFSET + SLOPE * np.outer(one.quality - 3, other.quality - 3)
@@ -317,7 +317,7 @@ def _covariance(one: Seen, other: Seen, versions: bool = False) -> Matrix:
     return np.asarray(covariance)
 
 
-def _same_photograph(one: Seen, other: Seen) -> Matrix:
+def _same_photograph(one: Features, other: Features) -> Matrix:
     """Return how sure it is that two images show one photograph, 0..1: as far as their cells' brightness correlates."""
     first, second = (seen.cells - seen.cells.mean(axis=1, keepdims=True) for seen in (one, other))
     lengths = np.outer(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))

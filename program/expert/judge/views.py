@@ -19,7 +19,7 @@ from scipy import special
 from program.common.cache import PlainCache
 from program.common.errors import ImageError
 from program.expert.judge.quality import OUTPUTS, SEVERITIES, Belief, Model, believe, load_model
-from program.expert.measure.features import DIFFERENCE_NAMES, FEATURE_NAMES, compare, measure, resampled
+from program.expert.measure.features import DIFFERENCE_NAMES, FEATURE_NAMES, measure, reference_differences, resampled
 from program.expert.measure.measures import Measurement
 from program.expert.measure.signs import SIGN_NAMES, signs
 from program.expert.store import MEASURED, POPULATION_FILE, Matrix, stored_table
@@ -174,12 +174,14 @@ class Viewer:
         if reference is None:
             found = partial(measurement, lambda: signs(pixels(image)), SIGN_NAMES, f"signs/{image.sha256}")
             return View(key, measured, size, np.concatenate([spreads(image).ravel(), measured.vector]), signs=found)
-        difference = measurement(lambda: compare(pixels(image), pixels(reference)), DIFFERENCE_NAMES, "/".join(key))
+        difference = measurement(
+            lambda: reference_differences(pixels(image), pixels(reference)), DIFFERENCE_NAMES, "/".join(key)
+        )
         moved = spreads(image)[0] - spreads(reference)[0]
         view = View(key, measured, size, np.concatenate([moved, difference.vector]), difference)
         if any(shift := shift_of(image, reference)):
             shared = overlap(shift, pixels(image), pixels(reference))
-            left = measurement(lambda: compare(*shared), DIFFERENCE_NAMES, f"{'/'.join(key)}/{shift}")
+            left = measurement(lambda: reference_differences(*shared), DIFFERENCE_NAMES, f"{'/'.join(key)}/{shift}")
             first, second = (network.spreads(each)[0] for each in shared)
             vector = np.concatenate([first - second, left.vector])
             view.shift, view.shared = shift, View(key, measured, size, vector, left)
@@ -250,7 +252,7 @@ def population() -> Mapping[str, Sequence[float]]:
     return dict(stored_table(POPULATION_FILE)["quantiles"])
 
 
-def placed(value: float, quantiles: Sequence[float]) -> float:
+def share_below(value: float, quantiles: Sequence[float]) -> float:
     """Return the share of the population below a value; in a run of equal quantiles its middle.
 
     >>> placed(2.0, [0.0, 0.0, 0.0, 2.0, 4.0]), placed(0.0, [0.0, 0.0, 0.0, 2.0, 4.0])
@@ -270,10 +272,10 @@ def reading(view: View, name: str) -> float:
 
 def composite(view: View, name: str, quantiles: Mapping[str, Sequence[float]]) -> float:
     """Return a composite's sum of normal deviates, before it is placed."""
-    return sum(w * probit(placed(reading(view, p), quantiles[p])) for p, w in COMPOSITES[name].items())
+    return sum(w * probit(share_below(reading(view, p), quantiles[p])) for p, w in COMPOSITES[name].items())
 
 
 def position(view: View, name: str) -> float:
     """Return where an image stands among natural photographs in one of `COMPOSITES`: 0 .. 1."""
     known = population()
-    return placed(composite(view, name, known), known[f"sum of {name}"])
+    return share_below(composite(view, name, known), known[f"sum of {name}"])

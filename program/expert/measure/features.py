@@ -25,9 +25,9 @@ __all__ = (
     "DIFFERENCE_NAMES",
     "FEATURE_NAMES",
     "MAXIMUM_SIDE",
-    "compare",
     "local_variances",
     "measure",
+    "reference_differences",
     "resampled",
     "residual",
     "slopes",
@@ -220,7 +220,7 @@ FEATURE_NAMES = measure(np.zeros((16, 16, 3), np.uint8)).names
 """The order of every feature vector."""
 
 
-def compare(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> Measurement:
+def reference_differences(pixels: NDArray[np.uint8], reference: NDArray[np.uint8]) -> Measurement:
     """Measure how H x W x 3 uint8 pixels differ from their reference; deterministic."""
     reference = resampled(reference, pixels)
     named, maps = _compare(pixels, reference)
