@@ -19,20 +19,9 @@ from program.common.files import CONFIGS, Place, is_remote, place_of
 from program.common.plugins import offered
 
 __all__ = (
-    "GENERATED",
-    "DatasetEntry",
-    "ImageFolder",
-    "Release",
-    "Row",
-    "catalogue",
-    "entry_of",
-    "read_csv",
-    "read_lines",
-    "read_mat",
-    "read_xlsx",
-    "resolve_dataset",
-    "side_by_side",
-)
+    "GENERATED", "DatasetEntry", "ImageFolder", "Release", "Row", "catalogue", "entry_of", "read_csv", "read_lines",
+    "read_mat", "read_xlsx", "resolve_dataset", "side_by_side",
+)  # fmt: skip
 
 
 GENERATED: Mapping[str, str] = {"quickstart": "manifest.jsonl", "quickstart-fr": "manifest-fr.jsonl"}

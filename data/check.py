@@ -23,11 +23,8 @@ from program.common.pool import in_order
 from program.images.decode_worker import decode_bounded
 
 __all__ = (
-    "KINDS",
-    "SHOWN_PER_KIND",
-    "CheckReport",
-    "check_manifest",
-)
+    "KINDS", "SHOWN_PER_KIND", "CheckReport", "check_manifest",
+)  # fmt: skip
 
 
 KINDS = ("line", "missing", "unreadable", "region", "scale", "repeated", "duplicate", "leak", "count", "record")

@@ -39,19 +39,9 @@ from program.running.request import ARGUMENTS
 from program.tools.loading import installed_version
 
 __all__ = (
-    "Evidence",
-    "ExampleSet",
-    "Questions",
-    "Store",
-    "choose_samples",
-    "code_sha256",
-    "collect_examples",
-    "evidence_json",
-    "evidence_of",
-    "evidence_on_ray",
-    "run_example",
-    "to_example",
-)
+    "Evidence", "ExampleSet", "Questions", "Store", "choose_samples", "code_sha256", "collect_examples",
+    "evidence_json", "evidence_of", "evidence_on_ray", "run_example", "to_example",
+)  # fmt: skip
 
 
 Questions = list[tuple[str, dict[str, Any]]]

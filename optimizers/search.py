@@ -28,17 +28,9 @@ from program.fusion import ScoreFusion
 from program.lms.limits import BudgetSpent
 
 __all__ = (
-    "Beliefs",
-    "Candidate",
-    "Outcome",
-    "SampleBelief",
-    "Search",
-    "Trial",
-    "beliefs",
-    "scored_examples",
-    "set_score",
+    "Beliefs", "Candidate", "Outcome", "SampleBelief", "Search", "Trial", "beliefs", "scored_examples", "set_score",
     "unseen",
-)
+)  # fmt: skip
 
 
 ALL_ERRORS = 1_000_000

@@ -192,7 +192,7 @@ def test_a_server_that_does_not_answer_is_refused_before_any_work(
 def test_a_folder_that_a_compile_is_writing_is_refused_to_another(home, tmp_path, capsys, monkeypatch, more) -> None:
     from optimizers import compiling
 
-    out, gather, codes = tmp_path / "program", compiling.gather, []
+    out, gather, codes = tmp_path / "program", compiling.collect_examples, []
 
     def meanwhile(*arguments, **named):
         if not codes:
@@ -200,7 +200,7 @@ def test_a_folder_that_a_compile_is_writing_is_refused_to_another(home, tmp_path
             codes[0] = compiler.main(compilation(home, out, *more))
         return gather(*arguments, **named)
 
-    monkeypatch.setattr(compiling, "gather", meanwhile)
+    monkeypatch.setattr(compiling, "collect_examples", meanwhile)
     before = len(runs(home)) if (home / "mlruns" / "mlflow.db").is_file() else 0
     assert compiler.main(compilation(home, out, *(["--repeat", "2"] if "--repeat" in more else []))) == 0
     said = capsys.readouterr()

@@ -139,7 +139,7 @@ class Assessment(SummarizerOutput, dspy.Prediction):
         return f"Assessment({', '.join(f'{name}={value!r}' for name, value in self.items())})"
 
     @property
-    def score_line(self) -> str:
+    def headline(self) -> str:
         """The answer in one line: "Fair (3.3 of 5, likely 2.3 to 4.3)" for a score, else the answer itself."""
         if self.rating is not None:
             return score_line(self.rating, self.score_interval, chinese=is_chinese(self.state.query))

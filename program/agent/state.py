@@ -12,15 +12,9 @@ from program.tools.registry import Measurement
 from signatures.schemas import GLOBAL, DistortionCategory, DistortionFinding, Plan, Severity
 
 __all__ = (
-    "SAME_PIXELS",
-    "AssessmentState",
-    "BeliefSource",
-    "ExecutorOutput",
-    "Finding",
-    "ReplanEntry",
-    "SummarizerOutput",
+    "SAME_PIXELS", "AssessmentState", "BeliefSource", "ExecutorOutput", "Finding", "ReplanEntry", "SummarizerOutput",
     "ToolLog",
-)
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 

@@ -25,18 +25,9 @@ from program.running.row import Row, safe_cell, side_of_minimum
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, LEVEL_WORDS
 
 __all__ = (
-    "FORMATS",
-    "PART_ROWS",
-    "WORST",
-    "Tally",
-    "comparison_text",
-    "format_of",
-    "read_parts",
-    "show",
-    "show_summary",
-    "write_part",
-    "write_rows",
-)
+    "FORMATS", "PART_ROWS", "WORST", "Tally", "comparison_text", "format_of", "read_parts", "show", "show_summary",
+    "write_part", "write_rows",
+)  # fmt: skip
 
 
 FORMATS = (".csv", ".jsonl", ".parquet")

@@ -12,24 +12,10 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 __all__ = (
-    "UNSHOWABLE",
-    "DataError",
-    "EndpointError",
-    "ImageError",
-    "ImagesRefused",
-    "InputError",
-    "ModelError",
-    "SettingsError",
-    "ShowableLines",
-    "ToolError",
-    "did_you_mean",
-    "first_fault",
-    "keys_among",
-    "one_line",
-    "redact",
-    "scrub",
-    "showable",
-)
+    "UNSHOWABLE", "DataError", "EndpointError", "ImageError", "ImagesRefused", "InputError", "ModelError",
+    "SettingsError", "ShowableLines", "ToolError", "did_you_mean", "first_fault", "keys_among", "one_line", "redact",
+    "scrub", "showable",
+)  # fmt: skip
 
 
 class InputError(ValueError):

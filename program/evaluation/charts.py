@@ -19,19 +19,9 @@ from program.evaluation.metric_table import METRICS, headline
 from program.evaluation.record import Baseline, Details, EvaluationRecord, LabelledRow, Part
 
 __all__ = (
-    "baseline_tables",
-    "baselines_by_task",
-    "charts",
-    "comparison_table",
-    "figure_lines",
-    "figures_table",
-    "gain_words",
-    "heading",
-    "notes",
-    "plain",
-    "scatter_plot",
-    "svg_url",
-)
+    "baseline_tables", "baselines_by_task", "charts", "comparison_table", "figure_lines", "figures_table",
+    "gain_words", "heading", "notes", "plain", "scatter_plot", "svg_url",
+)  # fmt: skip
 
 
 _LABEL = 14

@@ -27,24 +27,9 @@ from program.running.row import Row
 from program.tools.loading import installed_version
 
 __all__ = (
-    "SCHEMA_VERSION",
-    "WORST",
-    "Baseline",
-    "Bin",
-    "Cost",
-    "Counts",
-    "Dataset",
-    "Details",
-    "Environment",
-    "EvaluationRecord",
-    "GatePoint",
-    "LabelledRow",
-    "Part",
-    "Readings",
-    "Task",
-    "WorstRows",
-    "environment",
-)
+    "SCHEMA_VERSION", "WORST", "Baseline", "Bin", "Cost", "Counts", "Dataset", "Details", "Environment",
+    "EvaluationRecord", "GatePoint", "LabelledRow", "Part", "Readings", "Task", "WorstRows", "environment",
+)  # fmt: skip
 
 
 WORST = 12

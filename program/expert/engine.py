@@ -39,14 +39,8 @@ from program.lms.traits import ModelTraits
 from signatures.schemas import GLOBAL
 
 __all__ = (
-    "MODEL",
-    "REVISION",
-    "AsyncPerceptualEngine",
-    "CallAdapter",
-    "PerceptualEngine",
-    "answer",
-    "make_perceptual_lm",
-)
+    "MODEL", "REVISION", "AsyncPerceptualEngine", "CallAdapter", "PerceptualEngine", "answer", "make_perceptual_lm",
+)  # fmt: skip
 
 
 class Lesson(NamedTuple):

@@ -10,14 +10,7 @@ from program.fusion.levels import LETTERS, Mode, finite, level_probabilities, ne
 from signatures.schemas import LEVEL_WORDS, LEVELS_CHINESE
 
 __all__ = (
-    "FIELDS",
-    "Belief",
-    "FittedFusion",
-    "Precisions",
-    "ScoreFusion",
-    "ToolWeights",
-    "fusion_note",
-    "level_note",
+    "FIELDS", "Belief", "FittedFusion", "Precisions", "ScoreFusion", "ToolWeights", "fusion_note", "level_note",
     "score_line",
 )  # fmt: skip
 

@@ -32,23 +32,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
 __all__ = (
-    "HOST",
-    "IMAGES",
-    "LARGE",
-    "LARGEST",
-    "Box",
-    "ImageRef",
-    "ImageSource",
-    "ImageStore",
-    "data_url",
-    "overlap",
-    "parse_url",
-    "shift_of",
-    "show_the_same",
-    "shown_shift",
-    "small",
-    "thumbnail",
-)
+    "HOST", "IMAGES", "LARGE", "LARGEST", "Box", "ImageRef", "ImageSource", "ImageStore", "data_url", "overlap",
+    "parse_url", "shift_of", "show_the_same", "shown_shift", "small", "thumbnail",
+)  # fmt: skip
 
 
 _WEB = re.compile("https?:/")

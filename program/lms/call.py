@@ -22,15 +22,7 @@ from program.lms.metering import ModelCall
 from program.lms.traits import known_traits, own_record
 
 __all__ = (
-    "CallAllowance",
-    "KeyScrubber",
-    "Question",
-    "clean",
-    "encodable",
-    "is_complete",
-    "is_unusable",
-    "one_line",
-    "put",
+    "CallAllowance", "KeyScrubber", "Question", "clean", "encodable", "is_complete", "is_unusable", "one_line", "put",
     "with_references",
 )  # fmt: skip
 

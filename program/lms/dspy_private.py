@@ -35,10 +35,9 @@ from program.lms.traits import known_traits
 from program.tracking.runs import strip_bytes
 
 __all__ = (
-    "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "DemoSetMIPRO", "KeptAdapter",
-    "LM15Engine", "StdlibTransport", "adapter_for", "cached_answer", "estimated_cost_usd", "events_of", "put_in_cache",
-    "remember", "resolves_references", "retry_after_s", "say_once_of_truncation", "sync_send_to_stream",
-    "traced_prediction",
+    "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "DemoSetMIPRO", "KeptAdapter", "LM15Engine",
+    "StdlibTransport", "adapter_for", "cached_answer", "estimated_cost_usd", "events_of", "put_in_cache", "remember",
+    "resolves_references", "retry_after_s", "say_once_of_truncation", "sync_send_to_stream", "traced_prediction",
 )  # fmt: skip
 
 _ANSWERS: LRUCache[Hashable, Any] = LRUCache(1024)

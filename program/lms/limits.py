@@ -16,17 +16,8 @@ from program.common.errors import InputError
 from program.common.settings import Settings, WireSettings, load_settings
 
 __all__ = (
-    "Budget",
-    "BudgetSpent",
-    "Gate",
-    "budget_from",
-    "current_budget",
-    "gate_for",
-    "gate_of",
-    "gates_made_by",
-    "image_limits_of",
-    "wire_scope",
-    "wire_settings",
+    "Budget", "BudgetSpent", "Gate", "budget_from", "current_budget", "gate_for", "gate_of", "gates_made_by",
+    "image_limits_of", "wire_scope", "wire_settings",
 )  # fmt: skip
 
 _KEY, _SETTINGS = "agentic_iqa_budget", "agentic_iqa_settings"

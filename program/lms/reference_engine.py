@@ -40,14 +40,9 @@ from program.lms.traits import (
 )
 
 __all__ = (
-    "AsyncReferenceEngine",
-    "ImageTransport",
-    "ReferenceEngine",
-    "encoded_image",
-    "inline",
-    "inline_demo",
+    "AsyncReferenceEngine", "ImageTransport", "ReferenceEngine", "encoded_image", "inline", "inline_demo",
     "limits_of_request",
-)
+)  # fmt: skip
 
 
 CACHE_MB = 24

@@ -30,13 +30,8 @@ from program.tools.loading import installed_version
 from program.tools.runner import ToolRunner
 
 __all__ = (
-    "AgentTools",
-    "FolderRows",
-    "ListedTool",
-    "http_app",
-    "serve_http",
-    "server_of",
-)
+    "AgentTools", "FolderRows", "ListedTool", "http_app", "serve_http", "server_of",
+)  # fmt: skip
 
 
 _WEB = re.compile("https?://", re.IGNORECASE)

@@ -30,9 +30,8 @@ from program.service.requests import FORM, AssessRequest, BatchRequest, Sources,
 from program.tools.loading import installed_version
 
 __all__ = (
-    "add_assessments",
-    "create_app",
-)
+    "add_assessments", "create_app",
+)  # fmt: skip
 
 
 _LOGGED_QUERY_CHARS = 80

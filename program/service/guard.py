@@ -23,17 +23,9 @@ from program.service.assessing import Metrics
 from program.service.refusals import Refused, logger, shortened
 
 __all__ = (
-    "CONTENT_POLICY",
-    "MIN_TOKEN_CHARS",
-    "OPEN_ROUTES",
-    "Bodies",
-    "Body",
-    "Guard",
-    "Rules",
-    "error_response",
-    "is_loopback",
-    "note",
-)
+    "CONTENT_POLICY", "MIN_TOKEN_CHARS", "OPEN_ROUTES", "Bodies", "Body", "Guard", "Rules", "error_response",
+    "is_loopback", "note",
+)  # fmt: skip
 
 
 MIN_TOKEN_CHARS = 16

@@ -30,21 +30,9 @@ if TYPE_CHECKING:
     from program.agent.loop import AgenticIQA
 
 __all__ = (
-    "FORM",
-    "AssessRequest",
-    "BatchRequest",
-    "Sent",
-    "Sources",
-    "assess_rows",
-    "check_fields",
-    "decode_base64",
-    "form_items",
-    "job_of",
-    "jobs_of",
-    "json_items",
-    "open_images",
-    "shown_name",
-)
+    "FORM", "AssessRequest", "BatchRequest", "Sent", "Sources", "assess_rows", "check_fields", "decode_base64",
+    "form_items", "job_of", "jobs_of", "json_items", "open_images", "shown_name",
+)  # fmt: skip
 
 
 _FETCH_TIMEOUT_S = 20.0
@@ -57,7 +45,7 @@ class Sent:
     data: bytes
     name: str
 
-    def open_images(self, max_megapixels: float) -> ImageRef:
+    def opened(self, max_megapixels: float) -> ImageRef:
         """Check and decode the image; ImageError naming it, before decoding where it has too many pixels."""
         try:
             return replace(IMAGES.add(self.data, max_pixels=int(max_megapixels * 1e6)), name=self.name)

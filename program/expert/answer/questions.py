@@ -14,16 +14,8 @@ from program.expert.judge.views import View
 from signatures.schemas import category_of
 
 __all__ = (
-    "Choice",
-    "Verdict",
-    "answer_choice",
-    "degrees",
-    "look_at",
-    "on_one_axis",
-    "predicate",
-    "property_in",
-    "shown_by",
-)
+    "Choice", "Verdict", "answer_choice", "degrees", "look_at", "on_one_axis", "predicate", "property_in", "shown_by",
+)  # fmt: skip
 
 
 Verdict = tuple[str, bool, dict[str, float]] | None

@@ -11,25 +11,9 @@ from program.expert.store import stored_table
 from signatures.schemas import DistortionCategory
 
 __all__ = (
-    "CHINESE",
-    "ENGLISH",
-    "Axis",
-    "Cells",
-    "Claim",
-    "Phrases",
-    "axis_of",
-    "capitalised",
-    "cells_in",
-    "degree_in",
-    "entries",
-    "form",
-    "phrases_for",
-    "place_name",
-    "terms_in",
-    "topic_in",
-    "uncapitalised",
-    "word_set",
-)
+    "CHINESE", "ENGLISH", "Axis", "Cells", "Claim", "Phrases", "axis_of", "capitalised", "cells_in", "degree_in",
+    "entries", "form", "phrases_for", "place_name", "terms_in", "topic_in", "uncapitalised", "word_set",
+)  # fmt: skip
 
 
 Cells = tuple[tuple[int, int], ...]

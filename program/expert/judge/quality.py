@@ -15,23 +15,9 @@ from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES, LEVEL_WORDS, DistortionCategory
 
 __all__ = (
-    "OUTPUTS",
-    "UNDISTORTED",
-    "Belief",
-    "Evidence",
-    "Features",
-    "Kernel",
-    "Model",
-    "Standard",
-    "believe",
-    "level_probabilities",
-    "load_model",
-    "model_from",
-    "most_telling",
-    "near",
-    "quality_of",
-    "weigh",
-)
+    "OUTPUTS", "UNDISTORTED", "Belief", "Evidence", "Features", "Kernel", "Model", "Standard", "believe",
+    "level_probabilities", "load_model", "model_from", "most_telling", "near", "quality_of", "weigh",
+)  # fmt: skip
 
 
 UNDISTORTED = 4.6

@@ -31,19 +31,9 @@ from program.tools.network import WEIGHTS_SHA256
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
 __all__ = (
-    "COMPOSITES",
-    "PROPERTIES",
-    "WIDTH",
-    "View",
-    "Viewer",
-    "composite",
-    "image_of",
-    "likeness",
-    "population",
-    "position",
-    "probit",
-    "reading",
-)
+    "COMPOSITES", "PROPERTIES", "WIDTH", "View", "Viewer", "composite", "image_of", "likeness", "population",
+    "position", "probit", "reading",
+)  # fmt: skip
 
 
 REMEMBERED = 2048
