@@ -128,7 +128,7 @@ def gain_words(metric: str, gain: Figure) -> str:
 
 def _gain_text(metric: str, gain: Figure | None) -> Text:
     if gain is None or gain.value is None:
-        return Text("-" if gain is None else "undefined_lines")
+        return Text("-" if gain is None else "undefined")
     words = gain_words(metric, gain)
     shown = words if words == "the same" else f"{gain.value_text('+')} {gain.ends_text('+')} {words}".replace("  ", " ")
     return Text(shown, {"better": "green", "worse": "red"}.get(words, ""))
@@ -374,7 +374,7 @@ def _calibration(details: Details) -> Plot:
     axis.grid(color=FAINT, linewidth=0.8)
     axis.set_xlabel("probability given to the likeliest level")
     axis.set_ylabel("share of times it was right")
-    shown = error.value_text() if error is not None else "undefined_lines"
+    shown = error.value_text() if error is not None else "undefined"
     axis.set_title(f"Calibration of the level probabilities (ECE {shown}, n = {sum(b.n for b in bins)})", **_TITLE)
     return plot
 

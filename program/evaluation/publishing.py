@@ -156,9 +156,9 @@ def render(
     `before` is another program's record over the same samples: the page shows whose scores moved most.
     """
     earlier = {row.id: row.predicted for row in before.rows if row.task == "scoring" and row.counts} if before else {}
-    shown = {"worst_rows": worst_rows(record.rows, "scoring"), "closest_rows": closest_rows(record.rows),
-             "changed_rows": changed_rows(record.rows, earlier), "wrong": worst_rows(record.rows, "mcq")}  # fmt: skip
-    mapped = [row for kind in ("worst_rows", "closest_rows", "changed_rows") for row in shown[kind][:_FEW]]
+    shown = {"worst": worst_rows(record.rows, "scoring"), "closest": closest_rows(record.rows),
+             "moved": changed_rows(record.rows, earlier), "wrong": worst_rows(record.rows, "mcq")}  # fmt: skip
+    mapped = [row for kind in ("worst", "closest", "moved") for row in shown[kind][:_FEW]]
     pictures = pictures_of(samples, {row.id for rows in shown.values() for row in rows}, mapped)
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined

@@ -23,7 +23,7 @@ Belief = Mapping[int, float] | None
 
 _PHRASES: Mapping[str, tuple[str, str]] = {
     "overall": ("Overall the quality is {}.", "整体质量{}。"),
-    "score_line": ("{} ({} of 5{})", "{}（{}/5{}）"),
+    "headline": ("{} ({} of 5{})", "{}（{}/5{}）"),
     "likely": (", likely {:.1f} to {:.1f}", "，约 {:.1f} 至 {:.1f}"),
     "score": ("Score {score:.2f} {source}.", "分数 {score:.2f} {source}。"),
     "fitted": (
@@ -243,7 +243,7 @@ def score_line(score: float, interval: tuple[float, float] | None, *, chinese: b
     word, shown = _level_word(score, chinese=chinese), f"{score:.1f}"
     if _level_word(float(shown), chinese=chinese) != word:
         shown = f"{math.floor(10 * score) / 10:.1f}"
-    return _PHRASES["score_line"][chinese].format(word.capitalize(), shown, likely)
+    return _PHRASES["headline"][chinese].format(word.capitalize(), shown, likely)
 
 
 def _level_word(score: float, *, chinese: bool) -> str:
