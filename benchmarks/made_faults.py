@@ -22,8 +22,7 @@ import numpy as np
 
 from benchmarks.made_questions import bank
 from benchmarks.training.capture import camera_noise, defocus, expose, motion
-from data.distortions import distort, distortions_for, generator_for
-from data.kadid import IDENTITIES
+from data.distortions import IDENTITIES, distort, distortions_for, generator_for
 from data.manifest import read_manifest
 from program import AgenticIQA
 from program.common.pool import progress

@@ -18,8 +18,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.training.capture import defocus, expose, motion
-from data.distortions import distort, distortions_for, generator_for
-from data.kadid import CATEGORIES, level_mean
+from data.distortions import CATEGORIES, distort, distortions_for, generator_for, level_mean
 from data.manifest import read_manifest
 from program.common.pool import progress
 from program.images.store import IMAGES

@@ -22,7 +22,7 @@ from program import AgenticIQA
 from program.common.cli import add_settings_flags, run_command, settings_from
 from program.common.pool import progress
 from program.evaluation.calibrating import LabelledSet
-from program.evaluation.fits import fit_map
+from program.evaluation.metrics import fit_map
 from program.tools.calibration import apply_map, least_variance
 from program.tools.registry import ToolRegistry
 

@@ -20,7 +20,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from data.catalogue import resolve_dataset
-from data.kadid import category_named
+from data.distortions import category_named
 from data.manifest import Sample, read_manifest
 from program.common.cli import add_settings_flags, run_command, settings_from
 from program.common.errors import ToolError

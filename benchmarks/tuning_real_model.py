@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.real_model import server_of
 from program.common.cli import Parser, run_command, whole_number
 from program.common.settings import Settings, load_settings
-from program.evaluation.metric_table import METRICS
+from program.evaluation.intervals import METRICS
 
 RECIPES = ("labeled", "nearest", "nearest,fusion")
 DRAWS = 1000

@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from data.catalogue import GENERATED
-from data.distortions import distort, distortions_for, generator_for
-from data.kadid import (
+from data.distortions import (
     CATEGORIES,
     DISTORTIONS,
     IDENTITIES,
     LEVELS,
     Severity,
+    distort,
+    distortions_for,
+    generator_for,
     level_mean,
     level_means_sha256,
     severity_of,
@@ -273,7 +275,7 @@ SCORING_QUERIES = (
 PEOPLE_NOTE = "mean human score of this distortion and level over KADID-10k's 81 references, not a score of this image"
 HOUSE_NOTE = "made up: a house standard, which weighs what a distortion takes off KADID-10k's mean human scores"
 UNDISTORTED = 4.6
-"""What people give the photographs as they are, on average (`data.kadid.IDENTITIES`)."""
+"""What people give the photographs as they are, on average (`data.distortions.IDENTITIES`)."""
 
 _RECORD = "quickstart.json"
 

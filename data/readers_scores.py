@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from data.catalogue import ImageFolder, Release, Row, read_csv, read_lines, read_mat, read_xlsx, side_by_side
-from data.kadid import DISTORTIONS, LIVE_NAMES
+from data.distortions import DISTORTIONS, LIVE_NAMES
 from data.manifest import Sample, Split
 from data.tables import scan_rows
 from program.common.errors import DataError

@@ -10,7 +10,7 @@ from typing import Any
 
 import dspy
 
-from data.kadid import category_named, severity_of
+from data.distortions import category_named, severity_of
 from data.manifest import Sample
 from optimizers.student import Student, inputs_key
 from program.agent.loop import AgenticIQA
@@ -124,7 +124,7 @@ def distortion_truth(sample: Sample) -> dict[str, str] | None:
     """Return the distortions that are known to be there, category -> severity; None where the data does not say.
 
     Known from "category" and "severity" (quickstart), or from a distortion's name and a score: the severity then is
-    the score's step on the impairment scale, as `data.kadid.severity_of` reads it. An undistorted image has {}.
+    the score's step on the impairment scale, as `data.distortions.severity_of` reads it. An undistorted image has {}.
     """
     about = sample.metadata
     if about.get("identity"):

@@ -23,8 +23,7 @@ from optimizers.selection import CrossValidation, Verdict, label, leading
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.evaluation.charts import comparison_table, scatter_plot
-from program.evaluation.intervals import Figure
-from program.evaluation.metric_table import METRICS
+from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.publishing import added_lines, gains, headlines, learned_params, log_misses, log_origin
 from program.evaluation.record import EvaluationRecord
 from program.images.store import parse_url

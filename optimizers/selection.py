@@ -8,8 +8,7 @@ from optimizers.search import Candidate
 from program.agent.saving import program_sha256
 from program.evaluation.charts import gain_words
 from program.evaluation.figures import compare
-from program.evaluation.intervals import Figure
-from program.evaluation.metric_table import METRICS
+from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.record import Baseline, EvaluationRecord
 
 __all__ = ("NO_BETTER", "SCORE_STEP", "CrossValidation", "Ranked", "Ranking", "Verdict", "best_baseline", "clear_gain",

@@ -12,8 +12,22 @@ from PIL import Image
 from skimage import color
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from data.distortions import COLOUR_ONLY, disk_kernel, distort, distortions_for, generator_for, is_grey, motion_kernel
-from data.kadid import CATEGORIES, DISTORTIONS, IDENTITIES, LEVELS, level_mean, level_means, severity_of
+from data.distortions import (
+    CATEGORIES,
+    COLOUR_ONLY,
+    DISTORTIONS,
+    IDENTITIES,
+    LEVELS,
+    disk_kernel,
+    distort,
+    distortions_for,
+    generator_for,
+    is_grey,
+    level_mean,
+    level_means,
+    motion_kernel,
+    severity_of,
+)
 from data.quickstart import load_photograph
 
 Pixels = NDArray[np.uint8]

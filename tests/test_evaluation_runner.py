@@ -26,7 +26,7 @@ from program.common.errors import InputError
 from program.evaluation.charts import comparison_table, figures_table, notes, scatter_plot
 from program.evaluation.evaluating import Evaluating, run_samples
 from program.evaluation.figures import compare, details_of, summarize
-from program.evaluation.metric_table import METRICS
+from program.evaluation.intervals import METRICS
 from program.evaluation.publishing import log_origin
 from program.evaluation.record import Dataset, EvaluationRecord
 from program.running.request import DEFAULT_QUERY

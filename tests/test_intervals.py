@@ -6,8 +6,7 @@ from scipy import stats
 
 from program.common.errors import InputError
 from program.evaluation import intervals
-from program.evaluation.intervals import Figure, interval, paired_difference, wilson
-from program.evaluation.metric_table import METRICS, bootstrap
+from program.evaluation.intervals import METRICS, Figure, bootstrap, interval, paired_difference, wilson
 
 NUMERIC = ("srcc", "plcc", "krcc", "rmse", "mae")
 FURTHER = ("bias", "pairwise", "plcc_logistic4", "rmse_logistic5")
@@ -51,7 +50,7 @@ def test_an_interval_says_that_the_logistic_did_not_converge(monkeypatch):
     x, y = _scores(0, 30)
     monkeypatch.setattr(intervals, "_SLOW_RESAMPLES", 20)
     assert interval("plcc_logistic5", x, y).method == "bootstrap over images"
-    monkeypatch.setattr("program.evaluation.fits._MAX_CALLS", 2)
+    monkeypatch.setattr("program.evaluation.metrics._MAX_CALLS", 2)
     note = "; a line instead of the logistic, which did not converge"
     assert interval("plcc_logistic5", x, y).method.endswith(note)
     assert interval("plcc", x, y).method == "bootstrap over images"

@@ -10,7 +10,7 @@ from rich.console import Console
 from program.evaluation.charts import baseline_tables, comparison_table, figures_table
 from program.evaluation.evaluating import with_baselines
 from program.evaluation.figures import compare, details_of, summarize
-from program.evaluation.metric_table import METRICS, Metric
+from program.evaluation.intervals import METRICS, Metric
 from program.evaluation.publishing import render
 from program.evaluation.record import EvaluationRecord
 from tests.rows import labelled

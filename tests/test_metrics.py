@@ -9,13 +9,13 @@ from scipy import optimize, stats
 from program.common.errors import InputError
 from program.evaluation import metrics
 from program.evaluation.figures import details_of, nearest_level
-from program.evaluation.fits import fit_logistic
-from program.evaluation.metric_table import METRICS
+from program.evaluation.intervals import METRICS
 from program.evaluation.metrics import (
     accuracy,
     bias,
     calibration_error,
     equal_mass_bins,
+    fit_logistic,
     krcc,
     mae,
     outliers,
@@ -189,7 +189,7 @@ def test_a_line_stands_in_for_a_logistic_that_cannot_be_fitted(monkeypatch, para
     elif case == "constant truth":
         y = np.full(30, 2.0)
     else:
-        monkeypatch.setattr("program.evaluation.fits._MAX_CALLS", 2)
+        monkeypatch.setattr("program.evaluation.metrics._MAX_CALLS", 2)
     fit = fit_logistic(y, x, parameters)
     assert not fit.converged
     expected = np.polyval(np.polyfit(x, y, 1), x) if np.ptp(x) else np.full(30, y.mean())

@@ -17,8 +17,7 @@ from PIL import Image
 
 from data import quickstart
 from data.catalogue import GENERATED, resolve_dataset
-from data.distortions import distort, generator_for
-from data.kadid import DISTORTIONS, IDENTITIES, LEVELS, level_mean, severity_of
+from data.distortions import DISTORTIONS, IDENTITIES, LEVELS, distort, generator_for, level_mean, severity_of
 from data.manifest import Sample, manifest_sha256, read_manifest
 from data.quickstart import (
     FULL,

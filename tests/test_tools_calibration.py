@@ -18,7 +18,7 @@ from program import calibrate
 from program.common.errors import SettingsError, ToolError
 from program.common.settings import load_settings
 from program.evaluation.calibrating import Labelled, LabelledSet, Surveyed, fit_all
-from program.evaluation.fits import fit_map
+from program.evaluation.metrics import fit_map
 from program.tools.calibration import Calibration, Residual, ToolCalibration, apply_map, least_variance, printed_maps
 from program.tools.registry import Measurement, Provenance, Strengths, ToolRegistry
 from program.tools.runner import ToolRunner

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.training.capture import FAULTS
-from data.distortions import distort, distortions_for, generator_for
-from data.kadid import CATEGORIES, IDENTITIES, level_mean
+from data.distortions import CATEGORIES, IDENTITIES, distort, distortions_for, generator_for, level_mean
 from data.manifest import read_manifest
 from program.common.pool import in_order
 from program.expert.judge.quality import UNDISTORTED

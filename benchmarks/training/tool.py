@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.training import fitting
 from benchmarks.training.images import Table
-from data.kadid import category_named
+from data.distortions import category_named
 from program.evaluation.calibrating import LabelledSet, fit_tool
 from program.expert.store import Matrix
 from program.tools.calibration import Calibration

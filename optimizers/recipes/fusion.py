@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Beliefs, Candidate, Search, beliefs, unseen
 from optimizers.selection import PLCC_STEP
-from program.evaluation.fits import fit_logistic
-from program.evaluation.metrics import plcc, rmse, srcc
+from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
 from program.fusion import ScoreFusion
 from program.fusion.scores import FittedFusion
 

@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.catalogue import GENERATED, resolve_dataset
-from data.kadid import category_named
+from data.distortions import category_named
 from data.manifest import manifest_sha256, read_manifest
 from program.common.errors import ImageError, InputError, SettingsError, ToolError
 from program.common.files import write_whole
 from program.common.pool import in_order
-from program.evaluation.fits import fit_map
-from program.evaluation.metrics import rmse, srcc
+from program.evaluation.metrics import fit_map, rmse, srcc
 from program.images.store import IMAGES
 from program.tools.calibration import (
     Calibration,

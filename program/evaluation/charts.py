@@ -14,8 +14,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from program.evaluation.intervals import FEW, Figure
-from program.evaluation.metric_table import METRICS, headline
+from program.evaluation.intervals import FEW, METRICS, Figure, headline
 from program.evaluation.record import Baseline, Details, EvaluationRecord, LabelledRow, Part
 
 __all__ = (

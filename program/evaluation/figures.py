@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from program.common.errors import InputError
-from program.evaluation.intervals import Figure, interval, paired_difference
+from program.evaluation.intervals import METRICS, Figure, headline, interval, paired_difference
 from program.evaluation.judgements import preference, preference_gain
-from program.evaluation.metric_table import METRICS, headline
 from program.evaluation.metrics import Values, equal_mass_bins, outliers
 from program.evaluation.record import (
     Bin,

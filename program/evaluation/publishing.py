@@ -34,8 +34,7 @@ from program.evaluation.charts import (
     svg_url,
 )
 from program.evaluation.evaluating import Evaluating
-from program.evaluation.intervals import Figure, interval
-from program.evaluation.metric_table import METRICS
+from program.evaluation.intervals import METRICS, Figure, interval
 from program.evaluation.record import WORST, Baseline, Dataset, Environment, EvaluationRecord, LabelledRow, environment
 from program.expert import TILE, heatmap
 from program.images.store import IMAGES, data_url, small, thumbnail

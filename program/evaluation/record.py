@@ -19,8 +19,7 @@ from program.agent.assessment import Assessment
 from program.agent.evidence import tool_precisions, tool_scores, used_evidence
 from program.common.backends import Usage
 from program.common.errors import redact
-from program.evaluation.intervals import Figure
-from program.evaluation.metric_table import METRICS
+from program.evaluation.intervals import METRICS, Figure
 from program.fusion import ScoreFusion
 from program.running.request import Request
 from program.running.row import Row

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from program.expert.answer.planning import named_distortions, named_tools, plan_assessment, region_pattern
     from program.expert.engine import make_perceptual_lm
-    from program.expert.judge.demo_belief import telling
+    from program.expert.judge.demo_belief import TILE, heatmap, telling
     from program.expert.judge.demo_belief import traits_of as properties_of
     from program.expert.judge.faults import KINDS, kind_of, sharpness_of
-    from program.expert.judge.maps import TILE, heatmap
     from program.expert.judge.views import WIDTH, View, Viewer, likeness
     from program.expert.store import MODEL, NAME
 
@@ -24,11 +23,11 @@ _HOMES = {
     "KINDS": "judge.faults.KINDS",
     "MODEL": "store.MODEL",
     "NAME": "store.NAME",
-    "TILE": "judge.maps.TILE",
+    "TILE": "judge.demo_belief.TILE",
     "WIDTH": "judge.views.WIDTH",
     "View": "judge.views.View",
     "Viewer": "judge.views.Viewer",
-    "heatmap": "judge.maps.heatmap",
+    "heatmap": "judge.demo_belief.heatmap",
     "kind_of": "judge.faults.kind_of",
     "likeness": "judge.views.likeness",
     "make_perceptual_lm": "engine.make_perceptual_lm",

@@ -37,10 +37,10 @@ from program.lms.dspy_private import (
     put_in_cache,
     resolves_references,
     traced_prediction,
+    without_sight,
 )
 from program.lms.limits import image_limits_of
 from program.lms.metering import book_kept_answer
-from program.lms.prompt import without_sight
 from program.lms.reference_engine import inline, inline_demo
 from program.lms.traits import known_traits, traits_of
 from program.tracking.runs import strip_bytes
