@@ -6,6 +6,7 @@ import pytest
 
 from program.agent.evidence import (
     contradiction,
+    findings_in_words,
     findings_json,
     findings_note,
     scores_json,
@@ -27,6 +28,20 @@ def test_findings_are_rendered_in_the_documents_shape():
         "Global": [{"type": "Blurs", "severity": "moderate", "explanation": "Edges appear soft."}]
     }
     assert list(json.loads(rendered)["Global"][0]) == ["type", "severity", "explanation"]
+
+
+def test_a_language_model_is_told_faults_by_their_words_alone():
+    smear = "Strong motion blur smears the top: fine detail makes up 12% of the local contrast."
+    faults = [
+        Finding(type="Blurs", severity="severe", explanation=smear, fault="motion blur"),
+        Finding(type="Noise", severity="none", explanation="There is no noise to speak of: about 0.1 grey levels."),
+    ]
+    told = findings_in_words({"Global": faults, "车辆": [Finding(type="Noise", severity="slight")], "sky": []})
+    assert told == "Strong motion blur smears the top; no Noise\n车辆: slight Noise"
+    chinese = Finding(type="Noise", severity="slight", explanation="全图噪声：平坦区域约 8 个灰度级。", fault="noise")
+    assert findings_in_words({"Global": [chinese]}) == "全图噪声"
+    assert findings_in_words(ANALYSIS) == findings_json(ANALYSIS)  # a model's own findings stay as it gave them
+    assert findings_in_words({"Global": []}) is findings_in_words(None) is None
 
 
 @pytest.mark.spec("001/format-quality-scores-for-vlm")

@@ -157,6 +157,15 @@ def test_the_question_holds_query_options_evidence_and_images(summarize, picture
     assert engine.images(request) == [IMAGES.add(picture(1)).url, IMAGES.add(picture(2)).url]
 
 
+def test_a_language_model_reads_of_faults_in_words(summarize):
+    told = "Strong noise roughens the top: about 9.1 grey levels in quiet areas."
+    noise = Finding(type="Noise", severity="severe", explanation=told, fault="noise")
+    _, engine = summarize([SCORED], state_of(evidence=ExecutorOutput(distortion_analysis={"Global": [noise]})))
+    asked = engine.text(engine.requests[0])
+    assert "Strong noise roughens the top" in asked
+    assert "9.1" not in asked
+
+
 @pytest.mark.spec("001/load-images")
 def test_no_reference_means_one_image_and_no_reference_field(summarize):
     _, engine = summarize([SCORED])

@@ -11,9 +11,9 @@ from program.common.text import is_chinese
 from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, LEVEL_WORDS, SEVERITIES_CHINESE, DistortionCategory, Plan
 
 __all__ = (
-    "compact_json", "contradiction", "findings_json", "findings_note", "lacking", "looked_at", "next_step",
-    "of_same_pixels", "quality_line", "rating_of_same_pixels", "scores_json", "should_replan", "tool_precisions",
-    "tool_scores", "used_evidence",
+    "compact_json", "contradiction", "findings_in_words", "findings_json", "findings_note", "lacking", "looked_at",
+    "next_step", "of_same_pixels", "quality_line", "rating_of_same_pixels", "scores_json", "should_replan",
+    "tool_precisions", "tool_scores", "used_evidence",
 )  # fmt: skip
 
 HIGH_SCORE = 4.0
@@ -76,6 +76,27 @@ def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | Non
         for region, findings in analysis.items()
     }
     return compact_json(told)
+
+
+def findings_in_words(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
+    """Render findings for a language model: faults by their words alone, a line a region; without any, as JSON.
+
+    Figures, category and severity beside a fault's words cost a small model tokens and agreement.
+
+    >>> blur = Finding(type="Blurs", severity="severe", explanation="Strong blur smears it: 9 % is left.", fault="blur")
+    >>> findings_in_words({"Global": [blur, Finding(type="Noise", severity="none")]})
+    'Strong blur smears it; no Noise'
+    """
+    if not any(finding.fault for findings in (analysis or {}).values() for finding in findings):
+        return findings_json(analysis)
+    told = {region: "; ".join(map(_in_words, findings)) for region, findings in (analysis or {}).items()}
+    return "\n".join(words if region == GLOBAL else f"{region}: {words}" for region, words in told.items() if words)
+
+
+def _in_words(finding: Finding) -> str:
+    if finding.fault:
+        return re.split("[:：]", finding.explanation, maxsplit=1)[0]
+    return f"{'no' if finding.severity == 'none' else finding.severity} {finding.type}"
 
 
 def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:

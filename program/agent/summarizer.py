@@ -10,6 +10,7 @@ import dspy
 
 from program.agent.evidence import (
     contradiction,
+    findings_in_words,
     findings_json,
     findings_note,
     lacking,
@@ -213,6 +214,7 @@ class Summarizer(dspy.Module):
         scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
         readings, findings = scores_json(evidence.quality_scores), findings_json(evidence.distortion_analysis)
         if self._judge.reads_instructions:
+            findings = findings_in_words(evidence.distortion_analysis)
             if readings:
                 readings = f"{quality_line(self.fusion.tool_mean(scores, precisions))}\n{readings}"
             if evidence.distortion_analysis and not findings:
