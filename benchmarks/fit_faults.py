@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
-from scipy import linalg, ndimage
+from scipy import linalg, ndimage, special
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.training.capture import camera_noise, defocus, expose, motion
@@ -26,15 +26,26 @@ from data.distortions import distort, generator_for
 from data.manifest import read_manifest
 from program.common.files import whole_file
 from program.common.pool import progress
-from program.expert.judge.faults import FAULTS, OUTPUTS, Heads, chosen, heads_from, numbers_of, overall
+from program.expert.judge.faults import (
+    OUTPUTS,
+    Heads,
+    cells_of,
+    chosen,
+    heads_from,
+    numbers_of,
+    overall,
+    place_in,
+)
 from program.expert.judge.views import Viewer
 from program.expert.store import FAULTS_FILE, Matrix
 from program.images.store import IMAGES
+from signatures.schemas import FAULTS
 
 FOLDS, MADE_NOISE, NOISE = 10, 4.0, 0.3
 """Noise of a label relative to what is explained, and how many times as much of one of a made picture."""
 MADE = 36
 """Made pictures of each kind."""
+CELLS = ("tl", "t", "tr", "l", "c", "r", "bl", "b", "br")
 STRENGTHS = {"slight": 1.0, "moderate": 2.0, "strong": 3.0}
 Pixels = NDArray[np.uint8]
 
@@ -46,8 +57,12 @@ class Pictures(NamedTuple):
     """N x the network's and the expert's standardised numbers."""
     numbers: Matrix
     """N x what `numbers_of` reads."""
+    cells: Matrix
+    """N x 9 x what `cells_of` reads."""
     strengths: Matrix
     """2 x N x faults, 0 (none) .. 3."""
+    where: NDArray[np.bool_]
+    """2 x N x faults x 9: in which cells each is seen; nothing is known of what is made."""
     main: NDArray[np.intp]
     """2 x N places in FAULTS: -1 for none, -2 for a fault that is none of these."""
     sharp: Matrix
@@ -56,6 +71,11 @@ class Pictures(NamedTuple):
     """N x 4."""
     group: NDArray[np.str_]
     made: NDArray[np.bool_]
+
+    def among(self, rows: NDArray[np.bool_]) -> "Pictures":
+        """Return some of them."""
+        pairs = {"strengths", "main", "where"}
+        return Pictures(*(np.compress(rows, value, axis=int(name in pairs)) for name, value in self._asdict().items()))
 
 
 def _tinted(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, float]:
@@ -158,28 +178,28 @@ def _pictures(manifest: Path, faults: Path, folder: Path) -> Pictures:
                 labels = _labels(said[best[at].id], fault, strength, bare=kind == "silhouette")
                 rows.append((*_numbers(viewer, pixels), *labels, best[at].group, True))
                 advance(1)
-    points, numbers, strengths, worst, sharp, box, group, made = (
-        np.array(column) for column in zip(*rows, strict=True)
-    )
-    return Pictures(points, numbers, strengths.swapaxes(0, 1), worst.T, sharp, box, group, made)
+    points, numbers, cells, strengths, where, worst, *rest = (np.array(column) for column in zip(*rows, strict=True))
+    return Pictures(points, numbers, cells, strengths.swapaxes(0, 1), where.swapaxes(0, 1), worst.T, *rest)
 
 
-def _numbers(viewer: Viewer, image: Any) -> tuple[Matrix, Matrix]:
+def _numbers(viewer: Viewer, image: Any) -> tuple[Matrix, Matrix, Matrix]:
     with IMAGES.borrowing():
         view = viewer.view(IMAGES.add(image))
-        return view.seen.points[0], numbers_of(view)
+        return view.seen.points[0], numbers_of(view), cells_of(view)
 
 
 def _labels(
     said: Sequence[Mapping[str, Any]], fault: str = "", strength: float = 0.0, *, bare: bool = False
-) -> tuple[Matrix, list[int], float, Matrix]:
-    """Return strengths by both pairs of eyes, the worst fault, whether the subject is sharp, and its box."""
+) -> tuple[Matrix, NDArray[np.bool_], list[int], float, Matrix]:
+    """Return strengths and places by both pairs of eyes, the worst fault, whether the subject is sharp, and its box."""
     names = list(FAULTS)
     strengths, worst = np.zeros((len(said), len(names))), []
-    for row, record in zip(strengths, said, strict=True):
+    where = np.zeros((len(said), len(names), len(CELLS)), bool)
+    for row, places, record in zip(strengths, where, said, strict=True):
         for each in [] if bare else record["faults"]:
             if each["fault"] in FAULTS:
                 row[names.index(each["fault"])] = STRENGTHS[each["strength"]]
+                places[names.index(each["fault"])] = [cell in each["where"] or "all" in each["where"] for cell in CELLS]
         main = None if bare else record["main"]
         worst.append(-1 if main is None else names.index(main) if main in FAULTS else -2)
     if fault:
@@ -189,7 +209,7 @@ def _labels(
     if fault in {"motion blur", "defocus blur", "low resolution"}:
         sharp = 0.0
     box = np.mean([r["subject_box"] or (0, 0, 1, 1) for r in said], axis=0)
-    return strengths, worst, sharp, box
+    return strengths, where, worst, sharp, box
 
 
 def _folds(group: NDArray[np.str_]) -> NDArray[np.intp]:
@@ -200,9 +220,7 @@ def _folds(group: NDArray[np.str_]) -> NDArray[np.intp]:
 
 def regression(pictures: Pictures, learn: NDArray[np.bool_]) -> dict[str, Any]:
     """Fit the outputs on some pictures: half a line on the network's numbers, half Gaussians around all numbers."""
-    p = Pictures(
-        *(np.compress(learn, c, axis=1 if c is pictures.strengths or c is pictures.main else 0) for c in pictures)
-    )
+    p = pictures.among(learn)
     photographs = p.numbers[~p.made]
     heads = {"centre": photographs.mean(axis=0), "spread": photographs.std(axis=0) + 1e-9}
     kept = np.clip((p.numbers - heads["centre"]) / heads["spread"], -3, 3).astype(np.float16).astype(float)
@@ -261,16 +279,41 @@ def curves(pictures: Pictures, held: Matrix, learn: NDArray[np.bool_]) -> dict[s
     return {"curves": found, "clean": clean, "sharp": np.append(line.coef_[0], line.intercept_)}
 
 
+def places(pictures: Pictures, learn: NDArray[np.bool_]) -> Matrix:
+    """Fit where faults are, on those that are seen in the photographs among some: F x log-odds of a cell."""
+    found = np.zeros((len(FAULTS), pictures.cells.shape[2]))
+    found[:, -1] = 4.0  # all over, of a fault that nobody saw in a part
+    seen = (pictures.strengths > 0) & (learn & ~pictures.made)[:, None]
+    for fault, weights in enumerate(found):
+        eyes, rows = np.nonzero(seen[..., fault])
+        there = pictures.where[eyes, rows, fault].ravel()
+        if there.all():
+            continue
+        x = pictures.cells[rows].reshape(len(there), -1)[:, :-1]
+        centre, spread = x.mean(axis=0), x.std(axis=0) + 1e-9
+        line = LogisticRegression(C=0.02, max_iter=1000).fit((x - centre) / spread, there)
+        weights[:-1] = line.coef_[0] / spread
+        weights[-1] = line.intercept_[0] - centre @ weights[:-1]
+    return found
+
+
 def figures(pictures: Pictures, held: Matrix) -> dict[str, str]:
     """Return what is named in folds of the photographs, against each pair of eyes: share and number."""
     fold, counts, names = _folds(pictures.group), defaultdict(list), list(FAULTS)
     for each in range(FOLDS):
         found = curves(pictures, held, fold != each)
         rest = {name: np.zeros(1) for name in Heads._fields if name not in found}
-        heads = heads_from({**found, **rest})
+        heads, where = heads_from({**found, **rest}), places(pictures, fold != each)
         for row in np.flatnonzero((fold == each) & ~pictures.made):
             told = [names.index(named.fault) for named in chosen(heads, held[row])]
-            for strengths, main in zip(pictures.strengths[:, row], pictures.main[:, row], strict=True):
+            cells = [place_in(special.expit(pictures.cells[row] @ line)) for line in where]
+            for strengths, seen, main in zip(
+                pictures.strengths[:, row], pictures.where[:, row], pictures.main[:, row], strict=True
+            ):
+                counts["place"] += [
+                    seen[f].sum() >= 6 if (cell := cells[f]) is None else seen[f, cell] and not seen[f].all()
+                    for f in np.flatnonzero(strengths > 1)
+                ]
                 counts["main first"] += [told[:1] == [main]] if main != -1 else []
                 counts["found"] += [fault in told for fault in np.flatnonzero(strengths > 1)]
                 counts["right"] += [strengths[fault] > 0 for fault in told]
@@ -289,7 +332,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     pictures = _pictures(options.data / "clive" / "manifest.jsonl", options.faults, options.measured)
     held = _left_out(pictures)
     every = np.ones(len(held), bool)
-    arrays = regression(pictures, every) | curves(pictures, held, every)
+    arrays = regression(pictures, every) | curves(pictures, held, every) | {"places": places(pictures, every)}
     for name, value in figures(pictures, held).items():
         print(f"{name:14}{value}")
     with whole_file(Path(__file__).parents[1] / "program" / "expert" / FAULTS_FILE) as part, part.open("wb") as stream:

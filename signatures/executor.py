@@ -26,7 +26,7 @@ class AnalyseDistortions(dspy.Signature):
     """You are an expert in image quality. For each listed distortion, judge how strong it is and what it does.
 
     severity is none, slight, moderate, severe or extreme. explanation is one sentence on what is visible, and where.
-    When a reference image is given, judge the differences from it.
+    fault is what a photographer would call it. When a reference image is given, judge the differences from it.
     """
 
     image: dspy.Image = dspy.InputField(desc="the image to judge")
@@ -41,9 +41,10 @@ class DiagnoseDistortions(dspy.Signature):
 
     Use only these categories: Blurs, Color distortions, Compression, Noise, Brightness change, Sharpness, Contrast.
     severity is none, slight, moderate, severe or extreme. explanation is one sentence on what is visible, and where.
-    Judge every listed distortion when a list is given; otherwise report those that are visible. Name the region of
-    each finding as it is listed, and speak of every region: of one without visible distortion say so with a finding
-    of severity none. When a reference image is given, judge the differences from it.
+    fault is what a photographer would call it. Judge every listed distortion when a list is given; otherwise report
+    those that are visible. Name the region of each finding as it is listed, and speak of every region: of one without
+    visible distortion say so with a finding of severity none. When a reference image is given, judge the differences
+    from it.
     """
 
     image: dspy.Image = dspy.InputField(desc="the image to judge")

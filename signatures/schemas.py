@@ -22,10 +22,10 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import core_schema
 
 __all__ = (
-    "CATEGORIES_CHINESE", "CATEGORY_WORDS", "DISTORTION_CATEGORIES", "GLOBAL", "LEVELS_CHINESE", "LEVEL_WORDS",
-    "SEVERITIES", "SEVERITIES_CHINESE",
+    "CATEGORIES_CHINESE", "CATEGORY_WORDS", "DISTORTION_CATEGORIES", "FAULTS", "GLOBAL", "LEVELS_CHINESE",
+    "LEVEL_WORDS", "SEVERITIES", "SEVERITIES_CHINESE",
     "DistortionCategory", "DistortionFinding", "LevelProbabilities", "LevelWord", "Plan", "QualityLevel", "RegionBox",
-    "RegionDistortions", "Severity", "ToolChoice", "category_of", "level_of", "steps",
+    "RegionDistortions", "Severity", "ToolChoice", "category_of", "fault_of", "level_of", "steps",
 )  # fmt: skip
 
 GLOBAL = "Global"
@@ -47,6 +47,14 @@ CATEGORY_WORDS: Mapping[DistortionCategory, str] = {
     "Brightness change": "brightness", "Sharpness": "over-sharpening", "Contrast": "contrast",
 }  # fmt: skip
 """The categories as people call them."""
+FAULTS: Mapping[str, DistortionCategory] = {
+    "motion blur": "Blurs", "defocus blur": "Blurs", "noise": "Noise", "too dark": "Brightness change",
+    "too bright": "Brightness change", "blown highlights": "Brightness change", "crushed shadows": "Brightness change",
+    "colour cast": "Color distortions", "low contrast": "Contrast", "haze or flare": "Contrast",
+    "oversaturated": "Color distortions", "muted colours": "Color distortions", "oversharpened": "Sharpness",
+    "low resolution": "Blurs", "compression": "Compression",
+}  # fmt: skip
+"""The faults that photographers name, each with the category that it is one of in the documents' schema."""
 CATEGORIES_CHINESE: Mapping[DistortionCategory, str] = {
     "Blurs": "模糊", "Color distortions": "颜色失真", "Compression": "压缩失真", "Noise": "噪声",
     "Brightness change": "亮度变化", "Sharpness": "过度锐化", "Contrast": "对比度变化",
@@ -74,6 +82,16 @@ _CATEGORY_PATTERNS: tuple[tuple[DistortionCategory, str], ...] = (
     ("Contrast", r"contrast|haze|hazy|fog|faded|washed|对比|雾"),
 )
 
+_FAULT_PATTERNS: tuple[tuple[str, str], ...] = (
+    ("motion blur", r"motion|shak|smear"), ("defocus blur", r"focus|blur"), ("oversharpened", r"sharpen|halo"),
+    ("noise", r"nois|grain"), ("too dark", r"too dark|under-?expos"), ("blown highlights", r"blown|highlight|clipped"),
+    ("crushed shadows", r"crush|shadow"), ("too bright", r"too bright|over-?expos"),
+    ("oversaturated", r"over-?saturat|garish"), ("muted colours", r"muted|dull|desaturat|faded"),
+    ("colour cast", r"cast|tint|white balance"), ("low contrast", r"contrast|flat"),
+    ("haze or flare", r"haz|flare|fog|veil"), ("low resolution", r"resolution|pixelat"),
+    ("compression", r"compress|block|jpeg|artefact|artifact|banding"),
+)  # fmt: skip
+
 
 def category_of(text: str) -> DistortionCategory | None:
     """Return the distortion category a word or phrase names, or None.
@@ -82,6 +100,15 @@ def category_of(text: str) -> DistortionCategory | None:
     ('Blurs', 'Brightness change', None)
     """
     return next((category for category, pattern in _CATEGORY_PATTERNS if re.search(pattern, text.casefold())), None)
+
+
+def fault_of(text: str) -> str:
+    """Return the fault of `FAULTS` that a word or phrase names, or "".
+
+    >>> fault_of("Overexposed"), fault_of("color cast"), fault_of("crooked horizon")
+    ('too bright', 'colour cast', '')
+    """
+    return next((fault for fault, pattern in _FAULT_PATTERNS if re.search(pattern, text.casefold())), "")
 
 
 def level_of(key: str) -> int | None:
@@ -103,6 +130,10 @@ def _as_severity(value: Any) -> Any:
         return value
     folded = value.strip().casefold()
     return _SEVERITY_WORDS.get(folded, folded)
+
+
+def _as_fault(value: Any) -> str:
+    return fault_of(value) if isinstance(value, str) else ""
 
 
 def _as_region(value: Any) -> Any:
@@ -160,8 +191,8 @@ class DistortionFinding(_Answer):
     type: Category = Field(description="distortion category")
     severity: Annotated[Severity, BeforeValidator(_as_severity)]
     explanation: str = Field(description="one sentence on what is visible")
-    fault: SkipJsonSchema[str] = ""
-    """What a photographer calls it ("motion blur"), where that is known; the category is its family."""
+    fault: Annotated[str, BeforeValidator(_as_fault)] = Field("", json_schema_extra={"enum": [*FAULTS, ""]})
+    """What a photographer calls it, of `FAULTS`, or ""; the category is its family."""
 
 
 class ToolChoice(_Answer):

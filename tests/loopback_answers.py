@@ -200,7 +200,7 @@ def _findings(question: Question) -> list[dict[str, str]]:
     given = _mapping(question.inputs.get("distortion_set"))
     wanted = given or {region: _seen(question) for region in _regions(question)}
     return [
-        {"region": region, "type": name, "severity": severity, "explanation": f"{name} is {severity} here."}
+        {"region": region, "type": name, "severity": severity, "fault": name, "explanation": f"{name} is {severity}."}
         for region, names in wanted.items()
         for name in names
     ]

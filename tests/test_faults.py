@@ -1,7 +1,9 @@
 """What is wrong with a photograph, as a photographer says it: one set of findings for every view."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +15,13 @@ from skimage import data as photographs
 from agentic_iqa import AgenticIQA
 from program.evaluate import main as evaluate
 from program.evaluation.judgements import Annotated, reason_figures
-from program.expert.judge.faults import FAULTS, load_heads, numbers_of
+from program.expert.judge.faults import load_heads, numbers_of
 from program.expert.judge.views import Viewer
 from program.expert.measure.signs import SIGN_NAMES, signs
 from program.images.store import IMAGES
 from program.running.request import Request
 from program.running.row import Row
+from signatures.schemas import FAULTS, DistortionFinding, fault_of
 
 Pixels = NDArray[np.uint8]
 CAT = np.ascontiguousarray(photographs.chelsea())
@@ -109,6 +112,48 @@ def test_signs_are_finite_on_any_image(pixels: NDArray[np.float64]) -> None:
     found = signs(pixels.astype(np.uint8))
     assert found.names == SIGN_NAMES
     assert np.isfinite(found.vector).all()
+
+
+@pytest.mark.spec("issue-49/faults")
+def test_a_fault_is_told_where_it_is(iqa: AgenticIQA) -> None:
+    white = CAT.copy()
+    white[:100, -150:] = 255
+    result = iqa(white)
+    assert "blown highlights at the upper right" in result.summary.lower()
+    red = np.asarray(result.heatmap("blown highlights"), dtype=float)
+    reddened = (red[..., 0] - red[..., 1])[[50, 50, 250], [380, 60, 60]]
+    assert reddened[0] > 2 * max(reddened[1:])
+
+
+def test_a_subject_that_is_not_sharp_is_told_where_no_blur_is_named(
+    iqa: AgenticIQA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("program.expert.answer.reasons.sharpness_of", lambda _: 0.1)
+    assert iqa(CAT).summary == "The subject is not sharp."
+    assert "subject" not in iqa(_smeared(25)).summary
+
+
+def test_a_model_names_faults_in_the_same_words() -> None:
+    assert [fault_of(fault) for fault in FAULTS] == list(FAULTS)
+    told = {"type": "blur", "severity": "strong", "explanation": "Shaken.", "fault": "Camera shake"}
+    assert DistortionFinding.model_validate(told).fault == "motion blur"
+    assert DistortionFinding.model_validate({**told, "fault": None}).fault == ""
+
+
+@pytest.mark.spec("issue-49/reasons")
+def test_a_language_models_reasons_are_counted_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], loopback: Callable[[], Any]
+) -> None:
+    server, line = loopback(), {"faults": [{"fault": fault, "strength": "strong"} for fault in FAULTS], "main": "noise"}
+    for name, pixels in (("a.png", CAT), ("b.png", _smeared(25)), ("c.png", _page())):
+        Image.fromarray(pixels).save(tmp_path / name)
+    lines = [json.dumps({"id": name, "image": name, **line}) for name in ("a.png", "b.png", "c.png")]
+    (tmp_path / "faults.jsonl").write_text("\n".join(lines), "utf-8")
+    flags = ["--reasons", "--json", "--lm", "openai/x", "--api-base", server.base]
+    assert evaluate([str(tmp_path / "faults.jsonl"), *flags]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["right"]["right"] == figures["right"]["n"] >= 1
+    assert any(all(fault in str(question.body) for fault in FAULTS) for question in server.asked)
 
 
 def test_heads_are_a_line_and_gaussians_around_kept_pictures() -> None:

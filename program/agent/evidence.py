@@ -94,9 +94,11 @@ def findings_in_words(analysis: Mapping[str, Sequence[Finding]] | None) -> str |
 
 
 def _in_words(finding: Finding) -> str:
-    if finding.fault:
-        return re.split("[:：]", finding.explanation, maxsplit=1)[0]
-    return f"{'no' if finding.severity == 'none' else finding.severity} {finding.type}"
+    words = re.split("[:：]", finding.explanation, maxsplit=1)
+    if finding.fault and len(words) > 1:
+        return words[0]
+    named = f"{'no' if finding.severity == 'none' else finding.severity} {finding.fault or finding.type}"
+    return f"{named} ({finding.explanation.rstrip('.')})" if finding.fault and finding.explanation else named
 
 
 def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from scipy import special
 
 from program.expert.answer.vocabulary import Cells, Claim, Phrases, axis_of, capitalised
-from program.expert.judge.faults import FAULTS, MOST, faults_of, place_of, probability_of, tint_of
+from program.expert.judge.faults import MOST, faults_of, place_of, probability_of, tint_of
 from program.expert.judge.quality import OUTPUTS, UNDISTORTED
 from program.expert.judge.views import View, population, position, probit, share_below
 from program.expert.measure.measures import Measurement
 from program.expert.store import Matrix
-from signatures.schemas import GLOBAL, SEVERITIES, DistortionCategory, Severity
+from signatures.schemas import FAULTS, GLOBAL, SEVERITIES, DistortionCategory, Severity
 
 __all__ = (
     "POOR", "PRESENT", "STEPS", "TOOLS", "Found", "Look", "amount", "describe", "findings", "found", "is_changed",
@@ -151,11 +151,16 @@ def describe(view: View, found: Found, say: Phrases) -> str:
 def item(view: View, found: Found, say: Phrases) -> str:
     """Name what is wrong in few words: how strong, of what kind and, where that shows, at which place."""
     if found.fault:
-        cell = place_of(view, found.fault)
-        place = say("place.picture") if cell is None else say("place.cell", cell=say(f"cell.{cell}"))
+        words = {"strength": "strongly", "degree": "degree", "very": "very"}
+        told = {name: say(f"{table}.{found.severity}") for name, table in words.items()}
+        at = place_of(view, found.fault)
+        cell = "" if at is None else say(f"cell.{at}")
+        told |= {
+            "place": say("place.cell" if cell else "place.picture", cell=cell),
+            "at": say("place.at" if cell else "place.all", cell=cell),
+        }
         tone = say(f"tone.{tint_of(view)}") if found.fault == "colour cast" else ""
-        words = {"strength": say(f"strongly.{found.severity}"), "degree": say(f"degree.{found.severity}")}
-        return " ".join(say(f"fault.{found.fault}", place=place, tone=tone, **words).split())
+        return " ".join(say(f"fault.{found.fault}", tone=tone, **told).split())
     words = {"severity": say(f"severity.{found.severity}"), "name": _name(view, found.category, say)}
     if view.difference is None and found.category not in {"Noise", "Compression"}:
         return say("item.plain", **words)  # the picture itself differs from place to place

@@ -36,7 +36,7 @@ _RICH, _NEUTRAL = 0.7, 0.02
 _EVEN = 0.25
 """Log-odds within which an answer could as well be yes as no."""
 _CLEAR = 0.6
-"""Probability from which a subject is called sharp, and an exposure right."""
+"""Probability from which a subject is called sharp or not, and an exposure right."""
 
 
 def unseen(query: str, say: Phrases) -> str:
@@ -178,6 +178,9 @@ def summary(view: View, quality: float, say: Phrases) -> str:
         return undetailed(view, say)
     if not KINDS[kind := kind_of(view)]:
         return say("sentence.kind", kind=say(f"kind.{kind}"))
+    sharp, blurred = sharpness_of(view), any(each.category == "Blurs" for each in there)
+    if sharp is not None and sharp <= 1 - _CLEAR and not blurred and len(items) < MOST:
+        items.append(say("sentence.unsharp"))  # what made it so is not clear
     if items:
         return say("sentence.spoiled", items=capitalised(say("sentence.list").join(items)))
     if quality < POOR:

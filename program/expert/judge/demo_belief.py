@@ -8,13 +8,13 @@ from cachetools import LRUCache, cached
 from PIL import Image
 
 from program.common.errors import InputError
-from program.expert.judge.faults import FAULTS, KINDS, fault_map, kind_of
+from program.expert.judge.faults import KINDS, fault_map, kind_of
 from program.expert.judge.quality import Belief, Evidence, Features, believe, most_telling, weigh
 from program.expert.judge.views import View, Viewer, population, reading, share_below
 from program.expert.store import Matrix
 from program.images.store import IMAGES, ImageRef
 from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
-from signatures.schemas import CATEGORY_WORDS, DistortionCategory, category_of
+from signatures.schemas import CATEGORY_WORDS, FAULTS, DistortionCategory, category_of
 
 __all__ = ("EVIDENCE_SETS", "TILE", "belief", "heatmap", "overlay", "quality_map", "telling", "traits_of")
 

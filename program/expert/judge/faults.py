@@ -16,21 +16,14 @@ from scipy import special
 
 from program.expert.judge.views import View
 from program.expert.store import FAULTS_FILE, Matrix
-from signatures.schemas import DistortionCategory
+from signatures.schemas import FAULTS
 
 __all__ = (
-    "FAULTS", "KINDS", "MOST", "OUTPUTS", "Heads", "Named", "chosen", "fault_map", "faults_of", "heads_from", "kind_of",
-    "likelihoods", "load_heads", "numbers_of", "overall", "place_of", "probability_of", "sharpness_of", "tint_of",
+    "KINDS", "MOST", "OUTPUTS", "Heads", "Named", "cells_of", "chosen", "fault_map", "faults_of",
+    "heads_from", "kind_of", "likelihoods", "load_heads", "numbers_of", "overall", "place_in", "place_of",
+    "probability_of", "sharpness_of", "tint_of",
 )  # fmt: skip
 
-FAULTS: Mapping[str, DistortionCategory] = {
-    "motion blur": "Blurs", "defocus blur": "Blurs", "noise": "Noise", "too dark": "Brightness change",
-    "too bright": "Brightness change", "blown highlights": "Brightness change", "crushed shadows": "Brightness change",
-    "colour cast": "Color distortions", "low contrast": "Contrast", "haze or flare": "Contrast",
-    "oversaturated": "Color distortions", "muted colours": "Color distortions", "oversharpened": "Sharpness",
-    "low resolution": "Blurs", "compression": "Compression",
-}  # fmt: skip
-"""Each fault with the category that it is one of in the documents' schema."""
 OUTPUTS = (*FAULTS, "nothing", "subject sharp", "left", "top", "right", "bottom", *(f"{name} worst" for name in FAULTS))
 """What the regression gives: strengths 0 .. 3, whether nothing is wrong, the subject (sharp or not, and its box), and
 which fault is the worst."""
@@ -70,6 +63,8 @@ class Heads(NamedTuple):
     """Log-odds that nothing is wrong, of `overall`."""
     sharp: Matrix
     """Slope and offset of the log-odds that the subject is sharp."""
+    places: Matrix
+    """F x what `cells_of` tells of a cell: log-odds that a fault is in it, if there is one."""
 
     def values(self, points: Matrix, numbers: Matrix) -> Matrix:
         """Return the N x T outputs of N measured images."""
@@ -209,32 +204,40 @@ def kind_of(view: View) -> str:
     return "view through an instrument" if round_ else "photograph"
 
 
-_PLACES: Mapping[str, tuple[str, float]] = {
-    "motion blur": ("kept_at", -0.5), "defocus blur": ("kept_at", -0.5), "noise": ("grain_at", 0.5),
-    "too dark": ("stops_at", -1.0), "too bright": ("stops_at", 1.0), "blown highlights": ("near_white_at", 0.01),
-    "crushed shadows": ("dim_at", 0.02), "haze or flare": ("veil_at", 20.0), "low contrast": ("stops_at", 2.0),
-}  # fmt: skip
-"""The map that shows a fault and, in its units, by how much the worst third has to differ for a place to be told;
-negative where the least is the worst. Faults without one are everywhere."""
+_WHOLE = 0.3
+"""Probability that a fault is in the least likely cell from which it is all over. By folds, like the places."""
+_POSITION = np.array([[c == 4, c // 3 - 1, c in {0, 2, 6, 8}, 1] for c in range(9)], dtype=float)
+
+
+def cells_of(view: View) -> Matrix:
+    """Return what tells where faults are: 9 cells, row by row, x measurements less the image's, the image's, place."""
+    maps = [np.ravel(of.maps[name]) for of in (view.signs, view.measured) for name in sorted(of.maps)]
+    apart = np.transpose(maps)
+    whole = apart.mean(axis=0)
+    return np.column_stack([apart - whole, np.broadcast_to(whole, apart.shape), _POSITION])
+
+
+def _spread(view: View, fault: str) -> Matrix:
+    """Return how probably people who see a fault see it in each cell."""
+    return np.asarray(special.expit(cells_of(view) @ load_heads().places[list(FAULTS).index(fault)]))
 
 
 def place_of(view: View, fault: str) -> int | None:
-    """Return the cell 0 .. 8 of a 3 x 3 grid, row by row, where a fault is worst; None where it is all over."""
-    if fault not in _PLACES:
-        return None
-    name, least = _PLACES[fault]
-    cells = np.ravel(view.signs.maps[name]) * np.sign(least)
-    return int(cells.argmax()) if cells.max() - np.median(cells) > abs(least) else None
+    """Return the cell 0 .. 8 of a 3 x 3 grid, row by row, where a fault is likeliest; None where it is all over."""
+    return place_in(_spread(view, fault))
+
+
+def place_in(spread: Matrix) -> int | None:
+    """Return the place that nine probabilities tell, as `place_of`."""
+    return None if spread.min() >= _WHOLE else int(spread.argmax())
 
 
 def fault_map(view: View, fault: str) -> Matrix:
-    """Return 4 less what a fault takes in each cell of a 3 x 3 grid: most where it is worst, by how sure it is."""
-    shown, sure = np.ones((3, 3)), probability_of(view, fault)
-    if view.unjudged is None and place_of(view, fault) is not None:
-        name, least = _PLACES[fault]
-        cells = np.array(view.signs.maps[name]) * np.sign(least)
-        shown = (cells - cells.min()) / (cells.max() - cells.min())
-    return np.asarray(4 - 3 * sure * shown)
+    """Return 4 less what a fault takes in each cell of a 3 x 3 grid: most where it is likeliest, by how sure it is."""
+    if view.unjudged is not None:
+        return np.full((3, 3), 4.0)
+    spread = _spread(view, fault)
+    return np.asarray(4 - 3 * probability_of(view, fault) * (spread / spread.max()).reshape(3, 3))
 
 
 def tint_of(view: View) -> str:
