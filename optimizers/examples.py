@@ -217,8 +217,11 @@ class ExampleSet:
         return interval("srcc", truth, rated, groups)
 
 
-def choose_samples(samples: Iterable[Sample], *, scoring: int, mcq: int, seed: int) -> list[Sample]:
-    """Return at most so many scoring and multiple-choice samples, spread evenly over the distortions, seeded."""
+def choose_samples(samples: Iterable[Sample], *, scoring: int | None, mcq: int, seed: int) -> list[Sample]:
+    """Return at most so many scoring and multiple-choice samples, spread evenly over the distortions, seeded.
+
+    None means all.
+    """
     chosen: list[Sample] = []
     pool = sorted(samples, key=lambda s: s.id)
     for task, count in (("scoring", scoring), ("mcq", mcq)):

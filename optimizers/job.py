@@ -109,10 +109,15 @@ class Job:
             budget = budget.model_copy(update={"demos": self.demos or None, "all_demos": False})
         return budget
 
-    def samples(self, split: str) -> list[Sample]:
-        """Return the samples of train or validation that are drawn by the seed."""
+    def samples(self, split: str, *, every: bool = False) -> list[Sample]:
+        """Return the samples of train or validation that are drawn by the seed.
+
+        With `every`, those beyond as well that a recipe which takes all scores learns from.
+        """
         chosen = self.settings.compile
         scoring, mcq = (getattr(chosen, f"{split}_{task}") for task in ("scoring", "mcq"))
+        if every and split == "train" and any(recipe_named(name).takes_all for name in self.optimizers):
+            scoring = None
         return choose_samples(self.splits[split], scoring=scoring, mcq=mcq, seed=self.settings.seed)
 
     @cached_property
@@ -194,7 +199,7 @@ def prepare_job(
     """
     rewords = Resources(settings, lm).known("summarizer").reads_instructions
     request = optimizer or settings.compile.optimizer
-    recipes = _recipes(request or ("rubric,gepa" if rewords else "random-search,fusion"))
+    recipes = _recipes(request or ("rubric,gepa" if rewords else "random-search,finetune,fusion"))
     optimized = _roles(roles if roles is not None else settings.compile.roles, ROLES if rewords else ("summarizer",))
     out = out or settings.programs_dir / Path(data).stem
     job = Job(

@@ -26,6 +26,7 @@ from program.evaluation.charts import comparison_table, scatter_plot
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.publishing import added_lines, gains, headlines, learned_params, log_misses, log_origin
 from program.evaluation.record import EvaluationRecord
+from program.expert import Correction
 from program.images.store import parse_url
 from program.tracking import RunHandle, dataset_name
 from program.tracking.models import log_program
@@ -228,6 +229,8 @@ def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
             counted = [f"{len(demos)} demo(s):", "", *demos, ""] if demos else []
             fenced = ["```diff", *changed, "```", ""] if changed else []
             parts.append("\n".join([f"## {name}", "", *fenced, *counted]))
+    if (moved := after.summarizer.corrections) is not None and before.summarizer.corrections is None:
+        parts += [f"## correction {kind}\n\n{_correction(each)}" for kind, each in moved.by_kind.items()]
     fitted = after.summarizer.fitted
     if fitted is not None and before.summarizer.fitted is None:
         knots = ", ".join(f"{x:g} -> {y:.2f}" for x, y in fitted.curve[:: max(1, len(fitted.curve) // 4)])
@@ -237,6 +240,18 @@ def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
         )
     body = "\n\n".join(parts) if parts else "Nothing changed: the compiled program is the uncompiled one."
     return f"# Compiled against uncompiled\n\n{body}\n"
+
+
+def _correction(found: Correction) -> str:
+    """Return what a correction does, in a list."""
+    lines = [
+        f"- fitted on {found.labels} labels, penalty {found.penalty:g} (the variance of a label)",
+        f"- RMSE on train: {found.before:.3f}; corrected, without the labels of its own group: {found.after:.3f}",
+    ]
+    for name, (count, mean, deviation) in found.moves.items():
+        shown = "all photographs" if name == "all" else f"{count} with {name.lower()}"
+        lines.append(f"- {shown}: moved by {mean:+.2f} on average, standard deviation {deviation:.2f}")
+    return "\n".join(lines)
 
 
 def _demo(number: int, demo: Mapping[str, Any]) -> str:
@@ -255,7 +270,10 @@ _FEW = 100
 _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
 _UNTRIED = {
-    False: (("random-search,fusion", "rubric", "labeled --demos all"), "a language model: --lm PROVIDER/MODEL"),
+    False: (
+        ("random-search,finetune,fusion", "rubric", "labeled --demos all"),
+        "a language model: --lm PROVIDER/MODEL",
+    ),
     True: (
         ("nearest,fusion", "rubric,gepa", "random-search,fusion", "bootstrap"),
         "demos of a stronger model: --teacher-lm MODEL",
@@ -283,6 +301,9 @@ def learned(before: AgenticIQA, after: AgenticIQA) -> list[str]:
     if near is not None and before.summarizer.neighbours is None:
         said = "How people rated" if any(each.label for each in near.photographs) else "The right answers for"
         lines.append(f"{said} the {near.count} most similar of {len(near.photographs)} photographs.")
+    moved = after.summarizer.corrections
+    if moved is not None and before.summarizer.corrections is None:
+        lines.append(f"How far the expert's numbers move its scores, fitted on {moved.count} labels.")
     if after.summarizer.fitted is not None and before.summarizer.fitted is None:
         lines.append("How much the model counts beside the tools, and where scores lie on the labels' scale.")
     return lines

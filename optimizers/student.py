@@ -159,8 +159,9 @@ class Student(dspy.Module):
             # Of the summarizer's predictors one answers questions, the others score.
             if task is None or role_of(name) != "summarizer" or (name == "summarizer.answer") == (task == "mcq")
         }
-        if self.program.summarizer.neighbours is not None:
-            state["neighbours"] = [self.program.summarizer.neighbours.sha256]
+        for name in ("neighbours", "corrections"):
+            if (arrays := getattr(self.program.summarizer, name)) is not None:
+                state[name] = [arrays.sha256]
         digest = hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()[:16]
         if task is None and self._on_digest is not None:
             self._on_digest(self, digest)

@@ -21,6 +21,7 @@ OPTIMIZERS = (
     "rubric",
     "fusion",
     "nearest",
+    "finetune",
 )
 """Names for --help, which must not import the optimizers; a test holds them equal to the files of recipes."""
 
@@ -37,8 +38,8 @@ def main(argv: list[str] | None = None) -> int:
                         "(.jsonl, .csv, .parquet)")  # fmt: skip
     cli.add_layout_flags(parser, columns="")
     parser.add_argument("--optimizer", metavar="NAME[,NAME]",
-                        help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: random-search,fusion for the "
-                        "embedded expert, rubric where labels are made up, rubric,gepa for other models)")  # fmt: skip
+                        help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: random-search,finetune,fusion "
+                        "for the embedded expert, rubric for made-up labels, rubric,gepa for others)")  # fmt: skip
     parser.add_argument("--roles", metavar="ROLE[,ROLE]", help="which to optimize: planner, executor, summarizer")
     parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos of the Summarizer's questions")
     parser.add_argument("--teacher-lm", metavar="MODEL", help="stronger model whose answers become demos")

@@ -210,7 +210,7 @@ def test_a_step_that_is_left_out_is_told_and_so_is_what_to_try_next(blurred_mani
     assert compile_command([*words, "--dry-run"]) == 0
     told = "fusion is left out: there are 20 scored training and"
     assert capsys.readouterr().err.count(told) == 1
-    assert told in prepare_job(load_settings(overrides=SMALL), str(blurred_manifest), out=tmp_path / "b").notes[0]
+    assert told in prepare_job(load_settings(overrides=SMALL), str(blurred_manifest), out=tmp_path / "b").notes[1]
     assert compile_command([*words, "--optimizer", "none"]) == 0
     shown = capsys.readouterr()
     assert "To try next: more labelled training samples" in shown.out

@@ -52,6 +52,8 @@ class Recipe:
     """What it changes before all. Of instructions the embedded expert reads a rubric only; evidence costs no call."""
     fits_scores: bool = False
     """Fits human scores: only scored samples count, and the default leaves it out where they are few."""
+    takes_all: bool = False
+    """Learns from every label; the others from as many as the settings say."""
     takes_teacher: bool = False
     """Can take demos from a teacher's answers."""
     scored_on: Literal["train", "validation"] = "validation"

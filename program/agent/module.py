@@ -46,9 +46,16 @@ class ProgramFile(_Part):
     """How it was made; nothing is read from it."""
     fusion: dict[str, Any] | None = None
     neighbours: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
-    """The hash of the file that holds them."""
+    """The hash of the file that holds them, likewise below."""
+    corrections: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     state: dict[str, Any]
     """Predictors by name; `check_state` looks into it."""
+
+    @property
+    def arrays(self) -> dict[str, str]:
+        """The hashes of the files beside it, by what they hold."""
+        named = {"neighbours": self.neighbours, "corrections": self.corrections}
+        return {name: sha256 for name, sha256 in named.items() if sha256 is not None}
 
     @classmethod
     def parse(cls, data: bytes) -> "ProgramFile":

@@ -14,6 +14,7 @@ from typing import Any
 
 import dspy
 
+from program.agent.corrections import Corrections
 from program.agent.loop import AgenticIQA
 from program.agent.module import ProgramFile, digest, rest_sha256
 from program.agent.neighbours import Neighbours
@@ -31,7 +32,8 @@ __all__ = ("check_folder", "load", "program_from", "program_sha256", "save", "sc
 
 logger = logging.getLogger(__name__)
 
-NEIGHBOURS = "neighbours.json"
+_ARRAYS: Mapping[str, type[Neighbours | Corrections]] = {"neighbours": Neighbours, "corrections": Corrections}
+"""What of a Summarizer has a file of its own, whose hash `program.json` holds, both by this name."""
 _REFERENCE = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _SHOWN = re.compile(
     re.escape(CUSTOM_TYPE_START_IDENTIFIER + r"[{\"type\": \"image_url\", \"image_url\": {\"url\": \"")
@@ -39,7 +41,10 @@ _SHOWN = re.compile(
     + re.escape(r"\"}}]" + CUSTOM_TYPE_END_IDENTIFIER)
 )
 """A demo's image as DSPy writes it, inside JSON."""
-_OWN = {"program.json", NEIGHBOURS, "images", "run.json", "candidates.jsonl", "diff.md", "report.html", "record.json"}
+_OWN = {
+    "program.json", "neighbours.json", "corrections.json", "images", "run.json", "candidates.jsonl", "diff.md",
+    "report.html", "record.json",
+}  # fmt: skip
 """What a program's folder holds: its own, a compile's and an evaluation's files."""
 
 
@@ -77,7 +82,7 @@ def _save(
         **({"engine": engine} if (engine := _engine(program)) else {}),
         "record": dict(record or {}),
         "fusion": _fusion(program),
-        **({"neighbours": name} if (name := _neighbours(program)) else {}),
+        **{name: each.sha256 for name, each in _arrays(program).items()},
         "state": state,
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -87,8 +92,8 @@ def _save(
         for url in sorted(set(_REFERENCE.findall(json.dumps(state)))):
             digest, suffix = parse_url(url)
             (partial / "images" / f"{digest}{suffix}").write_bytes(IMAGES.read(url))
-        if (neighbours := program.summarizer.neighbours) is not None:
-            (partial / NEIGHBOURS).write_text(json.dumps(neighbours.to_json()), "utf-8")
+        for name, each in _arrays(program).items():
+            (partial / f"{name}.json").write_text(json.dumps(each.to_json()), "utf-8")
         (partial / "program.json").write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
         for name in keep:
             if (folder / name).is_file():
@@ -148,10 +153,10 @@ def load(
     _add_images(path, json.dumps(file.state))
     for predictor in program.parameters():
         predictor.demos = [_with_images(demo) for demo in predictor.demos]
-    if file.neighbours is not None:
-        program.summarizer.neighbours = _read_neighbours(path, name, file.neighbours)
+    for part, sha256 in file.arrays.items():
+        setattr(program.summarizer, part, _read_arrays(path, name, part, sha256))
     if _is_foreign(file, name, force=force):
-        program.summarizer.fitted = program.summarizer.neighbours = None
+        program.summarizer.fitted = program.summarizer.neighbours = program.summarizer.corrections = None
     return program
 
 
@@ -164,22 +169,23 @@ def _read(path: Path, name: str) -> ProgramFile:
         raise InputError(f"{name}: program.json cannot be read ({error}); compile again") from error
 
 
-def _read_neighbours(path: Path, name: str, sha256: str) -> Neighbours:
+def _read_arrays(path: Path, name: str, part: str, sha256: str) -> Neighbours | Corrections:
+    file = f"{part}.json"
     try:
-        saved = (path / NEIGHBOURS).read_bytes()
+        saved = (path / file).read_bytes()
         if hashlib.sha256(saved).hexdigest() != sha256:
             raise ValueError("was altered")
-        return Neighbours.from_json(json.loads(saved))
+        return _ARRAYS[part].from_json(json.loads(saved))
     except FileNotFoundError as error:
-        raise InputError(f"{name}: {NEIGHBOURS} is missing; copy the whole folder again") from error
+        raise InputError(f"{name}: {file} is missing; copy the whole folder again") from error
     except (OSError, ValueError) as error:
-        raise InputError(f"{name}: {NEIGHBOURS} cannot be used ({error}); copy the whole folder again") from error
+        raise InputError(f"{name}: {file} cannot be used ({error}); copy the whole folder again") from error
 
 
 def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
     """Return whether another revision of the embedded engine was compiled. Raises InputError for what needs `force`."""
     faults = []
-    learned = _parts(file.fusion, file.neighbours)
+    learned = [file.fusion, *file.arrays.values()]
     altered = digest([file.state, *learned]) != file.program_sha256
     if altered and file.rest_sha256 == rest_sha256(file.state, learned):
         logger.warning("%s: its instructions were edited since it was saved", name)
@@ -199,8 +205,8 @@ def _is_foreign(file: ProgramFile, name: str, *, force: bool) -> bool:
 
 def _engine(program: AgenticIQA) -> str | None:
     """Return the embedded engine where it plays a role that demos, instructions or a fitted fusion were made for."""
-    if program.summarizer.neighbours is not None:
-        return MODEL  # likeness is what this revision sees
+    if _arrays(program):
+        return MODEL  # they are made of what this revision sees
     plain = dict(AgenticIQA(program.resources.settings).named_parameters())
     for name, predictor in program.named_parameters():
         role = name.partition(".")[0]
@@ -235,22 +241,18 @@ def schema_sha256(program: AgenticIQA) -> str:
 
 
 def program_sha256(program: AgenticIQA) -> str:
-    """Return the hash of what a program has learned: instructions, demos, fusion and neighbours."""
+    """Return the hash of what a program has learned: instructions, demos, fusion and arrays."""
     return digest([_state(program), *_learned(program)])
 
 
 def _learned(program: AgenticIQA) -> list[Any]:
-    return _parts(_fusion(program), _neighbours(program))
+    return [_fusion(program), *(each.sha256 for each in _arrays(program).values())]
 
 
-def _parts(fusion: Mapping[str, Any] | None, neighbours: str | None) -> list[Any]:
-    return [fusion, neighbours] if neighbours else [fusion]
-
-
-def _neighbours(program: AgenticIQA) -> str | None:
-    """Return the hash of the file of neighbours, None where there are none."""
-    found: Neighbours | None = program.summarizer.neighbours
-    return None if found is None else found.sha256
+def _arrays(program: AgenticIQA) -> dict[str, Neighbours | Corrections]:
+    """Return what of a program has a file of its own, by name."""
+    found = {name: getattr(program.summarizer, name) for name in _ARRAYS}
+    return {name: each for name, each in found.items() if each is not None}
 
 
 def _fusion(program: AgenticIQA) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import dspy
 
+from program.agent.corrections import Corrections
 from program.agent.evidence import (
     contradiction,
     findings_in_words,
@@ -103,6 +104,8 @@ class Summarizer(dspy.Module):
         """The fusion a compile fitted; saved with the program."""
         self.neighbours: Neighbours | None = None
         """Labelled photographs, of which the nearest are evidence on a score; likewise."""
+        self.corrections: Corrections | None = None
+        """What labels add to the embedded expert's reading; likewise."""
 
     @property
     def fusion(self) -> ScoreFusion:
@@ -175,20 +178,22 @@ class Summarizer(dspy.Module):
         evidence = state.evidence
         is_open = evidence.distortion_analysis is None and "analysis" not in evidence.failed_steps
         finds = is_open and self.names_distortions(state)
-        inputs = self._beside_similar(inputs, lambda near, view: near.levels_told(view))
         answer = self._level_belief(inputs, CallAllowance(), finds=finds)
         if finds:
             evidence = state.executor_evidence = _with_findings(evidence, answer)
         return self._rate(inputs, evidence, answer)
 
     def _beside_similar(
-        self, inputs: Mapping[str, Any], told: Callable[[Neighbours, "View"], str | None]
+        self, inputs: Mapping[str, Any], told: Callable[[Neighbours | Corrections, "View"], str | None]
     ) -> dict[str, Any]:
-        """Return inputs with what is known of similar photographs; the embedded expert weighs its demos instead."""
-        similar = None
-        if self.neighbours is not None and not self._judge.weighs_demos:
-            similar = told(self.neighbours, self.resources.viewer.view(inputs["image"], inputs["reference"]))
-        return {**inputs, "similar_photographs": similar}
+        """Return inputs with what labels of other photographs say: the nearest ones', or to the expert all of them."""
+        known = self.corrections if self._judge.weighs_demos else self.neighbours
+        if known is None:
+            return {**inputs, "similar_photographs": None}
+        image, reference = inputs["image"], inputs["reference"]
+        if reference is None:  # of a region, what the whole is moved by
+            image = (inputs["region_crops"] or {}).get(GLOBAL, image)
+        return {**inputs, "similar_photographs": told(known, self.resources.viewer.view(image, reference))}
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.
@@ -277,6 +282,7 @@ class Summarizer(dspy.Module):
         return {**fields, "final_answer": f"{fields['final_answer']}{'' if chinese else ' '}{verdict}"}
 
     def _level_belief(self, inputs: Mapping[str, Any], calls: CallAllowance, *, finds: bool = False) -> Answer[_Belief]:
+        inputs = self._beside_similar(inputs, lambda known, view: known.levels_told(view))
         way = self.scoring_way()
         if way == "probabilities":
             return self._verbalized(inputs, calls, finds=finds)
@@ -369,7 +375,7 @@ class Summarizer(dspy.Module):
             return letter
 
         query = str(inputs["query"])
-        inputs = self._beside_similar(inputs, lambda near, view: near.answers_told(view, query, options))
+        inputs = self._beside_similar(inputs, lambda known, view: known.answers_told(view, query, options))
         inputs = {**inputs, "options": options_told(options)}
         if not self.resources.scores_only(query, options):
             return self._worded(self.answer, inputs, _ANSWERED, letter_in)

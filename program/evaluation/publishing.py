@@ -379,7 +379,7 @@ def learned_params(program: AgenticIQA) -> dict[str, Any]:
     """
     models = {role: str(program.resources.lm(role).model) for role in ROLES}
     fusion = program.summarizer.fusion
-    near = program.summarizer.neighbours
+    near, moved = program.summarizer.neighbours, program.summarizer.corrections
     lines = added_lines(AgenticIQA(program.resources.settings), program)
     # Several predictors may have learned the same.
     said = dict.fromkeys(line.removeprefix("- ") for added in lines.values() for line in added)
@@ -389,6 +389,7 @@ def learned_params(program: AgenticIQA) -> dict[str, Any]:
         "demos": sum(len(predictor.demos) for _, predictor in program.named_parameters()),
         "rubric": f"{added[: _LONGEST - 1]}…" if len(added) > _LONGEST else added or "as shipped",
         **({"neighbours": f"{near.count} of {len(near.photographs)}"} if near is not None else {}),
+        **({"correction": f"by {moved.count} labels"} if moved is not None else {}),
         "fusion": f"eta {fusion.eta:g}, model weight {fusion.model_weight:g}, tools {fusion.tool_weights}, "
                   f"map {fusion.kind}",
     }  # fmt: skip

@@ -6,17 +6,25 @@ This is the room's one door: nothing outside imports what lies inside.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from program.expert.answer.planning import named_distortions, named_tools, plan_assessment, region_pattern
+    from program.expert.answer.planning import (
+        moved_text,
+        named_distortions,
+        named_tools,
+        plan_assessment,
+        region_pattern,
+    )
     from program.expert.engine import make_perceptual_lm
-    from program.expert.judge.demo_belief import TILE, heatmap, telling
+    from program.expert.judge.correction import Correction, Labels
+    from program.expert.judge.demo_belief import TILE, belief, heatmap, telling
     from program.expert.judge.demo_belief import traits_of as properties_of
     from program.expert.judge.faults import KINDS, kind_of, sharpness_of
     from program.expert.judge.views import WIDTH, View, Viewer, likeness
     from program.expert.store import MODEL, NAME
 
 __all__ = (
-    "KINDS", "MODEL", "NAME", "TILE", "WIDTH", "View", "Viewer", "heatmap", "kind_of", "likeness", "make_perceptual_lm",
-    "named_distortions", "named_tools", "plan_assessment", "properties_of", "region_pattern", "sharpness_of", "telling",
+    "KINDS", "MODEL", "NAME", "TILE", "WIDTH", "Correction", "Labels", "View", "Viewer", "belief", "heatmap", "kind_of",
+    "likeness", "make_perceptual_lm", "moved_text", "named_distortions", "named_tools", "plan_assessment",
+    "properties_of", "region_pattern", "sharpness_of", "telling",
 )  # fmt: skip
 
 _HOMES = {
@@ -25,12 +33,16 @@ _HOMES = {
     "NAME": "store.NAME",
     "TILE": "judge.demo_belief.TILE",
     "WIDTH": "judge.views.WIDTH",
+    "Correction": "judge.correction.Correction",
+    "Labels": "judge.correction.Labels",
     "View": "judge.views.View",
     "Viewer": "judge.views.Viewer",
+    "belief": "judge.demo_belief.belief",
     "heatmap": "judge.demo_belief.heatmap",
     "kind_of": "judge.faults.kind_of",
     "likeness": "judge.views.likeness",
     "make_perceptual_lm": "engine.make_perceptual_lm",
+    "moved_text": "answer.planning.moved_text",
     "named_distortions": "answer.planning.named_distortions",
     "named_tools": "answer.planning.named_tools",
     "plan_assessment": "answer.planning.plan_assessment",

@@ -19,6 +19,7 @@ from program.expert.answer.planning import (
     choose_tools,
     is_about_quality,
     level_of,
+    moved,
     options_of,
     plan_assessment,
     region_crops,
@@ -123,7 +124,7 @@ def _outvoted(
 def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
     say, scores = phrases_for(query), scores_of(inputs)
-    judged, evidence = _belief(viewer, view, lesson), severities_of(inputs, query)
+    judged, evidence = _belief(viewer, view, lesson, inputs), severities_of(inputs, query)
     # A place that a region's name tells is no place inside it.
     look = look_at(view.aligned, evidence, [score for _, score in scores], "" if _named_crops(inputs) else query)
     direct = direct_answer(look, query, say) if is_about_quality(query) else unseen(query, say)
@@ -136,7 +137,7 @@ def _explain(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
 
 def _rate(viewer: Viewer, lesson: Lesson, inputs: Inputs) -> dict[str, Any]:
     view, query = _view(viewer, inputs), str(inputs.get("query", ""))
-    judged, say = _belief(viewer, view, lesson), phrases_for(query)
+    judged, say = _belief(viewer, view, lesson, inputs), phrases_for(query)
     unlike = say("sentence.unlike") if judged.novelty > 0.5 else ""
     outside = "" if is_about_quality(query) else unseen(query, say)
     words = summary(view, judged.mean, say)
@@ -161,11 +162,12 @@ def _regions(viewer: Viewer, inputs: Inputs, say: Phrases) -> list[str]:
     return [region_summary(region, viewer.view(crop).within(viewer.view(whole)), say) for region, crop in others[:3]]
 
 
-def _belief(viewer: Viewer, view: View, lesson: Lesson) -> Belief:
+def _belief(viewer: Viewer, view: View, lesson: Lesson, inputs: Inputs) -> Belief:
     """Return the quality believed in after the demos that carry a level and an image of the same kind."""
-    labels = [(demo, label) for demo in lesson.demos if (label := level_of(demo)) is not None]
+    # What moves a demo's own score is no news of others.
+    labels = [(demo, label - moved(demo)[0]) for demo in lesson.demos if (label := level_of(demo)) is not None]
     labelled = [(other, label) for demo, label in labels if (other := _alike(viewer, view, demo)) is not None]
-    return belief(view, labelled, lesson.instructions)
+    return belief(view, labelled, lesson.instructions, moved(inputs))
 
 
 def _alike(viewer: Viewer, view: View, demo: Inputs) -> View | None:

@@ -22,8 +22,8 @@ from signatures.schemas import (
 from signatures.schemas import level_of as level_named
 
 __all__ = (
-    "Inputs", "categories_by_region", "choose_tools", "is_about_quality", "is_read", "level_of", "named_distortions",
-    "named_regions", "named_tools", "options_of", "parsed_json", "plan_assessment", "region_crops", "region_pattern",
+    "Inputs", "categories_by_region", "choose_tools", "is_about_quality", "is_read", "level_of", "moved",
+    "moved_text", "named_distortions", "named_regions", "named_tools", "options_of", "parsed_json", "plan_assessment", "region_crops", "region_pattern",
     "regions_of", "scores_of", "severities_of",
 )  # fmt: skip
 
@@ -105,6 +105,24 @@ def scores_of(inputs: Inputs) -> list[tuple[str, float]]:
     regions = [by for by in _object(inputs, "quality_scores").values() if isinstance(by, dict)]
     given = [reading for by in regions for reading in by.values() if isinstance(reading, list) and len(reading) == 2]
     return list(dict.fromkeys((str(tool), float(score)) for tool, score in given if isinstance(score, int | float)))
+
+
+def moved_text(levels: float, left: float) -> str:
+    """Say by how many levels labels move an image's score, and what share of the usual error they leave.
+
+    >>> moved({"similar_photographs": moved_text(0.25, 0.8)})
+    (0.25, 0.8)
+    """
+    return f"By labels of other photographs its score moves by {levels:+.4f}; {left:.3f} of the usual error is left."
+
+
+_MOVED = re.compile(r"moves by ([+-]\d+\.\d+); (\d+\.\d+) of the usual error")
+
+
+def moved(inputs: Inputs) -> tuple[float, float]:
+    """Return what `moved_text` says in a question or demo; (0, 1) where nothing is said."""
+    found = _MOVED.search(str(inputs.get("similar_photographs") or ""))
+    return (float(found[1]), float(found[2])) if found else (0.0, 1.0)
 
 
 def level_of(demo: Inputs) -> float | None:

@@ -23,16 +23,20 @@ EVIDENCE_SETS = 32
 """Sets of demos kept worked out: about 75 KB a demo, so 75 MB for sets of 32."""
 
 
-def belief(view: View, demos: Sequence[tuple[View, float]] = (), instructions: str = "") -> Belief:
+def belief(
+    view: View, demos: Sequence[tuple[View, float]] = (), instructions: str = "",
+    moved: tuple[float, float] = (0.0, 1.0),
+) -> Belief:  # fmt: skip
     """Return the quality believed in after demos of the same kind (all or none with a reference), each labelled.
 
-    The rubric in the instructions goes before the demos: these correct what it leaves.
+    The rubric in the instructions and what the image is `moved` by (see `believe`) go before the demos: these correct
+    what both leave.
     """
     rubric = rubric_in(instructions)
     seen = _seen(view, rubric)
     if view.difference is None and not KINDS[kind_of(view)]:  # people scored photographs
         seen = seen._replace(novelty=np.ones(1))
-    return believe(view.model, seen, _evidence(demos, instructions if rubric else "") if demos else None)
+    return believe(view.model, seen, _evidence(demos, instructions if rubric else "") if demos else None, moved)
 
 
 def telling(labelled: Sequence[tuple[View, float]], count: int, seed: int, instructions: str = "") -> tuple[int, ...]:

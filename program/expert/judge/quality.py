@@ -257,21 +257,25 @@ def most_telling(seen: Sequence[Features], labels: Matrix, count: int, rng: np.r
     return tuple(chosen.tolist())
 
 
-def believe(model: Model, seen: Features, evidence: Evidence | None = None) -> Belief:
+def believe(
+    model: Model, seen: Features, evidence: Evidence | None = None, moved: tuple[float, float] = (0.0, 1.0)
+) -> Belief:
     """Predict the quality of one image; the residuals of labelled images correct it.
+
+    `moved` is by how many levels a correction moves it, and the share of the error that this leaves.
 
     They are conditioned on as a Gaussian process (Rasmussen & Williams 2006, sec. 2.7) whose covariance is linear in
     what was measured. The deviation is the error that such predictions have on images left out of the fit, less what
     the evidence settles.
     """
-    mean, novelty, settled, misfit = float(seen.quality[0]), float(seen.novelty[0]), 0.0, 1.0
+    mean, novelty, settled, misfit = float(seen.quality[0]) + moved[0], float(seen.novelty[0]), 0.0, 1.0
     if evidence is not None:
         across = _covariance(seen, evidence.seen, evidence.versions)[0]
         mean += float(across @ evidence.weights)
         reached = linalg.solve_triangular(evidence.factor, across, lower=True, check_finite=False)
         own = float(_covariance(seen, seen, evidence.versions)[0, 0])
         settled, misfit = float(reached @ reached) / (own + evidence.noise), evidence.misfit
-    variance = (1 - min(settled, 1.0)) * float(model.error(seen.quality)[0]) ** 2 * misfit
+    variance = (1 - min(settled, 1.0)) * (moved[1] * float(model.error(seen.quality)[0])) ** 2 * misfit
     deviation = float(np.sqrt((1 - novelty) * variance + novelty * _WIDEST**2))
     return Belief(round(float(np.clip(mean, WORST, BEST)), 4), round(deviation, 4), round(novelty, 4))
 

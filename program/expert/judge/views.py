@@ -38,6 +38,8 @@ __all__ = (
 
 REMEMBERED = 2048
 """Views kept in memory: about 75 KB each, so at most 155 MB."""
+_ROOM_MB = 2048
+"""On disk: 36 KB an image, so 50,000 images."""
 _URL = re.compile(re.escape(HOST) + r"[0-9a-f]{64}\.[a-z]+")
 _READ = (str(READING_RULES), WEIGHTS_SHA256, *FEATURE_NAMES, *DIFFERENCE_NAMES, *SIGN_NAMES)
 _LAYOUT = hashlib.sha256("|".join(_READ).encode()).hexdigest()[:12]
@@ -131,7 +133,8 @@ class Viewer:
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         """Keep measurements under `cache_dir` (in a folder of their own), or in memory only."""
-        self._disk = PlainCache(cache_dir / f"features-{MEASURED}") if cache_dir is not None else None
+        folder = cache_dir and cache_dir / f"features-{MEASURED}"
+        self._disk = PlainCache(folder, size_limit_mb=_ROOM_MB) if folder is not None else None
 
     def view(self, image: Any, reference: Any = None) -> View:
         """Return the view of an input's image: a dspy.Image, reference URL, data URI, or an ImageRef."""

@@ -1,0 +1,115 @@
+"""What more labels are worth: a fine-tuned program, one with demos, and one with both, on the same held photographs.
+
+    python -m benchmarks.label_curve MANIFEST labels.jsonl [--sizes 30,100,300] [--plot docs/images/labels.png]
+
+Only the train and validation rows of MANIFEST are read. `HELD` of them, drawn once, are what every program is judged
+on; from the others each size is drawn, a quarter of it (at most 300) to choose on: so many labels are spent in all.
+Sizes up to 300 are drawn with three seeds. Each line of the file is one compile: way, size, seed, what was chosen, SRCC
+and RMSE on the held photographs before and after. A line that is there is not compiled again. Printed: for each size
+the mean SRCC of each way.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from data.manifest import Sample, read_manifest
+from optimizers.compiling import compile_program
+from optimizers.job import prepare_job
+from program.common.settings import load_settings
+
+WAYS = {
+    "finetune": "finetune,fusion", "demos": "random-search,fusion", "both": "random-search,finetune,fusion",
+}  # fmt: skip
+SIZES, SEEDS, SEEDED = (30, 100, 300, 1000, 3000, 8000), 3, 300
+HELD, CHOSEN_ON = 2000, 300
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compile what is missing, and print or draw what is there."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.label_curve", description=str(__doc__).split("\n")[0])
+    parser.add_argument("manifest", type=Path)
+    parser.add_argument("lines", type=Path)
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--held", type=int, default=HELD)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args(argv)
+    sizes = [int(size) for size in arguments.sizes.split(",") if size]
+    samples = [s for s in read_manifest(arguments.manifest) if s.split != "test" and s.quality is not None]
+    samples.sort(key=lambda sample: sample.id)
+    random.Random(0).shuffle(samples)
+    held, pool = samples[: arguments.held], samples[arguments.held :]
+    for size in [size for size in sizes if size <= len(pool)]:
+        for seed in range(SEEDS if size <= SEEDED else 1):
+            for way in WAYS:
+                if not any((line["way"], line["size"], line["seed"]) == (way, size, seed)
+                           for line in known(arguments.lines)):  # fmt: skip
+                    line = compiled(way, random.Random(seed).sample(pool, size), held, seed)
+                    with arguments.lines.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(line) + "\n")
+    show(known(arguments.lines))
+    if arguments.plot:
+        draw(known(arguments.lines), arguments.plot)
+    return 0
+
+
+def known(lines: Path) -> list[dict[str, Any]]:
+    """Return the lines that are there."""
+    return [json.loads(line) for line in lines.read_text("utf-8").splitlines()] if lines.exists() else []
+
+
+def compiled(way: str, drawn: Sequence[Sample], held: Sequence[Sample], seed: int) -> dict[str, Any]:
+    """Return the line of one compile on the drawn labels."""
+    chosen_on = min(len(drawn) // 4, CHOSEN_ON)
+    splits = ["validation"] * chosen_on + ["train"] * (len(drawn) - chosen_on) + ["test"] * len(held)
+    with tempfile.TemporaryDirectory() as folder:
+        manifest, out = Path(folder) / "manifest.jsonl", Path(folder) / "program"
+        rows = [sample.model_copy(update={"split": split}).model_dump(mode="json", exclude_none=True)
+                for sample, split in zip([*drawn, *held], splits, strict=True)]  # fmt: skip
+        manifest.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        settings = load_settings(overrides={"seed": seed, "compile": {"baselines": False}})
+        result = compile_program(prepare_job(settings, str(manifest), WAYS[way], out, force=True))
+    figures = {
+        f"{name} {when}": round(record.figures[name].value or 0.0, 4)
+        for when, record in (("before", result.uncompiled), ("after", result.compiled))
+        for name in ("srcc", "rmse")
+    }
+    return {"way": way, "size": len(drawn), "seed": seed, "n": len(held), "chosen": result.chosen, **figures}
+
+
+def show(lines: Sequence[dict[str, Any]]) -> None:
+    """Print the mean SRCC of each way by size."""
+    for size in sorted({line["size"] for line in lines}):
+        of_size = [line for line in lines if line["size"] == size]
+        means = {way: [line["srcc after"] for line in of_size if line["way"] == way] for way in WAYS}
+        told = ", ".join(f"{way} {mean(found):.3f} ({len(found)})" for way, found in means.items() if found)
+        sys.stdout.write(f"{size}: {told}\n")
+
+
+def draw(lines: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw SRCC against labels, a line for each way, and the uncompiled program's."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 3.6))
+    for way in WAYS:
+        sizes = sorted({line["size"] for line in lines if line["way"] == way})
+        found = [[line["srcc after"] for line in lines if (line["way"], line["size"]) == (way, size)] for size in sizes]
+        axes.plot(sizes, [mean(each) for each in found], "o-", label=way)
+    axes.axhline(mean(line["srcc before"] for line in lines), color="grey", ls=":", label="no labels")
+    axes.set(xscale="log", xlabel="labels", ylabel=f"SRCC on {lines[0]['n']} held photographs")
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""A ridge correction of the embedded expert's reading, fitted on every label: what fine-tuning is to a network.
+
+It is fitted on what labels differ from the reading by; how strongly is chosen on train, each group left out, down to
+not at all. Whether it takes the place of demos or goes before them is decided on validation.
+"""
+
+from collections.abc import Sequence
+
+import dspy
+
+from optimizers.recipes import Bound, Recipe
+from optimizers.search import Candidate, Search
+from program.agent.corrections import Corrections
+from program.expert import Correction, Labels, belief
+
+_LEAST = 30
+"""Labels of a kind below which no penalty can be chosen."""
+
+
+def _fitted(search: Search, instructions: str, examples: Sequence[dspy.Example]) -> Correction | None:
+    """Return what the labels of some examples add to the reading; None for nothing."""
+    labels, viewer = Labels(len(examples)), search.base.program.resources.viewer
+    for example in examples:
+        search.advance()
+        view = viewer.view(example.image, example.get("reference"))
+        label = min(5.0, max(1.0, float(example.quality)))
+        labels.add(view, belief(view, (), instructions), label, example.group)
+    return labels.correction(search.seed)
+
+
+def _moved(search: Search, corrections: Corrections, demo: dspy.Example) -> dspy.Example:
+    """Return a demo with what its own score is moved by, without its label."""
+    view = search.base.program.resources.viewer.view(demo["image"], demo.get("reference"))
+    return dspy.Example({**demo, "similar_photographs": corrections.levels_told(view)})
+
+
+def _run(search: Search) -> list[Candidate]:
+    program, parameters = search.base.program, dict(search.student.named_parameters())
+    taught = [name for name in ("summarizer.score", "summarizer.classify") if name in parameters]
+    if not taught or not program.resources.known("summarizer").weighs_demos:
+        search.note = "finetune: corrects the scores of the embedded expert alone"
+        return []
+    instructions, fitted = parameters[taught[0]].signature.instructions, {}
+    scored = [example for example in search.train.examples if example.get("quality") is not None]
+    for kind in ("nr", "fr"):
+        examples = [example for example in scored if (example.get("reference") is None) == (kind == "nr")]
+        found = _fitted(search, instructions, examples) if len(examples) >= _LEAST else None
+        if found is not None:
+            fitted[kind] = found
+    if not fitted:
+        search.note = f"finetune: {len(scored)} labels say nothing that carries over to other photographs"
+        return []
+    corrections, candidates = Corrections(fitted), []
+    keeps = (False, True) if any(parameters[name].demos for name in taught) else (False,)
+    for keeps_demos in keeps:
+        copy = program.deepcopy()
+        copy.summarizer.corrections = corrections
+        for name, predictor in copy.named_parameters():
+            if name in taught:
+                predictor.demos = [_moved(search, corrections, demo) for demo in predictor.demos if keeps_demos]
+        candidates.append(Candidate(search.named("finetune") if keeps_demos else "finetune", copy))
+    search.note = "; ".join(
+        f"finetune: {each.labels} labels{' beside references' * (kind == 'fr')}, penalty {each.penalty:g}, RMSE of the "
+        f"reading {each.before:.3f}, corrected {each.after:.3f} (on train, each group left out)"
+        for kind, each in fitted.items()
+    )
+    return candidates
+
+
+RECIPE = Recipe(
+    name="finetune",
+    run=_run,
+    bound=lambda budget, sizes: Bound(sizes.train, candidates=2),
+    teaches="evidence",
+    fits_scores=True,
+    takes_all=True,
+    least=lambda budget: _LEAST,
+)

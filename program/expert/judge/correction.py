@@ -1,0 +1,162 @@
+"""What a user's labels add to the expert's reading: a ridge regression on its own numbers. Pure numpy/scipy.
+
+It is fitted on what labels differ from the reading by, so few labels change little, and its penalty is the one that
+predicts images of other groups best; where none is better than the reading alone it is infinite: nothing is added.
+The prior is that of demos (see `quality`), so it says what as many demos would, with weights in place of images. A
+Gaussian kernel beside it gains less than it costs (docs/log.md).
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas, lapack
+
+from program.expert.judge.quality import LIKENESS, OFFSET, SLOPE, Belief
+from program.expert.store import Matrix
+from signatures.schemas import DISTORTION_CATEGORIES
+
+if TYPE_CHECKING:
+    from program.expert.judge.views import View
+
+__all__ = ("Correction", "Labels")
+
+PENALTIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 1.0, 2.0, 5.0)
+"""Variances of a label that are tried."""
+_SURE = 2.0
+"""Standard errors by which the squared error has to fall: less is chance."""
+_CHOSEN_ON = 2000
+"""Images, drawn by groups, that choose the penalty: the variance of a label does not depend on how many there are."""
+_ROWS = 256
+"""Rows that are multiplied at a time."""
+_SHOWS, _TELLING = 0.8, 10
+"""Severity from which an image counts as showing a distortion, and the images that a mean is told of."""
+
+Half = NDArray[np.float16]
+
+
+class Correction(NamedTuple):
+    """What was fitted for images of one kind, and how well it predicts images of groups left out."""
+
+    labels: int
+    penalty: float
+    before: float
+    """Root mean squared difference of label and reading."""
+    after: float
+    """The same after the correction, each group left out."""
+    expected: float
+    """What the expert took that difference for."""
+    moves: Mapping[str, tuple[int, float, float]]
+    """By distortion: how many of the images show it, and mean and standard deviation of what these are moved by."""
+    left_out: Mapping[str, float]
+    """By hash of each of the images: what it is moved by without the labels of its own group."""
+    weights: NDArray[np.float32]
+    """Of what `_inputs_of` gives."""
+
+    def shift(self, view: "View") -> float:
+        """Return by how many levels an image's score is moved, never by its own label."""
+        known = self.left_out.get(view.key[0])
+        return float(_inputs_of(view).astype(float) @ self.weights) if known is None else known
+
+
+def _inputs_of(view: "View") -> Half:
+    """Return the I numbers that a correction reads; their products are the covariance of what two images are moved by.
+
+    They are the standardised numbers, a constant and how far the reading lies above the middle.
+    """
+    last = [np.sqrt(OFFSET), np.sqrt(SLOPE) * (view.own_quality - 3)]
+    return np.append(np.sqrt(LIKENESS) * view.seen.points[0], last).astype(np.float16)
+
+
+class Labels:
+    """Labelled images of one kind, as far as a correction reads them: about 36 KB an image."""
+
+    def __init__(self, most: int) -> None:
+        """Make room for `most` images."""
+        self._most, self._rows, self._inputs = most, list[_Row](), np.empty((0, 0), np.float16)
+
+    def add(self, view: "View", believed: Belief, label: float, group: str) -> None:
+        """Add an image, what is believed of it, and its label (1..5)."""
+        inputs = _inputs_of(view)
+        if not self._rows:
+            self._inputs = np.empty((self._most, len(inputs)), np.float16)
+        self._inputs[len(self._rows)] = inputs
+        severities = [view.severities[name] for name in DISTORTION_CATEGORIES]
+        self._rows.append(_Row(view.key[0], label - believed.mean, believed.deviation, severities, group))
+
+    def correction(self, seed: int) -> Correction | None:
+        """Fit all that was added; None where an infinite penalty is best. A few images, by seed, choose the penalty."""
+        rows, inputs = self._rows, self._inputs[: len(self._rows)]
+        residuals = np.array([row.residual for row in rows])
+        codes = np.unique(np.array([row.group for row in rows]), return_inverse=True)[1]
+        few = np.argsort(np.random.default_rng(seed).permutation(codes.max() + 1)[codes], kind="stable")[:_CHOSEN_ON]
+        covariance = _covariance(inputs[few])
+        gains = {
+            penalty: residuals[few] ** 2
+            - _solved(covariance.copy(order="F"), residuals[few], codes[few], penalty)[1] ** 2
+            for penalty in PENALTIES
+        }
+        chosen, gain = max(gains.items(), key=lambda each: each[1].mean())
+        if gain.mean() <= _SURE * gain.std() / np.sqrt(len(gain)):
+            return None
+        solved, errors = _solved(_covariance(inputs), residuals, codes, chosen)
+        weights = sum(solved[at : at + _ROWS] @ inputs[at : at + _ROWS].astype(float)
+                      for at in range(0, len(rows), _ROWS))  # fmt: skip
+        deviations = np.array([row.deviation for row in rows])
+        before, after, expected = (float(np.sqrt(np.mean(each**2))) for each in (residuals, errors, deviations))
+        moved = np.round(residuals - errors, 4)
+        return Correction(
+            len(rows), chosen, before, after, expected, _moves(np.array([row.severities for row in rows]), moved),
+            {row.sha256: levels for row, levels in zip(rows, moved.tolist(), strict=True)},
+            np.asarray(weights, np.float32),
+        )  # fmt: skip
+
+
+class _Row(NamedTuple):
+    sha256: str
+    residual: float
+    deviation: float
+    severities: list[float]
+    group: str
+
+
+def _moves(severities: Matrix, moved: Matrix) -> dict[str, tuple[int, float, float]]:
+    """Return what all images and those with each distortion are moved by; nothing of those that few show."""
+    shows = severities >= _SHOWS
+    kinds = {"all": np.ones(len(moved), bool), **dict(zip(DISTORTION_CATEGORIES, shows.T, strict=True))}
+    return {
+        name: (int(own.sum()), round(float(moved[own].mean()), 3), round(float(moved[own].std()), 3))
+        for name, own in kinds.items()
+        if own.sum() >= _TELLING
+    }
+
+
+def _covariance(inputs: Half) -> Matrix:
+    """Return the lower half of the N x N products, in double precision: not to depend on who shares the work."""
+    found = np.zeros((len(inputs), len(inputs)), order="F")
+    for row in range(0, len(inputs), _ROWS):
+        below = inputs[row : row + _ROWS].astype(float)
+        for column in range(0, row + 1, _ROWS):
+            beside = inputs[column : column + _ROWS].astype(float)
+            found[row : row + _ROWS, column : column + _ROWS] = below @ beside.T
+    return found
+
+
+def _solved(covariance: Matrix, residuals: Matrix, codes: NDArray[np.intp], penalty: float) -> tuple[Matrix, Matrix]:
+    """Return the N weights of residuals, and their errors, each group left out; the covariance is overwritten.
+
+    With A the inverse of the covariance of labels, those of group g are A_gg^-1 (A r)_g (Rasmussen & Williams 2006,
+    eq. 5.12, for several at once).
+    """
+    np.einsum("ii->i", covariance)[:] += penalty
+    factor, _ = lapack.dpotrf(covariance, lower=1, overwrite_a=1)
+    inverse, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
+    solved = blas.dsymv(1.0, inverse, residuals, lower=1)
+    errors = solved / np.diag(inverse)
+    order = np.argsort(codes, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        if len(members) > 1:
+            own = inverse[np.maximum.outer(members, members), np.minimum.outer(members, members)]
+            errors[members] = np.linalg.solve(own, solved[members])
+    return np.asarray(solved), np.asarray(errors)

@@ -1,0 +1,120 @@
+"""The recipe `finetune`: what every label adds to the embedded expert's reading, kept as numbers beside the program."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+
+from program.agent.loop import AgenticIQA
+from program.agent.saving import load
+from program.common.errors import InputError
+from program.common.settings import load_settings
+from program.compile import main
+from program.expert.judge.correction import _solved
+
+SMALL = "compile: {workers: 2, baselines: false, train_scoring: 20}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
+TRAIN, VALIDATION, TEST = 40, 12, 8
+PLANTED = 3
+"""A grey photograph of train that alone among the grey ones has the best label."""
+
+
+@pytest.fixture
+def data(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """A manifest of photographs of which people like the grey ones a level and a half less than the others."""
+    lines = []
+    for number in range(TRAIN + VALIDATION + TEST):
+        blocks = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+        image, grey = Image.fromarray(blocks).filter(ImageFilter.GaussianBlur(number % 3)), number % 2
+        name = f"{number}.png"
+        (image.convert("L").convert("RGB") if grey else image).save(tmp_path / name)
+        split = "train" if number < TRAIN else "validation" if number < TRAIN + VALIDATION else "test"
+        mos = 5.0 if number == PLANTED else (2.0 if grey else 3.5) + 0.1 * (number % 3)
+        lines.append({"id": name, "image": name, "mos": mos, "group": name, "split": split})
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (tmp_path / "small.yaml").write_text(SMALL, "utf-8")
+    return tmp_path
+
+
+def compiled(data: Path, optimizer: str, *flags: str) -> int:
+    return main(
+        ["--data", str(data / "manifest.jsonl"), "--config", str(data / "small.yaml"), "--optimizer", optimizer,
+         "--out", str(data / "program"), "--json", "--force", *flags]
+    )  # fmt: skip
+
+
+@pytest.mark.spec("48/finetune")
+@pytest.mark.spec("48/finetune-saved-as-arrays")
+def test_every_label_moves_scores_towards_people_wherever_the_program_is_loaded(data, capsys, tmp_path_factory):
+    assert compiled(data, "labeled,finetune") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert f"finetune: {TRAIN} labels" in " ".join(result["notes"])  # the settings' 20 are for demos
+    assert {"finetune", "labeled+finetune"} <= result["validation"].keys()
+    assert "finetune" in result["chosen"]
+    assert f"fitted on {TRAIN} labels" in (data / "program" / "diff.md").read_text("utf-8")
+
+    plain, program = AgenticIQA(load_settings()), load(data / "program")
+    test = [TRAIN + VALIDATION + number for number in range(TEST)]
+
+    def scores(of: AgenticIQA, folder: Path) -> dict[int, float]:
+        return {number: of(image=folder / f"{number}.png").rating for number in (*test, PLANTED)}
+
+    before, after = scores(plain, data), scores(program, data)
+    moved = {number: after[number] - before[number] for number in after}
+    assert max(moved[n] for n in test if n % 2) < min(moved[n] for n in test if not n % 2)
+    assert moved[PLANTED] < np.mean([moved[n] for n in test if not n % 2])  # its own label is never told
+
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    shutil.copytree(data, elsewhere, dirs_exist_ok=True)
+    shutil.rmtree(data)
+    assert scores(load(elsewhere / "program"), elsewhere) == after
+    file = elsewhere / "program" / "corrections.json"
+    saved = json.loads(file.read_text("utf-8"))
+    assert saved["nr"]["labels"] == TRAIN
+    assert saved["nr"]["after"] < saved["nr"]["before"]
+    saved["nr"]["penalty"] /= 2
+    file.write_text(json.dumps(saved), "utf-8")
+    with pytest.raises(InputError, match=r"corrections\.json cannot be used \(was altered\)"):
+        load(elsewhere / "program")
+    file.unlink()
+    with pytest.raises(InputError, match=r"corrections\.json is missing"):
+        load(elsewhere / "program")
+
+
+@pytest.mark.spec("48/finetune-infinite-penalty")
+def test_labels_that_say_nothing_of_other_photographs_move_nothing(data, capsys, rng):
+    program, lines = AgenticIQA(load_settings()), []
+    for line in (data / "manifest.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        row["mos"] = float(np.clip(program(image=data / row["image"]).rating + rng.choice([-1, 1]), 1, 5))
+        lines.append(json.dumps(row) + "\n")
+    (data / "manifest.jsonl").write_text("".join(lines), "utf-8")
+    assert compiled(data, "finetune") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert "say nothing that carries over" in " ".join(result["notes"])
+    assert result["chosen"] == "uncompiled"
+    assert not (data / "program" / "corrections.json").exists()
+
+
+def test_a_language_model_is_left_as_it_is_with_the_reason(data, loopback, capsys):
+    levels = {
+        "quality_reasoning": "So.",
+        "quality_probs": dict.fromkeys(("bad", "poor", "fair", "good", "excellent"), 0.2),
+    }
+    server = loopback(modalities=("text",), token_probabilities=0, rules=[("quality_probs", lambda question: levels)])
+    assert compiled(data, "finetune", "--lm", "openai/small", "--api-base", server.base) == 0
+    assert "corrects the scores of the embedded expert alone" in " ".join(json.loads(capsys.readouterr().out)["notes"])
+
+
+@pytest.mark.spec("48/finetune-leaves-groups-out")
+def test_errors_are_those_of_fits_without_the_group(rng):
+    inputs, residuals, codes = rng.normal(size=(24, 40)), rng.normal(size=24), np.repeat(np.arange(8), 3)
+    products = inputs @ inputs.T
+    weights, errors = _solved(np.asfortranarray(np.tril(products)), residuals, codes, 0.5)
+    np.testing.assert_allclose(weights, np.linalg.solve(products + 0.5 * np.eye(24), residuals))
+    for code in range(8):
+        out, rest = codes == code, codes != code
+        others = np.linalg.solve(products[np.ix_(rest, rest)] + 0.5 * np.eye(21), residuals[rest])
+        np.testing.assert_allclose(errors[out], residuals[out] - products[np.ix_(out, rest)] @ others)
