@@ -1,11 +1,15 @@
 """Every block of CONTRIBUTING.md does what its section says."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import MappingProxyType
 
+import pytest
 import yaml
 
 from data import catalogue, prepare
@@ -14,7 +18,8 @@ from program.agent.saving import load
 from program.compile import main as compile_command
 from program.tools.registry import ToolRegistry
 
-TEXT = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text("utf-8")
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 
 
 def block(section: str, language: str) -> str:
@@ -72,9 +77,44 @@ def test_a_question_is_a_signature(scripted_lm, picture):
     assert len(lm.engine.requests) == 2
 
 
-def test_an_output_field_is_added_where_the_page_says():
-    root = Path(__file__).resolve().parents[1]
-    for part in re.split(r"^--- ", block("Add an output field", "diff"), flags=re.MULTILINE)[1:]:
-        name, *lines = part.splitlines()
-        there = (root / name).read_text("utf-8").splitlines()
-        assert all(line[1:] in there for line in lines if line[0] in " -"), name
+@pytest.fixture
+def copy(tmp_path):
+    for name in ("program", "configs", "signatures", "optimizers", "data", "docs"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def applied(section: str, copy: Path) -> list[str]:
+    """Apply a section's diff to a copy of the tree; the names of the files it changes."""
+    names = []
+    for part in re.split(r"^--- ", block(section, "diff"), flags=re.MULTILINE)[1:]:
+        name, *changes = part.splitlines()
+        lines, at = (copy / name).read_text("utf-8").splitlines(), 0
+        for change in changes:
+            if change[0] == "+":
+                lines.insert(at, change[1:])
+                at += 1
+            elif change[0] == " ":
+                at = lines.index(change[1:], at) + 1
+        (copy / name).write_text("\n".join(lines) + "\n", "utf-8")
+        names.append(name)
+    return names
+
+
+def said(copy: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    ran = subprocess.run([sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True)
+    return ran.stdout + ran.stderr
+
+
+@pytest.mark.spec("issue-46/a-field-touches-at-most-3-files")
+def test_an_output_field_takes_the_files_of_the_page(copy):
+    assert len(applied("Add an output field", copy)) <= 3
+    code = "from program.running import row; print('width' in row.Row.model_fields, row.__file__)"
+    assert said(copy, "-c", code).split() == ["True", str(copy / "program" / "running" / "row.py")]
+
+
+@pytest.mark.spec("issue-46/a-flag-touches-at-most-3-files")
+def test_a_flag_takes_the_files_of_the_page(copy):
+    assert len(applied("Add a flag", copy)) <= 3
+    assert said(copy, "-m", "program.runs", "--where", "runs") == "runs\n"
