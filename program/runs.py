@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from program.common import cli
 from program.common.errors import InputError
-from program.tracking.store import experiment_name, open_client, runs_url, sigterm_as_exit
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -37,6 +36,8 @@ def show_runs(folder: Path, data: str | None, *, port: int, browse: bool) -> int
     Opens the list of the runs over `data`, or of the last run. Raises InputError where there is none, and for a port
     that is taken.
     """
+    from program.tracking.store import open_client, runs_url, sigterm_as_exit
+
     client, store = open_client(folder)
     experiment = _experiment(client, store, data)
     if store.startswith("http"):
@@ -67,6 +68,8 @@ def show_runs(folder: Path, data: str | None, *, port: int, browse: bool) -> int
 
 def _experiment(client: "MlflowClient", store: str, data: str | None) -> str:
     """Return the id of a dataset's experiment, or of the one with the last run."""
+    from program.tracking.store import experiment_name
+
     if data is not None:
         found = client.get_experiment_by_name(experiment_name(data))
         ids = [found.experiment_id] if found is not None else []

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import pytest
 import yaml
 
-from data import catalogue, prepare
+from data import catalogue, preparing
 from optimizers import recipes
 from program.agent.saving import load
 from program.compile import main as compile_command
@@ -44,10 +44,10 @@ def test_a_tool_is_one_entry(tmp_path):
 def test_a_dataset_is_a_reader_and_an_entry(tmp_path, monkeypatch):
     entry = catalogue.entry_of("bid").model_copy(update={"name": "my-lab", "verified": True})
     monkeypatch.setattr(catalogue, "catalogue", lambda: {"my-lab": entry})
-    monkeypatch.setattr(prepare, "READERS", MappingProxyType({"my-lab": run("Add a dataset")["my_lab"]}))
+    monkeypatch.setattr(preparing, "READERS", MappingProxyType({"my-lab": run("Add a dataset")["my_lab"]}))
     (tmp_path / "scores.csv").write_text("image,mos\na.png,3.5\n", "utf-8")
     (tmp_path / "a.png").write_bytes(b"-")
-    assert [(s.id, s.mos) for s in prepare.load("my-lab", tmp_path)] == [("my-lab/a.png", 3.5)]
+    assert [(s.id, s.mos) for s in preparing.load("my-lab", tmp_path)] == [("my-lab/a.png", 3.5)]
 
 
 def test_an_optimizer_is_one_file(tmp_path, blurred_manifest, monkeypatch, capsys):

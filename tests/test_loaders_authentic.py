@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from data.prepare import load
+from data.preparing import load
 from program.common.errors import DataError
 
 

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from data.manifest import read_manifest
-from data.prepare import load, read_record
 from data.prepare import main as prepare
+from data.preparing import load, read_record
 from program.common.errors import DataError
 
 datasets = pytest.importorskip("datasets", reason="the optional `datasets` package is not installed")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data.prepare import load
+from data.preparing import load
 from data.readers_questions import question_type
 from program.common.errors import DataError
 

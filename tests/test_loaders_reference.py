@@ -10,7 +10,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from data.catalogue import catalogue, entry_of
-from data.prepare import READERS, load
+from data.preparing import READERS, load
 from data.readers_scores import KADID10K_DISTORTIONS, LIVE_FOLDERS, PIPAL_CLASSES, TID2013_DISTORTIONS
 from program.common.errors import DataError
 

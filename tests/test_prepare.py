@@ -14,7 +14,7 @@ from PIL import Image
 
 from data import prepare
 from data.manifest import read_manifest
-from data.prepare import read_record
+from data.preparing import read_record
 from data.splits import check_leaks, group_of
 
 ROOT = Path(__file__).resolve().parents[1]

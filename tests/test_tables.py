@@ -10,7 +10,7 @@ from PIL import Image
 
 from data import check
 from data.manifest import Layout, read_manifest
-from data.prepare import load
+from data.preparing import load
 from optimizers.job import prepare_job
 from program import assess
 from program.common.errors import DataError
