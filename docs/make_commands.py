@@ -22,9 +22,9 @@ folder; `python -m data.check` not where a `data.py` or a package `data` lies, a
 | code | meaning |
 |---|---|
 | 0 | done; `assess --min-score`: no score is below it; `doctor`, `data check`: no problem |
-| 1 | an image or sample failed, or has no score for `--min-score`; `doctor`, `data check`: a problem |
+| 1 | an image, sample, sidecar or copy failed, or lacks a score for `--min-score`; `doctor`, `data check`: a problem |
 | 2 | cannot run: one line says why and what to do |
-| 3 | `assess --min-score`: a score is below it; with `--sure P`, surely so: with a probability of P by the interval |
+| 3 | `assess --min-score`: a score is below it; with `--sure P`, so probable by its interval; `--fail-on`: a fault |
 | 4 | `assess --sure` only: no score is surely below, and one is not surely above; let a person look |
 | 130 | interrupted |
 """

@@ -1,8 +1,8 @@
 """Judge the images that differ from a commit, and annotate those that score too low as GitHub's log commands do.
 
-    python examples/changed_images.py --base origin/main --min-score 3
+    python examples/changed_images.py --base origin/main --min-score 3 --fail-on "defocus blur>=strong"
 
-The exit code is that of `agentic-iqa assess`: 3 where an image is below, 4 where --sure leaves it open.
+The exit code is that of `agentic-iqa assess`: 3 where an image does not pass, 4 where --sure leaves it open.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from agentic_iqa.__main__ import main as agentic_iqa
 from program.batch.inputs import IMAGE_SUFFIXES
+from program.batch.output import faults_beyond, limits_of
 from program.common.cli import Parser, number, run_command
 from program.common.errors import InputError
 from program.running.row import Row, side_of_minimum
@@ -25,13 +26,16 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = Parser(prog="changed_images.py", description="Judge the images that differ from a commit.")
     parser.add_argument("--base", metavar="COMMIT", required=True)
-    parser.add_argument("--min-score", metavar="X", type=number(1, 5), required=True)
+    parser.add_argument("--min-score", metavar="X", type=number(1, 5))
     parser.add_argument("--sure", metavar="P", type=number(0.5, 0.999))
+    parser.add_argument("--fail-on", metavar="FAULT[>=STRENGTH],...")
     arguments = parser.parse_args(argv)
-    return run_command(lambda: judge(arguments.base, arguments.min_score, arguments.sure))
+    if arguments.min_score is None and not arguments.fail_on:
+        parser.error("--min-score, --fail-on: give one of them")
+    return run_command(lambda: judge(arguments.base, arguments.min_score, arguments.sure, arguments.fail_on))
 
 
-def judge(base: str, minimum: float, sure: float | None) -> int:
+def judge(base: str, minimum: float | None, sure: float | None, faults: str | None) -> int:
     """Judge the changed images, and print a line for each that does not pass."""
     images = changed(base)
     if not images:
@@ -39,15 +43,18 @@ def judge(base: str, minimum: float, sure: float | None) -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder, "rows.jsonl")
-        certain = ["--sure", str(sure)] if sure is not None else []
-        words = ["assess", *images, "--out", str(table), "--json", "--min-score", str(minimum), *certain]
+        flags = {"--min-score": minimum, "--sure": sure, "--fail-on": faults}
+        gate = [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
+        words = ["assess", *images, "--out", str(table), "--json", *gate]
         with contextlib.redirect_stdout(io.StringIO()):
             code = agentic_iqa(words)
         lines = table.read_text("utf-8").splitlines() if table.exists() else []
     for row in map(Row.model_validate, map(json.loads, lines)):
-        if row.score is None:
+        if barred := faults_beyond(row, limits_of(faults)):
+            sys.stdout.write(annotation("error", row, f"{' and '.join(barred)}: {row.reasoning}"))
+        elif row.score is None:
             sys.stdout.write(annotation("error", row, row.error or "got no score"))
-        elif (told := side_of_minimum(row, minimum, sure)) != "above":
+        elif minimum is not None and (told := side_of_minimum(row, minimum, sure)) != "above":
             about = f"scores {row.score:.1f} of 5 (likely {row.low:.1f} to {row.high:.1f}), {told} {minimum:g}"
             sys.stdout.write(annotation("error" if told == "below" else "warning", row, f"{about}: {row.reasoning}"))
     return code

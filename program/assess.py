@@ -9,7 +9,8 @@ from program.common import cli
 
 _CODES = (
     "exit codes: 0 all judged; 1 an image failed, or got no score where --min-score asks for one; "
-    "2 cannot run; 3 a score is below --min-score; 4 none surely is, and one not surely above it (--sure)"
+    "2 cannot run; 3 a score is below --min-score, or a fault one of --fail-on; 4 none surely is, and a score "
+    "is not surely above (--sure)"
 )
 _KEPT = "what was judged is kept, and the same command goes on there"
 _LOST = "what was judged is lost; --out FILE keeps it"
@@ -56,6 +57,9 @@ def main(argv: list[str] | None = None) -> int:
         "--sure", metavar="P", type=cli.number(0.5, 0.999),
         help="with --min-score: decide only with a probability of P or more, as 0.9; else exit with code 4",
     )  # fmt: skip
+    many.add_argument("--fail-on", metavar="FAULT[>=STRENGTH],...",
+                      help="exit with code 3 when an image has such a fault, at least so strong (slight, moderate, "
+                      "strong), as 'defocus blur>=moderate,too dark'")  # fmt: skip
     many.add_argument("--workers", metavar="N", type=cli.whole_number(1), default=min(4, os.cpu_count() or 2),
                       help="images at a time (default: one a core, at most 4: more threads gain little)")  # fmt: skip
     cli.add_engine_flags(many)

@@ -365,6 +365,32 @@ def test_the_gate_has_a_code_of_its_own(program, folder, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.spec("issue-50/gate-by-fault")
+def test_faults_that_are_as_strong_as_a_limit_fail_the_gate(tmp_path, capsys):
+    from PIL import Image, ImageFilter
+    from skimage.data import astronaut
+
+    photo = Image.fromarray(astronaut()).resize((256, 256))
+    photo.save(tmp_path / "sharp.png")
+    photo.filter(ImageFilter.GaussianBlur(5)).save(tmp_path / "soft.png")
+    sharp, soft = str(tmp_path / "sharp.png"), str(tmp_path / "soft.png")
+    assert assess.main([soft, "--fail-on", "Defocus blur>=moderate, too dark"]) == 3
+    assert assess.main([sharp, "--fail-on", "defocus blur>=moderate,too dark"]) == 0
+    assert assess.main([soft, "--fail-on", "too dark"]) == 0
+    capsys.readouterr()
+    assert assess.main([sharp, soft, "--fail-on", "defocus blur"]) == 3
+    assert "1 with a fault of --fail-on" in " ".join(capsys.readouterr().out.split())
+    assert assess.main([sharp, soft, "--fail-on", "defocus blur", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["barred_faults"] == 1
+    for words, told in (
+        (["--fail-on", "bluriness"], "'bluriness' is not known"), (["--fail-on", "noise>=huge"], "'huge' is not known"),
+        (["--fail-on", "noise", "--query", "Is it noisy?"], "--fail-on: 'Is it noisy?' asks for no score"),
+        (["--fail-on", "noise", "--compare"], "leave --query, --option, --out, --min-score, --fail-on out"),
+    ):  # fmt: skip
+        assert assess.main([sharp, *([soft] if "--compare" in words else []), *words]) == 2
+        assert told in capsys.readouterr().err
+
+
 def test_no_gate_rests_on_a_question(program, folder, tmp_path, capsys):
     image = str(folder / "a.png")
     for asked in (["--query", "Is it blurry?"], ["--query", "Blurry?", "--option", "x", "--option", "y"]):

@@ -73,7 +73,7 @@ def step_words(folder: Path, **inputs: str) -> list[str]:
 
 def test_changed_images_are_judged_and_marked(repository, changed_images, capsys, tmp_path_factory) -> None:
     def judged(base: str, **inputs: str) -> int:
-        script, *words = step_words(tmp_path_factory.mktemp("bin"), base=base, **{"min-score": "3.5"}, **inputs)
+        script, *words = step_words(tmp_path_factory.mktemp("bin"), base=base, **{"min-score": "3.5", **inputs})
         assert Path(script) == Path(changed_images.__file__)
         return changed_images.main(words)
 
@@ -81,6 +81,13 @@ def test_changed_images_are_judged_and_marked(repository, changed_images, capsys
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("::error file=out%2C 100%25/blurred.png::scores ")
     assert judged("HEAD~1", sure="0.999") in {3, 4}
+    capsys.readouterr()
+    assert judged("HEAD~1", **{"min-score": "", "fail-on": "defocus blur>=moderate"}) == 3
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("::error file=out%2C 100%25/blurred.png::strong defocus blur: ")
+    assert judged("HEAD~1", **{"min-score": "", "fail-on": "too bright"}) == 0
+    assert judged("HEAD~1", **{"min-score": "", "fail-on": "bleary"}) == 2
+    assert "'bleary' is not known" in capsys.readouterr().err
     assert judged("HEAD") == 0
     capsys.readouterr()
     # What GitHub names as the commit before the first push of a branch.

@@ -23,6 +23,7 @@ from program.batch.output import (
     Tally,
     comparison_text,
     format_of,
+    limits_of,
     read_parts,
     show,
     show_summary,
@@ -204,8 +205,9 @@ def _check_question(arguments: argparse.Namespace) -> None:
         kind = detect_query_type(query, arguments.option)
     except ValueError as error:
         raise InputError(str(error)) from error
-    if arguments.min_score is not None and kind is not QueryType.SCORING:
-        raise InputError(f"--min-score: {query!r} asks for no score; leave --min-score out, or --query and --option")
+    flag = "--min-score" if arguments.min_score is not None else "--fail-on" if limits_of(arguments.fail_on) else ""
+    if flag and kind is not QueryType.SCORING:
+        raise InputError(f"{flag}: {query!r} asks for no score; leave {flag} out, or --query and --option")
 
 
 def _query(arguments: argparse.Namespace) -> str:
@@ -229,16 +231,24 @@ def _one(arguments: argparse.Namespace, settings: Settings) -> int:
         sys.stdout.write(result.model_dump_json(indent=2) + "\n")
     else:
         show(result, sources=arguments.verbose > 0)
+    tally = _tally(arguments)
+    tally.add(Row.of(Request(), result))
+    if code := _gate(tally):
+        return code
     if arguments.min_score is not None and result.rating is not None:
-        tally = Tally(arguments.min_score, arguments.sure)
-        tally.add(Row.of(Request(), result))
-        return _gate(tally)
+        return 0
     return EXIT_PROBLEMS if result.status == "failed" or arguments.min_score is not None else 0
 
 
+def _tally(arguments: argparse.Namespace) -> Tally:
+    return Tally(arguments.min_score, arguments.sure, limits_of(arguments.fail_on))
+
+
 def _gate(tally: Tally) -> int:
-    """Return the exit code that --min-score and --sure give scored rows."""
-    return EXIT_BELOW_MINIMUM if tally.counts["below"] else EXIT_NOT_SURE if tally.counts["not sure"] else 0
+    """Return the exit code that --min-score, --sure and --fail-on give judged rows."""
+    if tally.counts["below"] or tally.faulty:
+        return EXIT_BELOW_MINIMUM
+    return EXIT_NOT_SURE if tally.counts["not sure"] else 0
 
 
 def _save(picture: Image.Image, path: Path) -> None:
@@ -271,7 +281,7 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         arguments.image, recursive=arguments.recursive, globs=arguments.glob or (), columns=arguments.columns,
         reference=place_of(arguments.reference) if arguments.reference else None,
     )  # fmt: skip
-    tally, minimum = Tally(arguments.min_score, arguments.sure), arguments.min_score
+    tally, minimum = _tally(arguments), arguments.min_score
     left_out = items.left_out()
     with _tracked(arguments, settings, tally) if arguments.engine == "ray" else nullcontext():
         _judge(arguments, settings, items, tally)
@@ -280,7 +290,7 @@ def _many(arguments: argparse.Namespace, settings: Settings) -> int:
         sys.stdout.write(json.dumps(summary, ensure_ascii=False, indent=2) + "\n")
     else:
         show_summary(tally, arguments.out, minimum, left_out_text(left_out))
-    if minimum is not None and (code := _gate(tally)):
+    if code := _gate(tally):
         return code
     unscored = minimum is not None and tally.counts["scored"] < tally.counts["images"]
     return EXIT_PROBLEMS if unscored or tally.counts["failed"] else 0
@@ -325,8 +335,8 @@ def _judge(arguments: argparse.Namespace, settings: Settings, items: Items, tall
 def _compare(arguments: argparse.Namespace, settings: Settings) -> int:
     if len(arguments.image) != 2:
         raise InputError(f"--compare: needs two images; {len(arguments.image)} given")
-    if arguments.query or arguments.option or arguments.out or arguments.min_score is not None:
-        raise InputError("--compare: compares two scores; leave --query, --option, --out and --min-score out")
+    if any((arguments.query, arguments.option, arguments.out, arguments.min_score is not None, arguments.fail_on)):
+        raise InputError("--compare: compares two scores; leave --query, --option, --out, --min-score, --fail-on out")
     first, second = (_opened(name, settings) for name in arguments.image)
     reference = _opened(arguments.reference, settings) if arguments.reference else None
     result = compare_images(program_from(arguments, settings), first, second, reference)

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, islice, takewhile
 from pathlib import Path
 from typing import IO, Any
@@ -16,17 +16,17 @@ from rich.table import Table
 from program.agent.assessment import Assessment, Comparison
 from program.agent.evidence import looked_at
 from program.agent.state import ExecutorOutput
-from program.common.errors import InputError, one_line, showable
+from program.common.errors import InputError, did_you_mean, one_line, showable
 from program.common.files import Place, exists, join_place, open_file, place_of, remove, writing
 from program.common.text import is_chinese
 from program.fusion import LETTERS
 from program.fusion.scores import score_line
 from program.running.row import Row, safe_cell, side_of_minimum
-from signatures.schemas import CATEGORY_WORDS, GLOBAL, LEVEL_WORDS
+from signatures.schemas import CATEGORY_WORDS, FAULTS, GLOBAL, LEVEL_WORDS
 
 __all__ = (
-    "FORMATS", "PART_ROWS", "WORST", "Tally", "comparison_text", "format_of", "read_parts", "show", "show_summary",
-    "write_part", "write_rows",
+    "FORMATS", "PART_ROWS", "WORST", "Tally", "comparison_text", "faults_beyond", "format_of", "limits_of",
+    "read_parts", "show", "show_summary", "write_part", "write_rows",
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ FORMATS = (".csv", ".jsonl", ".parquet")
 PART_ROWS = 10_000
 """Of one Parquet file in the folder; each is written as soon as its rows are judged."""
 _ROWS_AT_ONCE = 1000
-_NAMES = {"id", "image", "reference", "group", "split"}
+_NAMES = {"id", "file", "image", "reference", "group", "split"}
 """Columns that rows are found and joined by: they stand as they are, whatever a spreadsheet makes of them."""
 
 
@@ -46,17 +46,18 @@ def format_of(out: Place) -> str:
     raise InputError(f"file {str(out)!r}: unknown kind; end its name in {', '.join(FORMATS)}")
 
 
-def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0) -> None:
+def write_rows(out: Place | str, rows: Iterable[Row], first: int = 0, kind: type[Row] = Row) -> None:
     """Write the table: a file whole or not at all, a folder of Parquet files (.parquet) part by part from one on.
 
-    Raises InputError for an unknown suffix or where it cannot be written.
+    The rows are of one `kind`; in Parquet, of the plain one. Raises InputError for an unknown suffix or where it cannot
+    be written.
     """
     out, suffix = place_of(out), format_of(out)
     if suffix == ".parquet":
         return _write_parts(out, first, rows)
     try:
         with writing(out) as file:
-            _write(file, suffix, rows)
+            _write(file, suffix, rows, kind)
     except OSError as error:
         raise _unwritable(out, error) from error
 
@@ -116,14 +117,14 @@ def _name(number: int) -> str:
     return f"part-{number:06}.parquet"
 
 
-def _write(file: IO[bytes], suffix: str, rows: Iterable[Row]) -> None:
+def _write(file: IO[bytes], suffix: str, rows: Iterable[Row], kind: type[Row]) -> None:
     text = io.TextIOWrapper(file, "utf-8", newline="" if suffix == ".csv" else "\n", write_through=True)
     if suffix == ".jsonl":
         text.writelines(json.dumps(row.model_dump(), ensure_ascii=False) + "\n" for row in rows)
     else:
         table = csv.writer(text)
         cells = ([v if n in _NAMES else safe_cell(v) for n, v in row.model_dump().items()] for row in rows)
-        table.writerows(chain([Row.model_fields], cells))
+        table.writerows(chain([kind.model_fields], cells))
     text.flush()
     text.detach()  # who opened the file closes it
 
@@ -137,16 +138,51 @@ _ERRORS = 1000
 """Errors that a summary names; the table has all."""
 
 
+def limits_of(text: str | None) -> dict[str, str]:
+    """Return the least strength that fails an image, by fault, of `--fail-on`; slight where none is named.
+
+    Raises InputError for what is no fault or no strength.
+
+    >>> limits_of("defocus blur>=moderate, too dark")
+    {'defocus blur': 'moderate', 'too dark': 'slight'}
+    """
+    from program.expert import STRENGTHS
+
+    limits = {}
+    for part in filter(None, map(str.strip, (text or "").split(","))):
+        fault, _, least = (each.strip().casefold() for each in part.partition(">="))
+        for name, known in ((fault, FAULTS), (least or STRENGTHS[0], STRENGTHS)):
+            if name not in known:
+                raise InputError(f"--fail-on {part!r}: {name!r} is not known{did_you_mean(name, known)}")
+        limits[fault] = least or STRENGTHS[0]
+    return limits
+
+
+def faults_beyond(row: Row, limits: Mapping[str, str]) -> list[str]:
+    """Return a row's faults that are as strong as a limit or stronger, as "moderate defocus blur"."""
+    if not limits:
+        return []
+    from program.expert import STRENGTHS
+
+    found = ((row.fault_1, row.strength_1), (row.fault_2, row.strength_2), (row.fault_3, row.strength_3))
+    return [
+        f"{strength} {fault}" for fault, strength in found
+        if fault and fault in limits and strength and STRENGTHS.index(strength) >= STRENGTHS.index(limits[fault])
+    ]  # fmt: skip
+
+
 class Tally:
     """Counts, mean score, images by level, the worst, the first answers, and those that failed.
 
-    `minimum` and `sure` are the gate's.
+    `minimum`, `sure` and `limits` are the gate's.
     """
 
-    def __init__(self, minimum: float | None = None, sure: float | None = None) -> None:
-        self._minimum, self._sure, self._sum = minimum, sure, 0.0
+    def __init__(
+        self, minimum: float | None = None, sure: float | None = None, limits: Mapping[str, str] | None = None
+    ) -> None:
+        self._minimum, self._sure, self._sum, self._limits = minimum, sure, 0.0, limits or {}
         self.counts: Counter[str] = Counter()
-        """Images, scored, answered, failed, lm_calls; below and not sure by the gate."""
+        """Images, scored, answered, failed, lm_calls; below, not sure and faulty by the gate."""
         self.levels: Counter[str] = Counter()
         self.cost_usd = 0.0
         self.worst: list[Row] = []
@@ -160,7 +196,7 @@ class Tally:
         answered = row.answer is not None and not failed
         # Whole numbers: an empty Counter takes over what it is given, and "False failed" is no count.
         self.counts.update(images=1, scored=int(row.score is not None), answered=int(answered), failed=int(failed))
-        self.counts.update(lm_calls=row.lm_calls or 0)
+        self.counts.update(lm_calls=row.lm_calls or 0, faulty=int(bool(faults_beyond(row, self._limits))))
         self.levels.update([row.level] if row.level else [])
         self.cost_usd += row.cost_usd or 0.0
         if row.score is not None:
@@ -180,6 +216,11 @@ class Tally:
         """Scores below the minimum; None without one."""
         return None if self._minimum is None else self.counts["under"]
 
+    @property
+    def faulty(self) -> int | None:
+        """Images with a fault that the gate bars; None where it bars none."""
+        return self.counts["faulty"] if self._limits else None
+
     def summary(self) -> dict[str, Any]:
         """Return the batch in figures as JSON has them; of the errors the first thousand."""
         return {
@@ -187,6 +228,7 @@ class Tally:
             "mean_score": self.mean_score,
             "levels": dict(sorted(self.levels.items())),
             "below_minimum": self.below,
+            "barred_faults": self.faulty,
             "worst": [row.model_dump() for row in self.worst],
             "errors": [{"id": row.id, "error": row.error} for row in self.errors],
         }
@@ -262,6 +304,8 @@ def show_summary(tally: Tally, out: str | None, minimum: float | None = None, le
     parts.append(f"{tally.counts['failed']} failed")
     if minimum is not None:
         parts.append(f"{tally.below} below {minimum:g}")
+    if tally.faulty is not None:
+        parts.append(f"{tally.faulty} with a fault of --fail-on")
     console.print(" · ".join(parts) + (f" · {_escaped(out)}" if out else ""), highlight=False)
 
 

@@ -19,9 +19,9 @@ from program.common.errors import InputError, one_line
 
 __all__ = (
     "CONFIGS", "IdSet", "Place", "check_output", "check_text", "digest_of", "exists", "from_base64", "is_folder",
-    "is_remote", "join_place", "keep_private", "list_files", "lock_file", "locked", "name_of", "open_file",
-    "path_mend", "place_of", "plain_file", "readable", "remove", "remove_database", "system_of", "temporary_database",
-    "whole_file", "write_whole", "writing",
+    "is_remote", "join_place", "keep_private", "list_files", "lock_file", "locked", "name_of", "new_file", "open_file",
+    "path_mend", "place_of", "plain_file", "readable", "remove", "remove_database", "synced", "system_of",
+    "temporary_database", "whole_file", "write_whole", "writing",
 )  # fmt: skip
 
 
@@ -45,6 +45,32 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file, whole or not at all; texts as UTF-8, line ends as given. OSError where it cannot be written."""
     with whole_file(path) as partial:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def synced(file: IO[bytes]) -> None:
+    """Have what was written to a file on disk, so that it survives a power cut."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file that takes the name `path` where the block ends well; it is on disk by then.
+
+    FileExistsError where the name is taken, even if only meanwhile: nothing is replaced. OSError where it cannot be
+    written.
+    """
+    partial = path.with_name(f".{path.name[:50]}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with partial.open("xb") as file:
+            yield file
+            synced(file)
+        # Taken before it is filled: a renaming alone would replace, and not every system knows hard links.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 @contextlib.contextmanager

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from program.expert.judge.correction import Correction, Labels
     from program.expert.judge.demo_belief import TILE, belief, heatmap, telling
     from program.expert.judge.demo_belief import traits_of as properties_of
-    from program.expert.judge.faults import KINDS, kind_of, sharpness_of
-    from program.expert.judge.views import WIDTH, View, Viewer, likeness
+    from program.expert.judge.faults import KINDS, STRENGTHS, kind_of, sharpness_of
+    from program.expert.judge.views import WIDTH, View, Viewer, appearance, likeness
     from program.expert.store import MODEL, NAME
 
 __all__ = (
-    "KINDS", "MODEL", "NAME", "TILE", "WIDTH", "Correction", "Labels", "View", "Viewer", "belief", "heatmap", "kind_of",
-    "likeness", "make_perceptual_lm", "moved_text", "named_distortions", "named_tools", "plan_assessment",
+    "KINDS", "MODEL", "NAME", "STRENGTHS", "TILE", "WIDTH", "Correction", "Labels", "View", "Viewer", "appearance",
+    "belief", "heatmap", "kind_of", "likeness", "make_perceptual_lm", "moved_text", "named_distortions", "named_tools",
+    "plan_assessment",
     "properties_of", "region_pattern", "sharpness_of", "telling",
 )  # fmt: skip
 
@@ -31,6 +32,8 @@ _HOMES = {
     "KINDS": "judge.faults.KINDS",
     "MODEL": "store.MODEL",
     "NAME": "store.NAME",
+    "appearance": "judge.views.appearance",
+    "STRENGTHS": "judge.faults.STRENGTHS",
     "TILE": "judge.demo_belief.TILE",
     "WIDTH": "judge.views.WIDTH",
     "Correction": "judge.correction.Correction",

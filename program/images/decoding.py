@@ -11,7 +11,7 @@
 import io
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -29,7 +29,7 @@ from program.images.refs import Area, reduced_size, reduction
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
-__all__ = ("MAX_PIXELS", "READING_RULES", "DecodedImage", "decode", "encode_png")
+__all__ = ("MAX_PIXELS", "READING_RULES", "DecodedImage", "decode", "encode_png", "tags_of")
 
 READING_RULES = 4
 """Raised whenever the same bytes may give other pixels than before: part of the key of everything measured."""
@@ -59,6 +59,9 @@ _UPRIGHT: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
 _BACKGROUND = 255
 """What transparent pixels are laid over: white."""
 _PNG_MODES = {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}
+
+
+_EXIF = 0x8769
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,19 @@ def decode(
     if several:
         notes = ("the first of several frames is judged", *notes)
     return DecodedImage(pixels, suffix, width, height, (*((preview,) if preview else ()), *lost, *notes))
+
+
+def tags_of(data: bytes) -> tuple[Mapping[int, object], bytes]:
+    """Return an image file's EXIF tags by number, those of its Exif part among them, and its XMP packet.
+
+    Both empty where there are none, or none that can be read.
+    """
+    try:
+        with _opened(data) as image:
+            exif, packet = image.getexif(), image.info.get("xmp", b"")
+            return {**exif, **exif.get_ifd(_EXIF)}, packet if isinstance(packet, bytes) else b""
+    except Exception:  # the border to a file's bytes: a broken one may fail in any way
+        return {}, b""
 
 
 def _loaded(image: "PILImage", data: bytes, *, known: bool) -> "tuple[PILImage, tuple[str, ...]]":

@@ -391,6 +391,11 @@ def thumbnail(source: ImageSource, side_px: int) -> str:
 def data_url(picture: Image.Image, side_px: int) -> str:
     """Return a picture as a JPEG in a data: URL."""
     picture.thumbnail((side_px, side_px), Image.Resampling.LANCZOS)
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg_of(picture)).decode('ascii')}"
+
+
+def jpeg_of(picture: Image.Image) -> bytes:
+    """Return a picture as a JPEG to look at."""
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=82)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+    return file.getvalue()

@@ -19,7 +19,7 @@ from program.expert.store import FAULTS_FILE, Matrix
 from signatures.schemas import FAULTS
 
 __all__ = (
-    "KINDS", "MOST", "OUTPUTS", "Heads", "Named", "cells_of", "chosen", "fault_map", "faults_of",
+    "KINDS", "MOST", "OUTPUTS", "STRENGTHS", "Heads", "Named", "cells_of", "chosen", "fault_map", "faults_of",
     "heads_from", "kind_of", "likelihoods", "load_heads", "numbers_of", "overall", "place_in", "place_of",
     "probability_of", "sharpness_of", "tint_of",
 )  # fmt: skip

@@ -31,8 +31,8 @@ from program.tools.network import WEIGHTS_SHA256
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
 __all__ = (
-    "COMPOSITES", "PROPERTIES", "WIDTH", "View", "Viewer", "composite", "image_of", "likeness", "population",
-    "position", "probit", "reading",
+    "COMPOSITES", "PROPERTIES", "WIDTH", "View", "Viewer", "appearance", "composite", "image_of", "likeness",
+    "population", "position", "probit", "reading",
 )  # fmt: skip
 
 
@@ -219,11 +219,27 @@ def likeness(view: "View") -> NDArray[np.float16]:
     return np.append(projected, np.sqrt(_QUALITY_SHARE * _USUAL) * view.own_quality).astype(np.float16)
 
 
-@functools.lru_cache(maxsize=2)
-def _directions(count: int) -> Matrix:
+_LATE = 4608
+"""Filters of the network's last four blocks: they tell what is shown rather than how well."""
+_SEEN = 192
+
+
+def appearance(view: "View") -> NDArray[np.float16]:
+    """Return a unit vector of what an image alone shows: the cosine of two is 1 for one scene, about 0 for others.
+
+    Blur, exposure and small shifts change it little (`benchmarks/gallery_bursts.py`).
+    """
+    points, ends = view.seen.points[0], (network.SPREADS, 2 * network.SPREADS)
+    shown = np.concatenate([points[end - _LATE : end] for end in ends])
+    projected = shown @ _directions(len(shown), _SEEN)
+    return np.asarray(projected / max(float(np.linalg.norm(projected)), 1e-9), dtype=np.float16)
+
+
+@functools.lru_cache(maxsize=4)
+def _directions(count: int, kept: int = _PROJECTED) -> Matrix:
     # RandomState's stream never changes between versions: saved vectors stay comparable.
-    drawn = np.random.RandomState(0).standard_normal((count, _PROJECTED))
-    return np.asarray(drawn / np.sqrt(_PROJECTED), dtype=np.float32)
+    drawn = np.random.RandomState(0).standard_normal((count, kept))
+    return np.asarray(drawn / np.sqrt(kept), dtype=np.float32)
 
 
 _EDGE = 0.02
