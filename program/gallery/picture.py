@@ -1,0 +1,192 @@
+"""One picture of a gallery: its row, what tells it from pictures like it, and its copies for the page."""
+
+import base64
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import imagehash
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import Field
+
+from program.agent.loop import AgenticIQA
+from program.common.errors import ImageError
+from program.common.files import write_whole
+from program.expert import appearance
+from program.gallery.detail import detail_of
+from program.gallery.sidecars import rating_in, sidecars_of
+from program.images.decode_worker import decode_bounded
+from program.images.decoding import tags_of
+from program.images.store import IMAGES, LARGEST, ImageRef, jpeg_of
+from program.running.request import Request
+from program.running.row import Row
+from program.running.runner import Asking
+
+__all__ = ("Entry", "Picture", "Taking", "Verdict", "copy_name", "rating_beside", "taken_at")
+
+Verdict = Literal["keep", "alternate", "reject", "look"]
+_HASH_SIDE = 16
+"""A hash of 256 bits."""
+_HASHED_PX = 320
+_ORIGINAL, _DIGITIZED, _CHANGED, _FRACTION = 36867, 36868, 306, 37521
+"""EXIF's times, and the fraction of a second of the first."""
+_RATING = 0x4746
+_DETAIL_PIXELS = 2**26
+"""Pixels that detail is measured on; larger pictures, of scanners and panoramas, are averaged down."""
+
+
+class Entry(Row):
+    """A line of the gallery's table: an assessment's row, and what culling adds."""
+
+    file: str | None = None
+    """Name below the folder."""
+    sha256: str | None = None
+    taken_at: str | None = None
+    """Camera's local time, as its EXIF says."""
+    rank: int | None = None
+    """Place in its group, 1 the best."""
+    best_of_group: bool | None = None
+    verdict: Verdict | None = None
+    reason: str | None = None
+    clipped_high: float | None = None
+    clipped_low: float | None = None
+    """Share of pixels that are clipped, 0..1."""
+    user_rating: int | None = None
+    """A person's: from the page, or another program's sidecar or file."""
+    suggested_rating: int | None = None
+    xmp_state: str | None = None
+
+
+class Picture(Entry):
+    """An entry with what it is compared by; what the journal keeps."""
+
+    width: int = 0
+    height: int = 0
+    hash: str | None = None
+    """Of how it looks, in hex."""
+    look: str | None = None
+    """`appearance` in base64, half precision."""
+    sharp: tuple[float, ...] = ()
+    noise: float = 0.0
+    light: float = 0.0
+    subject: float | None = None
+    """How probably people call its subject sharp."""
+    severities: dict[str, float] = Field(default_factory=dict)
+    """The expert's, by category: 0 .. 4."""
+
+    @property
+    def bits(self) -> NDArray[np.uint64]:
+        """The hash as four words."""
+        return np.frombuffer(bytes.fromhex(self.hash or ""), ">u8").astype(np.uint64)
+
+    @property
+    def vector(self) -> NDArray[np.float32]:
+        """How it looks to the network."""
+        return np.frombuffer(base64.b64decode(self.look or ""), "<f2").astype(np.float32)
+
+    @property
+    def time(self) -> datetime | None:
+        """When it was taken."""
+        return None if self.taken_at is None else datetime.fromisoformat(self.taken_at)
+
+
+class Taking(Asking[Picture]):
+    """From a request to its picture; small copies for the page go into a folder, named by the file's hash."""
+
+    def __init__(self, program: AgenticIQA, copies: Path, sizes: Mapping[str, int]) -> None:
+        """Take the folder of the copies, and the longer side of each kind ("thumbs", "previews") in pixels."""
+        super().__init__(program)
+        self._iqa, self._copies, self._sizes = program, copies, {kind: px for kind, px in sizes.items() if px}
+        self._full_size = threading.Lock()
+
+    def row(self, request: Request) -> Picture:
+        """Judge, measure and copy."""
+        before = request.stamp()
+        result = self._iqa(**request.arguments())
+        image = result.images[0]
+        data = IMAGES.read(image)
+        facts = self._facts(image, data)
+        when, rating = _facts_of_file(data)
+        if request.stamp() != before:
+            raise ImageError(f"image {request.id!r}: changed while it was judged; run the command again")
+        row = Row.of(request, result).model_dump()
+        return Picture(
+            **{**row, "group": None}, **facts, file=request.id, sha256=image.sha256, taken_at=when, user_rating=rating,
+            subject=result.state.subject_sharp,
+        )  # fmt: skip
+
+    def failed(self, request: Request, error: str) -> Picture:
+        """Return the entry of a picture that could not be judged."""
+        return Picture(**{**Row.failed(request, error).model_dump(), "group": None}, file=request.id)
+
+    def _facts(self, image: ImageRef, data: bytes) -> dict[str, Any]:
+        pixels, size = IMAGES.pixels(image, at_most=LARGEST), image.width * image.height
+        shown = Image.fromarray(pixels)
+        for kind, side in sorted(self._sizes.items(), key=lambda each: -each[1]):
+            shown.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
+            path = self._copies / copy_name(kind, image.sha256)
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, jpeg_of(shown))
+        shown.thumbnail((_HASHED_PX, _HASHED_PX), Image.Resampling.LANCZOS)
+        with self._full_size:  # 72 MB for 24 megapixels: one at a time, and not kept
+            if size > LARGEST:
+                pixels = decode_bounded(data, image.name, at_most=_DETAIL_PIXELS, max_pixels=size).pixels
+            found = detail_of(pixels)
+            del pixels
+        view = self._iqa.resources.viewer.view(image)
+        return {
+            "width": image.width, "height": image.height, **found._asdict(),
+            "hash": str(imagehash.phash(shown, hash_size=_HASH_SIDE)),
+            "look": base64.b64encode(appearance(view).astype("<f2").tobytes()).decode("ascii"),
+            "severities": {str(name): round(value, 3) for name, value in view.severities.items()},
+        }  # fmt: skip
+
+
+def copy_name(kind: str, sha256: str) -> str:
+    """Return where a picture's small copy lies below the gallery's folder."""
+    return f"{kind}/{sha256[:24]}.jpg"
+
+
+def taken_at(tags: Mapping[int, object]) -> str | None:
+    """Return when a picture was taken, as EXIF's tags say: ISO 8601, the camera's local time.
+
+    >>> taken_at({36867: "2026:05:01 10:20:30", 37521: "25"}), taken_at({306: "0000:00:00 00:00:00"})
+    ('2026-05-01T10:20:30.250000', None)
+    """
+    for tag in (_ORIGINAL, _DIGITIZED, _CHANGED):
+        text = str(tags.get(tag, "")).strip("\0 ")
+        fraction = str(tags.get(_FRACTION, "")).strip("\0 ") if tag == _ORIGINAL else ""
+        text += f".{fraction[:6]}" if fraction.isascii() and fraction.isdigit() else ""
+        for form in ("%Y:%m:%d %H:%M:%S.%f", "%Y:%m:%d %H:%M:%S"):
+            try:
+                return datetime.strptime(text, form).isoformat()
+            except ValueError:
+                continue
+    return None
+
+
+def rating_beside(picture: Path | None) -> int | None:
+    """Return a person's rating in a picture's sidecars; None where there is none that can be read."""
+    for path in sidecars_of(picture) if picture is not None else ():
+        try:
+            rating = rating_in(path.read_bytes())
+        except OSError:
+            continue
+        if rating is not None:
+            return rating
+    return None
+
+
+def _facts_of_file(data: bytes) -> tuple[str | None, int | None]:
+    """Return when a file's picture was taken, and the rating -1..5 that the file holds itself."""
+    tags, packet = tags_of(data)
+    rating = rating_in(packet) if packet else None
+    stated = tags.get(_RATING)
+    if rating is None and isinstance(stated, int) and 0 < stated <= 5:
+        rating = stated
+    return taken_at(tags), rating

@@ -1,0 +1,371 @@
+(function () {
+"use strict";
+const $ = (id) => document.getElementById(id);
+const data = JSON.parse($("data").textContent);
+const STORE = `agentic-iqa gallery ${data.id}`;
+const all = data.pictures;
+const byFile = new Map(all.map((each) => [each.file, each]));
+const WORDS = { keep: "keep", alternate: "alternate", reject: "reject", look: "not sure" };
+
+// Decisions, kept in the browser as well until they are saved as a file.
+
+let decisions = new Map();
+const undo = [];
+const valid = (file, entry) => byFile.has(file) && entry && entry.sha256 === byFile.get(file).sha256;
+const taken = (entries) => { for (const [file, entry] of Object.entries(entries || {})) if (valid(file, entry)) decisions.set(file, entry); };
+let unsaved = null;  // of this very page: the next run's has another name
+try { unsaved = JSON.parse(localStorage.getItem(STORE)); } catch { /* a browser that keeps nothing of pages from disk */ }
+taken(unsaved || data.decisions);
+const keepHere = () => { try { localStorage.setItem(STORE, JSON.stringify(Object.fromEntries(decisions))); } catch { /* likewise */ } };
+
+const decided = (picture) => decisions.get(picture.file) || {};
+const verdictOf = (picture) => decided(picture).verdict || picture.verdict;
+const starsOf = (picture) => decided(picture).stars ?? (picture.rating > 0 ? picture.rating : null);
+const bestOf = (group) => group.pictures.find((each) => decided(each).best) || group.pictures[0];
+
+function change(pictures) {  // [picture, fields] pairs that are undone together
+  const before = pictures.map(([picture]) => [picture.file, decisions.get(picture.file)]);
+  for (const [picture, fields] of pictures) {
+    const entry = { sha256: picture.sha256, ...decided(picture), ...fields };
+    for (const name of ["verdict", "stars", "best"]) if (entry[name] == null || entry[name] === false) delete entry[name];
+    if (Object.keys(entry).length > 1) decisions.set(picture.file, entry); else decisions.delete(picture.file);
+  }
+  undo.push({ before, at: current && current.file });
+  keepHere(); refresh();
+}
+
+function goBack() {
+  const last = undo.pop();
+  if (!last) return tell("nothing to undo");
+  for (const [file, entry] of last.before) if (entry) decisions.set(file, entry); else decisions.delete(file);
+  keepHere(); refresh();
+  if (byFile.has(last.at)) go(byFile.get(last.at));
+  tell("undone");
+}
+
+function save() {
+  const pictures = Object.fromEntries(decisions);
+  const text = JSON.stringify({ decisions: "agentic-iqa", version: 1, pictures }, null, 1);
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.download = "decisions.json";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  tell(`${decisions.size} decisions saved`);
+}
+
+// Groups, and which pictures are shown.
+
+const groups = [];
+{
+  const known = new Map();
+  for (const picture of all) {
+    const id = picture.group == null ? `alone ${picture.file}` : picture.group;
+    if (!known.has(id)) { known.set(id, { name: picture.group, pictures: [] }); groups.push(known.get(id)); }
+    known.get(id).pictures.push(picture);
+    picture.of = known.get(id);
+  }
+}
+const filters = { verdict: "", fault: "", kind: "", which: "" };
+const fits = (picture) =>
+  (!filters.verdict || verdictOf(picture) === filters.verdict)
+  && (!filters.fault || (filters.fault === "-" ? !picture.faults.length : picture.faults.some(([name]) => name === filters.fault)))
+  && (!filters.kind || picture.kind === filters.kind)
+  && (!filters.which
+    || (filters.which === "groups" && picture.group != null)
+    || (filters.which === "best" && picture.group != null && bestOf(picture.of) === picture)
+    || (filters.which === "mine" && decisions.has(picture.file))
+    || (filters.which === "open" && !decisions.has(picture.file)));
+
+function offer(select, values) {
+  for (const value of [...new Set(values)].filter(Boolean).sort()) select.append(new Option(value, value));
+}
+offer($("fault"), all.flatMap((each) => each.faults.map(([name]) => name)));
+offer($("kind"), all.map((each) => each.kind));
+for (const name of Object.keys(filters)) $(name).addEventListener("change", () => { filters[name] = $(name).value; arrange(); });
+$("clear").addEventListener("click", () => { for (const name of Object.keys(filters)) filters[name] = $(name).value = ""; arrange(); });
+
+// The sheet: lines of known heights, of which only those in sight are in the page.
+
+const HEAD = 36, SAYS = 84, GAP = 10;
+let shown = [], place = new Map(), lines = [], columns = 1, cardHeight = 0, current = all[0] || null;
+const list = $("pictures"), sheet = $("sheet"), drawn = new Map();
+
+function el(kind, name, text) {
+  const made = document.createElement(kind);
+  if (name) made.className = name;
+  if (text != null) made.textContent = text;
+  return made;
+}
+
+function arrange() {
+  const width = Math.max(list.clientWidth - (innerWidth <= 560 ? 16 : 28), 100);
+  columns = Math.max(1, Math.floor((width + GAP) / ((innerWidth <= 560 ? 150 : 230) + GAP)));
+  const card = (width - GAP * (columns - 1)) / columns;
+  cardHeight = Math.round(card * 2 / 3) + SAYS;
+  lines = []; shown = []; place = new Map();
+  let top = 6, alone = [];
+  const put = (pictures) => {
+    for (let at = 0; at < pictures.length; at += columns) {
+      lines.push({ top, height: cardHeight, pictures: pictures.slice(at, at + columns) });
+      for (const each of pictures.slice(at, at + columns)) { place.set(each, { line: lines.length - 1, number: shown.length }); shown.push(each); }
+      top += cardHeight + GAP;
+    }
+  };
+  const flush = () => { put(alone); alone = []; };
+  for (const group of groups) {
+    const pictures = group.pictures.filter(fits);
+    if (!pictures.length) continue;
+    if (group.name == null) { alone.push(...pictures); continue; }
+    flush();
+    lines.push({ top, height: HEAD, group });
+    top += HEAD;
+    const best = bestOf(group);
+    put([...pictures.filter((each) => each === best), ...pictures.filter((each) => each !== best)]);
+  }
+  flush();
+  sheet.style.height = `${top}px`;
+  for (const made of drawn.values()) made.remove();
+  drawn.clear();
+  if (!shown.length) { sheet.replaceChildren(el("p", "none", "No picture fits these filters.")); } else sheet.replaceChildren();
+  if (!place.has(current)) current = shown[0] || null;
+  draw(); counts(); follow(false);
+}
+
+function draw() {
+  const from = list.scrollTop - 600, to = list.scrollTop + list.clientHeight + 600;
+  let low = 0, high = lines.length;
+  while (low < high) { const middle = (low + high) >> 1; if (lines[middle].top + lines[middle].height < from) low = middle + 1; else high = middle; }
+  const wanted = new Set();
+  for (let at = low; at < lines.length && lines[at].top < to; at++) {
+    wanted.add(at);
+    if (!drawn.has(at)) { drawn.set(at, line(lines[at])); sheet.append(drawn.get(at)); }
+  }
+  for (const [at, made] of drawn) if (!wanted.has(at)) { made.remove(); drawn.delete(at); }
+}
+
+function line(of) {
+  const made = el("div", of.group ? "group" : "line");
+  made.setAttribute("role", of.group ? "presentation" : "none");
+  made.style.top = `${of.top}px`;
+  made.style.height = `${of.height}px`;
+  if (of.group) {
+    const time = (of.group.pictures.map((each) => each.taken).filter(Boolean).sort()[0] || "").replace("T", " ").slice(0, 19);
+    made.append(`Group ${of.group.name} `, el("small", "", `${of.group.pictures.length} pictures${time ? ` · ${time}` : ""}`));
+  } else {
+    made.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
+    made.append(...of.pictures.map(card));
+  }
+  return made;
+}
+
+function card(picture) {
+  const made = el("div", "card");
+  made.id = `p${place.get(picture).number}`;
+  made.setAttribute("role", "option");
+  made.setAttribute("aria-setsize", shown.length);
+  made.setAttribute("aria-posinset", place.get(picture).number + 1);
+  const shot = el("div", "shot"), image = el("img");
+  image.alt = ""; image.decoding = "async"; image.loading = "lazy"; image.draggable = false;
+  if (picture.thumb) { image.src = picture.thumb; shot.append(image); }
+  const says = el("div", "says");
+  made.append(shot, says);
+  made.addEventListener("click", () => { go(picture); list.focus({ preventScroll: true }); });
+  made.addEventListener("dblclick", () => closer([picture]));
+  fill(made, picture);
+  return made;
+}
+
+function fill(made, picture) {
+  const verdict = verdictOf(picture), stars = starsOf(picture), mine = decided(picture);
+  made.dataset.verdict = verdict || "";
+  made.classList.toggle("current", picture === current);
+  made.setAttribute("aria-selected", String(picture === current));
+  const best = picture.group != null && bestOf(picture.of) === picture;
+  const title = el("span");
+  title.append(el("b", verdict, WORDS[verdict] || "not judged"), mine.verdict ? " (you)" : "", best ? " · best" : "",
+    stars ? ` · ${"★".repeat(stars)}` : "", picture.score == null ? "" : ` · ${picture.score.toFixed(1)}`);
+  const why = mine.verdict ? `The program: ${WORDS[picture.verdict] || "not judged"}; ${picture.reason || ""}` : picture.reason || "";
+  made.lastChild.replaceChildren(title, el("span", "name", picture.file), el("span", "why", why));
+  made.title = why;
+  made.setAttribute("aria-label", [picture.file, WORDS[verdict] || "not judged", mine.verdict ? "decided by you" : "", best ? "best of its group" : "",
+    picture.group != null ? `group ${picture.group}` : "", stars ? `${stars} stars` : "", picture.faults.map((pair) => pair.join(" ")).join(", "), why].filter(Boolean).join(", "));
+}
+
+function refresh() {  // in place: what a filter would hide stays until the filters are set again
+  for (const [at, made] of drawn) if (lines[at].pictures) lines[at].pictures.forEach((picture, n) => fill(made.children[n], picture));
+  counts();
+  if ($("closer").open) captions();
+}
+
+function counts() {
+  const found = { keep: 0, alternate: 0, reject: 0, look: 0 };
+  for (const picture of all) if (verdictOf(picture) in found) found[verdictOf(picture)] += 1;
+  $("counts").textContent = `${shown.length === all.length ? "" : `${shown.length} of `}${all.length} pictures · `
+    + Object.entries(found).map(([name, count]) => `${count} ${WORDS[name]}`).join(" · ") + ` · ${decisions.size} by you`;
+}
+
+const tell = (text) => { $("told").textContent = text; };
+
+// Moving and deciding.
+
+function go(picture) {
+  if (!picture || !place.has(picture)) return;
+  current = picture;
+  follow(true);
+}
+
+function follow(scrolls) {
+  if (!current) { list.removeAttribute("aria-activedescendant"); return; }
+  const at = lines[place.get(current).line], above = at.top - HEAD - 8, below = at.top + at.height + 8 - list.clientHeight;
+  if (scrolls && list.scrollTop > above) list.scrollTop = Math.max(above, 0);
+  else if (scrolls && list.scrollTop < below) list.scrollTop = below;
+  draw();
+  for (const [number, made] of drawn) if (lines[number].pictures) lines[number].pictures.forEach((picture, n) => {
+    made.children[n].classList.toggle("current", picture === current);
+    made.children[n].setAttribute("aria-selected", String(picture === current));
+  });
+  list.setAttribute("aria-activedescendant", `p${place.get(current).number}`);
+}
+
+const step = (by) => go(shown[Math.min(Math.max(place.get(current).number + by, 0), shown.length - 1)]);
+
+function stepLine(by) {
+  const { line: at } = place.get(current), column = lines[at].pictures.indexOf(current);
+  let next = at + by;
+  while (lines[next] && !lines[next].pictures) next += by;
+  if (lines[next]) go(lines[next].pictures[Math.min(column, lines[next].pictures.length - 1)]);
+}
+
+function stepGroup(by) {
+  const own = current.of;
+  let number = place.get(current).number;
+  while (shown[number] && (shown[number].of === own || shown[number].group == null)) number += by;
+  if (!shown[number]) return;
+  const group = shown[number].of;
+  go(shown.find((each) => each.of === group));
+}
+
+function decide(fields, words) {
+  change([[current, fields]]);
+  tell(`${current.file}: ${words}`);
+}
+
+function makeBest() {
+  if (current.group == null) return tell("it is in no group");
+  change(current.of.pictures.map((each) => [each, { best: each === current }]));
+  tell(`${current.file}: best of group ${current.group}`);
+  if (!$("closer").open) arrange();
+}
+
+const ACTIONS = {
+  ArrowRight: () => step(1), ArrowLeft: () => step(-1), ArrowDown: () => stepLine(1), ArrowUp: () => stepLine(-1),
+  Home: () => go(shown[0]), End: () => go(shown[shown.length - 1]),
+  PageDown: () => { for (let n = 0; n < 3; n++) stepLine(1); }, PageUp: () => { for (let n = 0; n < 3; n++) stepLine(-1); },
+  " ": () => closer([current]), p: () => decide({ verdict: "keep" }, "keep"), x: () => decide({ verdict: "reject" }, "reject"),
+  u: goBack, b: makeBest, s: save, f: () => $("verdict").focus(), g: () => stepGroup(1), G: () => stepGroup(-1),
+  c: () => compare(), "?": () => $("keys").click(),
+};
+for (let stars = 0; stars <= 5; stars++) ACTIONS[stars] = () => decide({ stars: stars || null }, `${stars} stars`);
+const IN_CLOSER = {
+  "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4), z: () => { factor = factor > 1.01 ? 1 : natural(); paint(); },
+  " ": () => $("closer").close(), escape: () => $("closer").close(), c: () => (panes.length > 1 ? closer([current]) : compare()),
+  ArrowRight: () => { step(1); again(); }, ArrowLeft: () => { step(-1); again(); }, ArrowDown: () => { step(1); again(); }, ArrowUp: () => { step(-1); again(); },
+};
+
+function act(key) {
+  const name = key.length === 1 && !(key in ACTIONS) ? key.toLowerCase() : key;
+  const action = ($("closer").open && IN_CLOSER[name]) || ACTIONS[name];
+  if (!action || (!current && name !== "f" && name !== "?" && name !== "u")) return false;
+  action();
+  return true;
+}
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, input")) {
+    if (event.key === "Escape") list.focus();
+    return;
+  }
+  if (event.target.matches("button") && (event.key === " " || event.key === "Enter")) return;
+  if (act(event.key)) event.preventDefault();
+});
+document.addEventListener("click", (event) => { const key = event.target.dataset && event.target.dataset.key; if (key) act(key); });
+$("save").addEventListener("click", save);
+$("keys").addEventListener("click", () => { $("help").hidden = !$("help").hidden; $("keys").setAttribute("aria-expanded", String(!$("help").hidden)); arrange(); });
+
+// Closer, alone or beside the best: one zoom for both.
+
+let panes = [], factor = 1, centre = [0.5, 0.5];
+
+function compare() {
+  const others = current.of.pictures.filter((each) => each !== current);
+  if (!others.length) return tell("it is in no group");
+  closer([bestOf(current.of) === current ? others[0] : bestOf(current.of), current]);
+}
+
+function again() { if (panes.length > 1 && current.of.pictures.length > 1) compare(); else closer([current]); }
+
+function closer(pictures) {
+  panes = pictures.map((picture) => {
+    const figure = el("figure", "pane"), image = el("img"), caption = el("figcaption");
+    image.alt = picture.file; image.draggable = false;
+    image.src = picture.preview || picture.thumb || "";
+    figure.append(image, caption);
+    return { picture, figure, image, caption, whole: false };
+  });
+  $("panes").replaceChildren(...panes.map((pane) => pane.figure));
+  if (!$("closer").open) { factor = 1; centre = [0.5, 0.5]; $("closer").showModal(); }
+  captions(); paint();
+}
+$("closer").addEventListener("close", () => { arrange(); list.focus(); follow(true); });
+
+function captions() {
+  for (const { picture, caption } of panes) {
+    const stars = starsOf(picture), best = picture.group != null && bestOf(picture.of) === picture;
+    caption.textContent = [picture.file, WORDS[verdictOf(picture)], best ? "best" : "", stars ? "★".repeat(stars) : "", picture.reason].filter(Boolean).join(" · ");
+  }
+}
+
+const fitted = (pane) => Math.min(pane.figure.clientWidth / pane.picture.width, pane.figure.clientHeight / pane.picture.height);
+const natural = () => Math.max(1, 1 / fitted(panes[panes.length - 1]));
+
+function zoom(by) { factor = Math.min(Math.max(factor * by, 1), 4 * natural()); paint(); }
+
+function paint() {
+  for (const pane of panes) {
+    const { picture, figure, image } = pane, scale = fitted(pane) * factor;
+    if (!pane.whole && picture.original && scale * Math.max(picture.width, picture.height) > 1.05 * data.preview) {
+      pane.whole = true;  // the file itself; where the browser cannot show it, the preview stays
+      const original = new Image();
+      original.onload = () => { image.src = original.src; };
+      original.src = picture.original;
+    }
+    image.style.width = `${picture.width}px`;
+    image.style.height = `${picture.height}px`;
+    const at = [[figure.clientWidth, picture.width], [figure.clientHeight, picture.height]].map(([room, side], axis) => {
+      const size = side * scale;
+      return size <= room ? (room - size) / 2 : Math.min(0, Math.max(room - size, room / 2 - centre[axis] * size));
+    });
+    image.style.transform = `translate(${at[0]}px, ${at[1]}px) scale(${scale})`;
+  }
+  $("zoomed").textContent = `${Math.round(100 * fitted(panes[panes.length - 1]) * factor)} %`;
+}
+
+let grabbed = null;
+$("panes").addEventListener("wheel", (event) => { event.preventDefault(); zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2); }, { passive: false });
+$("panes").addEventListener("pointerdown", (event) => { grabbed = [event.clientX, event.clientY]; $("panes").setPointerCapture(event.pointerId); });
+$("panes").addEventListener("pointermove", (event) => {
+  if (!grabbed) return;
+  const pane = panes[panes.length - 1], scale = fitted(pane) * factor;
+  centre = [[event.clientX - grabbed[0], pane.picture.width], [event.clientY - grabbed[1], pane.picture.height]]
+    .map(([moved, side], axis) => Math.min(1, Math.max(0, centre[axis] - moved / (side * scale))));
+  grabbed = [event.clientX, event.clientY];
+  paint();
+});
+$("panes").addEventListener("pointerup", () => { grabbed = null; });
+
+list.addEventListener("scroll", () => requestAnimationFrame(draw), { passive: true });
+addEventListener("resize", () => { arrange(); if ($("closer").open) paint(); });
+arrange();
+list.focus({ preventScroll: true });
+document.documentElement.dataset.ready = "yes";
+})();
