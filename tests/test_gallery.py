@@ -1,0 +1,582 @@
+"""The gallery's command: groups, the best of each, verdicts, the table, sidecars, decisions, copies, and attacks."""
+
+import csv
+import errno
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections import Counter
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+from skimage import data
+
+from agentic_iqa.__main__ import main as agentic_iqa
+from program import AgenticIQA
+from program.gallery import picture as picturing
+from program.gallery.__main__ import main
+from program.gallery.choice import Choosing, choose
+from program.gallery.decisions import Decision, Decisions
+from program.gallery.groups import bursts, groups_of
+from program.gallery.picture import Picture, taken_at
+from program.gallery.sidecars import Fields, rating_in, read_packet, sidecar_of, write_sidecar
+from program.running.row import Row
+
+pytest.importorskip("imagehash", reason="the extra [gallery] is not installed")
+
+START = datetime(2026, 5, 1, 10, 0, 0)
+
+
+def save(image: Image.Image, path: Path, at: datetime | None = None, **options) -> None:
+    exif = Image.Exif()
+    if at is not None:
+        exif[0x8769] = {36867: f"{at:%Y:%m:%d %H:%M:%S}"}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path, exif=exif, **({"quality": 92} | options))
+
+
+def burst(photo: np.ndarray, folder: Path, name: str, at: datetime) -> None:
+    """Write a photograph as it is, softer, darker and compressed, a second apart each."""
+    image = Image.fromarray(photo).convert("RGB").resize((320, 240))
+    moved = image.crop((8, 6, 312, 236))
+    variants = {
+        "a": (image, 92), "b": (moved.filter(ImageFilter.GaussianBlur(2)), 92),
+        "c": (moved.point(lambda value: value * 0.45), 92), "d": (image, 12),
+    }  # fmt: skip
+    for number, (letter, (variant, quality)) in enumerate(variants.items()):
+        save(variant, folder / f"{name}_{letter}.jpg", at + timedelta(seconds=number), quality=quality)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Two bursts and two other photographs."""
+    root = tmp_path_factory.mktemp("pictures") / "day"
+    burst(data.coffee(), root, "coffee", START)
+    burst(data.chelsea(), root, "cat", START + timedelta(minutes=5))
+    save(Image.fromarray(data.astronaut()).resize((256, 256)), root / "astronaut.jpg", START + timedelta(minutes=9))
+    save(Image.fromarray(data.rocket()).resize((320, 240)), root / "rocket.jpg")
+    return root
+
+
+def rows_of(out: Path) -> dict[str, dict]:
+    lines = (out / "gallery.jsonl").read_text("utf-8").splitlines()
+    return {row["file"]: row for row in map(json.loads, lines)}
+
+
+@pytest.fixture(scope="module")
+def gallery(folder, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("gallery")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTICIQA_CACHE_DIR", str(out / "cache"))
+        assert main([str(folder), "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def copy(folder, gallery, tmp_path) -> tuple[Path, Path]:
+    """The folder and its gallery, to be changed."""
+    shutil.copytree(folder, tmp_path / "day")
+    shutil.copytree(gallery, tmp_path / "out")
+    return tmp_path / "day", tmp_path / "out"
+
+
+@pytest.fixture
+def judged(monkeypatch) -> list[str]:
+    """The names of the pictures that are judged."""
+    names: list[str] = []
+    row = picturing.Taking.row
+    monkeypatch.setattr(picturing.Taking, "row", lambda self, request: names.append(request.id) or row(self, request))
+    return names
+
+
+# Groups, the best, verdicts, the table
+
+
+@pytest.mark.spec("issue-50/groups-and-best")
+def test_bursts_are_grouped_and_the_picture_as_it_was_taken_is_best(gallery):
+    rows = rows_of(gallery)
+    for name in ("coffee", "cat"):
+        own = [row for file, row in rows.items() if file.startswith(name)]
+        assert len({row["group"] for row in own} - {None}) == 1
+        best = next(row for row in own if row["best_of_group"])
+        assert (best["file"], best["rank"], best["verdict"]) == (f"{name}_a.jpg", 1, "keep")
+        assert sorted(row["rank"] for row in own) == [1, 2, 3, 4]
+        assert "than" in best["reason"]
+        assert rows[f"{name}_b.jpg"]["reason"].startswith("softer")
+        assert "darker" in rows[f"{name}_c.jpg"]["reason"]
+        assert rows[f"{name}_b.jpg"]["verdict"] == "reject"
+        assert rows[f"{name}_b.jpg"]["suggested_rating"] == 1
+    assert [rows[f]["group"] for f in ("astronaut.jpg", "rocket.jpg")] == [None, None]
+    assert rows["coffee_a.jpg"]["taken_at"] == "2026-05-01T10:00:00"
+    assert rows["rocket.jpg"]["taken_at"] is None
+
+
+@pytest.mark.spec("issue-50/table")
+def test_the_table_has_the_rows_columns_and_what_culling_adds(gallery):
+    with (gallery / "gallery.csv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    added = [
+        "file", "sha256", "taken_at", "rank", "best_of_group", "verdict", "reason", "clipped_high", "clipped_low",
+        "user_rating", "suggested_rating", "xmp_state",
+    ]  # fmt: skip
+    assert list(lines[0]) == [*Row.model_fields, *added]
+    assert [line["file"] for line in lines][:5] == [*(f"coffee_{letter}.jpg" for letter in "adbc"), "cat_a.jpg"] or (
+        [line["file"][:6] for line in lines][:4] == ["coffee"] * 4
+    )
+    assert all(line["reason"] for line in lines)
+
+
+@pytest.mark.spec("issue-50/same-score")
+def test_a_pictures_score_is_that_of_assess(folder, gallery):
+    assert rows_of(gallery)["cat_a.jpg"]["score"] == AgenticIQA()(image=folder / "cat_a.jpg").quality_score
+
+
+@pytest.mark.spec("issue-50/resume")
+def test_the_same_command_judges_new_and_changed_pictures_only(copy, judged):
+    folder, out = copy
+    save(Image.fromarray(data.coffee()).resize((300, 200)), folder / "new.jpg")
+    save(Image.fromarray(data.astronaut()).resize((128, 128)), folder / "rocket.jpg")
+    (folder / "cat_d.jpg").unlink()
+    assert main([str(folder), "--out", str(out)]) == 0
+    assert {"new.jpg", "rocket.jpg"} <= set(judged)
+    # The copied folder's files have new times where the system keeps no nanoseconds; else nothing more is judged.
+    assert len(rows_of(out)) == 10
+    judged.clear()
+    assert main([str(folder), "--out", str(out), "--keep", "2", "--group", "time"]) == 0
+    assert judged == []
+    rows = [row for row in rows_of(out).values() if row["group"]]
+    assert {row["verdict"] for row in rows if row["rank"] <= 2} <= {"keep", "look"}
+    assert not {row["verdict"] for row in rows if row["rank"] > 2} & {"keep", "look"}
+
+
+def test_time_look_and_off_group_differently():
+    def made(seconds, bits, look):
+        class One:
+            time = None if seconds is None else START + timedelta(seconds=seconds)
+            vector = np.array(look, np.float32)
+
+        One.bits = np.array([bits, 0, 0, 0], np.uint64)
+        return One()
+
+    pictures = [
+        made(0, 0, [1, 0]),
+        made(2, 1, [1, 0]),
+        made(4, 2**40 - 1, [0, 1]),
+        made(900, 0, [1, 0]),
+        made(None, 0, [1, 0]),
+    ]
+    assert groups_of(pictures, "off", 3) == []
+    assert groups_of(pictures, "time", 3) == [[0, 1, 2]]
+    assert groups_of(pictures, "look", 3) == [[0, 1, 3, 4]]
+    assert groups_of(pictures, "auto", 3) == [[0, 1, 3, 4]]
+    assert groups_of(pictures, "auto", 0.5) == [[0, 1, 3, 4]]
+    assert groups_of(pictures[:1], "auto", 3) == []
+
+
+def test_no_picture_joins_a_group_unless_it_is_near_to_all_in_it(rng):
+    class One:
+        time = None
+
+        def __init__(self, angle):
+            self.vector = np.array([np.cos(angle), np.sin(angle)], np.float32)
+            self.bits = np.zeros(4, np.uint64)
+
+    chain = [One(angle) for angle in np.linspace(0, np.pi, 12)]
+    found = groups_of(chain, "look", 3)
+    assert max(map(len, found)) < 12
+    for group in found:
+        assert all(1 - chain[a].vector @ chain[b].vector < 0.77 for a in group for b in group)
+
+
+def test_exifs_times_are_read_whatever_is_in_them():
+    assert taken_at({36867: "2026:05:01 10:20:30", 37521: "5"}) == "2026-05-01T10:20:30.500000"
+    assert taken_at({36868: "2026:05:01 10:20:30\0"}) == "2026-05-01T10:20:30"
+    for broken in ("", "0000:00:00 00:00:00", "2026:13:41 99:00:00", b"\xff\xfe", 7, "2026:05:01"):
+        assert taken_at({36867: broken}) is None
+    assert bursts([None, START], 1).tolist() == [-1, 0]
+
+
+def taken(name: str, *, score=3.5, spread=0.2, sharp=8.0, **more) -> Picture:
+    facts = {
+        "sharp": (sharp, sharp, 8.0),
+        "light": 0.45,
+        "subject": 0.8,
+        "width": 400,
+        "height": 300,
+        "sha256": name * 64,
+    }
+    return Picture(
+        id=name, file=name, status="ok", score=score, low=score - spread, high=score + spread, **facts | more
+    )
+
+
+@pytest.mark.spec("issue-50/verdicts")
+def test_verdicts_are_no_surer_than_asked_and_the_best_is_never_rejected():
+    pictures = [
+        taken("a", score=1.5, sharp=9.0), taken("b", score=1.4, sharp=9.1, spread=1.0),
+        taken("c", score=1.3, sharp=6.0), taken("d", score=1.5),
+        taken("e", score=2.3, spread=1.5), taken("f", score=4.0),
+    ]  # fmt: skip
+    found = {picture.id: picture for picture in choose(pictures, [[0, 1, 2]], Decisions(), Choosing())}
+    assert found["b"].best_of_group
+    assert found["b"].verdict == "look"
+    assert "score 1.4 of 5" in found["b"].reason
+    assert (found["c"].verdict, found["d"].verdict, found["e"].verdict, found["f"].verdict) == (
+        "reject", "reject", "look", "keep",
+    )  # fmt: skip
+    assert "likely 0.8 to 3.8" in found["e"].reason
+    close = choose([taken("a", sharp=8.0), taken("b", sharp=8.3)], [[0, 1]], Decisions(), Choosing(sure=0.8))
+    assert [picture.verdict for picture in close] == ["alternate", "keep"]
+    surer = choose([taken("a", sharp=8.0), taken("b", sharp=9.5)], [[0, 1]], Decisions(), Choosing(sure=0.95))
+    assert [picture.verdict for picture in surer] == ["alternate", "keep"]
+    assert choose(list(surer), [[0, 1]], Decisions(), Choosing(sure=0.8))[0].verdict == "reject"
+
+
+@pytest.mark.spec("issue-50/decisions")
+def test_what_a_person_decided_stands_before_what_was_measured():
+    pictures = [taken("a", sharp=9.0), taken("b", sharp=8.0), taken("c", sharp=7.0)]
+    mine = Decisions(
+        pictures={
+            "a": Decision(sha256="a" * 64, verdict="reject"), "c": Decision(sha256="c" * 64, best=True, stars=4),
+            "b": Decision(sha256="0" * 64, verdict="reject"),  # of another picture of that name
+        }
+    )  # fmt: skip
+    a, b, c = choose(pictures, [[0, 1, 2]], mine, Choosing(keep=2))
+    assert (a.verdict, a.reason) == ("reject", "your decision (the program: alternate, about as good as the best)")
+    assert (b.verdict, c.verdict, c.rank, c.best_of_group, c.user_rating) == ("keep", "keep", 1, True, 4)
+
+
+def test_flags_that_make_no_sense_are_told_in_one_line(folder, tmp_path, capsys, monkeypatch):
+    for words, told in (
+        ([str(tmp_path / "none"), "--out", str(tmp_path / "o")], "is no folder of this machine"),
+        ([str(folder), "--out", str(folder)], "holds the pictures; give another folder"),
+        ([str(folder), "--out", str(folder / "cat_a.jpg")], "is a file; name a folder"),
+        ([str(folder), "--out", str(tmp_path / "o"), "--apply", "copy"], "--to: goes with --apply copy"),
+        ([str(folder), "--out", str(tmp_path / "o"), "--apply", "copy", "--to", str(folder / "x")], "lies among the"),
+        ([str(folder), "--out", str(tmp_path / "o"), "--decisions", str(folder / "cat_a.jpg")], "none of the page's"),
+        ([str(folder), "--out", str(tmp_path / "o"), "--glob", "*.tif"], "holds no image to judge"),
+    ):
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert told in error
+        assert error.count("\n") == 1
+    with pytest.raises(SystemExit):
+        main([str(folder), "--out", "o", "--gap", "soon"])
+    monkeypatch.setattr("program.gallery.__main__.find_spec", lambda _: None)
+    assert main([str(folder), "--out", str(tmp_path / "o")]) == 2
+    assert "pip install 'agentic-iqa[gallery]'" in capsys.readouterr().err
+
+
+# Sidecars
+
+OTHERS = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
+<x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="XMP Core 4.4.0-Exiv2">
+ <!-- kept -->
+ <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
+  <rdf:Description rdf:about="uuid:7" xmlns:xmp="http://ns.adobe.com/xap/1.0/" xmp:Rating="2"
+    xmlns:darktable="http://darktable.sf.net/" darktable:auto_presets_applied="1">
+   <darktable:history><rdf:Seq><rdf:li darktable:operation="exposure" darktable:num="0"/></rdf:Seq></darktable:history>
+  </rdf:Description>
+ </rdf:RDF>
+</x:xmpmeta>
+<?xpacket end="w"?>"""
+SAID = Fields(4, label="Green", keywords=["aiqa:soft", "aiqa:<noise> & more"])
+
+
+def read_by_exiv2(path: Path) -> str:
+    if shutil.which("exiv2") is None:
+        pytest.skip("no exiv2 on this machine (apt-get install exiv2)")
+    told = subprocess.run(["exiv2", "-pa", str(path)], capture_output=True, text=True, check=False)  # noqa: S607
+    assert told.returncode == 0, told.stderr
+    return " ".join(told.stdout.split())
+
+
+@pytest.mark.spec("issue-50/sidecars")
+def test_a_new_sidecar_is_read_whole_by_exiv2(tmp_path):
+    image = tmp_path / "IMG_1.CR3"
+    assert write_sidecar(image, SAID, "new", "basename", dry=True) == "written"
+    assert list(tmp_path.iterdir()) == []
+    assert write_sidecar(image, SAID, "new", "basename") == "written"
+    assert [path.name for path in tmp_path.iterdir()] == ["IMG_1.xmp"]
+    assert rating_in((tmp_path / "IMG_1.xmp").read_bytes()) == 4
+    assert write_sidecar(image, SAID, "merge", "basename") == "kept"
+    assert sidecar_of(image, "full").name == "IMG_1.CR3.xmp"
+    told = read_by_exiv2(tmp_path / "IMG_1.xmp")
+    for words in ("Xmp.xmp.Rating XmpText 1 4", "Xmp.xmp.Label XmpText 5 Green", "aiqa:soft, aiqa:<noise> & more"):
+        assert words in told
+
+
+@pytest.mark.spec("issue-50/sidecars-of-others")
+def test_a_sidecar_of_another_program_keeps_all_it_has(tmp_path):
+    image, other = tmp_path / "IMG_1.jpg", tmp_path / "IMG_1.jpg.xmp"
+    other.write_text(OTHERS, "utf-8")
+    assert write_sidecar(image, SAID, "new", "basename") == "kept"
+    assert other.read_text("utf-8") == OTHERS
+    assert write_sidecar(image, SAID, "merge", "basename") == "merged"
+    after = other.read_text("utf-8")
+    start = next(n for n, (a, b) in enumerate(zip(after, OTHERS, strict=False)) if a != b)
+    assert after.startswith(OTHERS[:start])
+    assert after.endswith(OTHERS[start:])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["IMG_1.jpg.xmp"]
+    assert rating_in(after.encode()) == 2
+    assert write_sidecar(image, SAID, "merge", "full") == "kept"
+    told = read_by_exiv2(other)
+    for words in (
+        "Xmp.xmp.Rating XmpText 1 2",
+        "Xmp.xmp.Label XmpText 5 Green",
+        "operation XmpText 8 exposure",
+        "aiqa:soft",
+    ):
+        assert words in told
+
+
+@pytest.mark.spec("issue-50/sidecars-of-others")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"<x:xmpmeta", "is no XML"),
+        (b"", "is no XML"),
+        (b'<!DOCTYPE x [<!ENTITY a "b">]><x/>', "declares a document type"),
+        (b'<x:xmpmeta xmlns:x="adobe:ns:meta/"/>', "has no <rdf:RDF>"),
+        (OTHERS.replace("\ufeff", "").encode("utf-16"), "encoding"),
+    ],
+)
+def test_an_unreadable_sidecar_is_told_and_left_alone(tmp_path, text, told):
+    (tmp_path / "a.xmp").write_bytes(text)
+    with pytest.raises(ValueError, match=told):
+        write_sidecar(tmp_path / "a.jpg", SAID, "merge", "basename")
+    assert (tmp_path / "a.xmp").read_bytes() == text
+    (tmp_path / "b.xmp").symlink_to(tmp_path / "elsewhere.xmp")
+    with pytest.raises(ValueError, match="is a link"):
+        write_sidecar(tmp_path / "b.jpg", SAID, "new", "basename")
+    assert not (tmp_path / "elsewhere.xmp").exists()
+
+
+def test_properties_are_found_in_every_spelling():
+    for rating in ('xmp:Rating="3">', "><xmp:Rating>3</xmp:Rating>", "><xmp:Rating> 3.0 </xmp:Rating>"):
+        head = '<r:RDF xmlns:r="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><r:Description r:about="" '
+        text = f'{head} xmlns:xmp="http://ns.adobe.com/xap/1.0/" {rating}</r:Description></r:RDF>'
+        assert rating_in(text.encode()) == 3
+        assert read_packet(text.encode()).prefix == "r"
+    assert rating_in(b"no xml") is None
+
+
+@pytest.mark.spec("issue-50/sidecars")
+def test_the_command_writes_sidecars_by_decisions_and_tells_what_it_could_not(copy, capsys):
+    folder, out = copy
+    rows = rows_of(out)
+    picks = {
+        name: {"sha256": rows[name]["sha256"], **entry}
+        for name, entry in (("cat_b.jpg", {"verdict": "reject"}), ("cat_c.jpg", {"stars": 5}))
+    }
+    (out.parent / "d.json").write_text(json.dumps({"decisions": "agentic-iqa", "version": 1, "pictures": picks}))
+    save(Image.fromarray(data.rocket()).resize((320, 240)), folder / "rocket.png")
+    (folder / "coffee_a.xmp").write_text("broken", "utf-8")
+    words = [str(folder), "--out", str(out), "--decisions", str(out.parent / "d.json"), "--xmp", "merge"]
+    assert main([*words, "--dry-run"]) == 1
+    assert [path.name for path in folder.glob("*.xmp")] == ["coffee_a.xmp"]
+    capsys.readouterr()
+    assert main(words) == 1
+    told = capsys.readouterr()
+    assert "coffee_a.jpg: sidecar 'coffee_a.xmp': is no XML" in told.err
+    assert "rocket.png: sidecar of 'rocket.png': is that of 'rocket.jpg', too; use --xmp-name full" in told.err
+    assert told.err.count("\n") == 2
+    assert "sidecars: 9 written" in told.out
+    ratings = {name: rating_in((folder / f"{name}.xmp").read_bytes()) for name in ("cat_b", "cat_c", "coffee_b")}
+    # What the program suggests is nobody's rating until somebody changes it.
+    assert ratings == {"cat_b": -1, "cat_c": 5, "coffee_b": None}
+    suggested = (folder / "coffee_b.xmp").read_text("utf-8")
+    assert 'xmp:Rating="1"' in suggested
+    (folder / "coffee_b.xmp").write_text(suggested.replace('xmp:Rating="1"', 'xmp:Rating="2"'), "utf-8")
+    after = rows_of(out)
+    assert after["coffee_a.jpg"]["xmp_state"].startswith("error: ")
+    assert (after["cat_a.jpg"]["xmp_state"], after["cat_c.jpg"]["user_rating"]) == ("written", 5)
+    assert (folder / "coffee_a.xmp").read_text("utf-8") == "broken"
+    # The decisions were kept; what a sidecar has by now is read as the person's.
+    assert main([str(folder), "--out", str(out), "--xmp", "new"]) == 1
+    rows = rows_of(out)
+    assert rows["cat_b.jpg"]["verdict"] == "reject"
+    assert (rows["cat_a.jpg"]["xmp_state"], rows["cat_a.jpg"]["user_rating"]) == ("kept", None)
+    assert rows["coffee_b.jpg"]["user_rating"] == 2
+    # The page saves all that it knows: what is not in the next file was undone.
+    (out.parent / "d.json").write_text(json.dumps({"decisions": "agentic-iqa", "version": 1, "pictures": {}}))
+    assert main([str(folder), "--out", str(out), "--decisions", str(out.parent / "d.json")]) == 0
+    assert rows_of(out)["cat_b.jpg"]["reason"].startswith("softer")
+
+
+# Copying
+
+
+@pytest.mark.spec("issue-50/copying")
+def test_what_is_kept_is_copied_verified_and_replaces_nothing(copy, tmp_path, capsys):
+    folder, out = copy
+    goal = tmp_path / "best"
+    words = [str(folder), "--out", str(out), "--apply", "copy", "--to", str(goal)]
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+    (folder / "cat_a.xmp").write_text(OTHERS, "utf-8")
+    assert main([*words, "--dry-run"]) == 0
+    assert "would copy cat_a.jpg" in capsys.readouterr().out
+    assert not goal.exists()
+    goal.mkdir()
+    (goal / "coffee_a.jpg").write_text("mine")
+    assert main(words) == 1
+    told = capsys.readouterr()
+    assert "coffee_a.jpg" in told.err
+    assert "is there already; name another --to" in told.err
+    assert (goal / "coffee_a.jpg").read_text() == "mine"
+    kept = {file for file, row in rows_of(out).items() if row["verdict"] == "keep"}
+    assert {path.name for path in goal.iterdir()} == {*kept, "cat_a.xmp"}
+    assert (goal / "cat_a.jpg").read_bytes() == before[folder / "cat_a.jpg"][0]
+    assert (goal / "cat_a.jpg").stat().st_mtime == (folder / "cat_a.jpg").stat().st_mtime
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
+    (goal / "coffee_a.jpg").unlink()
+    assert main(words) == 0
+    assert f"{len(kept) - 1} there already" in capsys.readouterr().out
+
+
+@pytest.mark.spec("issue-50/copying")
+def test_a_copy_of_a_picture_that_changed_or_on_a_full_disk_leaves_nothing(copy, tmp_path, capsys, monkeypatch):
+    folder, out = copy
+    from program.gallery import decisions
+
+    picture = folder / "cat_a.jpg"
+    digest = hashlib.sha256(picture.read_bytes()).hexdigest()
+    with pytest.raises(ValueError, match="changed since it was judged"):
+        decisions.copy_picture(picture, tmp_path / "goal" / "a.jpg", "0" * 64, dry=False)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(decisions, "synced", full)
+    goal = tmp_path / "goal"
+    assert main([str(folder), "--out", str(out), "--apply", "copy", "--to", str(goal)]) == 1
+    told = capsys.readouterr().err
+    assert all("No space left on device" in line for line in told.splitlines())
+    assert list(goal.iterdir()) == []
+    monkeypatch.undo()
+    assert decisions.copy_picture(picture, goal / "a.jpg", digest, dry=False) == "copied"
+
+
+# Attacks
+
+
+@pytest.mark.spec("issue-50/attacks")
+@pytest.mark.skipif(os.name == "nt", reason="no such names on Windows")
+def test_hostile_names_links_and_broken_files_are_one_line_each(copy, tmp_path, capsys):
+    folder, out = copy
+    small = (folder / "rocket.jpg").read_bytes()
+    names = [
+        "<script>alert(1)</script>.jpg".replace("/", "\u2215"),
+        "a\"b'c.jpg",
+        "two\nlines.jpg",
+        "=cmd().jpg",
+        "\x1b[2J.jpg",
+    ]
+    for name in names:
+        (folder / name).write_bytes(small)
+    (folder / os.fsdecode(b"\xff.jpg")).write_bytes(small)
+    (tmp_path / "secret.jpg").write_bytes(small)
+    (folder / "link.jpg").symlink_to(tmp_path / "secret.jpg")
+    (folder / "circle.jpg").symlink_to(folder / "circle.jpg")
+    (folder / "within.jpg").symlink_to(folder / "rocket.jpg")
+    (folder / "cut.jpg").write_bytes(small[:900])
+    os.mkfifo(folder / "pipe.jpg")
+    assert main([str(folder), "--out", str(out), "--xmp", "new", "--xmp-name", "full"]) == 1
+    told = capsys.readouterr()
+    failed = sorted(line.split(":")[0] for line in told.err.splitlines())
+    assert failed == ["circle.jpg", "cut.jpg", "link.jpg", "pipe.jpg"]
+    assert "is a link out of the folder" in told.err
+    rows = rows_of(out)
+    assert all(rows[name]["status"] == "ok" for name in [*names, "within.jpg", "\\xff.jpg"])
+    assert (folder / os.fsdecode(b"\xff.jpg.xmp")).exists()
+    assert rows["link.jpg"]["verdict"] == "look"
+    page = (out / "gallery.html").read_text("utf-8")
+    assert "<script>alert" not in page
+    assert not (tmp_path / "secret.jpg.xmp").exists()
+
+
+@pytest.mark.spec("issue-50/attacks")
+@pytest.mark.skipif(os.name == "nt", reason="no such locks on Windows")
+def test_two_runs_into_one_folder_do_not_meet(copy, capsys):
+    from program.running.journal import LineLog
+
+    folder, out = copy
+    log = LineLog(out / "gallery.journal", mend="")
+    assert main([str(folder), "--out", str(out)]) == 2
+    assert "another run writes it; wait, or give another --out" in capsys.readouterr().err
+    log.close()
+    (out / "gallery.journal").write_text("no journal\n")
+    assert main([str(folder), "--out", str(out)]) == 2
+    assert (out / "gallery.journal").read_text() == "no journal\n"
+
+
+@pytest.mark.spec("issue-50/attacks")
+def test_a_picture_that_changes_while_it_is_judged_is_judged_again_next_time(copy, capsys, monkeypatch):
+    folder, out = copy
+    save(Image.fromarray(data.coffee()).resize((200, 150)), folder / "new.jpg")
+    facts = picturing.Taking._facts
+
+    def changing(self, *given):
+        (folder / "new.jpg").write_bytes((folder / "cat_a.jpg").read_bytes())
+        return facts(self, *given)
+
+    monkeypatch.setattr(picturing.Taking, "_facts", changing)
+    assert main([str(folder), "--out", str(out)]) == 1
+    assert "new.jpg: image 'new.jpg': changed while it was judged; run the command again" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main([str(folder), "--out", str(out)]) == 0
+    digest = hashlib.sha256((folder / "cat_a.jpg").read_bytes()).hexdigest()
+    assert rows_of(out)["new.jpg"]["sha256"] == digest
+
+
+@pytest.mark.spec("issue-50/attacks")
+def test_a_full_disk_and_a_read_only_one_lose_nothing(copy, capsys, monkeypatch):
+    folder, out = copy
+    save(Image.fromarray(data.coffee()).resize((200, 150)), folder / "new.jpg")
+
+    def refusing(code, module, name):
+        def refuse(*_, **__):
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(module, name, refuse)
+
+    from program.gallery import sidecars
+
+    refusing(errno.ENOSPC, picturing, "write_whole")
+    assert main([str(folder), "--out", str(out)]) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert len(rows_of(out)) == 11
+    monkeypatch.undo()
+    refusing(errno.EROFS, sidecars, "new_file")
+    assert main([str(folder), "--out", str(out), "--xmp", "new"]) == 1
+    told = capsys.readouterr().err
+    assert told.count("Read-only file system") == 11
+    assert Counter(row["status"] for row in rows_of(out).values()) == {"ok": 11}
+    assert not list(folder.glob("*.xmp"))
+
+
+def test_the_copies_are_no_pictures_of_the_folder(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "day")
+    inside = tmp_path / "day" / "gallery"
+    words = [
+        "gallery",
+        str(tmp_path / "day"),
+        "--out",
+        str(inside),
+        "--recursive",
+        "--glob",
+        "cat_*",
+        "--glob",
+        "*.jpg",
+    ]
+    assert agentic_iqa(words) == 0
+    assert agentic_iqa(words) == 0
+    assert len(rows_of(inside)) == 10
+    assert {path.name for path in inside.iterdir()} >= {"gallery.html", "gallery.csv", "thumbs", "previews"}
+    with Image.open(next((inside / "thumbs").iterdir())) as thumb:
+        assert max(thumb.size) <= 320
