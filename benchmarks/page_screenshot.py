@@ -2,6 +2,7 @@
 
 python benchmarks/page_screenshot.py [--out docs/images/page.png] [--width 1240] [--dark] [--question]
 python benchmarks/page_screenshot.py --card --out docs/images/answer.png --width 1040 --height 340
+python benchmarks/page_screenshot.py --gallery --out docs/images/gallery.png --height 640
 """
 
 import argparse
@@ -11,13 +12,15 @@ import re
 import subprocess
 import sys
 import tempfile
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from PIL import Image, ImageFilter
+from PIL import Image, ImageEnhance, ImageFilter
 from playwright.sync_api import Page, sync_playwright
 from skimage import data
 
 from agentic_iqa import AgenticIQA
+from agentic_iqa.__main__ import main as gallery
 
 ROOT = Path(__file__).resolve().parents[1]
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -33,6 +36,7 @@ def main() -> None:
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--question", action="store_true", help="a multiple-choice question with regions")
     parser.add_argument("--card", action="store_true", help="what a notebook shows of the answer, instead of the page")
+    parser.add_argument("--gallery", action="store_true", help="the gallery of some bursts, instead of the page")
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -48,7 +52,11 @@ def main() -> None:
             scheme = "dark" if arguments.dark else "light"
             size = {"width": arguments.width, "height": arguments.height}
             page = browser.new_page(viewport=size, color_scheme=scheme, device_scale_factor=1)
-            if arguments.card:
+            if arguments.gallery:
+                page.goto(_gallery(Path(folder)).as_uri())
+                page.wait_for_selector("html[data-ready]")
+                page.wait_for_load_state("networkidle")
+            elif arguments.card:
                 page.set_content(AgenticIQA()(image=photo)._repr_html_())
             else:
                 page.goto(url)
@@ -66,6 +74,22 @@ def _photo(folder: Path) -> Path:
     path = folder / "astronaut, blurred.jpg"
     image.save(path, quality=22)
     return path
+
+
+def _gallery(folder: Path) -> Path:
+    """Make the gallery of a few bursts of scikit-image's photographs, and return its page."""
+    day, start = folder / "A day in May", datetime(2026, 5, 1, 10, 0)
+    day.mkdir()
+    for number, name in enumerate(("coffee", "chelsea", "astronaut")):
+        photo = Image.fromarray(getattr(data, name)())
+        moved = photo.crop((10, 8, photo.width - 6, photo.height - 4))
+        bright = ImageEnhance.Brightness(moved).enhance(1.7)
+        for at, version in enumerate((moved.filter(ImageFilter.GaussianBlur(1.6)), photo, bright, moved)[: 4 - number]):
+            exif = Image.Exif()
+            exif[0x8769] = {36867: f"{start + timedelta(minutes=number, seconds=at):%Y:%m:%d %H:%M:%S}"}
+            version.save(day / f"IMG_{4201 + 7 * number + at}.jpg", quality=94, exif=exif)
+    gallery(["gallery", str(day), "--out", str(folder / "out")])
+    return folder / "out" / "gallery.html"
 
 
 def _ask(page: Page, photo: Path, *, question: bool) -> None:
