@@ -199,7 +199,7 @@ def prepare_job(
     """
     rewords = Resources(settings, lm).known("summarizer").reads_instructions
     request = optimizer or settings.compile.optimizer
-    recipes = _recipes(request or ("rubric,gepa" if rewords else "random-search,finetune,fusion"))
+    recipes = _recipes(request or ("nearest,fusion" if rewords else "random-search,finetune,fusion"))
     optimized = _roles(roles if roles is not None else settings.compile.roles, ROLES if rewords else ("summarizer",))
     out = out or settings.programs_dir / Path(data).stem
     job = Job(
@@ -267,7 +267,8 @@ def _with_enough(
                 needed = f"{recipe.least(job.budget(recipe.name))} and {recipe.least_validation}"
                 notes.append(f"{recipe.name} is left out: there are {had}, it needs {needed}")
     if not fitting:
-        fitting, _ = _with_enough(job, _recipes("random-search"), division, asked=True)
+        usual = "gepa" if job.rewords else "random-search"
+        fitting, _ = _with_enough(job, _recipes(usual), division, asked=True)
     return fitting, tuple(notes)
 
 

@@ -275,7 +275,7 @@ _UNTRIED = {
         "a language model: --lm PROVIDER/MODEL",
     ),
     True: (
-        ("nearest,fusion", "rubric,gepa", "random-search,fusion", "bootstrap"),
+        ("nearest,fusion", "rubric,gepa", "random-search", "bootstrap"),
         "demos of a stronger model: --teacher-lm MODEL",
     ),
 }

@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     cli.add_layout_flags(parser, columns="")
     parser.add_argument("--optimizer", metavar="NAME[,NAME]",
                         help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: random-search,finetune,fusion "
-                        "for the embedded expert, rubric for made-up labels, rubric,gepa for others)")  # fmt: skip
+                        "for the embedded expert, rubric for made-up labels, nearest,fusion for others)")  # fmt: skip
     parser.add_argument("--roles", metavar="ROLE[,ROLE]", help="which to optimize: planner, executor, summarizer")
     parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos of the Summarizer's questions")
     parser.add_argument("--teacher-lm", metavar="MODEL", help="stronger model whose answers become demos")

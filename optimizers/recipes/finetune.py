@@ -4,34 +4,40 @@ It is fitted on what labels differ from the reading by; how strongly is chosen o
 not at all. Whether it takes the place of demos or goes before them is decided on validation.
 """
 
-from collections.abc import Sequence
-
 import dspy
 
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Candidate, Search
 from program.agent.corrections import Corrections
-from program.expert import Correction, Labels, belief
+from program.expert import Labels, belief
 
 _LEAST = 30
 """Labels of a kind below which no penalty can be chosen."""
 
 
-def _fitted(search: Search, instructions: str, examples: Sequence[dspy.Example]) -> Correction | None:
-    """Return what the labels of some examples add to the reading; None for nothing."""
-    labels, viewer = Labels(len(examples)), search.base.program.resources.viewer
-    for example in examples:
-        search.advance()
-        view = viewer.view(example.image, example.get("reference"))
-        label = min(5.0, max(1.0, float(example.quality)))
-        labels.add(view, belief(view, (), instructions), label, example.group)
-    return labels.correction(search.seed)
+def fitted_corrections(search: Search, instructions: str = "") -> Corrections | None:
+    """Return what the labels of the training examples add to the reading; None where nothing carries over."""
+    viewer, found = search.base.program.resources.viewer, {}
+    for kind in ("nr", "fr"):
+        scored = [example for example in search.train.examples if example.get("quality") is not None]
+        examples = [example for example in scored if (example.get("reference") is None) == (kind == "nr")]
+        if len(examples) < _LEAST:
+            continue
+        labels = Labels(len(examples))
+        for example in examples:
+            search.advance()
+            view = viewer.view(example.image, example.get("reference"))
+            label = min(5.0, max(1.0, float(example.quality)))
+            labels.add(view, belief(view, (), instructions), label, example.group)
+        if (correction := labels.correction(search.seed)) is not None:
+            found[kind] = correction
+    return Corrections(found) if found else None
 
 
 def _moved(search: Search, corrections: Corrections, demo: dspy.Example) -> dspy.Example:
     """Return a demo with what its own score is moved by, without its label."""
     view = search.base.program.resources.viewer.view(demo["image"], demo.get("reference"))
-    return dspy.Example({**demo, "similar_photographs": corrections.levels_told(view)})
+    return dspy.Example({**demo, "similar_photographs": corrections.shift_told(view)})
 
 
 def _run(search: Search) -> list[Candidate]:
@@ -40,17 +46,10 @@ def _run(search: Search) -> list[Candidate]:
     if not taught or not program.resources.known("summarizer").weighs_demos:
         search.note = "finetune: corrects the scores of the embedded expert alone"
         return []
-    instructions, fitted = parameters[taught[0]].signature.instructions, {}
-    scored = [example for example in search.train.examples if example.get("quality") is not None]
-    for kind in ("nr", "fr"):
-        examples = [example for example in scored if (example.get("reference") is None) == (kind == "nr")]
-        found = _fitted(search, instructions, examples) if len(examples) >= _LEAST else None
-        if found is not None:
-            fitted[kind] = found
-    if not fitted:
-        search.note = f"finetune: {len(scored)} labels say nothing that carries over to other photographs"
+    corrections, candidates = fitted_corrections(search, parameters[taught[0]].signature.instructions), []
+    if corrections is None:
+        search.note = "finetune: the labels say nothing that carries over to other photographs"
         return []
-    corrections, candidates = Corrections(fitted), []
     keeps = (False, True) if any(parameters[name].demos for name in taught) else (False,)
     for keeps_demos in keeps:
         copy = program.deepcopy()
@@ -62,7 +61,7 @@ def _run(search: Search) -> list[Candidate]:
     search.note = "; ".join(
         f"finetune: {each.labels} labels{' beside references' * (kind == 'fr')}, penalty {each.penalty:g}, RMSE of the "
         f"reading {each.before:.3f}, corrected {each.after:.3f} (on train, each group left out)"
-        for kind, each in fitted.items()
+        for kind, each in corrections.by_kind.items()
     )
     return candidates
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.recipes import Bound, Recipe
+from optimizers.recipes.finetune import fitted_corrections
 from optimizers.search import Candidate, Search
 from optimizers.student import role_of
 from program.agent.neighbours import Neighbour, Neighbours
@@ -83,7 +84,11 @@ def _run(search: Search) -> list[Candidate]:
     count = chosen_count(photographs, vectors, views)
     copy = program.deepcopy()
     copy.summarizer.neighbours = Neighbours(count, photographs, vectors)
-    search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs"
+    copy.summarizer.corrections = fitted_corrections(search)
+    labels = copy.summarizer.corrections.count if copy.summarizer.corrections else 0
+    search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs" + (
+        f"; scores by what {labels} labels predict" if labels else ""
+    )
     return [Candidate(search.named("nearest"), copy)]
 
 

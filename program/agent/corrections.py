@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from program.common.errors import first_fault
 from program.expert import moved_text
+from program.fusion.levels import nearest_level
+from signatures.schemas import LEVEL_WORDS
 
 if TYPE_CHECKING:
     from program.expert import Correction, View
@@ -49,13 +51,21 @@ class Corrections:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Corrections":
         return self
 
-    def levels_told(self, view: "View") -> str | None:
+    def shift_told(self, view: "View") -> str | None:
         """Return how the labels move an image's score, as the expert reads it; None for a kind that has none."""
         found = self.by_kind.get(view.model.kind)
         return None if found is None else moved_text(found.shift(view), found.after / found.expected)
 
-    def answers_told(self, view: "View", query: str, options: Mapping[str, str]) -> None:
-        """Return nothing: they say nothing of other questions."""
+    def levels_told(self, view: "View") -> str | None:
+        """Return the level that the labels predict, as a language model reads it; None for a kind that has none.
+
+        One word: of two levels with "between", or figures, a model of 1.5 billion weights makes less.
+        """
+        found = self.by_kind.get(view.model.kind)
+        if found is None:
+            return None
+        word = LEVEL_WORDS[nearest_level(min(5.0, max(1.0, view.prior.mean + found.shift(view)))) - 1]
+        return f"Judging by {found.labels} rated photographs, people would rate this one {word}."
 
     @property
     def count(self) -> int:

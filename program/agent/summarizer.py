@@ -183,17 +183,26 @@ class Summarizer(dspy.Module):
             evidence = state.executor_evidence = _with_findings(evidence, answer)
         return self._rate(inputs, evidence, answer)
 
-    def _beside_similar(
-        self, inputs: Mapping[str, Any], told: Callable[[Neighbours | Corrections, "View"], str | None]
-    ) -> dict[str, Any]:
-        """Return inputs with what labels of other photographs say: the nearest ones', or to the expert all of them."""
-        known = self.corrections if self._judge.weighs_demos else self.neighbours
-        if known is None:
+    def _beside_similar(self, inputs: Mapping[str, Any], told: Callable[["View"], str | None]) -> dict[str, Any]:
+        """Return inputs with what labels of other photographs say of the image as a whole."""
+        if self.neighbours is None and self.corrections is None:
             return {**inputs, "similar_photographs": None}
         image, reference = inputs["image"], inputs["reference"]
         if reference is None:  # of a region, what the whole is moved by
             image = (inputs["region_crops"] or {}).get(GLOBAL, image)
-        return {**inputs, "similar_photographs": told(known, self.resources.viewer.view(image, reference))}
+        return {**inputs, "similar_photographs": told(self.resources.viewer.view(image, reference))}
+
+    def _levels_told(self, view: "View") -> str | None:
+        """Return what all labels say where something was fitted on them, else those of the nearest photographs."""
+        if self._judge.weighs_demos:
+            return self.corrections.shift_told(view) if self.corrections else None
+        told = self.corrections.levels_told(view) if self.corrections else None
+        return told or (self.neighbours.levels_told(view) if self.neighbours else None)
+
+    def _answers_told(self, view: "View", query: str, options: Mapping[str, str]) -> str | None:
+        if self.neighbours is None or self._judge.weighs_demos:
+            return None
+        return self.neighbours.answers_told(view, query, options)
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.
@@ -282,7 +291,7 @@ class Summarizer(dspy.Module):
         return {**fields, "final_answer": f"{fields['final_answer']}{'' if chinese else ' '}{verdict}"}
 
     def _level_belief(self, inputs: Mapping[str, Any], calls: CallAllowance, *, finds: bool = False) -> Answer[_Belief]:
-        inputs = self._beside_similar(inputs, lambda known, view: known.levels_told(view))
+        inputs = self._beside_similar(inputs, self._levels_told)
         way = self.scoring_way()
         if way == "probabilities":
             return self._verbalized(inputs, calls, finds=finds)
@@ -375,7 +384,7 @@ class Summarizer(dspy.Module):
             return letter
 
         query = str(inputs["query"])
-        inputs = self._beside_similar(inputs, lambda known, view: known.answers_told(view, query, options))
+        inputs = self._beside_similar(inputs, partial(self._answers_told, query=query, options=options))
         inputs = {**inputs, "options": options_told(options)}
         if not self.resources.scores_only(query, options):
             return self._worded(self.answer, inputs, _ANSWERED, letter_in)
