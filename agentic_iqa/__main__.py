@@ -21,7 +21,7 @@ COMMANDS = {
     "doctor": ("program.doctor", "what works on this machine, and how to fix what does not"),
     "calibrate": ("program.calibrate", "fit the tools' maps to scores 1..5"),
     "data prepare": ("data.prepare", "a dataset's release as a manifest"),
-    "data check": ("data.check", "is a manifest's data whole?"),
+    "data check": ("data.check", "check a manifest's lines, files and splits"),
 }
 """Each command's module, whose `main` has the parser, and what it does."""
 

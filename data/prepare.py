@@ -22,20 +22,20 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = Parser(
         prog="python -m data.prepare",
-        description="Read a dataset's official release into a manifest with splits. Nothing is downloaded, but by "
-        "`huggingface` with a name on the hub.",
+        description="Read a dataset's official release into a manifest with splits. Only `huggingface` "
+        "with a name on the hub downloads data.",
     )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="dataset, as tid2013; --list shows all")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="dataset, such as tid2013; --list shows all")
     parser.add_argument("--list", action="store_true", help="show the known datasets and end")
     parser.add_argument("--root", metavar="DIR", help="folder of the unpacked release (table, pairs: its file; "
                         "huggingface: or a hub name)")  # fmt: skip
-    parser.add_argument("--out", metavar="FILE", type=Path, help="manifest to write, as koniq10k/manifest.jsonl")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="manifest to write, such as koniq10k/manifest.jsonl")
     parser.add_argument("--fractions", metavar="A,B,C", type=numbers(3), help="shares of train, validation and test "
                         "by content (default: the release's own split, else 0.6,0.2,0.2)")  # fmt: skip
     parser.add_argument("--seed", metavar="N", type=whole_number(), default=0, help="seed of the split (default: 0)")
     parser.add_argument("--allow-missing", action="store_true", help="leave out lines whose image is not there")
     add_layout_flags(parser, columns="table, huggingface, pairs: ", scale="table, huggingface: ")
-    parser.add_argument("--force", action="store_true", help="replace a manifest that is there already")
+    parser.add_argument("--force", action="store_true", help="replace an existing manifest")
     parser.add_argument("--json", action="store_true", help="print the record (or the list) as JSON")
     arguments = parser.parse_args(argv)
     if not arguments.list and not (arguments.name and arguments.root and arguments.out):

@@ -350,7 +350,7 @@ def build_quickstart(cache_dir: Path, *, progress: bool = True, plan: Quickstart
 
 def _build(folder: Path, plan: QuickstartPlan, *, progress: bool) -> None:
     if folder.exists():  # damaged, or left by a killed run; the lock keeps out others
-        logger.warning("quickstart folder %s was not whole; it is made again", folder.name)
+        logger.warning("quickstart folder %s is incomplete; it is made again", folder.name)
         shutil.rmtree(folder)
     try:
         place = folder / "images"

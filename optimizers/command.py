@@ -75,7 +75,7 @@ def check_request(*, register: str | None, resume: bool, named: bool) -> None:
     if register is not None:
         check_name(register)
     if resume and not named:
-        raise InputError("--resume: give the folder of the compile to go on with as --out DIR")
+        raise InputError("--resume: give the folder of the compile to continue as --out DIR")
 
 
 def check_folders(out: Path, seed: int, repeat: int) -> None:
@@ -83,7 +83,7 @@ def check_folders(out: Path, seed: int, repeat: int) -> None:
     for folder in dict.fromkeys((out, *_seed_folders(out, seed, repeat))):
         if (folder / "program.json").is_file():
             raise InputError(
-                f"folder {str(folder)!r}: holds a program; give --force to replace it, --resume to go on with its "
+                f"folder {str(folder)!r}: holds a program; give --force to replace it, --resume to continue its "
                 "compile, or another --out"
             )
 

@@ -87,7 +87,7 @@ class Compile:
             except (BudgetSpent, SearchStopped) as stopped:
                 raise BudgetSpent(f"{stopped}; {best}, --resume continues") from stopped
             except KeyboardInterrupt:
-                raise KeyboardInterrupt(f"{best}; go on with --resume and the same --out") from None
+                raise KeyboardInterrupt(f"{best}; continue with --resume and the same --out") from None
 
     @property
     def kept_because(self) -> str:

@@ -360,7 +360,7 @@ def _drawn(labelled: Sequence[Sample], notes: tuple[str, ...], seed: int) -> _Di
         notes = (*notes, f"{joined} samples show the same image file as another: they stay together")
     if count < LEAST_LABELS or groups < MIN_GROUPS:
         few = f"{count} label{'s' * (count != 1)} of {groups} photograph{'s' * (groups != 1)}"
-        kept = f"{few} are too few to tell a gain from chance (from {LEAST_LABELS} of {MIN_GROUPS} on it can be told)"
+        kept = f"{few} are too few to tell a gain from chance ({LEAST_LABELS} of {MIN_GROUPS} are enough)"
     if kept is not None:
         return _Division(dict.fromkeys(_SPLITS, samples), notes, kept=kept)
     splits = _by_plan(samples, FRACTIONS, seed)

@@ -305,7 +305,7 @@ def learned(before: AgenticIQA, after: AgenticIQA) -> list[str]:
     if moved is not None and before.summarizer.corrections is None:
         lines.append(f"How far the expert's numbers move its scores, fitted on {moved.count} labels.")
     if after.summarizer.fitted is not None and before.summarizer.fitted is None:
-        lines.append("How much the model counts beside the tools, and where scores lie on the labels' scale.")
+        lines.append("How much the model counts next to the tools, and where scores lie on the labels' scale.")
     return lines
 
 
@@ -335,7 +335,7 @@ def reasons(job: Job, before: EvaluationRecord, gains: Mapping[str, Figure]) -> 
     if first is not None and first.low is not None and first.high is not None:
         half = (first.high - first.low) / 2
         if half > _COARSE:
-            found.append(f"on {first.n} test samples a gain below {half:.2f} cannot be told from chance")
+            found.append(f"on {first.n} test samples a gain below {half:.2f} could be chance")
     return f"why that may be: {'; '.join(found or ['the labels ask for what this recipe cannot learn'])}"
 
 

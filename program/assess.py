@@ -12,7 +12,7 @@ _CODES = (
     "2 cannot run; 3 a score is below --min-score, or a fault one of --fail-on; 4 none surely is, and a score "
     "is not surely above (--sure)"
 )
-_KEPT = "what was judged is kept, and the same command goes on there"
+_KEPT = "what was judged is kept, and the same command continues there"
 _LOST = "what was judged is lost; --out FILE keeps it"
 
 
@@ -24,38 +24,38 @@ def main(argv: list[str] | None = None) -> int:
         epilog=_CODES,
     )
     parser.add_argument("image", metavar="IMAGE", nargs="+", help="image, folder or manifest (.jsonl, .csv, .parquet), "
-                        "a path or a URI as s3://...; or a dataset hf:NAME:SPLIT")  # fmt: skip
+                        "a path or a URI such as s3://...; or a dataset hf:NAME:SPLIT")  # fmt: skip
     parser.add_argument(
-        "--reference", metavar="R", help="undistorted reference image; for many, a folder with the same names too"
+        "--reference", metavar="R", help="undistorted reference image; for many images, a folder of the same names"
     )
-    parser.add_argument("--query", metavar="Q", help="question to answer; a quality score without it")
+    parser.add_argument("--query", metavar="Q", help="question to answer (default: rate the quality)")
     parser.add_argument(
         "--region", metavar="NAME=LEFT,TOP,RIGHT,BOTTOM", action="append", type=_region, default=[],
-        help="a part of one image, in pixels; repeat for more. A question that names it judges it",
+        help="a part of one image, in pixels; repeat for more. A question that names it asks about it",
     )  # fmt: skip
     parser.add_argument("--heatmap", metavar="FILE", type=Path, help="draw where one image loses quality")
     parser.add_argument("--heatmap-of", metavar="DISTORTION", help="show this distortion alone: blur, noise, ...")
     parser.add_argument("--option", metavar="TEXT", action="append", help="an option to choose from; give two or more")
-    cli.add_program_flags(parser, replaces="replace an --out or --heatmap that is there already")
+    cli.add_program_flags(parser, replaces="replace an existing --out or --heatmap")
     parser.add_argument("--json", action="store_true", help="print the assessment as JSON (of many images, a summary)")
     parser.add_argument(
         "--compare", action="store_true", help="say which of two images is better, and how sure that is"
     )
     many = parser.add_argument_group("many images")
     many.add_argument("--out", metavar="FILE|URI", help="table to write: .csv, .jsonl, or .parquet (a folder); "
-                      "the same command goes on where a killed one stopped")  # fmt: skip
-    many.add_argument("-r", "--recursive", action="store_true", help="look into folders of folders too")
+                      "the same command continues where a killed one stopped")  # fmt: skip
+    many.add_argument("-r", "--recursive", action="store_true", help="look into subfolders too")
     many.add_argument(
         "--glob", metavar="G", action="append", help="judge only files named like *.jpg; with !*.gif all others"
     )
     many.add_argument("--columns", metavar="FIELD=COLUMN,...", type=cli.column_names, default={},
-                      help="which column of a manifest is which field, as image=path,id=name")  # fmt: skip
+                      help="which column of a manifest is which field, such as image=path,id=name")  # fmt: skip
     many.add_argument(
         "--min-score", metavar="X", type=cli.number(1, 5), help="exit with code 3 when an image scores below X"
     )
     many.add_argument(
         "--sure", metavar="P", type=cli.number(0.5, 0.999),
-        help="with --min-score: decide only with a probability of P or more, as 0.9; else exit with code 4",
+        help="with --min-score: decide only with a probability of P or more, such as 0.9; else exit with code 4",
     )  # fmt: skip
     many.add_argument("--fail-on", metavar="FAULT[>=STRENGTH],...",
                       help="exit with code 3 when an image has such a fault, at least so strong (slight, moderate, "

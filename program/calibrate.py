@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tools", metavar="NAME[,NAME]", help="only these tools; default: all that are ready")
     parser.add_argument("--strengths", action="store_true", help="measure the tools' strengths instead of fitting maps")
     parser.add_argument("--out", metavar="FILE", type=Path, help=f"default: {CALIBRATION}, or {STRENGTHS}")
-    parser.add_argument("--force", action="store_true", help="write into an --out that is there already")
+    parser.add_argument("--force", action="store_true", help="write into an existing --out")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_settings_flags(parser)
     arguments = parser.parse_args(argv)

@@ -25,7 +25,7 @@ OPTIMIZERS = (
 )
 """Names for --help, which must not import the optimizers; a test holds them equal to the files of recipes."""
 
-_KEPT = "what was finished is kept; go on with --resume and the same --out"
+_KEPT = "what was finished is kept; continue with --resume and the same --out"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--repeat", metavar="K", type=cli.whole_number(1), default=1, help="compile with K seeds and show the spread"
     )
-    parser.add_argument("--resume", action="store_true", help="go on with the compile that was begun in --out")
+    parser.add_argument("--resume", action="store_true", help="continue the compile that was begun in --out")
     parser.add_argument("--force", action="store_true", help="replace the program that is in --out; compile on "
                         "scores that run against the program's")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the plan of calls, time and cost; ask nothing")

@@ -55,7 +55,7 @@ def _show(checks: Sequence["Check"], *, works: bool) -> None:
     console = Console(width=max(100, shutil.get_terminal_size().columns))
     console.print(table)
     failed = sum(check.status == "failed" for check in checks)
-    console.print("All works." if works else f"{failed} of {len(checks)} checks failed; what mends them is behind ->.")
+    console.print("All works." if works else f"{failed} of {len(checks)} checks failed; the fix for each follows ->.")
 
 
 if __name__ == "__main__":

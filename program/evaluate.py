@@ -17,13 +17,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("data", metavar="NAME|MANIFEST", help="quickstart, quickstart-fr or a manifest (.jsonl, .csv, "
                         ".parquet), a path or a URI; or a dataset hf:NAME:SPLIT")  # fmt: skip
     cli.add_layout_flags(parser, columns="")
-    cli.add_program_flags(parser, replaces="replace a --report or --checkpoint that is there already")
+    cli.add_program_flags(parser, replaces="replace an existing --report or --checkpoint")
     parser.add_argument("--split", metavar="S", choices=("train", "validation", "test", "all"), default="test",
                         help="train, validation, test or all (default: test)")  # fmt: skip
     parser.add_argument("--baselines", action="store_true",
                         help="also evaluate each tool, the model alone, means and fusion formulas")  # fmt: skip
     parser.add_argument("--workers", metavar="N", type=cli.whole_number(), help="threads (default: from the settings)")
-    parser.add_argument("--resume", action="store_true", help="go on where the same evaluation was stopped")
+    parser.add_argument("--resume", action="store_true", help="continue the same evaluation where it stopped")
     parser.add_argument("--checkpoint", metavar="FILE", type=Path,
                         help="JSONL of finished samples (default: in the cache folder, by evaluation)")  # fmt: skip
     parser.add_argument("--report", metavar="DIR", type=Path, help="write report.html and record.json there")
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     return cli.run_command(
         lambda: (_reasons if arguments.reasons else _evaluate)(arguments),
-        kept="what was finished is kept; go on with --resume",
+        kept="what was finished is kept; continue with --resume",
     )
 
 

@@ -699,7 +699,7 @@ def test_an_interrupted_batch_keeps_what_was_in_flight_and_says_how_to_go_on(
     out = tmp_path / "out.csv"
     command = [str(folder), "--recursive", "--workers", "2"]
     assert assess.main([*command, "--out", str(out)]) == 130
-    assert "interrupted; what was judged is kept, and the same command goes on there" in capsys.readouterr().err
+    assert "interrupted; what was judged is kept, and the same command continues there" in capsys.readouterr().err
     journal = [json.loads(line) for line in out.with_name("out.csv.partial").read_text("utf-8").splitlines()[1:]]
     answered = sorted(entry["row"]["id"].split("/")[-1] for entry in journal if entry["row"]["status"] == "ok")
     assert answered == sorted(name for name in started if name != "bad.jpg")

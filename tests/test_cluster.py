@@ -165,7 +165,7 @@ def test_an_item_that_kills_its_worker_again_and_again_is_given_up(block):
         limits.begin("row 1")
     rows = {row["item"]: row["result"] for row in judged(["a", "b"])}
     assert rows["a"] == "A"
-    assert rows["b"].startswith("b: took the worker with it 3 times")
+    assert rows["b"].startswith("b: killed its worker 3 times")
     assert limits._begun == {}
 
 

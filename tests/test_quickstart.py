@@ -248,7 +248,7 @@ def test_a_damaged_folder_is_made_anew(tmp_path: Path, damage: str, caplog: pyte
     again = build_quickstart(tmp_path, progress=False, plan=TINY)
     assert manifest_sha256(again) == digest
     assert victim.is_file()
-    assert "was not whole; it is made again" in caplog.text
+    assert "is incomplete; it is made again" in caplog.text
     assert sorted(os.listdir(tmp_path)) == [again.parent.name, "quickstart.lock"]
 
 

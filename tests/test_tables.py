@@ -85,7 +85,7 @@ def test_a_windows_path_is_resolved_or_its_backslash_said(tmp_path, capsys):
     (tmp_path / "one.csv").write_text("image\n" + rows[3] + "\n", "utf-8")
     out = tmp_path / "out.jsonl"
     assert assess.main([str(tmp_path / "one.csv"), "--out", str(out)]) == 1
-    assert "a backslash parts folders on Windows only" in json.loads(out.read_text("utf-8"))["error"]
+    assert "a backslash separates folders on Windows only" in json.loads(out.read_text("utf-8"))["error"]
     assert assess.main([rows[3]]) == 2
     assert "backslash" in capsys.readouterr().err
     with pytest.raises(DataError, match="backslash"):

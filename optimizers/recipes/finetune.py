@@ -59,7 +59,7 @@ def _run(search: Search) -> list[Candidate]:
                 predictor.demos = [_moved(search, corrections, demo) for demo in predictor.demos if keeps_demos]
         candidates.append(Candidate(search.named("finetune") if keeps_demos else "finetune", copy))
     search.note = "; ".join(
-        f"finetune: {each.labels} labels{' beside references' * (kind == 'fr')}, penalty {each.penalty:g}, RMSE of the "
+        f"finetune: {each.labels} labels{' with references' * (kind == 'fr')}, penalty {each.penalty:g}, RMSE of the "
         f"reading {each.before:.3f}, corrected {each.after:.3f} (on train, each group left out)"
         for kind, each in corrections.by_kind.items()
     )

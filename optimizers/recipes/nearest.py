@@ -65,7 +65,7 @@ def _neighbour(example: dspy.Example, kind: str) -> Neighbour | None:
 def _run(search: Search) -> list[Candidate]:
     program = search.base.program
     if all(role_of(name) != "summarizer" for name in search.student.names):
-        search.note = "nearest: teaches the summarizer alone, which --roles leaves as it is"
+        search.note = "nearest: changes the Summarizer alone, which --roles leaves out"
         return []
     if program.resources.known("summarizer").weighs_demos:
         search.note = "nearest: the embedded expert weighs its demos by likeness already; random-search chooses them"

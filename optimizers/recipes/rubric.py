@@ -116,7 +116,7 @@ def _labelled(search: Search) -> Labelled:
 
 def _run(search: Search) -> list[Candidate]:
     if all(role_of(name) != "summarizer" for name in search.student.names):
-        search.note = "rubric: teaches the summarizer alone, which --roles leaves as it is"
+        search.note = "rubric: changes the Summarizer alone, which --roles leaves out"
         return []
     images = _labelled(search)
     if len(images.truth) < _LEAST:

@@ -24,7 +24,7 @@ _FAULTS = (OSError, sqlite3.Error, zlib.error, ValueError, RecursionError)
 """What a folder that is read-only, full, locked or damaged raises; ValueError is JSON that cannot be read."""
 _ANSWERS_IN_MEMORY = 10_000
 """DSPy would keep a million, some KB each; those put out are still on disk."""
-_UNUSABLE = "cache %r: cannot be used (%s); going on without, %s"
+_UNUSABLE = "cache %r: cannot be used (%s) and is left out; %s"
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value BLOB NOT NULL)"
 """Name it again with other columns."""
 _SIZE = (
@@ -115,7 +115,7 @@ class PlainCache:
             with contextlib.suppress(OSError):
                 remove_database(file)
                 self._private = False
-                logger.warning("cache %r: was damaged (%s); begun again", str(file.parent), error)
+                logger.warning("cache %r: was damaged (%s); a new one is started", str(file.parent), error)
                 return
         if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
             self._file = None

@@ -141,7 +141,7 @@ def numbers(count: int) -> Callable[[str], tuple[float, ...]]:
 
 
 def column_names(text: str) -> dict[str, str]:
-    """Read which column is which field, as image=img,mos=score."""
+    """Read which column is which field, such as image=img,mos=score."""
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     if not all(field.strip() and column.strip() for field, _, column in pairs):
         raise argparse.ArgumentTypeError(f"{text!r}: give FIELD=COLUMN with commas between, as image=img,mos=score")
@@ -203,7 +203,7 @@ def _complain(message: str) -> int:
 def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that change the settings tree."""
     parser.add_argument(
-        "--lm", metavar="MODEL", help="language model for every role, as perceptual/expert or openai/gpt-4o"
+        "--lm", metavar="MODEL", help="language model for every role, such as perceptual/expert or openai/gpt-4o"
     )
     for role, asks in _ROLE_FLAGS.items():
         parser.add_argument(f"--{role}-lm", metavar="MODEL", help=f"the {asks}")
@@ -230,7 +230,7 @@ def add_program_flags(parser: argparse.ArgumentParser, *, replaces: str = "") ->
 def add_layout_flags(parser: argparse.ArgumentParser, *, columns: str, scale: str = "") -> None:
     """Add the flags that say how a table is read; `columns` and `scale` begin with which tables these are for."""
     parser.add_argument("--columns", metavar="FIELD=COLUMN,...", type=column_names, default={},
-                        help=f"{columns}which column is which field, as image=img,mos=score")  # fmt: skip
+                        help=f"{columns}which column is which field, such as image=img,mos=score")  # fmt: skip
     parser.add_argument("--mos-range", metavar="LOW,HIGH", type=numbers(2), help=f"{scale}scale of the scores "
                         "(default: what the rows say, else 1,5)")  # fmt: skip
     parser.add_argument("--lower-is-better", action="store_true", help=f"{scale}low scores are good")
@@ -250,7 +250,7 @@ def add_engine_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--threads", metavar="N", type=whole_number(1), default=1,
                         help="ray: images at a time in each worker (default: 1)")  # fmt: skip
     parser.add_argument(
-        "--gpus", metavar="X", type=number(0), default=0.0, help="ray: share of a GPU for each worker, as 0.25"
+        "--gpus", metavar="X", type=number(0), default=0.0, help="ray: share of a GPU for each worker, such as 0.25"
     )
 
 

@@ -213,7 +213,7 @@ def join_place(folder: Place, name: str) -> Place:
 def path_mend(name: Place, other: str = "check the path") -> str:
     """Return what to do about a file that is not there: mind its backslashes, or `other` where it has none."""
     if "\\" in str(name) and os.sep == "/":
-        return "a backslash parts folders on Windows only: write / instead"
+        return "a backslash separates folders on Windows only: write / instead"
     return other
 
 

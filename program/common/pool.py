@@ -119,7 +119,7 @@ def map_unordered(work: Callable[[T], R], items: Iterable[T], *, workers: int) -
 def _tell(stop: BaseException, pending: Iterable[Future[Any]]) -> None:
     """Say at once, on Ctrl-C, what the end waits for."""
     if isinstance(stop, KeyboardInterrupt) and any(future.running() for future in pending):
-        sys.stderr.write("stopping: what is in flight is waited for, as it may be paid for\n")
+        sys.stderr.write("stopping: waiting for what is in flight, which may be paid for\n")
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], *, workers: int) -> list[R]:

@@ -247,7 +247,7 @@ def run_samples(
                 label=label, total=len(samples) if isinstance(samples, Sized) else None, progress=progress,
             )  # fmt: skip
         except BudgetSpent as error:
-            hint = f"; {len(rows)} samples are finished and kept, resume to go on" if checkpoint else ""
+            hint = f"; {len(rows)} samples are finished and kept, resume to continue" if checkpoint else ""
             raise BudgetSpent(f"{error}{hint}") from error
     wall = time.perf_counter() - started
     ordered = [rows[place] for place in sorted(rows)]

@@ -209,7 +209,7 @@ def _model_line(record: EvaluationRecord) -> str:
         return ""
     truth, levels = zip(*pairs, strict=True)
     agreement = ", ".join(f"{name.upper()} {interval(name, truth, levels).value_text()}" for name in ("srcc", "rmse"))
-    return f"the model alone: {agreement} (n = {len(pairs)}); beside the tools it weighs {weight:g}"
+    return f"the model alone: {agreement} (n = {len(pairs)}); next to the tools its weight is {weight:g}"
 
 
 def show(record: EvaluationRecord, page: Path | None) -> None:

@@ -11,7 +11,7 @@ from program.common import cli
 from program.common.errors import InputError
 
 _CODES = "exit codes: 0 done; 1 a picture, a sidecar or a copy failed (one line each); 2 cannot run"
-_KEPT = "what was judged is kept, and the same command goes on there"
+_KEPT = "what was judged is kept, and the same command continues there"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="folder of photographs; none of them is changed")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True,
                         help="folder of gallery.html, gallery.csv, gallery.jsonl and the small copies")  # fmt: skip
-    parser.add_argument("-r", "--recursive", action="store_true", help="look into folders of folders too")
+    parser.add_argument("-r", "--recursive", action="store_true", help="look into subfolders too")
     parser.add_argument("--glob", metavar="G", action="append", help="only files named like *.jpg; with !*.gif others")
     choice = parser.add_argument_group("groups and verdicts")
     choice.add_argument("--group", choices=("auto", "time", "look", "off"), default="auto",

@@ -166,7 +166,7 @@ def write_sidecar(
     except UnicodeError as error:
         raise _fault(path, "is in an encoding that is not written here", "save it as UTF-8") from error
     if packet.end is None or packet.prefix != "rdf":
-        raise _fault(path, "has no <rdf:RDF> that more can be added to", "write it anew with the program it is from")
+        raise _fault(path, "has no <rdf:RDF> that more can be added to", "write it again with the program that made it")
     if not dry:
         _replace(path, before, before[: packet.end] + block + before[packet.end :])
     return "merged"

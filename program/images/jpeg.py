@@ -36,7 +36,7 @@ _TAIL, _BITE = 2048, 8
 """Bytes of a scan that are handed over in bites, and of one such bite."""
 _SPARE, _FEW = 24, 64
 """Bytes that may be left over at the end of a scan, and that may lack at the end of a file."""
-_SCAN_ENDS, _SCAN_GOES_ON = "a scan ends before the picture does", "a scan goes on behind the picture's last block"
+_SCAN_ENDS, _SCAN_GOES_ON = "a scan ends before the picture does", "a scan continues after the picture's last block"
 
 
 @dataclass(slots=True)

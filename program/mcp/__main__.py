@@ -12,9 +12,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = Parser(
         prog="python -m program.mcp",
-        description="Offer assess_image, compare_images, assess_folder and list_tools to an agent by the Model Context "
-        "Protocol: on standard input and output, where it may name any file of this machine, or with --http at /mcp, "
-        "where the settings and the token of `serve` hold.",
+        description="Offer assess_image, compare_images, assess_folder and list_tools to an agent over the Model "
+        "Context Protocol: on standard input and output, where it may name any file of this machine, or with --http at "
+        "/mcp, where the settings and the token of `serve` hold.",
     )
     parser.add_argument("--http", action="store_true", help="serve streamable HTTP instead")
     parser.add_argument("--host", metavar="ADDRESS", help="with --http: address to serve on (default: 127.0.0.1)")

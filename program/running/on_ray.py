@@ -346,7 +346,7 @@ class _Worker:
         name, item = f"row {row['place']}", row["item"]
         tries, _ = self._shared.ask("begin", name)
         if tries > _TRIES:
-            result = self._work.failed(item, f"took the worker with it {_TRIES} times (out of memory, or a crash)")
+            result = self._work.failed(item, f"killed its worker {_TRIES} times (out of memory, or a crash)")
         else:
             result = self._work(item)
         self._shared.tell("end", name)

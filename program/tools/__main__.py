@@ -25,9 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="python -m program.tools", description="List the image-quality tools and which of them can run here."
     )
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="only these; a metric that only pyiqa knows counts too"
-    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these; other metrics of pyiqa can be named too")
     parser.add_argument("--all", action="store_true", help="also those that are not ready, and what each lacks")
     parser.add_argument("--check", action="store_true", help="run every ready tool twice on a small photograph")
     parser.add_argument("--fetch", action="store_true", help="download what the named tools lack, then list them")
