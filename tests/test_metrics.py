@@ -124,8 +124,8 @@ def test_every_metric_is_listed():
     functions = {m.function for name, m in METRICS.items() if "logistic" not in name}
     own = {name for name in metrics.__all__ if getattr(metrics, name) in functions}
     assert all(METRICS[name].function is getattr(metrics, name) for name in own)
-    others = {"Resampler", "Values", "equal_mass_bins", "outliers", "paired_arrays", "after_logistic", "agreements",
-              "mean_of"}  # fmt: skip
+    others = {"LogisticFit", "Parameters", "Resampler", "Values", "equal_mass_bins", "outliers", "paired_arrays",
+              "after_logistic", "agreements", "fit_logistic", "fit_map", "mean_of"}  # fmt: skip
     assert own == {name for name in metrics.__all__ if not name.endswith("_resampler")} - others
 
 

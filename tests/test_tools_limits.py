@@ -218,7 +218,7 @@ def test_a_hung_tool_does_not_keep_the_process():
 import time
 import numpy as np
 from program.images.store import IMAGES
-from program.tools import loading, models, readiness
+from program.tools import loading
 from program.common.settings import load_settings
 from program.tools.runner import ToolRunner
 loading._make = lambda *a, **k: lambda *inputs: time.sleep(3600)

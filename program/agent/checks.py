@@ -34,6 +34,7 @@ EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "mcp": ("python -m program.mcp", ("mcp",)),
     "ray": ("--engine ray: many processes or machines", ("ray",)),
     "heif": ("images in HEIF (.heic)", ("pillow-heif",)),
+    "gallery": ("agentic-iqa gallery", ("ImageHash",)),
     "dev": ("make test and make lint", ("hatchling", "hypothesis", "import-linter", "mypy", "pytest", "ruff")),
 }
 """What an extra of the installation is for, and packages by which it is known to be there."""
