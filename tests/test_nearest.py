@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
+from program.agent.labels import Neighbours
 from program.agent.loop import AgenticIQA
-from program.agent.neighbours import Neighbours
 from program.agent.saving import load
 from program.common.errors import InputError
 from program.common.settings import load_settings

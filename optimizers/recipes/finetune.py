@@ -8,7 +8,7 @@ import dspy
 
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Candidate, Search
-from program.agent.corrections import Corrections
+from program.agent.labels import Corrections
 from program.expert import Labels, belief
 
 _LEAST = 30

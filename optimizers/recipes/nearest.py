@@ -16,7 +16,7 @@ from optimizers.recipes import Bound, Recipe
 from optimizers.recipes.finetune import fitted_corrections
 from optimizers.search import Candidate, Search
 from optimizers.student import role_of
-from program.agent.neighbours import Neighbour, Neighbours
+from program.agent.labels import Neighbour, Neighbours
 from program.common.text import folded
 from program.expert import View, likeness
 from program.images.refs import parse_url

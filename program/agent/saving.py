@@ -14,10 +14,9 @@ from typing import Any
 
 import dspy
 
-from program.agent.corrections import Corrections
+from program.agent.labels import Corrections, Neighbours
 from program.agent.loop import AgenticIQA
 from program.agent.module import ProgramFile, digest, rest_sha256
-from program.agent.neighbours import Neighbours
 from program.common.errors import ImageError, InputError
 from program.common.settings import Settings, load_settings
 from program.expert import MODEL
@@ -42,7 +41,7 @@ _SHOWN = re.compile(
 )
 """A demo's image as DSPy writes it, inside JSON."""
 _OWN = {
-    "program.json", "neighbours.json", "corrections.json", "images", "run.json", "candidates.jsonl", "diff.md",
+    "program.json", *(f"{name}.json" for name in _ARRAYS), "images", "run.json", "candidates.jsonl", "diff.md",
     "report.html", "record.json",
 }  # fmt: skip
 """What a program's folder holds: its own, a compile's and an evaluation's files."""
@@ -93,7 +92,7 @@ def _save(
             digest, suffix = parse_url(url)
             (partial / "images" / f"{digest}{suffix}").write_bytes(IMAGES.read(url))
         for name, each in _arrays(program).items():
-            (partial / f"{name}.json").write_text(json.dumps(each.to_json()), "utf-8")
+            (partial / f"{name}.json").write_text(each.text, "utf-8")
         (partial / "program.json").write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
         for name in keep:
             if (folder / name).is_file():
@@ -156,7 +155,8 @@ def load(
     for part, sha256 in file.arrays.items():
         setattr(program.summarizer, part, _read_arrays(path, name, part, sha256))
     if _is_foreign(file, name, force=force):
-        program.summarizer.fitted = program.summarizer.neighbours = program.summarizer.corrections = None
+        for part in ("fitted", *_ARRAYS):
+            setattr(program.summarizer, part, None)
     return program
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import dspy
 
-from program.agent.corrections import Corrections
 from program.agent.evidence import (
     contradiction,
     findings_in_words,
@@ -23,7 +22,7 @@ from program.agent.evidence import (
     tool_scores,
     used_evidence,
 )
-from program.agent.neighbours import Neighbours
+from program.agent.labels import Corrections, Neighbours
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, Finding, SummarizerOutput
 from program.common.text import is_chinese, normalise_choice, options_told
@@ -183,9 +182,9 @@ class Summarizer(dspy.Module):
             evidence = state.executor_evidence = _with_findings(evidence, answer)
         return self._rate(inputs, evidence, answer)
 
-    def _beside_similar(self, inputs: Mapping[str, Any], told: Callable[["View"], str | None]) -> dict[str, Any]:
-        """Return inputs with what labels of other photographs say of the image as a whole."""
-        if self.neighbours is None and self.corrections is None:
+    def _beside_similar(self, inputs: Mapping[str, Any], told: Callable[["View"], str | None] | None) -> dict[str, Any]:
+        """Return inputs with what labels of other photographs say of the image as a whole; without `told` nothing."""
+        if told is None:
             return {**inputs, "similar_photographs": None}
         image, reference = inputs["image"], inputs["reference"]
         if reference is None:  # of a region, what the whole is moved by
@@ -198,11 +197,6 @@ class Summarizer(dspy.Module):
             return self.corrections.shift_told(view) if self.corrections else None
         told = self.corrections.levels_told(view) if self.corrections else None
         return told or (self.neighbours.levels_told(view) if self.neighbours else None)
-
-    def _answers_told(self, view: "View", query: str, options: Mapping[str, str]) -> str | None:
-        if self.neighbours is None or self._judge.weighs_demos:
-            return None
-        return self.neighbours.answers_told(view, query, options)
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.
@@ -291,7 +285,7 @@ class Summarizer(dspy.Module):
         return {**fields, "final_answer": f"{fields['final_answer']}{'' if chinese else ' '}{verdict}"}
 
     def _level_belief(self, inputs: Mapping[str, Any], calls: CallAllowance, *, finds: bool = False) -> Answer[_Belief]:
-        inputs = self._beside_similar(inputs, self._levels_told)
+        inputs = self._beside_similar(inputs, self._levels_told if self.corrections or self.neighbours else None)
         way = self.scoring_way()
         if way == "probabilities":
             return self._verbalized(inputs, calls, finds=finds)
@@ -384,7 +378,9 @@ class Summarizer(dspy.Module):
             return letter
 
         query = str(inputs["query"])
-        inputs = self._beside_similar(inputs, partial(self._answers_told, query=query, options=options))
+        near = None if self._judge.weighs_demos else self.neighbours
+        told = partial(near.answers_told, query=query, options=options) if near else None
+        inputs = self._beside_similar(inputs, told)
         inputs = {**inputs, "options": options_told(options)}
         if not self.resources.scores_only(query, options):
             return self._worded(self.answer, inputs, _ANSWERED, letter_in)

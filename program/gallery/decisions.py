@@ -100,8 +100,5 @@ def _copy(source: Path, target: Path, sha256: str) -> None:
 
 
 def _hash_of(path: Path) -> str:
-    digest = hashlib.sha256()
     with open(path, "rb", opener=plain_file) as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,11 +1,11 @@
-"""Labelled photographs, and which of them look most like an image: what people said of those is evidence on it."""
+"""What labels say of other photographs: those of the nearest ones, and all; as a program keeps and tells it."""
 
 import base64
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,35 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from program.common.errors import first_fault
 from program.common.text import folded
-from program.expert import WIDTH, likeness
+from program.expert import WIDTH, likeness, moved_text
 from program.fusion.levels import nearest_level
 from signatures.schemas import LEVEL_WORDS
 
 if TYPE_CHECKING:
-    from program.expert import View
+    from program.expert import Correction, View
 
-__all__ = ("Neighbour", "Neighbours")
+__all__ = ("Corrections", "Neighbour", "Neighbours")
+
+
+class _Learned:
+    """What a program keeps of labels in a file of its own; never changed."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    @property
+    def text(self) -> str:
+        """The file's text."""
+        return json.dumps(self.to_json())
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of the file."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a saved program holds of them."""
+        raise NotImplementedError
 
 
 class Neighbour(BaseModel):
@@ -45,7 +66,7 @@ class Neighbour(BaseModel):
         return self
 
 
-class _Saved(BaseModel):
+class _SavedNeighbours(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     count: int = Field(ge=1, le=64)
@@ -54,22 +75,19 @@ class _Saved(BaseModel):
     """Little-endian half-precision numbers, `WIDTH` a photograph, in base64."""
 
     @model_validator(mode="after")
-    def _whole(self) -> "_Saved":
+    def _whole(self) -> "_SavedNeighbours":
         if len(base64.b64decode(self.vectors, validate=True)) != 2 * WIDTH * len(self.photographs):
             raise ValueError(f"vectors: {WIDTH} numbers a photograph are needed")
         return self
 
 
-class Neighbours:
+class Neighbours(_Learned):
     """Labelled photographs to look up the nearest `count` of; never changed."""
 
     def __init__(self, count: int, photographs: Sequence[Neighbour], vectors: NDArray[np.float16]) -> None:
         """Take the photographs and their N x `WIDTH` likenesses."""
         self.count, self.photographs, self.vectors = count, tuple(photographs), vectors
         self._groups = {photograph.sha256: photograph.group for photograph in photographs}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Neighbours":
-        return self
 
     def nearest(self, view: "View", among: Callable[[Neighbour], bool]) -> list[Neighbour]:
         """Return those `among` the photographs that look most like an image, the most alike first.
@@ -97,11 +115,6 @@ class Neighbours:
         told = "; ".join(letters[each.answer] for each in near if each.answer)
         return f"For the most similar photographs the right options were: {told}." if told else None
 
-    @cached_property
-    def sha256(self) -> str:
-        """The hash of the file that holds them."""
-        return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
-
     def to_json(self) -> dict[str, Any]:
         """Return what a saved program holds of them."""
         vectors = base64.b64encode(self.vectors.astype("<f2").tobytes()).decode("ascii")
@@ -115,8 +128,80 @@ class Neighbours:
     def from_json(cls, saved: Mapping[str, Any]) -> "Neighbours":
         """Read what a saved program holds. Raises ValueError, one line, for anything else."""
         try:
-            found = _Saved.model_validate(saved)
+            found = _SavedNeighbours.model_validate(saved)
         except ValidationError as error:
             raise ValueError(first_fault(error, "neighbours")) from error
         vectors = np.frombuffer(base64.b64decode(found.vectors), "<f2").reshape(-1, WIDTH)
         return cls(found.count, found.photographs, vectors)
+
+
+class _SavedCorrection(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    labels: int = Field(ge=1)
+    penalty: float = Field(gt=0)
+    before: float = Field(ge=0)
+    after: float = Field(ge=0)
+    expected: float = Field(gt=0)
+    moves: dict[str, tuple[int, float, float]]
+    left_out: dict[str, float]
+    weights: str
+    """Little-endian numbers of 32 bits, in base64."""
+
+
+class _SavedCorrections(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    nr: _SavedCorrection | None = None
+    fr: _SavedCorrection | None = None
+
+
+class Corrections(_Learned):
+    """A correction for images judged alone ("nr"), beside a reference ("fr"), or for both; never changed."""
+
+    def __init__(self, by_kind: Mapping[str, "Correction"]) -> None:
+        self.by_kind = dict(by_kind)
+
+    def shift_told(self, view: "View") -> str | None:
+        """Return how the labels move an image's score, as the expert reads it; None for a kind that has none."""
+        found = self.by_kind.get(view.model.kind)
+        return None if found is None else moved_text(found.shift(view), found.after / found.expected)
+
+    def levels_told(self, view: "View") -> str | None:
+        """Return the level that the labels predict, as a language model reads it; None for a kind that has none.
+
+        One word: of two levels with "between", or figures, a model of 1.5 billion weights makes less.
+        """
+        found = self.by_kind.get(view.model.kind)
+        if found is None:
+            return None
+        word = LEVEL_WORDS[nearest_level(min(5.0, max(1.0, view.prior.mean + found.shift(view)))) - 1]
+        return f"Judging by {found.labels} rated photographs, people would rate this one {word}."
+
+    @property
+    def count(self) -> int:
+        """How many labels they were fitted on."""
+        return sum(each.labels for each in self.by_kind.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a saved program holds of them."""
+        return {
+            kind: {**each._asdict(), "weights": base64.b64encode(each.weights.astype("<f4").tobytes()).decode("ascii")}
+            for kind, each in self.by_kind.items()
+        }
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> "Corrections":
+        """Read what a saved program holds. Raises ValueError, one line, for anything else."""
+        from program.expert import Correction  # loads what measures
+
+        try:
+            found = _SavedCorrections.model_validate(saved)
+        except ValidationError as error:
+            raise ValueError(first_fault(error, "corrections")) from error
+        read = {}
+        for kind, each in found:
+            if each is not None:
+                weights = np.frombuffer(base64.b64decode(each.weights, validate=True), "<f4")
+                read[kind] = Correction(**{**each.model_dump(), "weights": weights})
+        return cls(read)
