@@ -87,7 +87,7 @@ class CallPlan:
 def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it."""
     chosen, attempts = job.settings.compile, job.settings.wire.attempts
-    sizes = Sizes(len(job.samples("train", every=True)), len(job.samples("validation")), _predictors(job))
+    sizes = Sizes(len(job.samples("train", every=True)), len(job.samples("validation")), _predictors(job), job.is_free)
     gathered, tested = sizes.train + sizes.validation, len(job.splits["test"])
     full, full_most = _calls_of_a_run(job)
     one, one_most = (1, attempts) if job.roles == ("summarizer",) else (full, full_most)

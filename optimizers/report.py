@@ -303,7 +303,7 @@ def learned(before: AgenticIQA, after: AgenticIQA) -> list[str]:
         lines.append(f"{said} the {near.count} most similar of {len(near.photographs)} photographs.")
     moved = after.summarizer.corrections
     if moved is not None and before.summarizer.corrections is None:
-        lines.append(f"How far the expert's numbers move its scores, fitted on {moved.count} labels.")
+        lines.append(f"How far people's scores lie from its readings, fitted on {moved.count} labels.")
     if after.summarizer.fitted is not None and before.summarizer.fitted is None:
         lines.append("How much the model counts next to the tools, and where scores lie on the labels' scale.")
     return lines

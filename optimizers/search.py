@@ -17,7 +17,7 @@ from optimizers.examples import ExampleSet, Store
 from optimizers.objectives import Objective
 from optimizers.student import EvidenceReplay, Student, role_of
 from program.agent.assessment import Assessment
-from program.agent.evidence import tool_precisions, tool_scores
+from program.agent.evidence import tool_precisions
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.errors import InputError
@@ -25,6 +25,7 @@ from program.common.pool import in_order
 from program.common.settings import RecipeSettings
 from program.evaluation.metrics import plcc, srcc
 from program.fusion import ScoreFusion
+from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 
 __all__ = (
@@ -315,12 +316,12 @@ def beliefs(search: Search, program: AgenticIQA, examples: Sequence[dspy.Example
         evidence = answer.state.executor_evidence
         if answer.quality_score is None or evidence is None:
             return None
-        tools, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
+        shown = [IMAGES.find(each.url) if each else None for each in (example.image, example.get("reference"))]
         return SampleBelief(
             sample=example.id,
-            tools=tools,
+            tools=plain.summarizer.fused_scores(evidence, *shown),
             levels=answer.level_probabilities,
-            precisions=precisions,
+            precisions=tool_precisions(evidence),
             truth=example.quality,
         )
 

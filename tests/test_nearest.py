@@ -75,7 +75,7 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
     result = json.loads(capsys.readouterr().out)
     assert "nearest: what people said of the" in " ".join(result["notes"])
     assert result["chosen"] == "nearest"
-    assert "scores by what 32 labels predict" in " ".join(result["notes"])
+    assert "scores by what all labels predict: 32 labels" in " ".join(result["notes"])
     assert all(text.startswith("Judging by 32 rated photographs, people would rate") for text in lines(server))
     unaware = [q for q in server.asked if "quality_probs" in q.fields and "similar_photographs" not in q.inputs]
     assert unaware
@@ -89,6 +89,13 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
         return sum(level * mass for level, mass in masses.items())
 
     assert level(data / "26-0.png") > level(data / "27-0.png") + 1
+    blurred = program(image=data / "27-0.png", query=QUERY)
+    [(_, read)] = set(map(tuple, blurred.state.executor_evidence.quality_scores["Global"].values()))
+    assert abs(blurred.tool_mean - 2.0) < abs(read - 2.0) - 0.1  # what is fused lies nearer to people than the reading
+    way = "lower" if blurred.tool_mean < read else "higher"
+    assert f"By the labels people rate it {abs(blurred.tool_mean - read):.1f} {way} than the tools do." in (
+        blurred.quality_reasoning
+    )
     before = len(lines(server))
     for version in range(2):
         level(data / f"{PLANTED}-{version}.png")

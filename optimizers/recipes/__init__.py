@@ -20,11 +20,12 @@ __all__ = ("Bound", "Recipe", "Sizes", "recipe_named", "recipe_names")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Samples of train and validation that a compile draws, and predictors that it teaches."""
+    """Samples of train and validation that a compile draws, predictors that it optimizes, whether calls are free."""
 
     train: int
     validation: int
     predictors: int
+    free: bool
 
 
 @dataclass(frozen=True)

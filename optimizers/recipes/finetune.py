@@ -4,19 +4,21 @@ It is fitted on what labels differ from the reading by; how strongly is chosen o
 not at all. Whether it takes the place of demos or goes before them is decided on validation.
 """
 
+from collections.abc import Callable
+
 import dspy
 
 from optimizers.recipes import Bound, Recipe
 from optimizers.search import Candidate, Search
 from program.agent.labels import Corrections
-from program.expert import Labels, belief
+from program.expert import Belief, Labels, View, belief
 
 _LEAST = 30
 """Labels of a kind below which no penalty can be chosen."""
 
 
-def fitted_corrections(search: Search, instructions: str = "") -> Corrections | None:
-    """Return what the labels of the training examples add to the reading; None where nothing carries over."""
+def fitted_corrections(search: Search, reading: Callable[[dspy.Example, View], Belief]) -> Corrections | None:
+    """Return what the labels of the training examples add to a reading of them; None where nothing carries over."""
     viewer, found = search.base.program.resources.viewer, {}
     for kind in ("nr", "fr"):
         scored = [example for example in search.train.examples if example.get("quality") is not None]
@@ -28,7 +30,7 @@ def fitted_corrections(search: Search, instructions: str = "") -> Corrections | 
             search.advance()
             view = viewer.view(example.image, example.get("reference"))
             label = min(5.0, max(1.0, float(example.quality)))
-            labels.add(view, belief(view, (), instructions), label, example.group)
+            labels.add(view, reading(example, view), label, example.group)
         if (correction := labels.correction(search.seed)) is not None:
             found[kind] = correction
     return Corrections(found) if found else None
@@ -46,7 +48,8 @@ def _run(search: Search) -> list[Candidate]:
     if not taught or not program.resources.known("summarizer").weighs_demos:
         search.note = "finetune: corrects the scores of the embedded expert alone"
         return []
-    corrections, candidates = fitted_corrections(search, parameters[taught[0]].signature.instructions), []
+    instructions, candidates = parameters[taught[0]].signature.instructions, []
+    corrections = fitted_corrections(search, lambda _, view: belief(view, (), instructions))
     if corrections is None:
         search.note = "finetune: the labels say nothing that carries over to other photographs"
         return []
@@ -58,12 +61,17 @@ def _run(search: Search) -> list[Candidate]:
             if name in taught:
                 predictor.demos = [_moved(search, corrections, demo) for demo in predictor.demos if keeps_demos]
         candidates.append(Candidate(search.named("finetune") if keeps_demos else "finetune", copy))
-    search.note = "; ".join(
-        f"finetune: {each.labels} labels{' with references' * (kind == 'fr')}, penalty {each.penalty:g}, RMSE of the "
+    search.note = f"finetune: {told_of(corrections)}"
+    return candidates
+
+
+def told_of(corrections: Corrections) -> str:
+    """Say what was fitted, and what it is worth."""
+    return "; ".join(
+        f"{each.labels} labels{' with references' * (kind == 'fr')}, penalty {each.penalty:g}, RMSE of the "
         f"reading {each.before:.3f}, corrected {each.after:.3f} (on train, each group left out)"
         for kind, each in corrections.by_kind.items()
     )
-    return candidates
 
 
 RECIPE = Recipe(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.recipes import Bound, Recipe
-from optimizers.search import Beliefs, Candidate, Search, beliefs, unseen
+from optimizers.search import Beliefs, Candidate, Search, beliefs, scored_examples, unseen
 from optimizers.selection import PLCC_STEP
 from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
 from program.fusion import ScoreFusion
@@ -23,6 +23,8 @@ ETAS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 _LEAST, _LEAST_VALIDATION = 30, 10
 """Scored samples that a fit and its choice need."""
+_MOST_ASKED = 150
+"""Training samples that a model is asked about anew where a call costs: two numbers and a map need no more."""
 _MARGIN = 0.002
 """What a grid point has to add to SRCC + PLCC to be preferred over the paper's values."""
 
@@ -33,6 +35,10 @@ def _run(search: Search) -> list[Candidate]:
     """Return candidates with a fitted fusion: the map alone; eta, weight and map."""
     program = search.base.program
     judges = unseen(program, search.train.examples)
+    if not program.resources.known("summarizer").is_free:
+        unseen_examples = [example for _, examples in judges for example in examples]
+        asked = {example.id for example in scored_examples(unseen_examples, _MOST_ASKED, search.seed)}
+        judges = [(judge, [each for each in examples if each.id in asked]) for judge, examples in judges]
     count = sum(len(examples) for _, examples in judges)
     scored = [example for example in search.validation.examples if example.get("answer") is None]
     if count < _LEAST or len(scored) < _LEAST_VALIDATION:
@@ -62,7 +68,9 @@ def _run(search: Search) -> list[Candidate]:
 RECIPE = Recipe(
     name="fusion",
     run=_run,
-    bound=lambda budget, sizes: Bound(sizes.train + sizes.validation, candidates=2),
+    bound=lambda budget, sizes: Bound(
+        (sizes.train if sizes.free else min(sizes.train, _MOST_ASKED)) + sizes.validation, candidates=2
+    ),
     teaches="fusion",
     fits_scores=True,
     least=lambda budget: _LEAST,

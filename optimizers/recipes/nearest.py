@@ -7,18 +7,21 @@ decided on validation.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import dspy
 import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.recipes import Bound, Recipe
-from optimizers.recipes.finetune import fitted_corrections
+from optimizers.recipes.finetune import fitted_corrections, told_of
 from optimizers.search import Candidate, Search
-from optimizers.student import role_of
+from optimizers.student import inputs_key, role_of
+from program.agent.evidence import tool_precisions, tool_scores
 from program.agent.labels import Neighbour, Neighbours
 from program.common.text import folded
-from program.expert import View, likeness
+from program.expert import Belief, View, likeness
 from program.images.refs import parse_url
 
 __all__ = ("chosen_count",)
@@ -62,6 +65,16 @@ def _neighbour(example: dspy.Example, kind: str) -> Neighbour | None:
     return Neighbour(**own, query=folded(example.query), answer=folded(example.options[example.answer]))
 
 
+def _reading(search: Search, example: dspy.Example, view: View) -> Belief:
+    """Return the tools' mean of a training example; where no tool read it, what the expert believes."""
+    evidence = search.train.gathered[inputs_key(example.inputs())].evidence
+    scores = tool_scores(evidence.quality_scores)
+    if not scores:
+        return view.prior
+    mean = search.base.program.resources.fusion.tool_mean(scores, tool_precisions(evidence))
+    return replace(view.prior, mean=mean)
+
+
 def _run(search: Search) -> list[Candidate]:
     program = search.base.program
     if all(role_of(name) != "summarizer" for name in search.student.names):
@@ -84,10 +97,9 @@ def _run(search: Search) -> list[Candidate]:
     count = chosen_count(photographs, vectors, views)
     copy = program.deepcopy()
     copy.summarizer.neighbours = Neighbours(count, photographs, vectors)
-    copy.summarizer.corrections = fitted_corrections(search)
-    labels = copy.summarizer.corrections.count if copy.summarizer.corrections else 0
+    copy.summarizer.corrections = corrections = fitted_corrections(search, partial(_reading, search))
     search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs" + (
-        f"; scores by what {labels} labels predict" if labels else ""
+        f"; scores by what all labels predict: {told_of(corrections)}" if corrections else ""
     )
     return [Candidate(search.named("nearest"), copy)]
 

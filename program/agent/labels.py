@@ -162,20 +162,26 @@ class Corrections(_Learned):
     def __init__(self, by_kind: Mapping[str, "Correction"]) -> None:
         self.by_kind = dict(by_kind)
 
+    def shift(self, view: "View") -> float | None:
+        """Return by how many levels the labels move an image's score; None for a kind that has none."""
+        found = self.by_kind.get(view.model.kind)
+        return None if found is None else found.shift(view)
+
     def shift_told(self, view: "View") -> str | None:
         """Return how the labels move an image's score, as the expert reads it; None for a kind that has none."""
         found = self.by_kind.get(view.model.kind)
         return None if found is None else moved_text(found.shift(view), found.after / found.expected)
 
-    def levels_told(self, view: "View") -> str | None:
+    def level_told(self, view: "View", reading: float) -> str | None:
         """Return the level that the labels predict, as a language model reads it; None for a kind that has none.
 
-        One word: of two levels with "between", or figures, a model of 1.5 billion weights makes less.
+        `reading` (1..5) is what they move. One word: of two levels with "between", or figures, a model of 1.5 billion
+        weights makes less.
         """
         found = self.by_kind.get(view.model.kind)
         if found is None:
             return None
-        word = LEVEL_WORDS[nearest_level(min(5.0, max(1.0, view.prior.mean + found.shift(view)))) - 1]
+        word = LEVEL_WORDS[nearest_level(min(5.0, max(1.0, reading + found.shift(view)))) - 1]
         return f"Judging by {found.labels} rated photographs, people would rate this one {word}."
 
     @property

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -28,7 +28,7 @@ from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, F
 from program.common.text import is_chinese, normalise_choice, options_told
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.levels import level_masses, tokens_of
-from program.fusion.scores import FittedFusion, fusion_note, level_note
+from program.fusion.scores import FittedFusion, fusion_note, level_note, moved_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import Answer, ask
 from program.lms.call import CallAllowance
@@ -104,7 +104,7 @@ class Summarizer(dspy.Module):
         self.neighbours: Neighbours | None = None
         """Labelled photographs, of which the nearest are evidence on a score; likewise."""
         self.corrections: Corrections | None = None
-        """What labels add to the embedded expert's reading; likewise."""
+        """What labels add to the tools' mean, or to the embedded expert's reading; likewise."""
 
     @property
     def fusion(self) -> ScoreFusion:
@@ -152,7 +152,8 @@ class Summarizer(dspy.Module):
                 fields = self._with_score(fields, inputs, evidence)
         if image.too_small and fields.get("score_interval") and not evidence.same_pixels:
             fields = {**fields, "score_interval": (1.0, 5.0)}
-        return self._output(fields, state, reading, evidence, is_iqa=is_iqa)
+        scores = self.fused_scores(evidence, image, reference)
+        return self._output(fields, state, reading, evidence, scores, is_iqa=is_iqa)
 
     def _looked_at(
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None
@@ -177,7 +178,7 @@ class Summarizer(dspy.Module):
         evidence = state.evidence
         is_open = evidence.distortion_analysis is None and "analysis" not in evidence.failed_steps
         finds = is_open and self.names_distortions(state)
-        answer = self._level_belief(inputs, CallAllowance(), finds=finds)
+        answer = self._level_belief(inputs, evidence, CallAllowance(), finds=finds)
         if finds:
             evidence = state.executor_evidence = _with_findings(evidence, answer)
         return self._rate(inputs, evidence, answer)
@@ -191,12 +192,28 @@ class Summarizer(dspy.Module):
             image = (inputs["region_crops"] or {}).get(GLOBAL, image)
         return {**inputs, "similar_photographs": told(self.resources.viewer.view(image, reference))}
 
-    def _levels_told(self, view: "View") -> str | None:
-        """Return what all labels say where something was fitted on them, else those of the nearest photographs."""
+    def _levels_told(self, evidence: ExecutorOutput) -> Callable[["View"], str | None] | None:
+        """Return what says how people rated others: all labels where something was fitted on them, else the nearest."""
+        moved, near = self.corrections, self.neighbours
         if self._judge.weighs_demos:
-            return self.corrections.shift_told(view) if self.corrections else None
-        told = self.corrections.levels_told(view) if self.corrections else None
-        return told or (self.neighbours.levels_told(view) if self.neighbours else None)
+            return moved.shift_told if moved else None
+        if moved is None:
+            return near.levels_told if near else None
+
+        def told(view: "View") -> str | None:
+            scores = tool_scores(evidence.quality_scores)
+            reading = self.fusion.tool_mean(scores, tool_precisions(evidence)) if scores else view.prior.mean
+            return moved.level_told(view, reading) or (near.levels_told(view) if near else None)
+
+        return told
+
+    def fused_scores(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> list[float]:
+        """Return the tools' scores as they are fused, each in [1, 5]: moved by what labels say of the image."""
+        scores = tool_scores(evidence.quality_scores)
+        if not scores or self.corrections is None or self._judge.weighs_demos:
+            return scores
+        shift = self.corrections.shift(self.resources.viewer.view(image, reference)) or 0.0
+        return [min(5.0, max(1.0, score + shift)) for score in scores]
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.
@@ -231,8 +248,10 @@ class Summarizer(dspy.Module):
 
     def _rate(self, inputs: Mapping[str, Any], evidence: ExecutorOutput, answer: Answer[_Belief]) -> dict[str, Any]:
         fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
-        scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
+        read, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
+        scores = self.fused_scores(evidence, inputs["image"], inputs["reference"])
         mean = fusion.tool_mean(scores, precisions) if scores else None
+        moved = moved_note(fusion.tool_mean(read, precisions), mean, chinese=chinese) if mean else ""
         rung, status = answer.rung, "ok"
         probabilities, reasoning, source = answer.value[:3] if answer.value else (None, "", None)
         if probabilities is None and (level := level_in_text(answer.raw)) is not None:
@@ -258,7 +277,7 @@ class Summarizer(dspy.Module):
         return {
             "final_answer": score,
             "quality_score": score,
-            "quality_reasoning": " ".join(filter(None, (reasoning, findings, made_of, gap))),
+            "quality_reasoning": " ".join(filter(None, (reasoning, findings, moved, made_of, gap))),
             "summary": reasoning or findings or level_note(score, chinese=chinese),
             "unresolved_gap": gap or None,
             "level_probabilities": probabilities,
@@ -276,7 +295,7 @@ class Summarizer(dspy.Module):
     ) -> dict[str, Any]:
         """Add to a question's answer the score that a model gives when asked for one, where that costs nothing."""
         with dspy.context(trace=[]):  # optimizers teach what the question itself asks
-            rated = self._rate(inputs, evidence, self._level_belief(inputs, CallAllowance()))
+            rated = self._rate(inputs, evidence, self._level_belief(inputs, evidence, CallAllowance()))
         fields = {**{name: rated[name] for name in _RATING if name in rated}, **fields}
         if fields["summary"] or rated["status"] == "failed":
             return fields
@@ -284,8 +303,10 @@ class Summarizer(dspy.Module):
         verdict = level_note(rated["quality_score"], chinese=chinese)
         return {**fields, "final_answer": f"{fields['final_answer']}{'' if chinese else ' '}{verdict}"}
 
-    def _level_belief(self, inputs: Mapping[str, Any], calls: CallAllowance, *, finds: bool = False) -> Answer[_Belief]:
-        inputs = self._beside_similar(inputs, self._levels_told if self.corrections or self.neighbours else None)
+    def _level_belief(
+        self, inputs: Mapping[str, Any], evidence: ExecutorOutput, calls: CallAllowance, *, finds: bool = False
+    ) -> Answer[_Belief]:
+        inputs = self._beside_similar(inputs, self._levels_told(evidence))
         way = self.scoring_way()
         if way == "probabilities":
             return self._verbalized(inputs, calls, finds=finds)
@@ -426,6 +447,7 @@ class Summarizer(dspy.Module):
         state: AssessmentState,
         reading: QueryReading,
         evidence: ExecutorOutput,
+        scores: Sequence[float],
         *,
         is_iqa: bool,
     ) -> SummarizerOutput:
@@ -442,7 +464,6 @@ class Summarizer(dspy.Module):
         if fields["status"] == "ok" and evidence.failed_steps:
             # Another answer than with this evidence: it must not pass for a whole one.
             fields = {**fields, "status": "degraded", "error": lacking(evidence)}
-        scores = tool_scores(evidence.quality_scores)
         score = rating = fields.get("quality_score")
         if score is None and is_iqa and scores:
             score = self.fusion.fuse_scores(scores, None, tool_precisions(evidence))

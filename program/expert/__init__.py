@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from program.expert.judge.demo_belief import TILE, belief, heatmap, telling
     from program.expert.judge.demo_belief import traits_of as properties_of
     from program.expert.judge.faults import KINDS, STRENGTHS, kind_of, sharpness_of
+    from program.expert.judge.quality import Belief
     from program.expert.judge.views import WIDTH, View, Viewer, appearance, likeness
     from program.expert.store import MODEL, NAME
 
 __all__ = (
-    "KINDS", "MODEL", "NAME", "STRENGTHS", "TILE", "WIDTH", "Correction", "Labels", "View", "Viewer", "appearance",
-    "belief", "heatmap", "kind_of", "likeness", "make_perceptual_lm", "moved_text", "named_distortions", "named_tools",
-    "plan_assessment",
-    "properties_of", "region_pattern", "sharpness_of", "telling",
+    "KINDS", "MODEL", "NAME", "STRENGTHS", "TILE", "WIDTH", "Belief", "Correction", "Labels", "View", "Viewer",
+    "appearance", "belief", "heatmap", "kind_of", "likeness", "make_perceptual_lm", "moved_text", "named_distortions",
+    "named_tools", "plan_assessment", "properties_of", "region_pattern", "sharpness_of", "telling",
 )  # fmt: skip
 
 _HOMES = {
@@ -36,6 +36,7 @@ _HOMES = {
     "STRENGTHS": "judge.faults.STRENGTHS",
     "TILE": "judge.demo_belief.TILE",
     "WIDTH": "judge.views.WIDTH",
+    "Belief": "judge.quality.Belief",
     "Correction": "judge.correction.Correction",
     "Labels": "judge.correction.Labels",
     "View": "judge.views.View",

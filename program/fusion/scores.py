@@ -11,7 +11,7 @@ from signatures.schemas import LEVEL_WORDS, LEVELS_CHINESE
 
 __all__ = (
     "FIELDS", "Belief", "FittedFusion", "Precisions", "ScoreFusion", "ToolWeights", "fusion_note", "level_note",
-    "score_line",
+    "moved_note", "score_line",
 )  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ _PHRASES: Mapping[str, tuple[str, str]] = {
     "fused": ("combines the tools' {span} with {level}", "融合了工具评分 {span} 与{level}"),
     "model": ("the model's expected level of {:.2f}", "模型的期望等级 {:.2f}"),
     "weight": (" at weight {:g}", "（权重 {:g}）"),
+    "higher": ("By the labels people rate it {:.1f} higher than the tools do.", "按标注，人们的评价比工具高 {:.1f}。"),
+    "lower": ("By the labels people rate it {:.1f} lower than the tools do.", "按标注，人们的评价比工具低 {:.1f}。"),
     "tool": ("1 tool score", "1 个工具评分"),
     "tools": ("{} tool scores", "{} 个工具评分"),
     "to": (" to ", " 至 "),
@@ -284,6 +286,16 @@ def fusion_note(
     )
     before = fusion.unmapped(tool_scores, vlm_probabilities, precisions) if fusion.bends else score
     return phrases["fitted" if fusion.bends else "score"].format(score=score, before=before, source=source)
+
+
+def moved_note(before: float, after: float, *, chinese: bool = False) -> str:
+    """Say by how much labels moved the tools' mean; an empty text where it is less than a tenth.
+
+    >>> moved_note(3.2, 2.9)
+    'By the labels people rate it 0.3 lower than the tools do.'
+    """
+    moved = after - before
+    return _PHRASES["higher" if moved > 0 else "lower"][chinese].format(abs(moved)) if abs(moved) >= 0.1 else ""
 
 
 FIELDS = ("eta", "model_weight", "curve")
