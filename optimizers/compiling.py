@@ -106,9 +106,11 @@ class Compile:
                 for name, found in evidence_on_ray(partial(AgenticIQA, self.job.settings), missing, self.job.cluster):
                     made[name] = found
                     advance()
+            on_train = self.program.deepcopy()
+            on_train.summarizer.asks = self.job.needs_answers
             train, validation = (
-                collect_examples(self.program, samples, workers=workers, advance=advance, store=self.store, made=made)
-                for samples in (self.train, self.validation)
+                collect_examples(program, samples, workers=workers, advance=advance, store=self.store, made=made)
+                for program, samples in ((on_train, self.train), (self.program, self.validation))
             )
         train.gathered.update(validation.gathered)
         self.runs += train.runs + validation.runs

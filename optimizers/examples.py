@@ -80,12 +80,14 @@ class Store:
         if self._cache is not None:
             self._cache.set(self._key(parts), value)
 
-    def evidence(self, sample: Sample) -> tuple[AssessmentState, Questions] | None:
-        """Return what the uncompiled program ended with on a sample, and what it asked; or None."""
-        stored = self.get("evidence", sample)
+    def evidence(self, sample: Sample, *, answered: bool = True) -> tuple[AssessmentState, Questions] | None:
+        """Return what the uncompiled program ended with on a sample, `answered` or not, and what it asked; or None."""
+        stored = self.get("evidence", sample) or (None if answered else self.get("evidence alone", sample))
         return None if stored is None else evidence_of(stored)
 
-    def put_evidence(self, sample: Sample, state: AssessmentState, questions: Questions) -> None:
+    def put_evidence(
+        self, sample: Sample, state: AssessmentState, questions: Questions, *, answered: bool = True
+    ) -> None:
         """Store a run of the uncompiled program, unless a tool or a step failed in it."""
         evidence, result = state.executor_evidence, state.summarizer_result
         if self._cache is None or evidence is None or result is None or result.status != "ok":
@@ -93,7 +95,7 @@ class Store:
         if evidence.failed_steps or any(log.error for log in evidence.tool_logs):
             return
         if (value := evidence_json(state, questions)) is not None:
-            self.put("evidence", sample, value=value)
+            self.put("evidence" if answered else "evidence alone", sample, value=value)
 
     def rows(self, what: Sequence[Any], samples: Sequence[Sample]) -> tuple[list[LabelledRow], float] | None:
         """Return the rows of an evaluation of `what`, and the seconds it took; or None."""
@@ -287,7 +289,7 @@ def collect_examples(
     def run(sample: Sample) -> tuple[dspy.Example, AssessmentState, Questions, bool] | None:
         try:
             example = to_example(sample)
-            stored = store.evidence(sample)
+            stored = store.evidence(sample, answered=program.summarizer.asks)
             state, questions = stored or _usable(made.get(sample.id) or run_example(program, example))
         except BudgetSpent:
             raise
@@ -298,7 +300,7 @@ def collect_examples(
             if sample.id not in made:
                 advance()
         if stored is None:
-            store.put_evidence(sample, state, questions)
+            store.put_evidence(sample, state, questions, answered=program.summarizer.asks)
         return example, state, questions, stored is None
 
     for sample, of_sample in zip(samples, in_order(run, samples, workers=workers), strict=True):

@@ -101,6 +101,12 @@ class Job:
         """The optimizers' names, joined by commas."""
         return ",".join(self.optimizers)
 
+    @property
+    def needs_answers(self) -> bool:
+        """Whether a recipe learns from what the uncompiled program answers on train; else that costs no call."""
+        learns = {recipe_named(name).teaches for name in self.optimizers} - {"evidence", "fusion"}
+        return bool(learns) or self.is_free or self.cluster is not None
+
     def budget(self, name: str) -> RecipeSettings:
         """Return what a recipe may spend."""
         budgets = self.settings.optimizers.embedded if self.is_free else self.settings.optimizers.model

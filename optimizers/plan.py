@@ -101,7 +101,8 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
 
     phases: list[Phase] = []
     if job.kept is None:
-        phases = [phase("evidence", gathered, full * gathered, full_most * gathered, images=drawn)]
+        unasked = 0 if job.needs_answers else sizes.train
+        phases = [phase("evidence", gathered, full * gathered - unasked, full_most * gathered, images=drawn)]
         phases += _searches(job, sizes, phase, (one, one_most), (full, full_most))
     once = bool(job.folds) or job.kept is not None
     programs, unseen = 1 if once else 2, 0 if job.folds else tested

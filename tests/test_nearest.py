@@ -78,7 +78,7 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
     assert "scores by what all labels predict: 32 labels" in " ".join(result["notes"])
     assert all(text.startswith("Judging by 32 rated photographs, people would rate") for text in lines(server))
     unaware = [q for q in server.asked if "quality_probs" in q.fields and "similar_photographs" not in q.inputs]
-    assert unaware
+    assert 0 < len(unaware) <= 20 + 4  # of validation and test: what the uncompiled program says of train is not asked
     assert not any("similar" in q.system for q in unaware)
     assert len(json.loads((data / "program" / "neighbours.json").read_text("utf-8"))["photographs"]) == 32
     settings = load_settings().with_model("openai/small", server.base)
@@ -90,7 +90,7 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
 
     assert level(data / "26-0.png") > level(data / "27-0.png") + 1
     blurred = program(image=data / "27-0.png", query=QUERY)
-    [(_, read)] = set(map(tuple, blurred.state.executor_evidence.quality_scores["Global"].values()))
+    read = AgenticIQA(settings)(image=data / "27-0.png", query=QUERY).tool_mean
     assert abs(blurred.tool_mean - 2.0) < abs(read - 2.0) - 0.1  # what is fused lies nearer to people than the reading
     way = "lower" if blurred.tool_mean < read else "higher"
     assert f"By the labels people rate it {abs(blurred.tool_mean - read):.1f} {way} than the tools do." in (

@@ -99,6 +99,8 @@ class Summarizer(dspy.Module):
         self.classify = dspy.Predict(ClassifyQuality)
         self.answer = dspy.Predict(AnswerQuestion)
         self.explain = dspy.Predict(ExplainQuality)
+        self.asks = True
+        """False where evidence alone is gathered: the tools' mean stands in place of an answer."""
         self.fitted: FittedFusion | None = None
         """The fusion a compile fitted; saved with the program."""
         self.neighbours: Neighbours | None = None
@@ -136,8 +138,13 @@ class Summarizer(dspy.Module):
             "query": state.query,
             **self._told(evidence),
         }
+        scores = self.fused_scores(evidence, image, reference)
         with stage("summarizer"):
-            if reading.type is QueryType.MCQ and reading.options:
+            if not self.asks and not self.names_distortions(state):
+                rates = reading.type is QueryType.SCORING and scores
+                mean = self.fusion.tool_mean(scores, tool_precisions(evidence)) if rates else UNDETERMINED
+                fields = {"final_answer": mean, "quality_reasoning": "The model was not asked.", "status": "ok"}
+            elif reading.type is QueryType.MCQ and reading.options:
                 fields = self._choose(inputs, reading.options, evidence)
             elif reading.type is QueryType.SCORING and evidence.same_pixels:
                 fields = rating_of_same_pixels(chinese=is_chinese(state.query))
@@ -152,7 +159,6 @@ class Summarizer(dspy.Module):
                 fields = self._with_score(fields, inputs, evidence)
         if image.too_small and fields.get("score_interval") and not evidence.same_pixels:
             fields = {**fields, "score_interval": (1.0, 5.0)}
-        scores = self.fused_scores(evidence, image, reference)
         return self._output(fields, state, reading, evidence, scores, is_iqa=is_iqa)
 
     def _looked_at(
