@@ -5,10 +5,10 @@
 
 Each seed draws `--train` of the manifest's training photographs, compiles the program with each of the recipes on them
 and on the validation photographs, and judges it and the uncompiled program on the test ones. The table has the model
-alone and the program as a whole, with the differences from the uncompiled one and from the tools alone; intervals are
-over images, seeds averaged. Of questions with options (`benchmarks.made_questions`) it has the accuracy. One
-word an image (--score-only), unless `--reasons` is given. Stopped, the same command goes on: compiles resume, and
-answers are kept.
+alone and the program as a whole, with the differences from the uncompiled one and from the tools alone, as shipped and
+as labels move them; intervals are over images, seeds averaged. Of questions with options (`benchmarks.made_questions`)
+it has the accuracy. One word an image (--score-only), unless `--reasons` is given. Stopped, the same command goes on:
+compiles resume, and answers are kept.
 """
 
 import argparse
@@ -56,14 +56,16 @@ def _run(arguments: argparse.Namespace) -> int:
         score_only = {"assessment": {"score_only": not arguments.reasons}}
         settings = load_settings(overrides={**own, **score_only}).with_model(name, address, {})
         records: dict[str, list[Any]] = {}
+        moved: list[dict[str, float]] = []
         for seed in range(arguments.seeds):
             manifest = _drawn(arguments, seed)
             records.setdefault("uncompiled", []).append(_tested(arguments, settings, manifest, None))
             for recipe in arguments.recipes:
                 program = _compiled(arguments, settings, manifest, recipe, seed)
                 records.setdefault(recipe, []).append(_tested(arguments, settings, manifest, program))
+            moved.append(_moved(program, settings, records[recipe][-1].rows))
     print(f"{name}, {arguments.data}, {arguments.seeds} seed(s) of {arguments.train} training photographs")
-    for line in table(records):
+    for line in table(records, moved):
         print(line)
     return 0
 
@@ -125,18 +127,39 @@ def _tested(arguments: argparse.Namespace, settings: Settings, manifest: Path, p
     return evaluate(loaded, samples, split=None, workers=1, checkpoint=checkpoint, resume=checkpoint.is_file())
 
 
-def table(records: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return the lines of the table; `records` are those of each seed, the uncompiled program's among them."""
+def _moved(program: Path, settings: Settings, rows: Sequence[Any]) -> dict[str, float]:
+    """Return by sample the tools' mean as a compiled program's labels move it, without the model."""
+    from program.agent.saving import load
+    from program.images.store import IMAGES
+
+    loaded = load(program, settings)
+    labels, viewer = loaded.summarizer.corrections, loaded.resources.viewer
+    if labels is None:
+        return {}
+    means = {row.id: row for row in rows if row.image and "tool_mean" in (row.beliefs or {})}
+    return {name: row.beliefs["tool_mean"] + (labels.shift(viewer.view(IMAGES.add(row.image))) or 0.0)
+            for name, row in means.items()}  # fmt: skip
+
+
+def table(records: Mapping[str, Sequence[Any]], moved: Sequence[Mapping[str, float]] = ()) -> list[str]:
+    """Return the lines of the table; `records` are those of each seed, the uncompiled program's among them.
+
+    `moved` is by seed and sample the tools' mean as labels move it.
+    """
     if all(row.task == "mcq" for record in records["uncompiled"] for row in record.rows):
         return _Table(records, lambda row: row.predicted).lines({"program": lambda row: row.predicted}, ("accuracy",))
     whole = _Table(records, lambda row: row.predicted if "expected_level" in row.beliefs else None)
     ways = {"model alone": lambda row: row.beliefs["expected_level"], "program": lambda row: row.predicted}
     lines = whole.lines(ways, ("srcc", "rmse"))
     if all("tool_mean" in row.beliefs for row in whole.rows(records["uncompiled"][0])):
-        tools = whole.values(records["uncompiled"][0], lambda row: row.beliefs["tool_mean"])
-        figures = "".join(f"{METRICS[name].function(whole.truth, tools):7.3f}" for name in ("srcc", "rmse"))
-        lines.append(f"{'tools alone':28}{figures}")
-        lines += whole.beside_tools(tools, "srcc")
+        rows = whole.rows(records["uncompiled"][0])
+        tools = np.array([row.beliefs["tool_mean"] for row in rows])
+        ours = [np.array([each[row.id] for row in rows]) for each in moved if all(row.id in each for row in rows)]
+        for name, values in (("tools alone", [tools]), ("tools moved by labels", ours)):
+            means = [np.mean([METRICS[m].function(whole.truth, each) for each in values]) for m in ("srcc", "rmse")]
+            lines += [f"{name:28}{means[0]:9.3f}{means[1]:9.3f}"] if values else []
+        lines += whole.beside(name="the tools' alone", theirs=[tools] * len(records["uncompiled"]))
+        lines += whole.beside(name="the moved tools'", theirs=ours) if len(ours) == len(moved) else []
     return lines
 
 
@@ -193,12 +216,13 @@ class _Table:
                 lines.append(f"{f'{name}: {way}':28}{figures}{gaps}{cost[0]:6.0f}{cost[1]:5.0f}")
         return lines
 
-    def beside_tools(self, tools: np.ndarray, name: str) -> list[str]:
-        """Return what each program gains over the tools, by seed."""
+    def beside(self, name: str, theirs: Sequence[np.ndarray]) -> list[str]:
+        """Return what each program's SRCC gains over others' values of each seed: in the mean and by seed."""
         lines = []
         for program, each in self._records.items():
-            by_seed = "; ".join(self.gap(name, [self.values(r, lambda row: row.predicted)], [tools]) for r in each)
-            lines.append(f"{program}: {name.upper()} less the tools' alone, by seed: {by_seed}")
+            ours = [self.values(record, lambda row: row.predicted) for record in each]
+            by_seed = "; ".join(self.gap("srcc", [a], [b]) for a, b in zip(ours, theirs, strict=True))
+            lines.append(f"{program}: SRCC less {name}: {self.gap('srcc', ours, theirs)}; by seed: {by_seed}")
         return lines
 
 
