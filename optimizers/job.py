@@ -34,7 +34,6 @@ from program.evaluation.evaluating import context_of, tool_versions
 from program.evaluation.intervals import MIN_GROUPS, Figure
 from program.evaluation.publishing import labels_of, origin_params
 from program.evaluation.record import Dataset
-from program.lms.dspy_private import resolves_references
 from program.lms.traits import ModelTraits, known_traits
 from program.running.on_ray import Cluster
 
@@ -135,9 +134,10 @@ class Job:
             sampling = {"temperature": 1.0, "max_tokens": max(summarizer.max_tokens, 8000)}
             role = summarizer.model_copy(update=sampling)
         lm = given.copy(temperature=1.0) if given is not None else lm_of(role, cache_dir=self.settings.kept_dir)
-        if not known_traits(lm).reads_instructions:
+        traits = known_traits(lm)
+        if not traits.reads_instructions:
             return None
-        if given is None and not resolves_references(lm):
+        if given is None and not traits.takes_references:
             raise InputError(
                 f"reflection model {role.backend!r}: is reached through LiteLLM, which cannot be shown the images; "
                 "give one with --reflection-lm that DSPy speaks to itself, as openai/gpt-4o"

@@ -156,10 +156,11 @@ class ScriptedEngine:
     model would send it, or anything JSON for it.
     """
 
-    resolves_references = True
     supports_response_schema, supports_function_calling, supports_reasoning = True, False, False
 
     def __init__(self, script, *, logprobs=None, params=None):
+        from program.lms.traits import ModelRecord
+
         if isinstance(script, dict):
             script = {name: list(answer) if isinstance(answer, list) else answer for name, answer in script.items()}
         self.script = script if isinstance(script, dict) else list(script)
@@ -167,6 +168,8 @@ class ScriptedEngine:
         params = (("logprobs", "top_logprobs") if logprobs else ()) if params is None else params
         self.supported_params = frozenset({"response_format", "temperature", "max_tokens", *params})
         self.requests = []
+        declared = {} if "logprobs" in self.supported_params else {"token_probabilities": 0}
+        self.record = ModelRecord(declared={"takes_references": True, **declared})
 
     def complete(self, request):
         """Answer one request."""

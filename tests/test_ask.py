@@ -110,7 +110,7 @@ def test_images_travel_by_reference_where_the_engine_resolves_them(put, picture,
     _, engine = put([GOOD], inputs)
     assert engine.images(engine.requests[0]) == [ref.url]
     lm = scripted_lm([GOOD])
-    lm.engine.resolves_references = False
+    lm.engine.record = None
     _, engine = put([], inputs, lm=lm)
     (part,) = [p for m in engine.requests[0].messages for p in m.parts if hasattr(p, "url")]
     assert base64.b64decode(part.data) == IMAGES.read(ref)

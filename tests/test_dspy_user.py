@@ -23,6 +23,7 @@ from program.agent.saving import save
 from program.common.errors import ImageError, InputError, ModelError
 from program.expert.engine import MODEL, make_perceptual_lm
 from program.images.store import HOST, IMAGES
+from program.lms.traits import ModelRecord
 from signatures.summarizer import ScoreQuality
 
 RATE = "Rate the perceptual quality of this image."
@@ -52,10 +53,10 @@ class Speaker:
 
     supports_response_schema = supports_function_calling = supports_reasoning = False
     supported_params = frozenset({"temperature", "max_tokens"})
-    resolves_references = True
 
     def __init__(self):
         self.requests, self.refuses = [], ""
+        self.record = ModelRecord(declared={"takes_references": True, "token_probabilities": 0})
 
     def complete(self, request):
         self.requests.append(request)

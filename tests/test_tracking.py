@@ -275,7 +275,7 @@ def test_what_is_assessed_inside_is_traced_and_no_image_bytes_are(store, assess_
 
     tracker = Tracker(store, "traces")
     seen = scripted_lm([{"text": "fine"}])
-    seen.engine.resolves_references = False
+    seen.engine.record = None
     with tracker.run("traced") as run, traced(run):
         assess_a_picture()
         with dspy.context(lm=seen, adapter=dspy.JSONAdapter()):

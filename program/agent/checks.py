@@ -238,9 +238,8 @@ def _called(lm: dspy.LM, title: str) -> list[Check]:
 def _features(lm: dspy.LM, title: str) -> list[Check]:
     """Return what the model's record says of forms, token probabilities and context."""
     traits = traits_of(lm)
-    takes_schema = getattr(lm.engine, "takes_schema", lm.supports_response_schema)
     schema = Check(f"{title}: structured output", "ok", "takes a JSON schema")
-    if not takes_schema:
+    if not traits.takes_schema:
         gap = traits.refused.get("response_format", "not known of this model")
         schema = schema._replace(status="note", detail=f"answers are read from text: {gap}")
     given = f"{traits.token_probabilities} alternatives with each token"

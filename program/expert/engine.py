@@ -200,14 +200,6 @@ _ANSWERS: Mapping[frozenset[str], Callable[[Viewer, Lesson, Inputs], dict[str, A
 """Output field names -> what answers them."""
 
 
-TRAITS = ModelTraits(
-    reads_images=True, token_probabilities=0, answers_at_once=False, revision=MODEL, is_free=True,
-    is_deterministic=True, reads_instructions=False, is_calibrated=True, shares_errors=True, judges_crops=True,
-    weighs_demos=True, explains_in_figures=True, may_quote_keys=False,
-)  # fmt: skip
-"""What the expert can do."""
-
-
 def _plain(value: Any) -> Any:
     url = getattr(value, "url", None)  # of images
     if isinstance(url, str):
@@ -227,6 +219,13 @@ class CallAdapter(KeptAdapter):
 
 del CallAdapter.parse  # wrapped again in every subclass: callbacks (MLflow's spans) would see each call twice
 
+TRAITS = ModelTraits(
+    reads_images=True, token_probabilities=0, answers_at_once=False, revision=MODEL, is_free=True,
+    is_deterministic=True, reads_instructions=False, is_calibrated=True, shares_errors=True, judges_crops=True,
+    weighs_demos=True, explains_in_figures=True, may_quote_keys=False, adapter=CallAdapter(), takes_references=True,
+)  # fmt: skip
+"""What the expert can do."""
+
 
 class PerceptualEngine:
     """Answers the program's own signatures from measurements. Deterministic and thread-safe."""
@@ -234,9 +233,7 @@ class PerceptualEngine:
     # It answers in the signature's own fields whatever schema it is sent, and DSPy takes milliseconds to build one.
     supports_response_schema = supports_function_calling = supports_reasoning = False
     supported_params = frozenset({"temperature", "max_tokens", "seed"})
-    resolves_references = True
     traits = TRAITS
-    adapter = CallAdapter()
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         """Keep measurements under `cache_dir` (a folder of its own inside), or in memory only."""

@@ -35,7 +35,6 @@ from program.lms.dspy_private import (
     adapter_for,
     cached_answer,
     put_in_cache,
-    resolves_references,
     traced_prediction,
     without_sight,
 )
@@ -107,9 +106,9 @@ def ask(
         signature = _blind(signature)  # type: ignore[arg-type]  # a class is hashable
     demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
     question = Question(predictor, demos, present, model, dict(config or {}), None, calls or CallAllowance())
-    if resolves_references(model) and not traits.thinks:
+    if traits.takes_references and not traits.thinks:
         question.room = room
-    if not resolves_references(model):
+    if not traits.takes_references:
         limits = image_limits_of(model)
         question.traced_inputs = present
         question.inputs = {name: inline(value, limits) for name, value in present.items()}
@@ -165,7 +164,7 @@ def _is_watched(question: Question) -> bool:
     return (
         any(getattr(watcher, "callbacks", None) for watcher in watchers)
         or dspy.settings.send_stream is not None
-        or not resolves_references(question.lm)
+        or not known_traits(question.lm).takes_references
         or logger.isEnabledFor(logging.DEBUG)
     )
 

@@ -56,12 +56,13 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     if connection is None:
         _check_provider(role.backend, name)
         return dspy.LM(name, **_allowed(name, options), **({"api_key": key} if key else {}))
-    record = record_of(connection.lm_name, api_base, cache_dir, _declared(entry, connection))
+    able = _with_entry(connection.capabilities, entry)
+    record = record_of(connection.lm_name, api_base, cache_dir, _declared(entry, able, api_base))
     if not connection.is_asked:
         as_listed(record, connection.wire_model or connection.lm_name)
     engine = ReferenceEngine(
-        lambda field: LM15Engine(connection.config(field)), _with_entry(connection.capabilities, entry),
-        role.images or ImageLimits(), record, connection.wire_model, connection.priced_as, title=role.backend,
+        lambda field: LM15Engine(connection.config(field)), able, role.images or ImageLimits(), record,
+        connection.wire_model, connection.priced_as, title=role.backend,
         lm_name=connection.lm_name, address=api_base, is_asked=connection.is_asked,
         secrets={entry.key_env or SERVER_KEY: key} if key else {},
     )  # fmt: skip
@@ -70,12 +71,15 @@ def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
     )
 
 
-def _declared(entry: BackendSettings, connection: "_Connection") -> dict[str, Any]:
-    """Return what configuration says of a model, which goes before what its service says."""
-    declared: dict[str, Any] = {} if entry.vision is None else {"reads_images": entry.vision}
-    if not entry.logprobs or "logprobs" not in connection.capabilities["supported_params"]:
-        declared["token_probabilities"] = 0
-    return declared
+def _declared(entry: BackendSettings, able: Mapping[str, Any], api_base: str | None) -> dict[str, Any]:
+    """Return what configuration and client say of a model, which goes before what its service says."""
+    params = able["supported_params"]
+    return {
+        "takes_references": True, "takes_bounds": api_base is not None,
+        "knows_schemas": bool(able["supports_response_schema"]) and "response_format" in params,
+        **({} if entry.vision is None else {"reads_images": entry.vision}),
+        **({} if "logprobs" in params else {"token_probabilities": 0}),
+    }  # fmt: skip
 
 
 def api_key_of(role: RoleSettings) -> str | None:

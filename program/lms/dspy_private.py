@@ -37,8 +37,8 @@ from signatures.schemas import QualityLevel
 __all__ = (
     "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "DemoSetMIPRO", "KeptAdapter", "LM15Engine",
     "StdlibTransport", "adapter_for", "answer_request", "bounded_schema", "cached_answer", "estimated_cost_usd",
-    "events_of", "is_word", "put_in_cache", "remember", "resolves_references", "retry_after_s",
-    "say_once_of_truncation", "sync_send_to_stream", "system_text", "traced_prediction", "without_sight",
+    "events_of", "is_word", "put_in_cache", "remember", "retry_after_s", "say_once_of_truncation",
+    "sync_send_to_stream", "system_text", "traced_prediction", "without_sight",
 )  # fmt: skip
 
 
@@ -191,8 +191,8 @@ class KeptAdapter(JSONAdapter):
 
     def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
         if "response_format" in lm.supported_params and not is_word(signature):
-            takes_bounds = getattr(getattr(lm, "engine", None), "address", None) is not None
-            form = _response_format(signature, schema=bool(lm.supports_response_schema), takes_bounds=takes_bounds)
+            schema, takes_bounds = bool(lm.supports_response_schema), known_traits(lm).takes_bounds
+            form = _response_format(signature, schema=schema, takes_bounds=takes_bounds)
             if form is not None:
                 lm_kwargs["response_format"] = form
 
@@ -254,22 +254,10 @@ def say_once_of_truncation() -> None:
     logging.getLogger("dspy.clients.lm").filters = [passes]
 
 
-# What an LM's engine says of itself
-
-
 def adapter_for(lm: dspy.BaseLM | None) -> dspy.Adapter:
-    """Return the adapter an LM is asked through: its engine's own, else the one in DSPy's settings, else JSON."""
-    engine = getattr(lm, "engine", None)
-    usual = _JSON_BY_SCHEMA if getattr(engine, "takes_schema", False) else _JSON
-    return getattr(engine, "adapter", None) or dspy.settings.adapter or usual
-
-
-def resolves_references(lm: dspy.BaseLM | None) -> bool:
-    """Return whether an LM's engine swaps image references for bytes itself."""
-    return bool(getattr(getattr(lm, "engine", None), "resolves_references", False))
-
-
-# Answers
+    """Return the adapter an LM is asked through: its own, else the one in DSPy's settings, else JSON."""
+    traits = known_traits(lm)
+    return traits.adapter or dspy.settings.adapter or (_JSON_BY_SCHEMA if traits.takes_schema else _JSON)
 
 
 def events_of(response: lm15.Response) -> Iterator[Any]:
@@ -381,7 +369,7 @@ _LEFT_OUT = "(left out: only the last calls are kept whole)"
 
 def remember(lm: dspy.BaseLM, entry: dict[str, Any]) -> None:
     """Add a call to DSPy's histories, without the images that a user's own LM was sent inline."""
-    if resolves_references(lm):
+    if known_traits(lm).takes_references:
         _WHOLE.append(entry)
         while len(_WHOLE) > KEPT:
             # The histories of models and modules hold the entry itself: its place stays, without its bulk.

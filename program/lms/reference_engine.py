@@ -229,8 +229,6 @@ class ReferenceEngine:
     gave_logprobs: bool = False
     """Whether log-probabilities ever came: one answer without them then means nothing."""
 
-    resolves_references = True
-
     def __post_init__(self) -> None:
         vars(self).update(self.capabilities)  # DSPy looks for them here
         self._inner: tuple[str, Any] | None = None
@@ -251,13 +249,6 @@ class ReferenceEngine:
                 if self.record.known.asked is None:
                     inquire(self)
         return self.record.traits
-
-    @property
-    def takes_schema(self) -> bool:
-        """Whether the form of an answer travels as a JSON schema, so that no text need describe it."""
-        able = self.capabilities
-        takes = able["supports_response_schema"] and "response_format" in able["supported_params"]
-        return bool(takes) and "response_format" not in self.record.known.refused
 
     @property
     def model(self) -> str:

@@ -237,7 +237,7 @@ def largest_choice(words: str) -> int | None:
 class ModelTraits(BaseModel):
     """What one model at one address can do. None: not known yet."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
     reads_images: bool | None = None
     token_probabilities: int | None = None
@@ -277,6 +277,18 @@ class ModelTraits(BaseModel):
     """Its reasons are figures, and its explanations say in words what these mean."""
     may_quote_keys: bool = True
     """Its errors may quote a key, as a service's do."""
+    adapter: dspy.Adapter | None = None
+    """What it is asked through, whatever DSPy's settings say; None: the usual one."""
+    takes_references: bool = False
+    """Swaps references to images for their bytes itself; else the bytes go into the question."""
+    knows_schemas: bool = False
+    takes_bounds: bool = False
+    """Of lists and texts in a JSON schema, which OpenAI's own service refuses."""
+
+    @property
+    def takes_schema(self) -> bool:
+        """Whether the form of an answer travels as a JSON schema, so that no text need describe it."""
+        return self.knows_schemas and "response_format" not in self.refused
 
 
 _NOTHING_KNOWN = ModelTraits()
@@ -360,9 +372,11 @@ def own_record(lm: dspy.BaseLM | None) -> ModelRecord:
     record = getattr(getattr(lm, "engine", None), "record", None)
     if isinstance(record, ModelRecord):
         return record
-    able = "logprobs" in getattr(lm, "supported_params", ())
+    declared: dict[str, Any] = {"knows_schemas": bool(getattr(lm, "supports_response_schema", False))}
+    if "logprobs" not in getattr(lm, "supported_params", ()):
+        declared["token_probabilities"] = 0
     name, address = str(getattr(lm, "model", "")), str(getattr(lm, "kwargs", {}).get("api_base") or "")
-    return as_listed(record_of(name, address, None, {} if able else {"token_probabilities": 0}), name)
+    return as_listed(record_of(name, address, None, declared), name)
 
 
 def as_listed(record: ModelRecord, name: str) -> ModelRecord:
