@@ -71,11 +71,7 @@ def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | Non
     """Render findings as `{"Global": [{"type", "severity", "explanation"}]}`, or None when there are none."""
     if not analysis or not any(analysis.values()):
         return None
-    told = {
-        region: [f.model_dump(exclude=None if f.fault else {"fault"}) for f in findings]
-        for region, findings in analysis.items()
-    }
-    return compact_json(told)
+    return compact_json({region: [f.facts() for f in findings] for region, findings in analysis.items()})
 
 
 def findings_in_words(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
@@ -145,10 +141,7 @@ def used_evidence(output: ExecutorOutput) -> dict[str, Any] | None:
         for region, by in (output.quality_scores or {}).items()
         for distortion, (tool, score) in by.items()
     ]
-    findings = [
-        {"region": region, **finding.model_dump(exclude={"explanation"} if finding.fault else {"explanation", "fault"})}
-        for region, finding in output.findings()
-    ]
+    findings = [{"region": region, **finding.facts("explanation")} for region, finding in output.findings()]
     return {"readings": readings, "findings": findings}
 
 

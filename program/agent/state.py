@@ -44,6 +44,10 @@ class Finding(Record):
         told = answer.explanation.strip()
         return cls(type=answer.type, severity=answer.severity, explanation=told, fault=answer.fault)
 
+    def facts(self, *left_out: str) -> dict[str, Any]:
+        """Return its fields without those left out, and without a fault where none is named."""
+        return self.model_dump(exclude={*left_out, *(() if self.fault else ("fault",))})
+
 
 class ToolLog(Measurement):
     """One tool reading of an assessment: for which region and distortion, and what it counts."""
