@@ -72,20 +72,17 @@ class EvidenceReplay:
         self.program, self._gathered = program, gathered
         self.resources = program.resources
 
-    def __call__(
-        self, image: Any, query: str, reference: Any = None, options: Any = None, regions: Any = None
-    ) -> Assessment:
+    def __call__(self, **given: Any) -> Assessment:
         """Assess one image; in full where no evidence was gathered for it."""
-        inputs = {"image": _as_image(image), "query": query, "reference": reference and _as_image(reference),
-                  "options": options, "regions": regions}  # fmt: skip
-        inputs = {name: value for name, value in inputs.items() if value}
+        images = {name: _as_image(given[name]) for name in ("image", "reference") if given.get(name)}
+        inputs = {name: value for name, value in {**given, **images}.items() if value}
         gathered = self._gathered.get(inputs_key(inputs))
         if gathered is None:
             return self.program(**inputs)
         state = gathered.model_copy()
         if self.program.summarizer.names_distortions(state):
             state.executor_evidence = state.evidence.with_findings(None)
-        seen = {name: IMAGES.find(inputs[name].url) for name in ("image", "reference") if name in inputs}
+        seen = {name: IMAGES.find(image.url) for name, image in images.items()}
         with meter() as usage, wire_scope(self.resources.settings):
             output = self.program.summarizer(state=state, **seen)
         return Assessment(**dict(output), state=state, usage=usage)
