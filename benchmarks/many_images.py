@@ -166,7 +166,7 @@ def job(folder: Path, count: int, workers: int = 2, seconds: float = 0.05, calls
     asked, stamps = folder / "asked.txt", list[float]()
     image = images(folder, 10) / "0000000.png"
     make = partial(Slow, image, seconds, asked)
-    engine = ray_engine(partial(Judging.made, make), Cluster(workers))
+    engine = ray_engine(lambda: Judging(make()), Cluster(workers))
     with Budget(calls) if calls else nullcontext():
         judge(
             stand_in(image), slow_items(folder, count), lambda _: stamps.append(time.perf_counter()),
@@ -196,7 +196,7 @@ def pace(folder: Path, count: int) -> dict[str, Any]:
         shutil.rmtree(cache, ignore_errors=True)
         os.environ["AGENTICIQA_CACHE_DIR"] = str(cache)
         settings, stamps = load_settings(), list[float]()
-        engine = ray_engine(partial(Judging.made, partial(AgenticIQA, settings)), Cluster(2)) if name == "ray" else None
+        engine = ray_engine(lambda kept=settings: Judging(AgenticIQA(kept)), Cluster(2)) if name == "ray" else None
         items = find_items([str(images(folder, count))])
         judge(AgenticIQA(settings), items, _stamper(stamps), workers=2, progress=False, engine=engine)
         found[name] = round(steady(stamps), 2)
@@ -236,7 +236,7 @@ def served(folder: Path, count: int, workers: int, address: str, cache: Path) ->
     os.environ |= {"AGENTICIQA_CACHE_DIR": str(cache), "AGENTICIQA_API_KEY": "none"}
     settings, stamps = load_settings().with_model("openai/small-vlm", address), list[float]()
     items, make = find_items([str(images(folder, count))]), partial(AgenticIQA, settings)
-    engine = ray_engine(partial(Judging.made, make), Cluster(workers))
+    engine = ray_engine(lambda: Judging(make()), Cluster(workers))
     judge(AgenticIQA(settings), items, _stamper(stamps), progress=False, engine=engine)
     return stamps
 
@@ -313,7 +313,7 @@ def poison(folder: Path, count: int) -> dict[str, Any]:
     bad = images(folder, 11) / "0000010.png"
     items[17] = items[17].model_copy(update={"image": bad})
     make = partial(Deadly, bad, 0.02, folder / "asked.txt")
-    engine, out = ray_engine(partial(Judging.made, make), Cluster(2)), folder / "job.jsonl"
+    engine, out = ray_engine(lambda: Judging(make()), Cluster(2)), folder / "job.jsonl"
     judge(stand_in(bad), items, out=out, progress=False, engine=engine)
     rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     statuses = {row["id"]: row["status"] for row in rows}

@@ -45,6 +45,7 @@ from program.evaluation.intervals import Figure
 from program.evaluation.publishing import render
 from program.evaluation.record import EvaluationRecord, LabelledRow
 from program.lms.limits import BudgetSpent
+from program.running.runner import without_history
 from program.tracking import RunHandle
 
 __all__ = ("Compile", "Compiled", "compile_program")
@@ -80,8 +81,7 @@ class Compile:
         self.tracked = CandidateRuns(run)
         best = f"the best candidate so far is in {str(self.job.out)!r}"
         self.log.begin(self.program)
-        # The history of prompts and the trace would grow by every demo of every call.
-        with dspy.context(disable_history=True, trace=None):
+        with without_history():
             try:
                 return _compiled(self)
             except (BudgetSpent, SearchStopped) as stopped:

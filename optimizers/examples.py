@@ -9,8 +9,8 @@ import platform
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -33,14 +33,14 @@ from program.evaluation.evaluating import context_of
 from program.evaluation.intervals import Figure, interval
 from program.evaluation.record import LabelledRow
 from program.images.store import IMAGES
-from program.lms.limits import BudgetSpent
-from program.running.on_ray import Cluster, completed_on_ray, request_text
+from program.running.on_ray import Cluster, ray_engine
 from program.running.request import ARGUMENTS
+from program.running.runner import Asking
 from program.tools.loading import installed_version
 
 __all__ = (
     "Evidence", "ExampleSet", "Questions", "Store", "choose_samples", "code_sha256", "collect_examples",
-    "evidence_json", "evidence_of", "evidence_on_ray", "run_example", "to_example",
+    "evidence_json", "evidence_of", "evidence_on_ray", "to_example",
 )  # fmt: skip
 
 
@@ -264,13 +264,22 @@ def to_example(sample: Sample) -> dspy.Example:
     return dspy.Example(**fields).with_inputs(*(name for name in ARGUMENTS if name in fields))
 
 
-def run_example(program: AgenticIQA, example: dspy.Example) -> Evidence:
-    """Run the program on an example; return what it ended with and what was asked of its predictors, in order."""
-    names = {id(predictor): name for name, predictor in program.named_predictors()}
-    # Each thread gets a trace of its own: what was really asked, role by role.
-    with dspy.context(trace=[]):
-        result = program(**example.inputs())
-        return result.state, [(names[id(p)], dict(inputs)) for p, inputs, _ in dspy.settings.trace if id(p) in names]
+class Gathering(Asking[Evidence | str]):
+    """From a sample to what the program ended with and what its predictors were asked, in order; or to why not."""
+
+    context = staticmethod(nullcontext)  # demos show these images later
+
+    def row(self, request: Sample) -> Evidence:
+        """Run the program."""
+        names = {id(predictor): name for name, predictor in self.program.named_predictors()}
+        # Each thread gets a trace of its own: what was really asked, role by role.
+        with dspy.context(trace=[]):
+            state = self.program(**to_example(request).inputs()).state
+            return state, [(names[id(p)], dict(inputs)) for p, inputs, _ in dspy.settings.trace if id(p) in names]
+
+    def failed(self, request: Sample, error: str) -> str:
+        """Return why a sample has no evidence."""
+        return error
 
 
 def collect_examples(
@@ -280,34 +289,28 @@ def collect_examples(
     """Run the program once over the samples and return what it was asked, with the right answers.
 
     What is in the store is not run again, nor what was `made` elsewhere (by sample's id: the evidence, or why there is
-    none), which `advance` is not called for. A sample that cannot be assessed is left out with a warning. Raises
-    InputError when none is left.
+    none), which `advance` is not called for. A sample that cannot be assessed is left out with a warning, as
+    `running.runner` says. Raises InputError when none is left.
     """
-    store, made = store or Store(), made or {}
-    example_set = ExampleSet()
+    example_set, gather, store, made = ExampleSet(), Gathering(program), store or Store(), made or {}
 
-    def run(sample: Sample) -> tuple[dspy.Example, AssessmentState, Questions, bool] | None:
-        try:
-            example = to_example(sample)
-            stored = store.evidence(sample, answered=program.summarizer.asks)
-            state, questions = stored or _usable(made.get(sample.id) or run_example(program, example))
-        except BudgetSpent:
-            raise
-        except InputError as error:
-            logger.warning("sample %r left out of training: %s", sample.id, error)
-            return None
-        finally:
-            if sample.id not in made:
-                advance()
+    def run(sample: Sample) -> tuple[dspy.Example, Evidence, bool] | str:
+        stored = store.evidence(sample, answered=program.summarizer.asks)
+        found = stored or made.get(sample.id) or gather(sample)
+        if sample.id not in made:
+            advance()
+        if isinstance(found, str):
+            return found
         if stored is None:
-            store.put_evidence(sample, state, questions, answered=program.summarizer.asks)
-        return example, state, questions, stored is None
+            store.put_evidence(sample, *found, answered=program.summarizer.asks)
+        return to_example(sample), found, stored is None
 
     for sample, of_sample in zip(samples, in_order(run, samples, workers=workers), strict=True):
-        if of_sample is None:
+        if isinstance(of_sample, str):
+            logger.warning("sample %r left out of training: %s", sample.id, of_sample)
             example_set.runs += 1
             continue
-        example, state, questions, is_new = of_sample
+        example, (state, questions), is_new = of_sample
         example_set.runs += is_new
         example_set.gathered[inputs_key(example.inputs())] = state
         for demo in labelled_demos(sample, example, questions, program.resources, state):
@@ -327,33 +330,17 @@ def evidence_on_ray(
 
     Each worker makes its program with `make`. A sample whose evidence JSON cannot hold is left out.
     """
-    items = ((place, request_text(sample)) for place, sample in enumerate(samples))
-    for place, _, result in completed_on_ray(partial(_Evidence, make), items, cluster):
-        found = json.loads(result)
-        if found is not None:
-            yield samples[place].id, found if isinstance(found, str) else evidence_of(found)
+    gathered = ray_engine(lambda: Gathering(make()), cluster, Sample, _from_line, _line)
+    yield from ((sample.id, found) for (_, sample), found in gathered(enumerate(samples)) if found is not None)
 
 
-class _Evidence:
-    """A worker's part: from a sample to what the program ended with and was asked, or why that is nothing."""
-
-    def __init__(self, make: Callable[[], AgenticIQA]) -> None:
-        self._program = make()
-
-    def __call__(self, item: str) -> str:
-        try:
-            return json.dumps(evidence_json(*run_example(self._program, to_example(Sample.from_json(item)))))
-        except InputError as error:
-            return self.failed(item, str(error))
-
-    def failed(self, item: str, error: str) -> str:
-        return json.dumps(error)
+def _line(found: Evidence | str) -> str:
+    return json.dumps(found if isinstance(found, str) else evidence_json(*found))
 
 
-def _usable(found: Evidence | str) -> Evidence:
-    if isinstance(found, str):
-        raise InputError(found)
-    return found
+def _from_line(text: str) -> Evidence | str | None:
+    found = json.loads(text)
+    return evidence_of(found) if isinstance(found, dict) else found
 
 
 def _each_once(demos: dict[str, list[LabelledDemo]]) -> dict[str, list[LabelledDemo]]:

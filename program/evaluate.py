@@ -93,7 +93,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
             record = evaluate(
                 program, samples, baselines=arguments.baselines, workers=arguments.workers,
                 checkpoint=arguments.checkpoint, resume=arguments.resume,
-                engine=None if cluster is None else ray_engine(make, cluster, Sample, LabelledRow),
+                engine=None if cluster is None else ray_engine(make, cluster, Sample, LabelledRow.model_validate_json),
             )  # fmt: skip
         page = None
         try:

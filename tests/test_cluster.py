@@ -281,7 +281,9 @@ def test_an_evaluation_is_the_same_on_either_engine(service_program, blurred_man
     samples = [s for s in read_manifest(blurred_manifest) if s.split == "test" and s.task == "scoring"]
     lines = [f"{s.image.name},{s.mos},{s.group},test,{s.id}" for s in samples]
     table.write_text("path,score,group,split,id\n" + "\n".join(lines) + "\n", "utf-8")
-    on_ray = ray_engine(lambda: Evaluating.made(lambda: program, baselines=True), Cluster(), Sample, LabelledRow)
+    on_ray = ray_engine(
+        lambda: Evaluating.made(lambda: program, baselines=True), Cluster(), Sample, LabelledRow.model_validate_json
+    )
     named = samples_of(table, program.resources.settings, layout=Layout({"image": "path", "mos": "score"}))
     held = evaluate(program, samples, workers=1, progress=False, baselines=True)
     cluster = evaluate(program, named, engine=on_ray, progress=False, baselines=True)
@@ -304,7 +306,7 @@ def test_a_compile_gathers_the_same_evidence_on_either_engine(blurred_manifest, 
             assert item.isascii()
             yield place, item, work.failed(item, "crash") if '"s1"' in item else work(item)
 
-    monkeypatch.setattr("optimizers.examples.completed_on_ray", in_process)
+    monkeypatch.setattr("program.running.on_ray.completed_on_ray", in_process)
     program = AgenticIQA(load_settings())
     samples = [s for s in read_manifest(blurred_manifest) if s.split == "train"][:8]
     advanced = []
@@ -313,7 +315,7 @@ def test_a_compile_gathers_the_same_evidence_on_either_engine(blurred_manifest, 
         for made in (None, dict(evidence_on_ray(lambda: program, samples, Cluster())))
     ]
     assert len(advanced) == len(samples)  # what was made elsewhere is counted there
-    assert "sample 's1' left out of training: crash" in caplog.text
+    assert "sample 's1' left out of training: image 's1': crash" in caplog.text
     held, cluster = ([example.id for example in each.examples] for each in found)
     assert cluster == [name for name in held if name != "s1"]
     # Of several samples that ask the same, the first one is named.

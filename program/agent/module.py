@@ -18,11 +18,10 @@ from pydantic_core import from_json
 from program.agent.assessment import Assessment
 from program.agent.resources import ROLES, Resources, portable_lm
 from program.common.errors import InputError, ModelError, first_fault
-from program.common.pool import map_unordered
-from program.common.pool import progress as progress_bar
 from program.expert import NAME
 from program.images.store import IMAGES
 from program.running.request import ARGUMENTS
+from program.running.runner import run
 
 __all__ = ("BatchInterrupted", "FailedSample", "ProgramFile", "ProgramModule", "check_state", "digest", "rest_sha256")
 
@@ -177,27 +176,30 @@ class ProgramModule(dspy.Module):
             raise InputError(f"workers: {workers} is too few; give 1 or more")
         results: dict[int, Assessment | FailedSample] = {}
         total = len(samples) if isinstance(samples, Sized) else None
-        with progress_bar("assessing", total, shown=progress) as advance:
-            try:
-                work = map_unordered(
-                    lambda pair: self._assessed(*pair), enumerate(() if samples is None else samples), workers=workers
-                )
-                for (index, _), result in work:
-                    results[index] = result
-                    advance()
-            except KeyboardInterrupt:
-                raise BatchInterrupted([results.get(index) for index in range(max(results, default=-1) + 1)]) from None
+
+        def take(index: int, result: Assessment | Exception) -> None:
+            if isinstance(result, Exception):
+                logger.warning("sample %d failed: %s", index, " ".join(str(result).split()))
+                words = f"{type(result).__name__}: {result}"
+                results[index] = FailedSample(index, " ".join(words.split())[:300], result)
+            else:
+                results[index] = result
+
+        given = () if samples is None else samples
+        try:
+            run(self._assessed, given, take, workers=workers, label="assessing", total=total, progress=progress)
+        except KeyboardInterrupt:
+            raise BatchInterrupted([results.get(index) for index in range(max(results, default=-1) + 1)]) from None
         return [results[index] for index in range(len(results))]
 
-    def _assessed(self, index: int, sample: Any) -> Assessment | FailedSample:
+    def _assessed(self, sample: Any) -> Assessment | Exception:
         try:
-            # Arrays given and crops made would pile up over a stream of any length.
+            # Arrays given and crops made would pile up over a stream of any length; DSPy's history is the caller's.
             with IMAGES.borrowing():
                 result: Assessment = self(**_arguments(sample))
                 return result
-        except Exception as error:  # the sample border: one bad sample must not end the batch
-            logger.warning("sample %d failed: %s", index, " ".join(str(error).split()))
-            return FailedSample(index, " ".join(f"{type(error).__name__}: {error}".split())[:300], error)
+        except Exception as error:  # the sample border: see `running.runner`
+            return error
 
     def predictors_used_by(self, examples: Iterable[dspy.Example]) -> Self:
         """Return a copy that shows optimizers only the predictors which these examples ask; it runs each once.

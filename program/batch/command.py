@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from PIL import Image
 
@@ -55,11 +55,6 @@ class Judging(Asking[Row]):
     def __init__(self, program: AgenticIQA, query: str | None = None, options: Sequence[str] | None = None) -> None:
         super().__init__(program)
         self._query, self._options = query, None if options is None else list(options)
-
-    @classmethod
-    def made(cls, make: Callable[[], AgenticIQA], *question: Any) -> Self:
-        """Return one with a program of its own."""
-        return cls(make(), *question)
 
     def row(self, request: Request) -> Row:
         """Ask the program."""
@@ -328,7 +323,7 @@ def _judge(arguments: argparse.Namespace, settings: Settings, items: Items, tall
     judge(
         make(), items, tally.add, out=arguments.out, query=arguments.query, options=arguments.option,
         workers=arguments.workers, progress=not arguments.json,
-        engine=None if cluster is None else ray_engine(partial(Judging.made, make, *question), cluster),
+        engine=None if cluster is None else ray_engine(lambda: Judging(make(), *question), cluster),
     )  # fmt: skip
 
 

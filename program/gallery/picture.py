@@ -100,13 +100,13 @@ class Taking(Asking[Picture]):
     def __init__(self, program: AgenticIQA, copies: Path, sizes: Mapping[str, int]) -> None:
         """Take the folder of the copies, and the longer side of each kind ("thumbs", "previews") in pixels."""
         super().__init__(program)
-        self._iqa, self._copies, self._sizes = program, copies, {kind: px for kind, px in sizes.items() if px}
+        self._copies, self._sizes = copies, {kind: px for kind, px in sizes.items() if px}
         self._full_size = threading.Lock()
 
     def row(self, request: Request) -> Picture:
         """Judge, measure and copy."""
         before = request.stamp()
-        result = self._iqa(**request.arguments())
+        result = self.program(**request.arguments())
         image = result.images[0]
         data = IMAGES.read(image)
         facts = self._facts(image, data)
@@ -138,7 +138,7 @@ class Taking(Asking[Picture]):
                 pixels = decode_bounded(data, image.name, at_most=_DETAIL_PIXELS, max_pixels=size).pixels
             found = detail_of(pixels)
             del pixels
-        view = self._iqa.resources.viewer.view(image)
+        view = self.program.resources.viewer.view(image)
         return {
             "width": image.width, "height": image.height, **found._asdict(),
             "hash": str(imagehash.phash(shown, hash_size=_HASH_SIDE)),

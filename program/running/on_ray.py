@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from operator import methodcaller
 from threading import Lock
 from typing import Any, Protocol
 
@@ -245,14 +246,18 @@ def request_text(request: Request) -> str:
 
 
 def ray_engine(
-    make: Callable[[], Asking[Any]], cluster: Cluster, requests: type[Request] = Request, rows: type[Row] = Row
-) -> Engine:
-    """Return what answers requests in the workers of a cluster, each with its own `make`; both kinds travel as such."""
+    make: Callable[[], Asking[Any]], cluster: Cluster, requests: type[Request] = Request,
+    read: Callable[[str], Any] = Row.model_validate_json, write: Callable[[Any], str] = methodcaller("line"),
+) -> Engine:  # fmt: skip
+    """Return what answers requests in the workers of a cluster, each with its own `make`; rows travel as `write` says.
 
-    def engine(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Row]]:
+    `read` makes them again.
+    """
+
+    def engine(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Any]]:
         texts = ((place, request_text(request)) for place, request in placed)
-        for place, request, row in completed_on_ray(partial(_Rows, make, requests), texts, cluster):
-            yield (place, requests.from_json(request)), rows.model_validate_json(row)
+        for place, request, row in completed_on_ray(partial(_Rows, make, requests, write), texts, cluster):
+            yield (place, requests.from_json(request)), read(row)
 
     return engine
 
@@ -260,17 +265,17 @@ def ray_engine(
 class _Rows:
     """A worker's part: from a request to its row."""
 
-    def __init__(self, make: Callable[[], Asking[Any]], requests: type[Request]) -> None:
-        self._ask, self._requests = make(), requests
+    def __init__(
+        self, make: Callable[[], Asking[Any]], requests: type[Request], write: Callable[[Any], str]
+    ) -> None:  # fmt: skip
+        self._ask, self._requests, self._write = make(), requests, write
 
     def __call__(self, item: str) -> str:
-        line: str = self._ask(self._requests.from_json(item)).line()
-        return line
+        return self._write(self._ask(self._requests.from_json(item)))
 
     def failed(self, item: str, error: str) -> str:
         request = self._requests.from_json(item)
-        line: str = self._ask.failed(request, f"image {request.id!r}: {error}").line()
-        return line
+        return self._write(self._ask.failed(request, f"image {request.id!r}: {error}"))
 
 
 def completed_on_ray(

@@ -3,27 +3,26 @@
 One policy for all: a fault of one image (unreadable, refused by its rules, a bug) is its row's error and ends nothing.
 A spent budget, an address that answers no request and a model service that fails several times in a row end the run:
 the next thousand images would fail too. What was finished until then is kept, and the same command goes on with it.
+`AgenticIQA.batch` and the service end on nothing: they give each caller its own exception.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Generic, TypeAlias, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import dspy
 from dspy.utils.exceptions import is_retryable_lm_error
 
-from program.agent.assessment import Assessment
 from program.common.errors import EndpointError, ImageError, InputError
 from program.common.pool import map_unordered
 from program.common.pool import progress as progress_bar
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
-from program.running.journal import Journal
 from program.running.request import Request
-from program.running.row import Row
 
-__all__ = ("Asking", "Engine", "Placed", "one_image", "run")
+__all__ = ("Asking", "Engine", "Log", "Placed", "one_image", "run", "without_history")
 
 logger = logging.getLogger(__name__)
 
@@ -31,31 +30,49 @@ _MODEL_FAULTS = 3
 """So many answers of a model service that fail in a row end the run, and two where no repeat mends it, as of a refused
 key."""
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R")
 Placed: TypeAlias = tuple[int, Request]
 Engine: TypeAlias = Callable[[Iterable[Placed]], Iterator[tuple[Placed, Any]]]
 """Answers placed requests and yields each with its row as they come."""
 
 
+class Log(Protocol[R]):
+    """Where a run keeps its rows; see `running.journal`."""
+
+    def find(self, request: Request, place: int) -> R | None:
+        """Return the row of a request that was finished before."""
+
+    def keep(self, request: Request, place: int, row: R) -> None:
+        """Write down the row of a request."""
+
+
+without_history = partial(dspy.context, disable_history=True, trace=None)
+"""A block in which DSPy's histories and trace keep no prompt: those of a long run would pile up."""
+
+
 @contextmanager
 def one_image() -> Iterator[None]:
     """Ask a program inside the block; of a run of any length, or a service, neither images nor prompts pile up."""
-    with IMAGES.borrowing(), dspy.context(disable_history=True, trace=None):
+    with IMAGES.borrowing(), without_history():
         yield
 
 
 class Asking(Generic[R]):
     """From a request to its row, one after the other, in any number of threads; subclasses say which kind of row."""
 
-    def __init__(self, program: Callable[..., Assessment]) -> None:
-        self.program, self._faults = program, 0
+    context: Callable[[], AbstractContextManager[None]] = staticmethod(one_image)
+    """What a program is asked in."""
+
+    def __init__(self, program: Callable[..., Any]) -> None:
+        self.program: Any = program
+        self._faults = 0
 
     def __call__(self, request: Any) -> R:
         """Return a request's row. Raises what ends a run: BudgetSpent, EndpointError, LMError."""
         if request.error or request.image is None:
             return self.failed(request, request.error or "names no image")
         try:
-            with one_image():
+            with self.context():
                 row = self.row(request)
         except dspy.LMError as error:
             self._faults += 1
@@ -87,12 +104,12 @@ class Asking(Generic[R]):
 
 def run(
     work: Callable[[Any], R],
-    requests: Iterable[Request],
+    requests: Iterable[Any],
     take: Callable[[int, R], str | None],
     *,
     workers: int = 2,
     engine: Engine | None = None,
-    journal: Journal[R] | None = None,
+    journal: Log[R] | None = None,
     label: str = "judging",
     total: int | None = None,
     progress: bool = True,

@@ -133,7 +133,8 @@ class Assessor:
         def worked(job: W | Refused) -> T:
             if isinstance(job, Refused):
                 raise job
-            return work(job)
+            with one_image():
+                return work(job)
 
         for job in jobs:
             ticket.work.append(self._threads.submit(worked, job))
@@ -162,24 +163,20 @@ class Assessor:
 
     def assess(self, request: Request) -> Assessment:
         """Assess one image, and count it. Raises InputError."""
-        with one_image():
-            result = self.program(**self._opened(request).arguments())
+        result = self.program(**self._opened(request).arguments())
         self.metrics.assessed(result)
         return result
 
     def draw(self, request: Request) -> bytes:
         """Return the map of where one image loses quality, as PNG. Raises InputError."""
-        file = io.BytesIO()
-        with one_image():
-            shown = self._opened(request)
-            self.program.heatmap(shown.image, shown.reference).save(file, "PNG")
+        file, shown = io.BytesIO(), self._opened(request)
+        self.program.heatmap(shown.image, shown.reference).save(file, "PNG")
         return file.getvalue()
 
     def compare(self, pair: tuple[Request, Request]) -> Comparison:
         """Say which of two images is better, both against the first one's reference. Raises InputError."""
-        with one_image():
-            first, second = self._opened(pair[0]), self._opened(pair[1].model_copy(update={"reference": None}))
-            return compare_images(self.program, first.image, second.image, first.reference)
+        first, second = self._opened(pair[0]), self._opened(pair[1].model_copy(update={"reference": None}))
+        return compare_images(self.program, first.image, second.image, first.reference)
 
     def _opened(self, request: Request) -> Request:
         return open_images(request, self.settings.max_megapixels)

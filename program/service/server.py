@@ -155,10 +155,10 @@ def _warm_up(program: "AgenticIQA") -> None:
     import numpy as np
 
     from program.agent.resources import ROLES
-    from program.images.store import IMAGES
+    from program.running.runner import one_image
 
     if not all(program.resources.known(role).is_free for role in ROLES):
         return
     ramp = np.add.outer(np.arange(192), np.arange(256))[:, :, None] % 256
-    with IMAGES.borrowing():
+    with one_image():
         program(image=np.repeat(ramp, 3, axis=2).astype(np.uint8))
