@@ -15,7 +15,7 @@ from optimizers.recipes.rubric import Labelled, chosen_sentences
 from program import AgenticIQA, load
 from program.compile import main
 from program.expert.engine import answer
-from program.expert.judge.demo_belief import traits_of
+from program.expert.judge.demo_belief import properties_of
 from program.expert.judge.views import Viewer
 from program.images.store import IMAGES
 from signatures import executor, planner, summarizer
@@ -57,7 +57,7 @@ def test_sentences_written_by_hand_move_the_expert_the_right_way(shown) -> None:
     right = []
     for category, image in shown:
         view, name = Viewer().view(image), CATEGORY_NAMES[category]
-        colour = traits_of(view)["colourfulness"] - 0.5
+        colour = properties_of(view)["colourfulness"] - 0.5
         before = _score(image)
         expected = {
             f"Ignore {name}.": 1, f"Please ignore {name}.": 1, f"{name} counts half as much as usual": 1,

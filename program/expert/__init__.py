@@ -3,7 +3,9 @@
 This is the room's one door: nothing outside imports what lies inside.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from program.common.lazy import lazy
 
 if TYPE_CHECKING:
     from program.expert.answer.planning import (
@@ -15,8 +17,7 @@ if TYPE_CHECKING:
     )
     from program.expert.engine import make_perceptual_lm
     from program.expert.judge.correction import Correction, Labels
-    from program.expert.judge.demo_belief import TILE, belief, heatmap, telling
-    from program.expert.judge.demo_belief import traits_of as properties_of
+    from program.expert.judge.demo_belief import TILE, belief, heatmap, properties_of, telling
     from program.expert.judge.faults import KINDS, STRENGTHS, kind_of, sharpness_of
     from program.expert.judge.quality import Belief
     from program.expert.judge.views import WIDTH, View, Viewer, appearance, likeness
@@ -28,40 +29,14 @@ __all__ = (
     "named_tools", "plan_assessment", "properties_of", "region_pattern", "sharpness_of", "telling",
 )  # fmt: skip
 
-_HOMES = {
-    "KINDS": "judge.faults.KINDS",
-    "MODEL": "store.MODEL",
-    "NAME": "store.NAME",
-    "appearance": "judge.views.appearance",
-    "STRENGTHS": "judge.faults.STRENGTHS",
-    "TILE": "judge.demo_belief.TILE",
-    "WIDTH": "judge.views.WIDTH",
-    "Belief": "judge.quality.Belief",
-    "Correction": "judge.correction.Correction",
-    "Labels": "judge.correction.Labels",
-    "View": "judge.views.View",
-    "Viewer": "judge.views.Viewer",
-    "belief": "judge.demo_belief.belief",
-    "heatmap": "judge.demo_belief.heatmap",
-    "kind_of": "judge.faults.kind_of",
-    "likeness": "judge.views.likeness",
-    "make_perceptual_lm": "engine.make_perceptual_lm",
-    "moved_text": "answer.planning.moved_text",
-    "named_distortions": "answer.planning.named_distortions",
-    "named_tools": "answer.planning.named_tools",
-    "plan_assessment": "answer.planning.plan_assessment",
-    "properties_of": "judge.demo_belief.traits_of",
-    "region_pattern": "answer.planning.region_pattern",
-    "sharpness_of": "judge.faults.sharpness_of",
-    "telling": "judge.demo_belief.telling",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Lazy, so that reading a question loads nothing that measures pixels.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    module, _, own = _HOMES[name].rpartition(".")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), own)
+# So that reading a question loads nothing that measures pixels.
+__getattr__ = lazy(__name__, {
+    "answer.planning": ("moved_text", "named_distortions", "named_tools", "plan_assessment", "region_pattern"),
+    "engine": ("make_perceptual_lm",),
+    "judge.correction": ("Correction", "Labels"),
+    "judge.demo_belief": ("TILE", "belief", "heatmap", "properties_of", "telling"),
+    "judge.faults": ("KINDS", "STRENGTHS", "kind_of", "sharpness_of"),
+    "judge.quality": ("Belief",),
+    "judge.views": ("WIDTH", "View", "Viewer", "appearance", "likeness"),
+    "store": ("MODEL", "NAME"),
+})  # fmt: skip

@@ -16,7 +16,7 @@ from program.images.store import IMAGES, ImageRef
 from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
 from signatures.schemas import CATEGORY_WORDS, FAULTS, DistortionCategory, category_of
 
-__all__ = ("EVIDENCE_SETS", "TILE", "belief", "heatmap", "overlay", "quality_map", "telling", "traits_of")
+__all__ = ("EVIDENCE_SETS", "TILE", "belief", "heatmap", "overlay", "properties_of", "quality_map", "telling")
 
 
 EVIDENCE_SETS = 32
@@ -46,7 +46,7 @@ def telling(labelled: Sequence[tuple[View, float]], count: int, seed: int, instr
     return most_telling([_seen(view, rubric) for view, _ in labelled], labels, count, np.random.default_rng(seed))
 
 
-def traits_of(view: View) -> dict[str, float]:
+def properties_of(view: View) -> dict[str, float]:
     """Return where an image stands among natural photographs in each of the rubric's `TRAITS`, 0 .. 1."""
     known = population()
     return {name: share_below(reading(view, name), known[name]) for name in TRAITS}
@@ -55,7 +55,7 @@ def traits_of(view: View) -> dict[str, float]:
 def _seen(view: View, rubric: Rubric) -> Features:
     if rubric is PLAIN:
         return view.seen
-    traits = traits_of(view) if rubric.likes else {}
+    traits = properties_of(view) if rubric.likes else {}
     return view.seen._replace(quality=rubric.judged(view.seen.quality, view.severities, traits))
 
 
