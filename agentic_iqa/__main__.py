@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from program.common.cli import EXIT_UNUSABLE, STARTED_AS
 from program.common.errors import did_you_mean
 
-__all__ = ("COMMANDS", "main")
-
 COMMANDS = {
     "assess": ("program.assess", "judge an image, a folder or a manifest, or compare two images"),
     "gallery": ("program.gallery.__main__", "group a folder's photographs, choose the best of each, and show why"),

@@ -23,8 +23,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
 from data.manifest import Sample, read_manifest
-from optimizers.compiling import Compiled, compile_program
+from optimizers.compiling import compile_program
 from optimizers.job import prepare_job
+from optimizers.report import Compiled
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load
 from program.common.settings import load_settings

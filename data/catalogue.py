@@ -18,12 +18,6 @@ from program.common.errors import DataError, did_you_mean
 from program.common.files import CONFIGS, Place, is_remote, place_of
 from program.common.plugins import offered
 
-__all__ = (
-    "GENERATED", "DatasetEntry", "ImageFolder", "Release", "Row", "catalogue", "entry_of", "read_csv", "read_lines",
-    "read_mat", "read_xlsx", "resolve_dataset", "side_by_side",
-)  # fmt: skip
-
-
 GENERATED: Mapping[str, str] = {"quickstart": "manifest.jsonl", "quickstart-fr": "manifest-fr.jsonl"}
 """Names that stand for a manifest which is made on first use, with its file."""
 

@@ -19,8 +19,6 @@ from program.common.files import Place, name_of, open_file, path_mend, place_of
 from program.common.pool import in_order
 from program.images.decode_worker import decode_bounded
 
-__all__ = ("KINDS", "SHOWN_PER_KIND", "CheckReport", "check_manifest")
-
 KINDS = ("line", "missing", "unreadable", "region", "scale", "repeated", "duplicate", "leak", "count", "record")
 """What can be wrong; docs/data.md says what each means."""
 

@@ -19,15 +19,6 @@ from skimage import color
 
 from signatures.schemas import DistortionCategory, Severity, category_of
 
-__all__ = (
-    "CATEGORIES", "COLOUR_ONLY", "DISTORTIONS", "IDENTITIES", "LEVELS", "LIVE_NAMES", "Severity", "brighten",
-    "category_named", "change_contrast", "darken", "diffuse_colour", "disk_kernel", "distort", "distortions_for",
-    "gaussian_blur", "generator_for", "is_grey", "lens_blur", "level_mean", "level_means", "level_means_sha256",
-    "mean_shift", "motion_blur", "motion_kernel", "quantize_colour", "saturate_hsv", "saturate_lab", "severity_of",
-    "sharpen", "shift_colour",
-)  # fmt: skip
-
-
 LEVELS = (1, 2, 3, 4, 5)
 """KADID-10k's distortion levels, in its order (mean shift and contrast change have their mildest in the middle)."""
 

@@ -29,11 +29,6 @@ from program.common.errors import DataError
 from program.common.files import IdSet, Place, is_remote, join_place, open_file, place_of, whole_file
 from program.running.request import Request
 
-__all__ = (
-    "KEYS", "Layout", "Sample", "ScaleDoubt", "Split", "close_field", "difference_mend", "fault_of", "left_out",
-    "manifest_sha256", "read_manifest", "scan_manifest", "write_manifest",
-)  # fmt: skip
-
 Split: TypeAlias = Literal["train", "validation", "test"]
 Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Letter: TypeAlias = Annotated[StrictStr, Field(pattern="^[A-Z]$")]

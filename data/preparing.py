@@ -22,11 +22,6 @@ from program.common.errors import DataError, did_you_mean
 from program.common.files import path_mend, plain_file, write_whole
 from program.common.plugins import offered
 
-__all__ = (
-    "READERS", "Reader", "load", "prepare", "read_record", "record_path",
-)  # fmt: skip
-
-
 Reader: TypeAlias = Callable[[Release], Iterator[Sample]]
 
 READERS: Mapping[str, Reader] = {

@@ -40,12 +40,6 @@ from program.common.pool import in_order
 from program.common.pool import progress as progress_bar
 from signatures.schemas import DistortionCategory
 
-__all__ = (
-    "FULL", "HOUSE", "LONGEST_SIDE_PX", "PHOTOGRAPHS", "HouseStandard", "MadeQuestion", "Photograph", "QuestionKind",
-    "QuickstartPlan", "Version", "build_quickstart", "load_photograph", "make_questions", "photograph_bytes",
-)  # fmt: skip
-
-
 T = TypeVar("T")
 QuestionKind = Literal["which", "severity", "yes_no"]
 PER_LABEL = 2

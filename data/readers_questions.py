@@ -19,9 +19,6 @@ from data.tables import json_object
 from program.common.errors import DataError, one_line
 from program.common.files import join_place, write_whole
 
-__all__ = ("SPLIT_WORDS", "agenticiqa_eval", "huggingface", "qbench", "question_type", "sample_from_row", "table")
-
-
 SPLIT_WORDS: Mapping[str, Split] = {
     "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
     "dev": "validation", "test": "test", "testing": "test",

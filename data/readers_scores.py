@@ -18,12 +18,6 @@ from data.tables import scan_rows
 from program.common.errors import DataError
 from program.common.files import join_place
 
-__all__ = (
-    "agiqa3k", "bid", "biq2021", "clive", "csiq", "fit_strengths", "kadid10k", "koniq10k", "live", "pairs",
-    "parts_apart", "pipal", "score_within_splits", "spaq", "tid2013",
-)  # fmt: skip
-
-
 _SHARES = {"image": 1.0, "other": 0.0, "tie": 0.5}
 
 _PRIOR_SD = 2.0

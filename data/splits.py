@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = (
-    "FRACTIONS", "SplitPlan", "SplitsByKey", "check_contents", "check_leaks", "group_of", "joined_by_content",
-    "plan_folds", "plan_splits",
-)  # fmt: skip
-
 _Tag = TypeVar("_Tag", bound=Hashable)
 
 FRACTIONS = (0.6, 0.2, 0.2)

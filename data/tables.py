@@ -14,10 +14,6 @@ from typing import Any
 from program.common.errors import DataError, one_line
 from program.common.files import Place, check_text, exists, is_folder, open_file, place_of, system_of
 
-__all__ = (
-    "FOUND", "HUB", "csv_table", "distinct", "is_manifest", "json_object", "number_of", "scan_rows", "unreadable",
-)  # fmt: skip
-
 HUB = "hf:"
 """hf:NAME or hf:NAME:SPLIT is a dataset of Hugging Face's, streamed."""
 

@@ -26,8 +26,6 @@ from program.lms.limits import Budget
 from program.tracking import RunHandle, Tracker, experiment_name
 from program.tracking.models import Version, check_name, find_champion, promote, register
 
-__all__ = ("check_folders", "check_request", "compile_tracked", "gain_is_clear", "register_compiled")
-
 logger = logging.getLogger(__name__)
 
 

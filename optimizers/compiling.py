@@ -48,8 +48,6 @@ from program.lms.limits import BudgetSpent
 from program.running.runner import without_history
 from program.tracking import RunHandle
 
-__all__ = ("Compile", "Compiled", "compile_program")
-
 logger = logging.getLogger(__name__)
 
 

@@ -24,9 +24,6 @@ from program.fusion.levels import nearest_level
 from program.lms.call import with_references
 from signatures.schemas import LEVEL_WORDS, DistortionFinding, LevelProbabilities, Plan, RegionDistortions, ToolChoice
 
-__all__ = ("STRATEGIES", "LabelledDemo", "Places", "choose_demos", "demo_count", "distortion_truth",
-           "image_url", "labelled_demos", "plan_by_rule", "showable_demos", "with_demos")  # fmt: skip
-
 Places = dict[str, tuple[int, ...]]
 """By predictor, which of its labelled demos are shown, by place."""
 

@@ -38,12 +38,6 @@ from program.running.request import ARGUMENTS
 from program.running.runner import Asking
 from program.tools.loading import installed_version
 
-__all__ = (
-    "Evidence", "ExampleSet", "Questions", "Store", "choose_samples", "code_sha256", "collect_examples",
-    "evidence_json", "evidence_of", "evidence_on_ray", "to_example",
-)  # fmt: skip
-
-
 Questions = list[tuple[str, dict[str, Any]]]
 """What a run of the program asked: predictor and inputs, in order."""
 

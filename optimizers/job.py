@@ -37,8 +37,6 @@ from program.evaluation.record import Dataset
 from program.lms.traits import ModelTraits, known_traits
 from program.running.on_ray import Cluster
 
-__all__ = ("Job", "Splits", "prepare_job", "upside_down")
-
 LEAST_LABELS, FOLDS = 20, 5
 """Labels without a split that can show a gain, and the folds that they are divided into."""
 _ONE_SPLIT, _TAUGHT = 100, (0.75, 0.25, 0.0)

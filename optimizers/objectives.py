@@ -24,8 +24,6 @@ from program.agent.evidence import tool_scores
 from program.agent.state import ExecutorOutput
 from signatures.schemas import SEVERITIES
 
-__all__ = ("Objective", "Part", "distortion_agreement", "scoring_agreement")
-
 GATE = 0.5
 """An answer is worth showing when it lies within half a level of the human score."""
 _RULED_FIELDS = 9

@@ -22,9 +22,6 @@ from program.agent.saving import save
 from program.common.errors import InputError
 from program.running.journal import LineLog
 
-__all__ = ("CROSSED", "CallPlan", "CompileLog", "call_plan", "folder_lock")
-
-
 _TOKENS_IN, _TOKENS_OUT = 1500, 200
 """Assumed of a call with an image and eight demos, for the cost."""
 _SECONDS_PER_CALL, _SECONDS_EMBEDDED = 2.0, 0.005

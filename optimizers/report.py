@@ -32,11 +32,6 @@ from program.tracking import RunHandle, dataset_name
 from program.tracking.models import log_program
 from signatures.rubric import sentences_in
 
-__all__ = (
-    "CandidateRuns", "Compiled", "advice", "difference_markdown", "learned", "log_compile", "reasons", "show",
-    "spread", "step",
-)  # fmt: skip
-
 _SHOWN_CHARS = 300
 _plain = partial(TypeAdapter(Any).dump_python, mode="json", exclude_defaults=True)
 

@@ -11,9 +11,6 @@ from program.evaluation.figures import compare
 from program.evaluation.intervals import METRICS, Figure
 from program.evaluation.record import Baseline, EvaluationRecord
 
-__all__ = ("NO_BETTER", "SCORE_STEP", "CrossValidation", "Ranked", "Ranking", "Verdict", "best_baseline", "clear_gain",
-           "kept_verdict", "label", "leading", "validation_figures", "validation_score", "verdict_of")  # fmt: skip
-
 NO_BETTER = "no candidate was better"
 
 SCORE_STEP, PLCC_STEP = 0.002, 0.005

@@ -26,12 +26,6 @@ from program.lms.limits import BudgetSpent, wire_scope
 from program.lms.metering import ModelCall, meter
 from program.lms.traits import ModelTraits, traits_of
 
-__all__ = (
-    "EvidenceByInput", "EvidenceReplay", "Reflections", "SearchStopped", "Student", "inputs_key", "metered_lm",
-    "optimized_predictors", "role_of", "shortened",
-)  # fmt: skip
-
-
 logger = logging.getLogger(__name__)
 
 EvidenceByInput = dict[str, AssessmentState]

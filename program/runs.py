@@ -19,9 +19,6 @@ from program.common.errors import InputError
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ("show_runs",)
-
-
 _OFFLINE = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     # MLflow's job runner looks for model prices on the network at start; without one the server never comes up.

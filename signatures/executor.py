@@ -4,8 +4,6 @@ import dspy
 
 from signatures.schemas import DistortionFinding, RegionBox, RegionDistortions, ToolChoice
 
-__all__ = ("AnalyseDistortions", "DetectDistortions", "DiagnoseDistortions", "LocateRegions", "SelectTools")
-
 
 class DetectDistortions(dspy.Signature):
     """You are an expert in image quality. Name the distortions that are visible in each region of the image.

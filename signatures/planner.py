@@ -4,8 +4,6 @@ import dspy
 
 from signatures.schemas import Plan
 
-__all__ = ("PlanAssessment",)
-
 
 class PlanAssessment(dspy.Signature):
     """You plan an image quality assessment. From the question alone, decide what must be looked at.

@@ -4,8 +4,6 @@ from typing import Literal
 
 import dspy
 
-__all__ = ("Colour", "NameColours")
-
 Colour = Literal["red", "green", "blue", "yellow", "black", "white"]
 
 

@@ -20,8 +20,6 @@ from typing import Any
 
 from signatures.schemas import DistortionCategory
 
-__all__ = ("PLAIN", "SENTENCES", "TRAITS", "Rubric", "rubric_in", "sentences_in", "with_rubric")
-
 _FAULTS: Mapping[DistortionCategory, tuple[str, str]] = {
     "Blurs": ("blur", r"(?:motion |strong )?blur(?:s|ring|riness)?|defocus"),
     "Color distortions": ("wrong colour", r"(?:wrong |false |distorted )?colou?rs?(?: casts?| distortions?| errors?)?"),

@@ -21,13 +21,6 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import core_schema
 
-__all__ = (
-    "CATEGORIES_CHINESE", "CATEGORY_WORDS", "DISTORTION_CATEGORIES", "FAULTS", "GLOBAL", "LEVELS_CHINESE",
-    "LEVEL_WORDS", "SEVERITIES", "SEVERITIES_CHINESE",
-    "DistortionCategory", "DistortionFinding", "LevelProbabilities", "LevelWord", "Plan", "QualityLevel", "RegionBox",
-    "RegionDistortions", "Severity", "ToolChoice", "category_of", "fault_of", "level_of", "steps",
-)  # fmt: skip
-
 GLOBAL = "Global"
 """The region name that stands for the whole image."""
 

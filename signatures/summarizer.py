@@ -9,8 +9,6 @@ import dspy
 
 from signatures.schemas import LevelProbabilities, QualityLevel
 
-__all__ = ("AnswerQuestion", "ClassifyQuality", "ExplainQuality", "ScoreQuality")
-
 
 class AnswerQuestion(dspy.Signature):
     """You are a visual quality assessment assistant. Select the best answer to the user's question.

@@ -21,7 +21,8 @@ from program import AgenticIQA, Assessment, load
 from program.agent.module import FailedSample
 from program.agent.saving import save
 from program.common.errors import ImageError, InputError, ModelError
-from program.expert.engine import MODEL, make_perceptual_lm
+from program.expert.engine import make_perceptual_lm
+from program.expert.store import MODEL
 from program.images.store import HOST, IMAGES
 from program.lms.traits import ModelRecord
 from signatures.summarizer import ScoreQuality

@@ -23,7 +23,6 @@ from skimage import data as photographs
 from program.agent.loop import AgenticIQA
 from program.common.errors import ModelError
 from program.expert.engine import (
-    MODEL,
     AsyncPerceptualEngine,
     CallAdapter,
     PerceptualEngine,
@@ -31,6 +30,7 @@ from program.expert.engine import (
     make_perceptual_lm,
 )
 from program.expert.judge.views import VIEWS, Viewer
+from program.expert.store import MODEL
 from program.images.store import IMAGES
 from program.tools import network
 from signatures.executor import AnalyseDistortions, DetectDistortions, DiagnoseDistortions, LocateRegions, SelectTools

@@ -9,9 +9,10 @@ from PIL import Image
 
 from data.manifest import read_manifest
 from optimizers import examples
-from optimizers.compiling import Compiled, compile_program
+from optimizers.compiling import compile_program
 from optimizers.examples import Store, code_sha256
 from optimizers.job import prepare_job
+from optimizers.report import Compiled
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256
 from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput, ToolLog

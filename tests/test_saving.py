@@ -12,7 +12,7 @@ from program.agent.loop import AgenticIQA
 from program.agent.saving import load, program_sha256, save
 from program.common.errors import ImageError, InputError
 from program.common.settings import load_settings
-from program.expert.engine import MODEL
+from program.expert.store import MODEL
 from program.fusion.scores import FittedFusion
 from program.images.store import IMAGES, ImageStore
 from signatures.schemas import LevelProbabilities

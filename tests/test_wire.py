@@ -11,8 +11,9 @@ from PIL import Image
 
 from program.agent.loop import AgenticIQA
 from program.agent.resources import lm_of
+from program.common.backends import RoleSettings
 from program.common.errors import ModelError, SettingsError
-from program.common.settings import RoleSettings, load_settings
+from program.common.settings import load_settings
 from program.lms.build import model_name
 
 KEY = "sk-planted-0123456789abcdef"

@@ -15,8 +15,6 @@ from program.common.errors import InputError, did_you_mean
 from program.common.plugins import offered, offers
 from program.common.settings import RecipeSettings
 
-__all__ = ("Bound", "Recipe", "Sizes", "recipe_named", "recipe_names")
-
 
 @dataclass(frozen=True)
 class Sizes:

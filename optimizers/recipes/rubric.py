@@ -21,8 +21,6 @@ from program.expert import properties_of
 from signatures.rubric import SENTENCES, TRAITS, rubric_in, with_rubric
 from signatures.schemas import DISTORTION_CATEGORIES
 
-__all__ = ("chosen_sentences", "with_sentences")
-
 _LEAST = 30
 """Scored training samples that a fit needs."""
 _MOST = 8

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     from program.agent.loop import AgenticIQA
 
-__all__ = ("Assessment", "Comparison", "card", "compare_images", "spread", "sureness", "verdict")
-
-
 _SIDE_PX = 320
 _CARD = """
 <div style="display: flex; flex-wrap: wrap; gap: 16px; font: 14px/1.5 system-ui, sans-serif">

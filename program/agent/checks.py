@@ -24,9 +24,6 @@ from program.lms.traits import ModelTraits, known_traits, own_record, traits_of
 from program.tools.loading import installed_version
 from signatures.probe import NameColours
 
-__all__ = ("COLOURS", "Check", "local_checks", "model_checks")
-
-
 PACKAGES = ("dspy", "litellm", "openai", "mlflow", "numpy", "scipy", "pillow")
 PYIQA = "most of the paper's tools (PolyForm Noncommercial)"
 EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {

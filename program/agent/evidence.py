@@ -10,12 +10,6 @@ from program.agent.state import SAME_PIXELS, AssessmentState, ExecutorOutput, Fi
 from program.common.text import is_chinese
 from signatures.schemas import CATEGORIES_CHINESE, GLOBAL, LEVEL_WORDS, SEVERITIES_CHINESE, DistortionCategory, Plan
 
-__all__ = (
-    "compact_json", "contradiction", "findings_in_words", "findings_json", "findings_note", "lacking", "looked_at",
-    "next_step", "of_same_pixels", "quality_line", "rating_of_same_pixels", "scores_json", "should_replan",
-    "tool_precisions", "tool_scores", "used_evidence",
-)  # fmt: skip
-
 HIGH_SCORE = 4.0
 LOW_SCORE = 2.0
 

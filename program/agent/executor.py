@@ -19,8 +19,6 @@ from program.tools.registry import Mode, ToolSpec
 from signatures.executor import AnalyseDistortions, DetectDistortions, DiagnoseDistortions, LocateRegions, SelectTools
 from signatures.schemas import DISTORTION_CATEGORIES, GLOBAL, DistortionFinding, Plan, RegionDistortions
 
-__all__ = ("OVERALL", "Executor")
-
 logger = logging.getLogger(__name__)
 
 OVERALL = "Overall"

@@ -23,8 +23,6 @@ from program.images.store import IMAGES
 from program.running.request import ARGUMENTS
 from program.running.runner import run
 
-__all__ = ("BatchInterrupted", "FailedSample", "ProgramFile", "ProgramModule", "check_state", "digest", "rest_sha256")
-
 
 class _Part(BaseModel):
     # DSPy sets every key of a predictor's state as an attribute: an unknown one (`config`) could name an address.

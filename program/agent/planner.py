@@ -17,8 +17,6 @@ from program.tools.registry import ToolRegistry
 from signatures.planner import PlanAssessment
 from signatures.schemas import GLOBAL, Plan, steps
 
-__all__ = ("Planner", "apply_rules", "rule_plan")
-
 logger = logging.getLogger(__name__)
 
 _EXAMPLE = {"plan": {"query_type": "IQA", "query_scope": [GLOBAL], "distortions": [], "required_tools": []}}

@@ -24,8 +24,6 @@ from program.tools.runner import ToolRunner
 if TYPE_CHECKING:
     from program.expert import Viewer
 
-__all__ = ("ROLES", "Resources", "Role", "lm_of", "portable_lm")
-
 Role = Literal["planner", "executor", "summarizer"]
 ROLES: tuple[Role, ...] = get_args(Role)
 

@@ -27,8 +27,6 @@ from program.lms.dspy_private import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_STA
 from program.lms.traits import known_traits
 from program.tracking.models import SCHEME, fetch
 
-__all__ = ("check_folder", "load", "program_from", "program_sha256", "save", "schema_sha256")
-
 logger = logging.getLogger(__name__)
 
 _ARRAYS: Mapping[str, type[Neighbours | Corrections]] = {"neighbours": Neighbours, "corrections": Corrections}

@@ -11,11 +11,6 @@ from program.running.request import QueryType
 from program.tools.registry import Measurement
 from signatures.schemas import GLOBAL, DistortionCategory, DistortionFinding, Plan, Severity
 
-__all__ = (
-    "SAME_PIXELS", "AssessmentState", "BeliefSource", "ExecutorOutput", "Finding", "ReplanEntry", "SummarizerOutput",
-    "ToolLog",
-)  # fmt: skip
-
 logger = logging.getLogger(__name__)
 
 HISTORY_LIMIT = 10

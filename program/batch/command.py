@@ -42,9 +42,6 @@ from program.running.row import Row
 from program.running.runner import Asking, Engine, run
 from program.tracking import Tracker, experiment_name
 
-__all__ = ("EXIT_BELOW_MINIMUM", "Judging", "is_begun", "judge", "run")
-
-
 _HEADER = "_run.json"
 """Lies in a folder elsewhere while its parts are written: with whose work they are."""
 

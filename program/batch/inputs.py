@@ -26,8 +26,6 @@ from program.common.files import (
 )
 from program.running.request import Request
 
-__all__ = ("IMAGE_SUFFIXES", "Items", "find_items", "left_out_text")
-
 IMAGE_SUFFIXES = (
     ".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jif", ".jpe", ".jpeg", ".jpg", ".mpo", ".pgm",
     ".pjpeg", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",

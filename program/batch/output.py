@@ -24,12 +24,6 @@ from program.fusion.scores import score_line
 from program.running.row import Row, safe_cell, side_of_minimum
 from signatures.schemas import CATEGORY_WORDS, FAULTS, GLOBAL, LEVEL_WORDS
 
-__all__ = (
-    "FORMATS", "PART_ROWS", "WORST", "Tally", "comparison_text", "faults_beyond", "format_of", "limits_of",
-    "read_parts", "show", "show_summary", "write_part", "write_rows",
-)  # fmt: skip
-
-
 FORMATS = (".csv", ".jsonl", ".parquet")
 PART_ROWS = 10_000
 """Of one Parquet file in the folder; each is written as soon as its rows are judged."""

@@ -9,12 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from program.common.errors import SettingsError
 
-__all__ = (
-    "ROLES", "SERVER_PROVIDERS", "BackendSettings", "ImageLimits", "LanguageModels", "Record", "RoleSettings",
-    "Section", "StageUsage", "Usage", "WireImage", "checked_api_base", "takes_api_base",
-)  # fmt: skip
-
-
 ROLES = ("planner", "executor", "summarizer", "reflection")
 """Who asks a language model; `reflection` is the optimizers' own, and may be left out."""
 

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 from program.common.errors import one_line
 from program.common.files import Place, join_place, keep_private, open_file, remove_database, system_of, writing
 
-__all__ = ("PlainCache", "can_keep", "share", "use_lm_cache")
-
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

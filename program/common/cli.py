@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from program.common.files import Place
     from program.common.settings import Settings
 
-__all__ = (
-    "EXIT_PROBLEMS", "EXIT_UNUSABLE", "MODEL_RECORDS", "STARTED_AS", "Parser", "add_budget_flags", "add_engine_flags",
-    "add_layout_flags", "add_program_flags", "add_settings_flags", "as_started", "check_outputs", "column_names",
-    "number", "numbers", "run_command", "settings_from", "whole_number",
-)  # fmt: skip
-
 N = TypeVar("N", int, float)
 
 EXIT_PROBLEMS = 1

@@ -11,12 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-__all__ = (
-    "UNSHOWABLE", "DataError", "EndpointError", "ImageError", "ImagesRefused", "InputError", "ModelError",
-    "SettingsError", "ShowableLines", "ToolError", "did_you_mean", "first_fault", "keys_among", "one_line", "redact",
-    "scrub", "showable",
-)  # fmt: skip
-
 
 class InputError(ValueError):
     """Something a caller gave cannot be used; commands end with exit code 2."""

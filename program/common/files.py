@@ -17,14 +17,6 @@ from urllib.parse import unquote
 
 from program.common.errors import InputError, one_line
 
-__all__ = (
-    "CONFIGS", "IdSet", "Place", "check_output", "check_text", "digest_of", "exists", "from_base64", "is_folder",
-    "is_remote", "join_place", "keep_private", "list_files", "lock_file", "locked", "name_of", "new_file", "open_file",
-    "path_mend", "place_of", "plain_file", "readable", "remove", "remove_database", "synced", "system_of",
-    "temporary_database", "whole_file", "write_whole", "writing",
-)  # fmt: skip
-
-
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """What the program ships with, found by its place: a working folder may hold a package `configs` of its own."""
 

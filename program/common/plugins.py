@@ -10,8 +10,6 @@ from pydantic import ValidationError
 
 from program.common.errors import first_fault, one_line
 
-__all__ = ("offered", "offers")
-
 T = TypeVar("T")
 Kind = Literal["tools", "optimizers", "datasets"]
 

@@ -13,9 +13,6 @@ from weakref import WeakValueDictionary
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ("in_order", "map_unordered", "progress", "single_flight", "time_phase")
-
-
 _LINE_EVERY_S = 15.0
 
 

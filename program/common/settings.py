@@ -10,14 +10,9 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from program.common.backends import ROLES, LanguageModels, RoleSettings, Section, takes_api_base
+from program.common.backends import ROLES, LanguageModels, Section, takes_api_base
 from program.common.errors import SettingsError, did_you_mean, one_line
 from program.common.files import CONFIGS
-
-__all__ = (
-    "PLACES", "RecipeSettings", "RoleSettings", "ServeSettings", "Settings", "ToolSettings", "WireSettings",
-    "load_settings", "variable",
-)  # fmt: skip
 
 
 class WireSettings(Section):

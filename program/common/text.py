@@ -7,12 +7,6 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-__all__ = (
-    "answer_span", "asks_for_score", "breaks_off", "final_answer", "folded", "is_chinese", "letter_options",
-    "listed_options", "normalise_choice", "options_shown", "options_told", "parse_options",
-)  # fmt: skip
-
-
 _THOUGHT = re.compile(
     r"(?P<opens><(?:think|thinking|thought)>|\[think\]|◁think▷|<\|channel\|>analysis<\|message\|>)"
     r"|</(?:think|thinking|thought)>|\[/think\]|◁/think▷|<\|channel\|>final<\|message\|>",

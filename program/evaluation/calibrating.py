@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
-__all__ = ("Labelled", "LabelledSet", "Surveyed", "fit_all", "measure_all", "results", "strength_of", "survey")
-
-
 AUTHENTIC = (None, "authentic")
 """What a manifest calls the distortion of a photograph as it was taken."""
 _COLUMNS = ("tool", "source", "sample", "raw", "error", "human", "category", "authentic", "label_sd")

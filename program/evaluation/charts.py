@@ -17,12 +17,6 @@ from rich.text import Text
 from program.evaluation.intervals import FEW, METRICS, Figure, headline
 from program.evaluation.record import Baseline, Details, EvaluationRecord, LabelledRow, Part
 
-__all__ = (
-    "baseline_tables", "baselines_by_task", "charts", "comparison_table", "figure_lines", "figures_table",
-    "gain_words", "heading", "notes", "plain", "scatter_plot", "svg_url",
-)  # fmt: skip
-
-
 _LABEL = 14
 """Columns of a baseline's name, so that the figures beside it fit into 80."""
 

@@ -36,12 +36,6 @@ from program.running.runner import Asking, Engine, run
 from program.tools.calibration import PAPER
 from program.tools.loading import file_sha256, library_label, parameter_path
 
-__all__ = (
-    "BaselineAnswers", "Evaluating", "OtherAnswers", "checkpoint_path", "context_of", "evaluate", "run_samples",
-    "samples_of", "tool_versions", "with_baselines",
-)  # fmt: skip
-
-
 MODEL_ONLY = "model only"
 ALL_TOOLS = "all tools"
 ALL_RELIABLE = "all tools by reliability"

@@ -29,8 +29,6 @@ from program.evaluation.record import (
 )
 from program.fusion.levels import nearest_level
 
-__all__ = ("compare", "details_of", "summarize")
-
 _MAX_PARTS = 60
 """A field with more values than this names samples, not kinds of them."""
 

@@ -14,12 +14,6 @@ from program.common.errors import InputError
 from program.evaluation import metrics
 from program.evaluation.metrics import Parameters, Resampler, Values, fit_logistic, paired_arrays
 
-__all__ = (
-    "FEW", "METRICS", "MIN_GROUPS", "Figure", "Metric", "bootstrap", "headline", "interval", "paired_difference",
-    "wilson",
-)  # fmt: skip
-
-
 PartOf = Literal["by_distortion", "by_level", "by_question_type"]
 
 _INFINITE = float("inf")

@@ -18,9 +18,6 @@ from program.evaluation.intervals import CONFIDENCE, MIN_GROUPS, Figure, wilson
 from program.evaluation.metrics import agreements
 from program.evaluation.record import LabelledRow
 
-__all__ = ("Annotated", "annotated", "preference", "preference_gain", "reason_figures", "reasons_text")
-
-
 Pair = tuple[LabelledRow, LabelledRow]
 """The image that more people preferred, and the other."""
 

@@ -16,14 +16,6 @@ from program.common.errors import InputError
 from program.tools.calibration import HIGHEST, LOWEST, MapParameters, is_identity, logistic
 from program.tools.registry import FEWEST
 
-__all__ = (
-    "LogisticFit", "Parameters", "Resampler", "Values", "accuracy", "after_logistic", "agreements", "bias",
-    "calibration_error", "equal_mass_bins", "fit_logistic", "fit_map", "krcc", "krcc_resampler", "mae", "mean_of",
-    "outliers", "paired_arrays", "pairwise", "pairwise_resampler", "plcc", "plcc_resampler", "preference", "rmse",
-    "rmse_resampler", "srcc", "srcc_resampler",
-)  # fmt: skip
-
-
 Parameters = Literal[4, 5]
 
 _Array = NDArray[np.float64]

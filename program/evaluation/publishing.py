@@ -42,13 +42,6 @@ from program.lms.traits import known_traits
 from program.tracking import RunHandle, Tracker, dataset_name, miss_trace, traced
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
 
-__all__ = (
-    "added_lines", "check_report_folder", "gains", "headlines", "labels_of", "learned_params", "log_calibration",
-    "log_evaluation", "log_misses", "log_origin", "origin_params", "pictures_of", "render", "report_files", "show",
-    "worst_rows", "write_report",
-)  # fmt: skip
-
-
 _THUMBNAIL_PX, _MAP_PX = 320, 200
 
 

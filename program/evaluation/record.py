@@ -25,12 +25,6 @@ from program.running.request import Request
 from program.running.row import Row
 from program.tools.loading import installed_version
 
-__all__ = (
-    "SCHEMA_VERSION", "WORST", "Baseline", "Bin", "Cost", "Counts", "Dataset", "Details", "Environment",
-    "EvaluationRecord", "GatePoint", "LabelledRow", "Part", "Readings", "Task", "WorstRows", "environment",
-)  # fmt: skip
-
-
 WORST = 12
 """So many of a task's worst misses keep the program's reasons, and stand on the page."""
 

@@ -39,10 +39,6 @@ from program.lms.dspy_private import KeptAdapter, events_of
 from program.lms.traits import ModelTraits
 from signatures.schemas import GLOBAL
 
-__all__ = (
-    "MODEL", "REVISION", "AsyncPerceptualEngine", "CallAdapter", "PerceptualEngine", "answer", "make_perceptual_lm",
-)  # fmt: skip
-
 
 class Lesson(NamedTuple):
     """What a question's predictor learned."""

@@ -9,11 +9,6 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-__all__ = (
-    "FAULTS_FILE", "MEASURED", "MODEL", "MODEL_FILE", "NAME", "POPULATION_FILE", "PROVENANCE_FILE", "REVISION",
-    "Matrix", "stored_arrays", "stored_table",
-)  # fmt: skip
-
 REVISION = "r10"
 """How the expert judges: its arrays, the faults that it names, and how it weighs demos."""
 NAME = "perceptual/expert"

@@ -13,8 +13,6 @@ from program.common.errors import first_fault
 from program.common.text import answer_span, final_answer
 from signatures.schemas import LEVEL_WORDS, LevelProbabilities, level_of
 
-__all__ = ("LETTERS", "Mode", "level_in_text", "level_masses", "level_probabilities", "softmax", "tokens_of")
-
 logger = logging.getLogger(__name__)
 
 LETTERS = "EDCBA"

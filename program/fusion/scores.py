@@ -9,11 +9,6 @@ from typing import Any, Literal
 from program.fusion.levels import LETTERS, Mode, finite, level_probabilities, nearest_level, softmax
 from signatures.schemas import LEVEL_WORDS, LEVELS_CHINESE
 
-__all__ = (
-    "FIELDS", "Belief", "FittedFusion", "Precisions", "ScoreFusion", "ToolWeights", "fusion_note", "level_note",
-    "moved_note", "score_line",
-)  # fmt: skip
-
 logger = logging.getLogger(__name__)
 
 ToolWeights = Literal["equal", "reliability"]

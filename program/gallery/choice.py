@@ -18,8 +18,6 @@ from program.gallery.decisions import Decision, Decisions
 from program.gallery.picture import Picture
 from program.running.row import side_of_minimum
 
-__all__ = ("MERITS", "Choosing", "choose", "merits")
-
 MERITS: Mapping[str, tuple[str, str]] = {
     "sharp": ("sharper", "softer"),
     "exposure": ("better exposed", "off in exposure"),

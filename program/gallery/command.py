@@ -24,8 +24,6 @@ from program.running.journal import Journal
 from program.running.request import Request
 from program.running.runner import run as run_all
 
-__all__ = ("run",)
-
 _JOURNAL, _DECISIONS = "gallery.journal", "decisions.json"
 _LABELS = {"keep": "Green", "alternate": "Yellow", "reject": "Red", "look": "Blue"}
 _KEYWORDS = {"defocus blur": "soft"}

@@ -12,8 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from program.common.errors import InputError, first_fault
 from program.common.files import new_file, plain_file, synced, write_whole
 
-__all__ = ("Copied", "Decision", "Decisions", "copy_picture", "read_decisions", "write_decisions")
-
 _BLOCK = 2**20
 
 

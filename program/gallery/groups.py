@@ -13,8 +13,6 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ("Grouping", "Pictured", "bursts", "groups_of")
-
 Grouping = Literal["auto", "time", "look", "off"]
 _BITS = 256
 _ALIKE, _IN_A_BURST, _APART = 0.77, 1.0, 0.6

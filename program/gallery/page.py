@@ -14,8 +14,6 @@ from urllib.parse import quote
 from program.gallery.decisions import Decisions
 from program.gallery.picture import Picture, copy_name
 
-__all__ = ("page", "shown_order")
-
 
 def shown_order(pictures: Sequence[Picture]) -> list[Picture]:
     """Return pictures as they are shown: groups by their first time, else by name; in a group by rank."""

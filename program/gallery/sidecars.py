@@ -17,8 +17,6 @@ from xml.sax.saxutils import escape, quoteattr
 from program.common.errors import InputError, one_line
 from program.common.files import new_file, synced, whole_file
 
-__all__ = ("Fields", "Naming", "Packet", "rating_in", "read_packet", "sidecar_of", "sidecars_of", "write_sidecar")
-
 Naming = Literal["basename", "full"]
 _RDF, _XMP, _DC = (
     "http://www.w3.org/1999/02/22-rdf-syntax-ns#", "http://ns.adobe.com/xap/1.0/", "http://purl.org/dc/elements/1.1/",

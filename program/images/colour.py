@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
     from PIL.ImageCms import ImageCmsTransform
 
-__all__ = ("Colours", "colours_of", "png_chunk")
-
 
 @dataclass(frozen=True, slots=True)
 class Colours:

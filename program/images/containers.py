@@ -9,8 +9,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ("is_unwritten", "nclx_of", "raw_kind", "without_preview")
-
 _MOST_BOXES = 4096
 _ZEROS = 64
 """Zeros on end that no coded picture holds: the most in 38 encoded ones, flat ones among them, were 6."""

@@ -25,8 +25,6 @@ from program.common.errors import ImageError
 from program.images.decoding import MAX_PIXELS, DecodedImage, decode
 from program.images.refs import Area
 
-__all__ = ("decode_bounded", "serve_decoding", "start_early")
-
 logger = logging.getLogger(__name__)
 
 _MEMORY = 7 * 2**28

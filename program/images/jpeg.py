@@ -18,8 +18,6 @@ import numpy as np
 if TYPE_CHECKING:
     from PIL.JpegImagePlugin import JpegImageFile
 
-__all__ = ("whole_jpeg",)
-
 END = b"\xff\xd9"
 _MARKER = re.compile(rb"\xff+([\x01-\xfe])", re.DOTALL)
 _SEQUENTIAL, _PROGRESSIVE, _OTHER_FRAMES = {0xC0, 0xC1}, 0xC2, {*range(0xC3, 0xD0)} - {0xC4, 0xC8, 0xCC}

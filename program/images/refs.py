@@ -7,8 +7,6 @@ from typing import TypeAlias
 
 from program.common.errors import ImageError
 
-__all__ = ("HOST", "SMALLEST", "Area", "Box", "ImageRef", "parse_url", "reduced_size", "reduction", "whole_pixels")
-
 HOST = "https://images.invalid/sha256/"
 MEDIA_TYPES = {
     ".avif": "image/avif", ".bmp": "image/bmp", ".gif": "image/gif", ".heic": "image/heic", ".jpg": "image/jpeg",

@@ -44,8 +44,6 @@ from program.lms.reference_engine import inline, inline_demo
 from program.lms.traits import known_traits, traits_of
 from program.tracking.runs import strip_bytes
 
-__all__ = ("RUNGS", "Answer", "ask")
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

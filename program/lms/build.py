@@ -19,8 +19,6 @@ from program.lms.dspy_private import LM15Engine
 from program.lms.reference_engine import AsyncReferenceEngine, ImageTransport, ReferenceEngine
 from program.lms.traits import as_listed, record_of
 
-__all__ = ("api_key_of", "build_lm", "model_name", "role_model")
-
 SERVER_KEY = "AGENTICIQA_API_KEY"
 """Environment variable with the key for a server given by `api_base` (a provider's own key never goes there)."""
 

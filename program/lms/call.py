@@ -21,11 +21,6 @@ from program.lms.limits import gate_of, wire_settings
 from program.lms.metering import ModelCall
 from program.lms.traits import known_traits, own_record
 
-__all__ = (
-    "CallAllowance", "KeyScrubber", "Question", "clean", "encodable", "is_complete", "is_unusable", "one_line", "put",
-    "with_references",
-)  # fmt: skip
-
 logger = logging.getLogger(__name__)
 
 MAX_TEXT = 8_000

@@ -15,11 +15,6 @@ from program.common.backends import ImageLimits
 from program.common.errors import InputError
 from program.common.settings import Settings, WireSettings, load_settings
 
-__all__ = (
-    "Budget", "BudgetSpent", "Gate", "budget_from", "current_budget", "gate_for", "gate_of", "gates_made_by",
-    "image_limits_of", "wire_scope", "wire_settings",
-)  # fmt: skip
-
 _KEY, _SETTINGS = "agentic_iqa_budget", "agentic_iqa_settings"
 """Names among DSPy's settings, which are what `dspy.Parallel` and DSPy's optimizers pass to their threads."""
 

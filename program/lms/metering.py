@@ -16,8 +16,6 @@ from program.lms.dspy_private import estimated_cost_usd, events_of, remember, sy
 from program.lms.limits import current_budget, gate_of
 from program.lms.traits import known_traits
 
-__all__ = ("FeatureRefused", "ModelCall", "book_kept_answer", "meter", "note_change", "note_image", "stage")
-
 _USAGE: ContextVar[Usage | None] = ContextVar("agentic_iqa_usage", default=None)
 _STAGE: ContextVar[str | None] = ContextVar("agentic_iqa_stage", default=None)
 _DOING = {

@@ -39,12 +39,6 @@ from program.lms.traits import (
     words_of,
 )
 
-__all__ = (
-    "AsyncReferenceEngine", "ImageTransport", "ReferenceEngine", "encoded_image", "inline", "inline_demo",
-    "limits_of_request",
-)  # fmt: skip
-
-
 CACHE_MB = 24
 """Most memory that encoded images may take; every demo travels with every call, so they are kept for a while."""
 

@@ -29,11 +29,6 @@ from program.service.server import run_until_stopped
 from program.tools.loading import installed_version
 from program.tools.runner import ToolRunner
 
-__all__ = (
-    "AgentTools", "FolderRows", "ListedTool", "http_app", "serve_http", "server_of",
-)  # fmt: skip
-
-
 _WEB = re.compile("https?://", re.IGNORECASE)
 
 Picture = Annotated[

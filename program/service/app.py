@@ -29,11 +29,6 @@ from program.service.refusals import Refused, reason_of, refusal_of, shortened
 from program.service.requests import FORM, AssessRequest, BatchRequest, Sources, form_items, jobs_of, json_items
 from program.tools.loading import installed_version
 
-__all__ = (
-    "add_assessments", "create_app",
-)  # fmt: skip
-
-
 _LOGGED_QUERY_CHARS = 80
 
 

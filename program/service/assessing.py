@@ -20,8 +20,6 @@ from program.running.runner import one_image
 from program.service.refusals import Refused
 from program.service.requests import open_images
 
-__all__ = ("Assessor", "Metrics")
-
 T = TypeVar("T")
 W = TypeVar("W")
 

@@ -22,12 +22,6 @@ from program.common.settings import ServeSettings
 from program.service.assessing import Metrics
 from program.service.refusals import Refused, logger, shortened
 
-__all__ = (
-    "CONTENT_POLICY", "MIN_TOKEN_CHARS", "OPEN_ROUTES", "Bodies", "Body", "Guard", "Rules", "error_response",
-    "is_loopback", "note",
-)  # fmt: skip
-
-
 MIN_TOKEN_CHARS = 16
 """A shorter token could be guessed at the rate a service answers."""
 

@@ -14,9 +14,6 @@ from starlette.exceptions import HTTPException
 
 from program.common.errors import InputError, first_fault, redact
 
-__all__ = ("JsonLines", "Refused", "logger", "misfit", "reason_of", "refusal_of", "set_up_logs", "shortened")
-
-
 logger = logging.getLogger("program.service")
 
 _MAX_MESSAGE = 1000

@@ -29,12 +29,6 @@ from program.tracking.models import BYTES, OUTPUTS
 if TYPE_CHECKING:
     from program.agent.loop import AgenticIQA
 
-__all__ = (
-    "FORM", "AssessRequest", "BatchRequest", "Sent", "Sources", "assess_rows", "check_fields", "decode_base64",
-    "form_items", "job_of", "jobs_of", "json_items", "open_images", "shown_name",
-)  # fmt: skip
-
-
 _FETCH_TIMEOUT_S = 20.0
 
 

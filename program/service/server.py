@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from program.agent.loop import AgenticIQA
 
-__all__ = ("TOKEN_VARIABLE", "bind", "run_until_stopped", "serve", "token_of", "uvicorn_config")
-
 TOKEN_VARIABLE = "AGENTICIQA_SERVE_TOKEN"  # noqa: S105 - the variable's name
 _CONNECTIONS = 256
 _KEEP_ALIVE_S = 10

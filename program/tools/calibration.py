@@ -19,11 +19,6 @@ from program.common.files import CONFIGS
 from program.tools.registry import Figures, Stored
 from signatures.schemas import DistortionCategory, category_of
 
-__all__ = (
-    "HIGHEST", "LOWEST", "PAPER", "Calibration", "CategoryMap", "MapParameters", "PaperCalibration", "Residual",
-    "ToolCalibration", "apply_map", "is_identity", "least_variance", "logistic", "mix", "printed_maps",
-)  # fmt: skip
-
 LOWEST, HIGHEST = 1.0, 5.0
 PAPER = "paper"
 """In the place of a calibration file: the maps that the AgenticIQA paper prints."""

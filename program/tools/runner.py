@@ -31,8 +31,6 @@ from program.tracking import tool_span
 if TYPE_CHECKING:
     import torch
 
-__all__ = ("ToolRunner", "evaluate", "tensor_of")
-
 
 def evaluate(
     spec: ToolSpec,

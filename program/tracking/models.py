@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from program.tracking.runs import RunHandle
     from program.tracking.store import Tracker
 
-__all__ = (
-    "BYTES", "CHAMPION", "OUTPUTS", "SCHEME", "Interface", "Version", "check_name", "fetch", "find_champion",
-    "interface", "log_program", "promote", "register",
-)  # fmt: skip
-
-
 SCHEME = "models:/"
 CHAMPION = "champion"
 _OF_THE_COMPILE = shutil.ignore_patterns("report.html", "run.json", "candidates.jsonl")

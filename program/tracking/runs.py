@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from program.tracking.store import Tracker
 
-__all__ = ("RunHandle", "annotate_trace", "miss_trace", "reason", "strip_bytes", "tool_span", "traced")
-
-
 _MAX_PARAM, _MAX_DIGEST = 5000, 36
 """MLflow refuses values of more than 6000 characters, and longer digests of datasets."""
 _MAX_PROMPT = 90_000

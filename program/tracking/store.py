@@ -24,10 +24,6 @@ from program.tracking.runs import RunHandle, reason
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = (
-    "SERVER", "Tracker", "dataset_name", "experiment_name", "open_client", "runs_url", "short_hash", "sigterm_as_exit",
-)  # fmt: skip
-
 SERVER = "http://127.0.0.1:5000"
 """Where MLflow's pages are shown unless told otherwise."""
 

@@ -17,13 +17,6 @@ from program.expert.measure.measures import Measurement
 from program.expert.store import Matrix
 from signatures.schemas import FAULTS, GLOBAL, SEVERITIES, DistortionCategory, Severity
 
-__all__ = (
-    "POOR", "PRESENT", "STEPS", "TOOLS", "Found", "Look", "amount", "describe", "findings", "found", "is_changed",
-    "item", "local", "present", "reported", "severity_place", "severity_word", "support", "undetailed", "verdict",
-    "where",
-)  # fmt: skip
-
-
 PRESENT = 0.8
 """Severity from which a distortion is there: between imperceptible (0.1) and slightly annoying (1.1)."""
 POOR = 2.5

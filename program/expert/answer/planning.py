@@ -21,13 +21,6 @@ from signatures.schemas import (
 )
 from signatures.schemas import level_of as level_named
 
-__all__ = (
-    "Inputs", "categories_by_region", "choose_tools", "is_about_quality", "is_read", "level_of", "moved", "moved_text",
-    "named_distortions", "named_regions", "named_tools", "options_of", "parsed_json", "plan_assessment", "region_crops",
-    "region_pattern", "regions_of", "scores_of", "severities_of",
-)  # fmt: skip
-
-
 Inputs = Mapping[str, Any]
 
 

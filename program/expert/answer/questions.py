@@ -13,11 +13,6 @@ from program.expert.answer.vocabulary import Claim, axis_of, cells_in, degree_in
 from program.expert.judge.views import View
 from signatures.schemas import category_of
 
-__all__ = (
-    "Choice", "Verdict", "answer_choice", "degrees", "look_at", "on_one_axis", "predicate", "property_in", "shown_by",
-)  # fmt: skip
-
-
 Verdict = tuple[str, bool, dict[str, float]] | None
 """What options were decided on, whether that was measured, and each letter's mass; None where it does not apply."""
 _WIDTH, _FAULT_WIDTH = 0.22, 0.08

@@ -27,8 +27,6 @@ from program.expert.judge.faults import KINDS, MOST, kind_of, probability_of, sh
 from program.expert.judge.quality import Belief
 from program.expert.judge.views import View, position
 
-__all__ = ("choice_reason", "details", "direct_answer", "fact", "region_summary", "summary", "unseen")
-
 _DETAIL = frozenset({"sharpness", "motion", "defocus", "oversharp"})
 _LIGHT = frozenset({"overexposure", "underexposure", "exposure", "lighting"})
 _RICH, _NEUTRAL = 0.7, 0.02

@@ -10,12 +10,6 @@ from program.common.text import is_chinese
 from program.expert.store import stored_table
 from signatures.schemas import DistortionCategory
 
-__all__ = (
-    "CHINESE", "ENGLISH", "Axis", "Cells", "Claim", "Phrases", "axis_of", "capitalised", "cells_in", "degree_in",
-    "entries", "form", "phrases_for", "place_name", "terms_in", "topic_in", "uncapitalised", "word_set",
-)  # fmt: skip
-
-
 Cells = tuple[tuple[int, int], ...]
 """(row, column) pairs of the 3 x 3 maps, rows from the top."""
 

@@ -21,11 +21,6 @@ from program.expert.measure.measures import (
 )
 from program.tools import network
 
-__all__ = (
-    "DIFFERENCE_NAMES", "FEATURE_NAMES", "MAXIMUM_SIDE", "local_variances", "measure", "reference_differences",
-    "resampled", "residual", "slopes", "texture", "transfer",
-)  # fmt: skip
-
 
 def local_variances(one: Plane, two: Plane) -> tuple[Plane, Plane, Plane]:
     """Return the Gaussian-weighted variances of two H x W planes around every pixel, and their covariance."""

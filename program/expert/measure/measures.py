@@ -8,12 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage, special
 
-__all__ = (
-    "Maps", "Measurement", "Plane", "aggd_of_products", "blocking", "blocking_map", "blocks_of", "colour", "exposure",
-    "gaussian", "ggd_shape", "gradient", "grid_of", "halve", "noise", "normalise", "sharpness", "spectrum",
-)  # fmt: skip
-
-
 Plane = NDArray[np.float32]
 """One image channel, H x W."""
 

@@ -15,8 +15,6 @@ from scipy import ndimage
 
 from program.expert.measure.measures import Measurement, Plane, blocks_of, grid_of, halve
 
-__all__ = ("SIGN_NAMES", "signs")
-
 _SIDE = 640
 """Longer sides are averaged down to this: every sign here shows at the size of a screen, and it bounds the cost."""
 _LINEAR = (np.arange(256) / 255.0).astype(np.float32) ** np.float32(2.2)
