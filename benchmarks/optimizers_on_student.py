@@ -1,6 +1,6 @@
 """What each optimizer teaches a simulated student whose skill depends on its instructions and demos.
 
-    python -m benchmarks.optimizers_on_student --work FOLDER [--optimizers 'gepa;copro'] [--task mcq] [--control]
+    python -m benchmarks.optimizers_on_student --work FOLDER [--optimizers 'gepa;mipro'] [--task mcq] [--control]
 
 Everything runs over real HTTP against `tests/student.py` on a loopback server: a simulation, labelled so wherever its
 figures stand. Images are the quickstart's, split anew by photograph for every seed (200 train, 100 validation, 400
@@ -24,14 +24,11 @@ from optimizers.job import prepare_job
 from optimizers.objectives import Objective
 from program.common.settings import load_settings
 
-OPTIMIZERS = ("labeled", "bootstrap", "random-search", "rubric", "rubric,random-search", "mipro", "gepa", "simba",
-              "copro")  # fmt: skip
+OPTIMIZERS = ("labeled", "bootstrap", "random-search", "rubric", "rubric,random-search", "mipro", "gepa")
 SIZES = {"train": (200, 40), "validation": (100, 40), "test": (400, 120)}
 BUDGETS = {
     "gepa": {"metric_calls": 480, "search_samples": 40},
-    "copro": {"candidates": 4, "steps": 2, "search_samples": 20},
     "mipro": {"demos": 4, "candidates": 6, "trials": 11, "search_samples": 40},
-    "simba": {"demos": 4, "candidates": 4, "steps": 3, "minibatch": 16, "search_samples": 16},
     "random-search": {"demos": 8, "bootstrapped": 4, "starts": 4, "steps": 4, "search_samples": 40},
     "labeled": {"demos": 8}, "bootstrap": {"demos": 8, "bootstrapped": 4},
 }  # fmt: skip

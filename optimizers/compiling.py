@@ -123,8 +123,7 @@ class Compile:
         tasks = {"mcq" if e.get("answer") is not None else "scoring" for e in train.examples}
         names = optimized_predictors(base.program, job.roles, sorted(tasks))
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
-        pool = train if recipe.scored_on == "train" else validation
-        scored = scored_examples(pool.examples, budget.search_samples, seed) if recipe.reflects else []
+        scored = scored_examples(validation.examples, budget.search_samples, seed) if recipe.reflects else []
         most = sum(phase.runs for phase in self.plan.phases if phase.name == recipe.name)
         with self.progress(recipe.name, most) as advance:
             search = Search(

@@ -175,7 +175,7 @@ def _plain(value: Any) -> Any:
 
 _MOST_CHARS = 32_000
 """Of a prompt whose model's context is not known: some 12,000 tokens, which 16,384 hold with an instruction in reply.
-GEPA's take 5,000 characters, SIMBA's 17,000; MIPRO's, which quote the whole program, 50,000."""
+GEPA's take 5,000 characters; MIPRO's, which quote the whole program, 50,000."""
 _CHARS_A_TOKEN = 2.5
 """Of evidence in JSON, where most tokenizers spend a token a digit; prose has four."""
 _REPLY_SHARE = 4

@@ -10,20 +10,9 @@ from typing import Any
 from program.common import cli
 
 OPTIMIZERS = (
-    "none",
-    "labeled",
-    "bootstrap",
-    "random-search",
-    "mipro",
-    "gepa",
-    "simba",
-    "copro",
-    "rubric",
-    "fusion",
-    "nearest",
-    "finetune",
-)
-"""Names for --help, which must not import the optimizers; a test holds them equal to the files of recipes."""
+    "none", "labeled", "bootstrap", "random-search", "mipro", "gepa", "rubric", "fusion", "nearest", "finetune",
+)  # fmt: skip
+"""Names for --help, which must not import the optimizers; a test holds them equal to the recipes."""
 
 _KEPT = "what was finished is kept; continue with --resume and the same --out"
 

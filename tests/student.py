@@ -64,7 +64,6 @@ class Student:
             ("findings", self.findings),
             ("quality_probs", self.score),
             (lambda q: "final_answer" in q.fields and "options" in q.inputs, self.choose),
-            ("module_advice", self._advice),
             (lambda q: any("instruction" in name for name in q.fields), self._written),
         ]
 
@@ -177,11 +176,6 @@ class Student:
             asked, f"Look for {words} before you answer, and let each of them count.",
             "Use the whole scale." if scaled else "",
         )))  # fmt: skip
-
-    def _advice(self, question: Any) -> Any:
-        names = re.findall(r"[a-z_]+\.[a-z_]+", question.inputs.get("module_names", "")) or ["self"]
-        advice = self.instruction(question).partition(". ")[2]
-        return {"discussion": "One answer lies nearer to people's.", "module_advice": dict.fromkeys(names, advice)}
 
     def _written(self, question: Any) -> Any:
         instruction = self.instruction(question)

@@ -366,8 +366,8 @@ def test_images_that_are_gone_are_told_before_a_compile(blurred_manifest, tmp_pa
 
 def test_too_few_samples_are_refused_by_name_and_number() -> None:
     usual = load_settings().optimizers.usual
-    with pytest.raises(InputError, match=r"optimizer 'simba': 5 training sample\(s\); give at least 16"):
-        recipe_named("simba").check_data(usual.model_copy(update={"minibatch": 16}), 5, 5)
+    with pytest.raises(InputError, match=r"optimizer 'gepa': 5 training sample\(s\); give at least 16"):
+        recipe_named("gepa").check_data(usual.model_copy(update={"minibatch": 16}), 5, 5)
     with pytest.raises(InputError, match=r"optimizer 'fusion': 4 scored validation sample\(s\); give at least 10"):
         recipe_named("fusion").check_data(usual, 40, 4)
 

@@ -1,11 +1,11 @@
-"""Optimizers, one file each: what it needs, the most it may ask, and how it runs.
+"""Optimizers: what each needs, the most it may ask, and how it runs.
 
-A new one is a file `optimizers/recipes/my_own.py` that holds a `RECIPE`; `--optimizer my-own` then runs it, on a budget
-under its name in configs/optimizers.yaml.
+A new one is a file in this folder that holds a `Recipe`; `--optimizer` with its name then runs it, on a budget
+under that name in configs/optimizers.yaml.
 """
 
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal
@@ -55,8 +55,6 @@ class Recipe:
     """Learns from every label; the others from as many as the settings say."""
     takes_teacher: bool = False
     """Can take demos from a teacher's answers."""
-    scored_on: Literal["train", "validation"] = "validation"
-    """Which examples give its candidates their search score."""
     runs_whole_program: bool = False
     """Whether the Planner and the Executor are run again, too."""
     least: Callable[[RecipeSettings], int] = lambda budget: 2
@@ -101,16 +99,14 @@ class Recipe:
 
 def recipe_names() -> tuple[str, ...]:
     """Return the names of all recipes, other packages' included, in alphabetical order."""
-    return tuple(sorted({module.name.replace("_", "-") for module in _ours()} | set(offers("optimizers"))))
+    return tuple(sorted({*_ours(), *offers("optimizers")}))
 
 
 def recipe_named(name: str) -> Recipe:
     """Return a recipe; InputError for an unknown name."""
     if name not in recipe_names():
         raise InputError(f"optimizer {name!r}: unknown{did_you_mean(name, recipe_names())}")
-    module = name.replace("-", "_")
-    found = import_module(f"{__name__}.{module}").RECIPE if module in {m.name for m in _ours()} else None
-    recipe: Recipe | None = found or offered("optimizers", _checked).get(name)
+    recipe = _ours().get(name) or offered("optimizers", _checked).get(name)
     if recipe is None:
         raise InputError(f"optimizer {name!r}: cannot be used; mend or uninstall the package that offers it")
     return recipe
@@ -122,5 +118,6 @@ def _checked(name: str, recipe: object) -> Recipe:
     return recipe
 
 
-def _ours() -> Iterable[pkgutil.ModuleInfo]:
-    return pkgutil.iter_modules(__path__)
+def _ours() -> dict[str, Recipe]:
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    return {each.name: each for module in modules for each in vars(module).values() if isinstance(each, Recipe)}

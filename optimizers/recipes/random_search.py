@@ -44,7 +44,7 @@ class _DemoSearch:
         search, budget = self._search, self._search.budget
         if budget.bootstrapped:
             # Only a recipe with such a budget loads DSPy's optimizer.
-            from optimizers.recipes.bootstrap import bootstrapped
+            from optimizers.recipes.dspy_optimizers import bootstrapped
 
             self._try("given/0", {}, bootstrapped(search))
         works_out = known_traits(search.student.get_lm()).weighs_demos and not search.train.shares_content
