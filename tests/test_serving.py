@@ -34,9 +34,8 @@ from program.common.errors import SettingsError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.service.guard import CONTENT_POLICY, OPEN_ROUTES
-from program.service.refusals import JsonLines, set_up_logs, shortened
-from program.service.requests import assess_rows, shown_name
-from program.service.server import bind, token_of
+from program.service.requests import assess_rows, shortened, shown_name
+from program.service.server import JsonLines, bind, set_up_logs, token_of
 
 TOKEN = "t0ken-of-more-than-sixteen"
 

@@ -23,9 +23,8 @@ from program.running.request import Request
 from program.running.row import Row
 from program.service.assessing import Assessor, Metrics, Ticket
 from program.service.guard import Bodies, Guard, Rules
-from program.service.refusals import Refused, reason_of, set_up_logs
-from program.service.requests import AssessRequest, Sources, check_fields, job_of, shown_name
-from program.service.server import run_until_stopped
+from program.service.requests import AssessRequest, Refused, Sources, check_fields, job_of, reason_of, shown_name
+from program.service.server import run_until_stopped, set_up_logs
 from program.tools.loading import installed_version
 from program.tools.runner import ToolRunner
 

@@ -25,8 +25,19 @@ from program.evaluation.record import environment
 from program.running.request import Request
 from program.service.assessing import Assessor, Metrics, Ticket
 from program.service.guard import Bodies, Guard, Rules, error_response, note
-from program.service.refusals import Refused, reason_of, refusal_of, shortened
-from program.service.requests import FORM, AssessRequest, BatchRequest, Sources, form_items, jobs_of, json_items
+from program.service.requests import (
+    FORM,
+    AssessRequest,
+    BatchRequest,
+    Refused,
+    Sources,
+    form_items,
+    jobs_of,
+    json_items,
+    reason_of,
+    refusal_of,
+    shortened,
+)
 from program.tools.loading import installed_version
 
 _LOGGED_QUERY_CHARS = 80

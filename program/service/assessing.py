@@ -17,8 +17,7 @@ from program.agent.loop import AgenticIQA
 from program.common.settings import ServeSettings
 from program.running.request import Request
 from program.running.runner import one_image
-from program.service.refusals import Refused
-from program.service.requests import open_images
+from program.service.requests import Refused, open_images
 
 T = TypeVar("T")
 W = TypeVar("W")

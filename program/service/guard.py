@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from program.common.settings import ServeSettings
 from program.service.assessing import Metrics
-from program.service.refusals import Refused, logger, shortened
+from program.service.requests import Refused, logger, shortened
 
 MIN_TOKEN_CHARS = 16
 """A shorter token could be guessed at the rate a service answers."""

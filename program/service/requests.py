@@ -1,5 +1,6 @@
-"""Requests as clients send them (JSON, form, table), and where their images come from."""
+"""Requests as clients send them (JSON, form, table), where their images come from, and what is refused in one line."""
 
+import logging
 import os
 import re
 import time
@@ -15,21 +16,67 @@ import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import from_json
 from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 
-from program.common.errors import UNSHOWABLE, ImageError, InputError
+from program.common.errors import UNSHOWABLE, ImageError, InputError, first_fault
 from program.common.files import from_base64, plain_file
 from program.common.settings import ServeSettings, Settings
 from program.images.store import IMAGES, Box, ImageRef
 from program.running.request import DEFAULT_QUERY, Request
 from program.running.runner import one_image
-from program.service.refusals import Refused, misfit, reason_of
 from program.tracking.models import BYTES, OUTPUTS
 
 if TYPE_CHECKING:
     from program.agent.loop import AgenticIQA
 
+logger = logging.getLogger("program.service")
+
 _FETCH_TIMEOUT_S = 20.0
+_BLOB = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
+"""What may be an encoded image: no word, path or hash is as long."""
+
+
+class Refused(HTTPException):
+    """A request that gets no assessment. Raised anywhere on its way; answered as `{"error": message}`."""
+
+    def __init__(self, status: int, reason: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, message, headers)
+        self.reason = reason
+        """A fixed word for the metrics: body, host, origin, token, busy, timeout, path, url, ..."""
+
+
+def refusal_of(error: BaseException) -> Refused | None:
+    """Return how an error of a request or of its assessment is answered; None for a fault of the program itself."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, InputError):
+        return Refused(422, "input", _one_line(str(error)))
+    if isinstance(error, dspy.LMError):
+        # A provider's words can hold the address or part of the key of an account: they are for the log only.
+        logger.error("language model: %s", _one_line(str(error)))
+        text = f"the language model gave no answer ({type(error).__name__}); the service's log says more"
+        return Refused(502, "model", text)
+    return None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the one line for who sent it; a fault of the program itself goes to the log."""
+    if (refusal := refusal_of(error)) is not None:
+        return str(refusal.detail)
+    logger.error("an assessment failed", exc_info=error)
+    return "the program failed on this; its log says why"
+
+
+def _one_line(text: str) -> str:
+    return shortened(" ".join(text.split()), 300)
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return a text cut to `limit` characters, with anything that may be an encoded image left out."""
+    # Cut first: a search through megabytes of text would take long.
+    kept = _BLOB.sub("[...]", text[: limit + 200])
+    return kept if len(kept) <= limit and len(text) <= limit + 200 else kept[:limit] + "…"
 
 
 @dataclass(frozen=True)
@@ -245,7 +292,8 @@ def check_fields(model: type[_Model], fields: object) -> _Model:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise misfit(error) from None
+        # Without what was sent: that may be an image.
+        raise Refused(422, "request", _one_line(first_fault(error, "request"))) from None
 
 
 def json_items(body: bytes, *, several: bool) -> list[AssessRequest]:
