@@ -351,8 +351,8 @@ def hosted(loopback, monkeypatch):
     """Make openai/gpt-4o as `--lm` does, with the loopback in its provider's place: `lm, server = hosted()`."""
     from dspy import lm15
 
+    from program.agent.resources import build_lm
     from program.common.settings import load_settings
-    from program.lms.build import build_lm
     from program.lms.dspy_private import LM15Engine
 
     def make(**options):

@@ -46,7 +46,7 @@ def test_import_contracts_hold_and_bite(copy: Path) -> None:
         "signatures/schemas.py": "import program.common.errors",
         "program/fusion/scores.py": "import torch",
         "optimizers/objectives.py": "import program.compile",
-        "program/lms/build.py": "import program.expert.engine",
+        "program/lms/ask.py": "import program.expert.engine",
         "program/expert/measure/features.py": "import program.expert.judge.quality",
         "program/expert/judge/quality.py": "import benchmarks.training.fitting",
         "optimizers/demos.py": "from program.expert.judge.views import Viewer",

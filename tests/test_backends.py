@@ -2,10 +2,10 @@
 
 import pytest
 
+from program.agent.resources import build_lm
 from program.common.backends import RoleSettings, checked_api_base
 from program.common.errors import ModelError, SettingsError
 from program.common.settings import load_settings
-from program.lms.build import build_lm
 
 SERVER = "http://127.0.0.1:8000/v1"
 LAB = {

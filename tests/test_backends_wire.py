@@ -15,12 +15,12 @@ from dspy import lm15
 from PIL import Image
 
 from program.agent.loop import AgenticIQA
+from program.agent.resources import build_lm
 from program.common.backends import RoleSettings
 from program.common.errors import EndpointError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.lms.ask import ask
-from program.lms.build import build_lm
 from program.lms.metering import meter
 from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import ClassifyQuality, ScoreQuality

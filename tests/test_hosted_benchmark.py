@@ -10,7 +10,7 @@ import pytest
 from dspy import lm15
 from PIL import Image
 
-import program.lms.build as build
+import program.agent.resources as build
 from program.tracking.store import open_client
 
 SMALL = """

@@ -10,11 +10,10 @@ import pytest
 from PIL import Image
 
 from program.agent.loop import AgenticIQA
-from program.agent.resources import lm_of
+from program.agent.resources import lm_of, model_name
 from program.common.backends import RoleSettings
 from program.common.errors import ModelError, SettingsError
 from program.common.settings import load_settings
-from program.lms.build import model_name
 
 KEY = "sk-planted-0123456789abcdef"
 FINDING = {"region": "Global", "type": "Noise", "severity": "moderate", "explanation": "Grain in the sky."}

@@ -1,28 +1,218 @@
-"""What the stages share and no optimizer touches: settings, tools, fusion and language models."""
+"""What the stages share and no optimizer touches: settings, tools, fusion, and language models of every kind."""
 
+import hashlib
+import os
+import re
 import threading
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import dspy
+from dspy import lm15
+from dspy.utils.exceptions import LMConfigurationError
 
-from program.common.backends import RoleSettings
-from program.common.cache import share
+from program.common.backends import SERVER_PROVIDERS, BackendSettings, ImageLimits, RoleSettings
+from program.common.cache import share, use_lm_cache
 from program.common.errors import ModelError, keys_among
 from program.common.files import place_of
 from program.common.settings import Settings
 from program.expert import MODEL, NAME
 from program.fusion import ScoreFusion
-from program.lms.build import build_lm, role_model
-from program.lms.dspy_private import say_once_of_truncation
-from program.lms.traits import ModelTraits, known_traits, traits_of
+from program.lms.dspy_private import LM15Engine, say_once_of_truncation
+from program.lms.reference_engine import AsyncReferenceEngine, ImageTransport, ReferenceEngine
+from program.lms.traits import ModelTraits, as_listed, known_traits, record_of, traits_of
 from program.running.request import QueryType, read_query
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
 if TYPE_CHECKING:
     from program.expert import Viewer
+
+
+SERVER_KEY = "AGENTICIQA_API_KEY"
+"""Environment variable with the key for a server given by `api_base` (a provider's own key never goes there)."""
+
+
+def model_name(backend: str) -> str:
+    """Return `provider/model` for `provider.model` or `provider/model`; ModelError for anything else.
+
+    >>> model_name("openai.gpt-4o"), model_name("openai/gpt-4o")
+    ('openai/gpt-4o', 'openai/gpt-4o')
+    """
+    if "/" in backend and not re.search(r"\s|^/|/$", backend):
+        return backend
+    provider, dot, model = backend.partition(".")
+    if dot and provider.isidentifier() and model and not re.search(r"\s", model):
+        return f"{provider}/{model}"
+    raise ModelError(f"model {backend!r}: not of the form provider/model; try 'perceptual/expert' or 'openai/gpt-4o'")
+
+
+def build_lm(role: RoleSettings, *, cache_dir: Path | None) -> dspy.LM:
+    """Return the LM a role's settings name. No connection is made; keys are read from the environment only.
+
+    Its answers are kept under `cache_dir`; with None each is asked for again.
+    """
+    entry = role.entry or BackendSettings()
+    name = role_model(role)
+    options = {"temperature": role.temperature, "max_tokens": role.max_tokens, "cache": cache_dir is not None}
+    if cache_dir is not None:
+        use_lm_cache(cache_dir / "lm-answers")
+    api_base, key = entry.api_base or role.api_base, api_key_of(role)
+    if entry.key_env and not key:
+        raise ModelError(f"model {role.backend!r}: its key_env {entry.key_env} is not set; export it first")
+    connection = _hosted(name, key) if api_base is None else _at_address(name, api_base, key)
+    if connection is None:
+        _check_provider(role.backend, name)
+        return dspy.LM(name, **_allowed(name, options), **({"api_key": key} if key else {}))
+    able = _with_entry(connection.capabilities, entry)
+    record = record_of(connection.lm_name, api_base, cache_dir, _declared(entry, able, api_base))
+    if not connection.is_asked:
+        as_listed(record, connection.wire_model or connection.lm_name)
+    engine = ReferenceEngine(
+        lambda field: LM15Engine(connection.config(field)), able, role.images or ImageLimits(), record,
+        connection.wire_model, connection.priced_as, title=role.backend,
+        lm_name=connection.lm_name, address=api_base, is_asked=connection.is_asked,
+        secrets={entry.key_env or SERVER_KEY: key} if key else {},
+    )  # fmt: skip
+    return dspy.LM(
+        connection.lm_name, engine=engine, async_engine=AsyncReferenceEngine(engine), **_allowed(name, options)
+    )
+
+
+def _declared(entry: BackendSettings, able: Mapping[str, Any], api_base: str | None) -> dict[str, Any]:
+    """Return what configuration and client say of a model, which goes before what its service says."""
+    params = able["supported_params"]
+    return {
+        "takes_references": True, "takes_bounds": api_base is not None,
+        "knows_schemas": bool(able["supports_response_schema"]) and "response_format" in params,
+        **({} if entry.vision is None else {"reads_images": entry.vision}),
+        **({} if "logprobs" in params else {"token_probabilities": 0}),
+    }  # fmt: skip
+
+
+def api_key_of(role: RoleSettings) -> str | None:
+    """Return the key of a named backend or of a server, from the environment; None where a provider's own is used."""
+    entry = role.entry or BackendSettings()
+    variable = entry.key_env or (SERVER_KEY if entry.api_base or role.api_base else None)
+    return os.environ.get(variable) or None if variable else None
+
+
+class _Connection(NamedTuple):
+    lm_name: str
+    """What caches, histories and records call the model."""
+    config: Callable[[str], Any]
+    """Of DSPy's client, given the name of the field for the most tokens of an answer, where that is a choice."""
+    capabilities: Mapping[str, Any]
+    wire_model: str | None = None
+    priced_as: tuple[str, str] | None = None
+    is_asked: bool = False
+    """Whether it is a server that says what its models can do."""
+
+
+def role_model(role: RoleSettings) -> str:
+    """Return `provider/model` for a role, looking its backend up where it is an entry's name."""
+    if role.entry is None:
+        return model_name(role.backend)
+    name, _, model = role.backend.partition("/")
+    model = model or role.entry.model or ""
+    if not model:
+        raise ModelError(f"model {name!r}: this backend has no model of its own; give one as {name}/MODEL")
+    return f"{role.entry.provider}/{model}"
+
+
+def _at_address(name: str, api_base: str, key: str | None) -> _Connection:
+    """Connect to an OpenAI-compatible server, or to a gateway that speaks another provider's protocol."""
+    provider, _, model = name.partition("/")
+    # DSPy's cache is keyed by the model string: the same name at two addresses must not share answers.
+    digest = hashlib.sha256(api_base.encode()).hexdigest()[:8]
+    route = None if provider in SERVER_PROVIDERS else _route(name)
+    if route is None:
+        policy = lm15.AccessPolicy(
+            provider=f"server-{digest}", supports=lm15.EndpointSupport(complete=True, stream=True, models=True),
+            auth_modes=("bearer",), base_url=api_base,
+        )  # fmt: skip
+        transport = ImageTransport(api_base)
+
+        def config(max_tokens_field: Any) -> Any:
+            dialect = lm15.OpenAIChatCompat(max_tokens_field=max_tokens_field, instruction_role="system")
+            definition = lm15.ProviderDefinition.chat(policy, compat=dialect, placeholder_key="none")
+            keys = {definition.id: key} if key else {}
+            # Such a server takes no signature over the body, so images may join it as late as in the transport.
+            return lm15.RouterConfig(env={}, providers=(definition,), api_keys=keys, transport=transport)
+
+        return _Connection(f"server-{digest}/{model}", config, _SERVER_CAPABILITIES, is_asked=True)
+    keys = {route.provider: key or "none"}
+    gateway = lm15.RouterConfig(env={}, base_urls={route.provider: api_base}, api_keys=keys)
+    return _Connection(f"{provider}-{digest}/{model}", lambda _: gateway, _declared_capabilities(name), wire_model=name)
+
+
+def _hosted(name: str, key: str | None) -> _Connection | None:
+    """Connect to a hosted model by its provider's own key; None when only LiteLLM can reach it."""
+    prefix, route = name.partition("/")[0].upper(), _route(name)
+    # Where the environment names a gateway (OPENAI_BASE_URL), LiteLLM goes there; the key is not for the provider.
+    if route is None or any(os.environ.get(f"{prefix}_{end}") for end in ("API_BASE", "BASE_URL")):
+        return None
+    config = lm15.RouterConfig(api_keys={route.provider: key} if key else None)
+    capabilities = _declared_capabilities(name)
+    return _Connection(name, lambda _: config, capabilities, priced_as=(route.provider, route.model))
+
+
+def _check_provider(backend: str, name: str) -> None:
+    """Raise ModelError for a provider that neither DSPy nor LiteLLM knows."""
+    import litellm
+
+    provider, _, model = name.partition("/")
+    providers = {str(getattr(p, "value", p)) for p in litellm.provider_list}
+    if provider not in providers:
+        close = get_close_matches(provider, {*providers, "perceptual"}, n=1, cutoff=0.75)
+        hint = f"did you mean '{close[0]}/{model}'?" if close else "for a server of your own give --api-base"
+        raise ModelError(f"model {backend!r}: there is no provider {provider!r}; {hint}")
+
+
+_SERVER_CAPABILITIES: dict[str, Any] = {
+    "supports_response_schema": True,
+    "supports_function_calling": False,
+    "supports_reasoning": False,
+    "supported_params": frozenset({"response_format", "temperature", "max_tokens", "logprobs", "top_logprobs", "seed"}),
+}
+
+
+def _with_entry(capabilities: Mapping[str, Any], entry: BackendSettings) -> Mapping[str, Any]:
+    """Take away what a named backend is said to lack."""
+    params = set(capabilities["supported_params"])
+    if not entry.logprobs:
+        params -= {"logprobs", "top_logprobs"}
+    if not entry.structured_output:
+        params.discard("response_format")
+    takes_schema = capabilities["supports_response_schema"] and entry.structured_output
+    return {**capabilities, "supports_response_schema": takes_schema, "supported_params": frozenset(params)}
+
+
+def _allowed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options a model takes: OpenAI's reasoning models set their own temperature and need room to think."""
+    try:
+        dspy.LM(name, **options)
+    except LMConfigurationError:
+        return {**options, "temperature": None, "max_tokens": None}
+    return dict(options)
+
+
+def _route(name: str) -> Any | None:
+    """Return the provider and model that DSPy's own client reaches under a name; None when only LiteLLM can."""
+    try:
+        return LM15Engine(lm15.RouterConfig(env={})).resolve(name)
+    except (lm15.UnknownModelError, lm15.UnsupportedFeatureError):
+        return None
+
+
+def _declared_capabilities(name: str) -> dict[str, Any]:
+    """Return what DSPy knows of a hosted model."""
+    plain = dspy.LM(name)
+    return {capability: getattr(plain, capability) for capability in _SERVER_CAPABILITIES}
+
 
 Role = Literal["planner", "executor", "summarizer"]
 ROLES: tuple[Role, ...] = get_args(Role)
