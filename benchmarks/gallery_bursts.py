@@ -24,9 +24,7 @@ from data.manifest import read_manifest
 from program.agent.loop import AgenticIQA
 from program.batch.inputs import find_items
 from program.evaluation.intervals import wilson
-from program.gallery.choice import Choosing, choose
-from program.gallery.decisions import Decisions
-from program.gallery.groups import groups_of
+from program.gallery.choice import Choosing, Decisions, choose, groups_of
 from program.gallery.picture import Picture, Taking
 from program.running.request import Request
 

@@ -20,9 +20,7 @@ from agentic_iqa.__main__ import main as agentic_iqa
 from program import AgenticIQA
 from program.gallery import picture as picturing
 from program.gallery.__main__ import main
-from program.gallery.choice import Choosing, choose
-from program.gallery.decisions import Decision, Decisions
-from program.gallery.groups import bursts, groups_of
+from program.gallery.choice import Choosing, Decision, Decisions, bursts, choose, groups_of
 from program.gallery.picture import Picture, taken_at
 from program.gallery.sidecars import Fields, rating_in, read_packet, sidecar_of, write_sidecar
 from program.running.row import Row
@@ -442,24 +440,24 @@ def test_what_is_kept_is_copied_verified_and_replaces_nothing(copy, tmp_path, ca
 @pytest.mark.spec("issue-50/copying")
 def test_a_copy_of_a_picture_that_changed_or_on_a_full_disk_leaves_nothing(copy, tmp_path, capsys, monkeypatch):
     folder, out = copy
-    from program.gallery import decisions
+    from program.gallery import sidecars
 
     picture = folder / "cat_a.jpg"
     digest = hashlib.sha256(picture.read_bytes()).hexdigest()
     with pytest.raises(ValueError, match="changed since it was judged"):
-        decisions.copy_picture(picture, tmp_path / "goal" / "a.jpg", "0" * 64, dry=False)
+        sidecars.copy_picture(picture, tmp_path / "goal" / "a.jpg", "0" * 64, dry=False)
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(decisions, "synced", full)
+    monkeypatch.setattr(sidecars, "synced", full)
     goal = tmp_path / "goal"
     assert main([str(folder), "--out", str(out), "--apply", "copy", "--to", str(goal)]) == 1
     told = capsys.readouterr().err
     assert all("No space left on device" in line for line in told.splitlines())
     assert list(goal.iterdir()) == []
     monkeypatch.undo()
-    assert decisions.copy_picture(picture, goal / "a.jpg", digest, dry=False) == "copied"
+    assert sidecars.copy_picture(picture, goal / "a.jpg", digest, dry=False) == "copied"
 
 
 # Attacks

@@ -13,8 +13,8 @@ from PIL import Image, ImageFilter
 from skimage import data
 
 from program.gallery.__main__ import main
-from program.gallery.decisions import Decisions
-from program.gallery.page import page as page_of
+from program.gallery.choice import Decisions
+from program.gallery.command import page as page_of
 from program.gallery.picture import Picture
 
 pytest.importorskip("imagehash", reason="the extra [gallery] is not installed")

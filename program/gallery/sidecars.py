@@ -1,12 +1,13 @@
-"""XMP sidecars beside pictures: ratings, labels and keywords for Lightroom, darktable and digiKam.
+"""What is written beside pictures: XMP sidecars for Lightroom, darktable and digiKam, and verified copies.
 
 What another program wrote stays: `new` makes a sidecar only where there is none, `merge` puts a description of its own
 behind those that are there, with the fields that none of them has, and leaves every other byte as it is.
 """
 
+import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
 from program.common.errors import InputError, one_line
-from program.common.files import new_file, synced, whole_file
+from program.common.files import new_file, plain_file, synced, whole_file
 
 Naming = Literal["basename", "full"]
 _RDF, _XMP, _DC = (
@@ -222,3 +223,47 @@ def _replace(path: Path, before: bytes, data: bytes) -> None:
         shutil.copymode(path, partial)
         if path.read_bytes() != before:
             raise _fault(path, "changed meanwhile", "run the command again")
+
+
+Copied = Literal["copied", "there", "to copy"]
+_BLOCK = 2**20
+
+
+def copy_picture(source: Path, target: Path, sha256: str, companions: Iterable[Path] = (), *, dry: bool) -> Copied:
+    """Copy a picture, and its sidecars beside it; "there" where the same bytes are there already.
+
+    What is written is read back and compared with the hash of the picture that was judged. With `dry` all is checked
+    and nothing written. Raises InputError for a picture that changed and for a name that is taken, OSError where it
+    cannot be read or written.
+    """
+    pairs = [(source, target), *((each, target.with_name(each.name)) for each in companions)]
+    taken = [goal for _, goal in pairs if os.path.lexists(goal)]
+    if target in taken and not target.is_symlink() and _hash_of(target) == sha256:
+        return "there"
+    if taken:
+        raise InputError(f"{str(taken[0])!r}: is there already; name another --to, or move it away")
+    if _hash_of(source) != sha256:
+        raise InputError(f"image {str(source)!r}: changed since it was judged; run the command again")
+    if dry:
+        return "to copy"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for one, goal in reversed(pairs):  # the picture last: a copy that is cut off is made again
+        _copy_file(one, goal, sha256 if one == source else _hash_of(one))
+    return "copied"
+
+
+def _copy_file(source: Path, target: Path, sha256: str) -> None:
+    try:
+        with open(source, "rb", opener=plain_file) as reading, new_file(target) as writing:
+            shutil.copyfileobj(reading, writing, _BLOCK)
+            synced(writing)
+            if _hash_of(Path(writing.name)) != sha256:
+                raise InputError(f"image {str(source)!r}: changed while it was copied; run the command again")
+            shutil.copystat(source, writing.name)
+    except FileExistsError:
+        raise InputError(f"{str(target)!r}: appeared meanwhile; name another --to, or move it away") from None
+
+
+def _hash_of(path: Path) -> str:
+    with open(path, "rb", opener=plain_file) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
