@@ -25,7 +25,6 @@ from data.distortions import (
     DISTORTIONS,
     IDENTITIES,
     LEVELS,
-    Severity,
     distort,
     distortions_for,
     generator_for,
@@ -38,7 +37,7 @@ from program.common.errors import DataError
 from program.common.files import locked, write_whole
 from program.common.pool import in_order
 from program.common.pool import progress as progress_bar
-from signatures.schemas import DistortionCategory
+from signatures.schemas import DistortionCategory, Severity
 
 T = TypeVar("T")
 QuestionKind = Literal["which", "severity", "yes_no"]
