@@ -22,6 +22,7 @@ from program.lms.call import KeyScrubber
 from program.lms.dspy_private import adapter_for
 from program.lms.traits import ModelTraits, known_traits, own_record, traits_of
 from program.tools.loading import installed_version
+from signatures.probe import NameColours
 
 PACKAGES = ("dspy", "litellm", "openai", "mlflow", "numpy", "scipy", "pillow")
 PYIQA = "most of the paper's tools (PolyForm Noncommercial)"
@@ -145,18 +146,7 @@ def _optional(name: str, use: str, packages: Sequence[str], mend: str) -> Check:
     return Check(name, "ok", f"{use}: " + ", ".join(f"{package} {version}" for package, version in versions.items()))
 
 
-Colour = Literal["red", "green", "blue", "yellow", "black", "white"]
-
-
-class NameColours(dspy.Signature):
-    """Look at the picture: its left half has one colour and its right half another. Name both."""
-
-    image: dspy.Image = dspy.InputField(desc="the picture")
-    left: Colour = dspy.OutputField(desc="the left half's colour")
-    right: Colour = dspy.OutputField(desc="the right half's colour")
-
-
-COLOURS: Mapping[str, tuple[int, int, int]] = {
+COLOURS = {
     "red": (220, 30, 30), "green": (20, 150, 40), "blue": (30, 60, 220), "yellow": (240, 220, 30),
     "black": (0, 0, 0), "white": (255, 255, 255),
 }  # fmt: skip
