@@ -495,3 +495,26 @@ def browser():
         browser = playwright.chromium.launch(executable_path=chromium, args=flags)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Open an address in Chromium; faults of the page, and requests to anything but `own`, fail the test."""
+    contexts, faults, foreign = [], [], []
+
+    def make(url: str, own: str, **given):
+        contexts.append(browser.new_context(**given))
+        page = contexts[-1].new_page()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on(
+            "console", lambda m: faults.append(m.text) if m.type == "error" and "status of 4" not in m.text else None
+        )
+        page.on("request", lambda r: foreign.append(r.url) if not r.url.startswith((own, "blob:", "data:")) else None)
+        page.goto(url)
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert faults == []
+    assert foreign == []

@@ -138,16 +138,6 @@ def test_every_command_refuses_an_altered_program_and_takes_it_by_force(manifest
     assert served[0].planner.plan.signature.instructions == "Plan."
 
 
-def test_the_same_seed_gives_the_same_program(manifest, small, tmp_path, capsys) -> None:
-    states = []
-    for name in ("a", "b"):
-        arguments = ["--data", str(manifest), "--config", str(small), "--out", str(tmp_path / name), "--seed", "5"]
-        assert compile.main(arguments) == 0
-        states.append(json.loads((tmp_path / name / "program.json").read_text("utf-8"))["program_sha256"])
-    capsys.readouterr()
-    assert states[0] == states[1]
-
-
 def test_a_sample_that_fails_is_recorded_and_the_run_goes_on(manifest, capsys) -> None:
     (manifest.parent / "3-2.png").write_bytes(b"damaged")
     assert evaluate.main([str(manifest), "--json"]) == 1
