@@ -21,7 +21,7 @@ from data.manifest import read_manifest
 from program import AgenticIQA
 from program.common.pool import progress
 from program.evaluation.intervals import wilson
-from program.expert.judge.demo_belief import quality_map
+from program.expert.judge.learning import quality_map
 from program.images.store import IMAGES
 
 PHOTOGRAPHS, CLEARLY = 40, 0.8

@@ -13,7 +13,7 @@ from program.agent.saving import load
 from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.compile import main
-from program.expert.judge.correction import _solved
+from program.expert.judge.learning import _solved
 
 SMALL = "compile: {workers: 2, baselines: false, train_scoring: 20}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
 TRAIN, VALIDATION, TEST = 40, 12, 8

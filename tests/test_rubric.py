@@ -15,7 +15,7 @@ from optimizers.recipes.rubric import Labelled, chosen_sentences
 from program import AgenticIQA, load
 from program.compile import main
 from program.expert.engine import answer
-from program.expert.judge.demo_belief import properties_of
+from program.expert.judge.learning import properties_of
 from program.expert.judge.views import Viewer
 from program.images.store import IMAGES
 from signatures import executor, planner, summarizer

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
         region_pattern,
     )
     from program.expert.engine import make_perceptual_lm
-    from program.expert.judge.correction import Correction, Labels
-    from program.expert.judge.demo_belief import TILE, belief, heatmap, properties_of, telling
     from program.expert.judge.faults import KINDS, STRENGTHS, kind_of, sharpness_of
+    from program.expert.judge.learning import TILE, Correction, Labels, belief, heatmap, properties_of, telling
     from program.expert.judge.quality import Belief
     from program.expert.judge.views import WIDTH, View, Viewer, appearance, likeness
     from program.expert.store import MODEL, NAME
@@ -33,9 +32,8 @@ __all__ = (
 __getattr__ = lazy(__name__, {
     "answer.planning": ("moved_text", "named_distortions", "named_tools", "plan_assessment", "region_pattern"),
     "engine": ("make_perceptual_lm",),
-    "judge.correction": ("Correction", "Labels"),
-    "judge.demo_belief": ("TILE", "belief", "heatmap", "properties_of", "telling"),
     "judge.faults": ("KINDS", "STRENGTHS", "kind_of", "sharpness_of"),
+    "judge.learning": ("TILE", "Correction", "Labels", "belief", "heatmap", "properties_of", "telling"),
     "judge.quality": ("Belief",),
     "judge.views": ("WIDTH", "View", "Viewer", "appearance", "likeness"),
     "store": ("MODEL", "NAME"),

@@ -31,7 +31,7 @@ from program.expert.answer.planning import (
 from program.expert.answer.questions import Choice, answer_choice, look_at
 from program.expert.answer.reasons import choice_reason, details, direct_answer, region_summary, summary, unseen
 from program.expert.answer.vocabulary import Phrases, phrases_for
-from program.expert.judge.demo_belief import belief
+from program.expert.judge.learning import belief
 from program.expert.judge.quality import Belief
 from program.expert.judge.views import View, Viewer
 from program.expert.store import MODEL, NAME, REVISION

@@ -1,26 +1,144 @@
-"""What a user's labels add to the expert's reading: a ridge regression on its own numbers. Pure numpy/scipy.
+"""What labels change of the expert's reading: by demos and a rubric, and by a ridge regression on its own numbers.
 
-It is fitted on what labels differ from the reading by, so few labels change little, and its penalty is the one that
-predicts images of other groups best; where none is better than the reading alone it is infinite: nothing is added.
-The prior is that of demos (see `quality`), so it says what as many demos would, with weights in place of images. A
-Gaussian kernel beside it gains less than it costs (docs/log.md).
+The regression is fitted on what labels differ from the reading by, so few labels change little, and its penalty is the
+one that predicts images of other groups best; where none is better than the reading alone it is infinite: nothing is
+added. The prior is that of demos (see `quality`), so it says what as many demos would, with weights in place of images.
+A Gaussian kernel beside it gains less than it costs (docs/log.md). Last, the quality of every part of an image.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
+from cachetools import LRUCache, cached
 from numpy.typing import NDArray
+from PIL import Image
 from scipy.linalg import blas, lapack
 
-from program.expert.judge.quality import LIKENESS, OFFSET, SLOPE, Belief
+from program.common.errors import InputError
+from program.expert.judge.faults import KINDS, fault_map, kind_of
+from program.expert.judge.quality import (
+    LIKENESS,
+    OFFSET,
+    SLOPE,
+    Belief,
+    Evidence,
+    Features,
+    believe,
+    most_telling,
+    weigh,
+)
+from program.expert.judge.views import View, Viewer, population, reading, share_below
 from program.expert.store import Matrix
-from signatures.schemas import DISTORTION_CATEGORIES
+from program.images.store import IMAGES, ImageRef
+from signatures.rubric import PLAIN, TRAITS, Rubric, rubric_in
+from signatures.schemas import CATEGORY_WORDS, DISTORTION_CATEGORIES, FAULTS, DistortionCategory, category_of
 
-if TYPE_CHECKING:
-    from program.expert.judge.views import View
+EVIDENCE_SETS = 32
+"""Sets of demos kept worked out: about 75 KB a demo, so 75 MB for sets of 32."""
 
-__all__ = ("Correction", "Labels")
+
+def belief(
+    view: View, demos: Sequence[tuple[View, float]] = (), instructions: str = "",
+    moved: tuple[float, float] = (0.0, 1.0),
+) -> Belief:  # fmt: skip
+    """Return the quality believed in after demos of the same kind (all or none with a reference), each labelled.
+
+    The rubric in the instructions and what the image is `moved` by (see `believe`) go before the demos: these correct
+    what both leave.
+    """
+    rubric = rubric_in(instructions)
+    seen = _seen(view, rubric)
+    if view.difference is None and not KINDS[kind_of(view)]:  # people scored photographs
+        seen = seen._replace(novelty=np.ones(1))
+    return believe(view.model, seen, _evidence(demos, instructions if rubric else "") if demos else None, moved)
+
+
+def telling(labelled: Sequence[tuple[View, float]], count: int, seed: int, instructions: str = "") -> tuple[int, ...]:
+    """Return the places of the `count` labelled images, fewer than all, that as demos say most of the others."""
+    rubric = rubric_in(instructions)
+    labels = np.array([label for _, label in labelled])
+    return most_telling([_seen(view, rubric) for view, _ in labelled], labels, count, np.random.default_rng(seed))
+
+
+def properties_of(view: View) -> dict[str, float]:
+    """Return where an image stands among natural photographs in each of the rubric's `TRAITS`, 0 .. 1."""
+    known = population()
+    return {name: share_below(reading(view, name), known[name]) for name in TRAITS}
+
+
+def _seen(view: View, rubric: Rubric) -> Features:
+    if rubric is PLAIN:
+        return view.seen
+    traits = properties_of(view) if rubric.likes else {}
+    return view.seen._replace(quality=rubric.judged(view.seen.quality, view.severities, traits))
+
+
+@cached(
+    LRUCache(EVIDENCE_SETS), lock=Lock(),
+    key=lambda demos, instructions: (instructions, *((view.key, label) for view, label in demos)),
+)  # fmt: skip
+def _evidence(demos: Sequence[tuple[View, float]], instructions: str) -> Evidence:
+    rubric = rubric_in(instructions)
+    return weigh(demos[0][0].model, [_seen(view, rubric) for view, _ in demos], np.array([label for _, label in demos]))
+
+
+TILE, STEP = 1 / 3, 1 / 6
+"""Side of a tile and distance to the next, in sides of the image: five by five tiles that overlap by half."""
+_LEAST = 64
+"""A tile's least side in pixels; smaller ones are not judged."""
+_STRENGTH = 0.55
+
+
+def heatmap(
+    image: ImageRef, reference: ImageRef | None = None, distortion: str | None = None, step: float = STEP
+) -> Image.Image:
+    """Return an image in grey with red where its parts score below 4; see `quality_map` and, of a fault, `fault_map`.
+
+    Raises InputError for a word that names no distortion and no fault.
+    """
+    if distortion is not None and distortion in FAULTS and reference is None:
+        return overlay(image, fault_map(Viewer().view(image), distortion))
+    category = category_of(distortion) if distortion else None
+    if distortion and category is None:
+        raise InputError(f"distortion {distortion!r}: unknown; name one of {', '.join(CATEGORY_WORDS.values())}")
+    return overlay(image, quality_map(image, reference, category, step))
+
+
+def quality_map(
+    image: ImageRef, reference: ImageRef | None = None, distortion: DistortionCategory | None = None, step: float = STEP
+) -> Matrix:
+    """Return the score 1..5 of each tile, row by row: 5 x 5, or 1 x 1 of an image too small for tiles.
+
+    Of a `distortion` alone: 4 less what it takes from the score there. `step` is the distance of tiles.
+    """
+    width, height, viewer = image.width, image.height, Viewer()
+
+    def read(view: View) -> float:
+        return view.prior.mean if distortion is None else 4 - view.severities[distortion]
+
+    if TILE * min(width, height) < _LEAST:
+        return np.array([[read(viewer.view(image, reference))]])
+    starts, whole = np.arange(0, 1 - TILE + 1e-9, step), None if reference else viewer.view(image)
+
+    def score(top: float, left: float) -> float:
+        box = (left * width, top * height, (left + TILE) * width, (top + TILE) * height)
+        with IMAGES.borrowing():
+            tile, original = IMAGES.cropped(image, box), IMAGES.cropped(reference, box) if reference else None
+            view = viewer.view(tile, original)
+            return read(view.within(whole) if whole else view)
+
+    return np.array([[score(top, left) for left in starts] for top in starts])
+
+
+def overlay(image: ImageRef, scores: Matrix) -> Image.Image:
+    """Return the image in grey, reddened where the map is low: clear at 4 and above, full at 1."""
+    pixels = Image.fromarray(IMAGES.pixels(image))
+    loss = np.clip((4.0 - scores) / 3.0, 0.0, 1.0)
+    mask = Image.fromarray(np.uint8(255 * _STRENGTH * loss)).resize(pixels.size, Image.Resampling.BICUBIC)
+    return Image.composite(Image.new("RGB", pixels.size, (214, 40, 40)), pixels.convert("L").convert("RGB"), mask)
+
 
 PENALTIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 1.0, 2.0, 5.0)
 """Variances of a label that are tried."""
@@ -54,13 +172,13 @@ class Correction(NamedTuple):
     weights: NDArray[np.float32]
     """Of what `_inputs_of` gives."""
 
-    def shift(self, view: "View") -> float:
+    def shift(self, view: View) -> float:
         """Return by how many levels an image's score is moved, never by its own label."""
         known = self.left_out.get(view.key[0])
         return float(_inputs_of(view).astype(float) @ self.weights) if known is None else known
 
 
-def _inputs_of(view: "View") -> Half:
+def _inputs_of(view: View) -> Half:
     """Return the I numbers that a correction reads; their products are the covariance of what two images are moved by.
 
     They are the standardised numbers, a constant and how far the reading lies above the middle.
@@ -76,7 +194,7 @@ class Labels:
         """Make room for `most` images."""
         self._most, self._rows, self._inputs = most, list[_Row](), np.empty((0, 0), np.float16)
 
-    def add(self, view: "View", believed: Belief, label: float, group: str) -> None:
+    def add(self, view: View, believed: Belief, label: float, group: str) -> None:
         """Add an image, what is believed of it, and its label (1..5)."""
         inputs = _inputs_of(view)
         if not self._rows:
