@@ -21,7 +21,7 @@ from data.manifest import Sample
 from data.splits import group_of
 from optimizers.demos import LabelledDemo, distortion_truth, labelled_demos, plan_by_rule
 from optimizers.student import EvidenceByInput, inputs_key, role_of
-from program.agent.loop import DEFAULT_QUERY, AgenticIQA
+from program.agent.loop import AgenticIQA
 from program.agent.module import digest
 from program.agent.resources import ROLES
 from program.agent.state import AssessmentState
@@ -34,7 +34,7 @@ from program.evaluation.intervals import Figure, interval
 from program.evaluation.record import LabelledRow
 from program.images.store import IMAGES
 from program.running.on_ray import Cluster, ray_engine
-from program.running.request import ARGUMENTS
+from program.running.request import ARGUMENTS, DEFAULT_QUERY
 from program.running.runner import Asking
 from program.tools.loading import installed_version
 

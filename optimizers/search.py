@@ -28,12 +28,6 @@ from program.fusion import ScoreFusion
 from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 
-__all__ = (
-    "Beliefs", "Candidate", "Outcome", "SampleBelief", "Search", "Trial", "beliefs", "scored_examples", "set_score",
-    "unseen",
-)  # fmt: skip
-
-
 ALL_ERRORS = 1_000_000
 """Failed runs that an optimizer of DSPy bears with; its default of ten loses every result."""
 

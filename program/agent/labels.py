@@ -20,8 +20,6 @@ from signatures.schemas import LEVEL_WORDS
 if TYPE_CHECKING:
     from program.expert import Correction, View
 
-__all__ = ("Corrections", "Neighbour", "Neighbours")
-
 
 class _Learned:
     """What a program keeps of labels in a file of its own; never changed."""

@@ -29,8 +29,6 @@ from program.tracking import annotate_trace
 if TYPE_CHECKING:
     from program.expert import Viewer
 
-__all__ = ("DEFAULT_QUERY", "AgenticIQA")
-
 logger = logging.getLogger(__name__)
 
 _TOO_SMALL = "{} pixels are too few to judge by: a score is a guess"

@@ -41,8 +41,6 @@ from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQualit
 if TYPE_CHECKING:
     from program.expert import View
 
-__all__ = ("Summarizer",)
-
 logger = logging.getLogger(__name__)
 
 UNDETERMINED = "Unable to determine"

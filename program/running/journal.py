@@ -12,8 +12,6 @@ from program.common.files import digest_of, lock_file, temporary_database
 from program.running.request import Request
 from program.running.row import Row
 
-__all__ = ("Journal", "LineLog", "dotted")
-
 R = TypeVar("R", bound=Row)
 
 _AFRESH = "remove it to start afresh"

@@ -24,12 +24,6 @@ from program.running.request import Request
 from program.running.row import Row
 from program.running.runner import Asking, Engine, Placed
 
-__all__ = (
-    "Cluster", "Limits", "Shared", "Work", "cluster_from", "completed_on_ray", "ray_engine", "request_text",
-    "start_limits",
-)  # fmt: skip
-
-
 _WAITING, _TELLING = "waiting", "telling"
 _CALL = "a call in flight"
 

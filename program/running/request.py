@@ -13,9 +13,6 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from program.common.files import place_of
 from program.common.text import asks_for_score, letter_options, listed_options, parse_options
 
-__all__ = ("ARGUMENTS", "DEFAULT_QUERY", "QueryReading", "QueryType", "Request", "detect_query_type", "read_query")
-
-
 DEFAULT_QUERY = "Rate the perceptual quality of this image."
 """What is asked of an image that comes without a question."""
 ARGUMENTS = ("image", "query", "reference", "options", "regions")

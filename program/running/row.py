@@ -11,8 +11,6 @@ from program.agent.evidence import looked_at
 from program.running.request import Request, read_query
 from signatures.schemas import GLOBAL, SEVERITIES
 
-__all__ = ("Row", "safe_cell", "side_of_minimum")
-
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 _MOST_DISTORTIONS = 8
 

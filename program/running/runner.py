@@ -22,8 +22,6 @@ from program.images.store import IMAGES
 from program.lms.limits import BudgetSpent
 from program.running.request import Request
 
-__all__ = ("Asking", "Engine", "Log", "Placed", "one_image", "run", "without_history")
-
 logger = logging.getLogger(__name__)
 
 _MODEL_FAULTS = 3

@@ -18,12 +18,6 @@ from program.expert.judge.views import View
 from program.expert.store import FAULTS_FILE, Matrix
 from signatures.schemas import FAULTS
 
-__all__ = (
-    "KINDS", "MOST", "OUTPUTS", "STRENGTHS", "Heads", "Named", "cells_of", "chosen", "fault_map", "faults_of",
-    "heads_from", "kind_of", "likelihoods", "load_heads", "numbers_of", "overall", "place_in", "place_of",
-    "probability_of", "sharpness_of", "tint_of",
-)  # fmt: skip
-
 OUTPUTS = (*FAULTS, "nothing", "subject sharp", "left", "top", "right", "bottom", *(f"{name} worst" for name in FAULTS))
 """What the regression gives: strengths 0 .. 3, whether nothing is wrong, the subject (sharp or not, and its box), and
 which fault is the worst."""

@@ -14,12 +14,6 @@ from program.expert.store import Matrix, stored_arrays
 from program.tools import network
 from signatures.schemas import DISTORTION_CATEGORIES, LEVEL_WORDS, DistortionCategory
 
-__all__ = (
-    "OUTPUTS", "UNDISTORTED", "Belief", "Evidence", "Features", "Kernel", "Model", "Standard", "believe",
-    "level_probabilities", "load_model", "model_from", "most_telling", "near", "quality_of", "weigh",
-)  # fmt: skip
-
-
 UNDISTORTED = 4.6
 """KADID-10k's mean score of its identities (mean shift and contrast change at level 3, colour saturation at 1)."""
 _ALLOWANCE = 0.2

@@ -30,12 +30,6 @@ from program.tools import network
 from program.tools.network import WEIGHTS_SHA256
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 
-__all__ = (
-    "COMPOSITES", "PROPERTIES", "WIDTH", "View", "Viewer", "appearance", "composite", "image_of", "likeness",
-    "population", "position", "probit", "reading",
-)  # fmt: skip
-
-
 REMEMBERED = 2048
 """Views kept in memory: about 75 KB each, so at most 155 MB."""
 _ROOM_MB = 2048
