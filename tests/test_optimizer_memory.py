@@ -41,18 +41,19 @@ def compiled(blurred_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was asked of the expert and measured by tools, in order."""
-    done: list[str] = []
+def work(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was asked of the expert and measured by tools, in order: the image, too, where it was not in the cache."""
+    done: list[Any] = []
     asked, measured = PerceptualEngine.complete, ToolRunner.measure
 
     def complete(self, request):
         done.append("question")
         return asked(self, request)
 
-    def measure(self, name, *args, **named):
-        done.append(name)
-        return measured(self, name, *args, **named)
+    def measure(self, name, image, *args, **named):
+        reading = measured(self, name, image, *args, **named)
+        done.append(name if reading.cached else (name, image.sha256))
+        return reading
 
     monkeypatch.setattr(PerceptualEngine, "complete", complete)
     monkeypatch.setattr(ToolRunner, "measure", measure)
@@ -75,7 +76,8 @@ def told(result: Compiled) -> dict[str, Any]:
 
 def test_a_repeat_asks_and_measures_nothing_and_says_the_same_to_the_last_bit(compiled, work) -> None:
     first = told(compiled())
-    assert work
+    read = [each for each in work if isinstance(each, tuple)]
+    assert len(read) == len(set(read)) > 0, "a tool read an image twice"
     del work[:]
     again = compiled()
     assert work == []

@@ -217,25 +217,6 @@ def test_a_program_with_hundreds_of_demos_is_known_by_its_digest() -> None:
     assert len(set(seen)) == 1
 
 
-def test_a_compile_reads_each_image_with_each_tool_once(blurred_manifest, tmp_path, monkeypatch) -> None:
-    from program.tools.runner import ToolRunner
-
-    read: list[tuple[str, str]] = []
-    counted = ToolRunner.measure
-
-    def measure(self, tool_name, image, *args, **named):
-        reading = counted(self, tool_name, image, *args, **named)
-        if not reading.cached:
-            read.append((tool_name, image.sha256))
-        return reading
-
-    monkeypatch.setattr(ToolRunner, "measure", measure)
-    settings = load_settings(overrides={**SMALL, "seed": 3})
-    compile_program(prepare_job(settings, str(blurred_manifest), "random-search,fusion", tmp_path / "out"))
-    assert read
-    assert len(read) == len(set(read))
-
-
 def test_a_resumed_search_scores_no_candidate_again_and_ends_the_same(blurred_manifest, tmp_path) -> None:
     settings = load_settings(overrides={**SMALL, "cache": False})
     first = compile_program(prepare_job(settings, str(blurred_manifest), "random-search", tmp_path / "out"))

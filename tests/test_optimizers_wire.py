@@ -40,6 +40,11 @@ optimizers:
 """
 
 
+PROPOSALS = ("new_instruction", "proposed_instruction")
+"""Outputs of the questions in which GEPA and MIPRO let a model write."""
+REFLECTING = ("gepa", pytest.param("mipro", marks=pytest.mark.slow))
+
+
 @pytest.fixture
 def data(tmp_path: Path, rng: np.random.Generator) -> Path:
     """Four scored photographs a split, and a settings file of small budgets."""
@@ -105,7 +110,7 @@ def test_the_plan_counts_every_seed_and_the_champion(data, loopback, capsys) -> 
     assert server.stats()["requests"] == 0
 
 
-@pytest.mark.parametrize("optimizer", ["gepa", pytest.param("mipro", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("optimizer", REFLECTING)
 def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(data, loopback, tmp_path, optimizer) -> None:
     whole = loopback()
     assert main(command(data, whole.base, optimizer)) == 0
@@ -238,11 +243,6 @@ def test_reflection_is_priced_and_a_failed_call_of_it_leaves_nobody_waiting(host
     assert 0 < spent < budget.cost_usd < 0.01
 
 
-PROPOSALS = ("new_instruction", "proposed_instruction")
-"""Outputs of the questions in which GEPA and MIPRO let a model write."""
-REFLECTING = ("gepa", "mipro")
-
-
 def asks_for_an_instruction(question) -> bool:
     return not set(question.fields).isdisjoint(PROPOSALS)
 
@@ -314,7 +314,7 @@ def test_a_compile_whose_reflections_all_failed_says_that(data, loopback, loopba
     assert not told["helped"] or optimizer == "mipro"  # demos need no instructions
 
 
-@pytest.mark.parametrize("optimizer", ["gepa", "mipro"])
+@pytest.mark.parametrize("optimizer", REFLECTING)
 def test_some_failed_reflections_are_counted_and_the_others_used(
     data, loopback, loopback_module, capsys, optimizer
 ) -> None:
