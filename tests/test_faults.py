@@ -13,8 +13,8 @@ from scipy import ndimage
 from skimage import data as photographs
 
 from agentic_iqa import AgenticIQA
-from benchmarks.named_faults import Annotated, reason_figures
-from benchmarks.named_faults import main as count
+from program.evaluate import main as evaluate
+from program.evaluation.judgements import Annotated, reason_figures
 from program.expert.judge.faults import load_heads, numbers_of
 from program.expert.judge.views import Viewer
 from program.expert.measure.signs import SIGN_NAMES, signs
@@ -149,8 +149,8 @@ def test_a_language_models_reasons_are_counted_too(
         Image.fromarray(pixels).save(tmp_path / name)
     lines = [json.dumps({"id": name, "image": name, **line}) for name in ("a.png", "b.png", "c.png")]
     (tmp_path / "faults.jsonl").write_text("\n".join(lines), "utf-8")
-    flags = ["--json", "--lm", "openai/x", "--api-base", server.base]
-    assert count([str(tmp_path / "faults.jsonl"), *flags]) == 0
+    flags = ["--reasons", "--json", "--lm", "openai/x", "--api-base", server.base]
+    assert evaluate([str(tmp_path / "faults.jsonl"), *flags]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["right"]["right"] == figures["right"]["n"] >= 1
     assert any(all(fault in str(question.body) for fault in FAULTS) for question in server.asked)
@@ -189,10 +189,10 @@ def test_evaluate_prints_how_often_the_faults_are_named(tmp_path: Path, capsys: 
         "main": "motion blur",
     }
     (tmp_path / "faults.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
-    assert count([str(tmp_path / "faults.jsonl")]) == 0
+    assert evaluate([str(tmp_path / "faults.jsonl"), "--reasons"]) == 0
     told = capsys.readouterr().out
     assert "main fault named first" in told
     assert "1 of 1" in told
     (tmp_path / "faults.jsonl").write_text('{"id": "a"}\n', "utf-8")
-    assert count([str(tmp_path / "faults.jsonl")]) == 2
+    assert evaluate([str(tmp_path / "faults.jsonl"), "--reasons"]) == 2
     assert "line 1" in capsys.readouterr().err

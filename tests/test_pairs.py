@@ -18,7 +18,8 @@ from program import AgenticIQA, evaluate
 from program.common.errors import DataError
 from program.compile import main as compile_command
 from program.evaluation.charts import figure_lines
-from program.evaluation.figures import compare, preference, preference_gain, summarize
+from program.evaluation.figures import compare, summarize
+from program.evaluation.judgements import preference, preference_gain
 from program.evaluation.record import Baseline, EvaluationRecord, LabelledRow
 from tests.rows import labelled
 
