@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
             for recipe in arguments.recipes:
                 program = _compiled(arguments, settings, manifest, recipe, seed)
                 records.setdefault(recipe, []).append(_tested(arguments, settings, manifest, program))
-            moved.append(_moved(program, settings, records[recipe][-1].rows))
+            moved.append(_moved(program, settings, manifest, records[recipe][-1].rows))
     print(f"{name}, {arguments.data}, {arguments.seeds} seed(s) of {arguments.train} training photographs")
     for line in table(records, moved):
         print(line)
@@ -127,8 +127,9 @@ def _tested(arguments: argparse.Namespace, settings: Settings, manifest: Path, p
     return evaluate(loaded, samples, split=None, workers=1, checkpoint=checkpoint, resume=checkpoint.is_file())
 
 
-def _moved(program: Path, settings: Settings, rows: Sequence[Any]) -> dict[str, float]:
+def _moved(program: Path, settings: Settings, manifest: Path, rows: Sequence[Any]) -> dict[str, float]:
     """Return by sample the tools' mean as a compiled program's labels move it, without the model."""
+    from data.manifest import read_manifest
     from program.agent.saving import load
     from program.images.store import IMAGES
 
@@ -136,9 +137,9 @@ def _moved(program: Path, settings: Settings, rows: Sequence[Any]) -> dict[str, 
     labels, viewer = loaded.summarizer.corrections, loaded.resources.viewer
     if labels is None:
         return {}
-    means = {row.id: row for row in rows if row.image and "tool_mean" in (row.beliefs or {})}
-    return {name: row.beliefs["tool_mean"] + (labels.shift(viewer.view(IMAGES.add(row.image))) or 0.0)
-            for name, row in means.items()}  # fmt: skip
+    images = {sample.id: sample.image for sample in read_manifest(manifest)}
+    return {row.id: row.beliefs["tool_mean"] + (labels.shift(viewer.view(IMAGES.add(images[row.id]))) or 0.0)
+            for row in rows if "tool_mean" in (row.beliefs or {})}  # fmt: skip
 
 
 def table(records: Mapping[str, Sequence[Any]], moved: Sequence[Mapping[str, float]] = ()) -> list[str]:
@@ -156,10 +157,11 @@ def table(records: Mapping[str, Sequence[Any]], moved: Sequence[Mapping[str, flo
         tools = np.array([row.beliefs["tool_mean"] for row in rows])
         ours = [np.array([each[row.id] for row in rows]) for each in moved if all(row.id in each for row in rows)]
         for name, values in (("tools alone", [tools]), ("tools moved by labels", ours)):
-            means = [np.mean([METRICS[m].function(whole.truth, each) for each in values]) for m in ("srcc", "rmse")]
-            lines += [f"{name:28}{means[0]:9.3f}{means[1]:9.3f}"] if values else []
+            if values:
+                means = (np.mean([METRICS[m].function(whole.truth, each) for each in values]) for m in ("srcc", "rmse"))
+                lines.append(f"{name:28}" + "".join(f"{mean:9.3f}" for mean in means))
         lines += whole.beside(name="the tools' alone", theirs=[tools] * len(records["uncompiled"]))
-        lines += whole.beside(name="the moved tools'", theirs=ours) if len(ours) == len(moved) else []
+        lines += whole.beside(name="the moved tools'", theirs=ours) if ours and len(ours) == len(moved) else []
     return lines
 
 
