@@ -1,8 +1,10 @@
 """How much detail, noise and clipped light a picture has at its full size, tile by tile. Pure numpy and Pillow.
 
-For pictures of one scene: what they show is the same, so what differs is how well it was caught.
+For pictures of one scene: what they show is the same, so what differs is how well it was caught. Of each tile the
+middle half of its rows is read.
 """
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -41,36 +43,38 @@ class Detail(NamedTuple):
     """Share of pixels that are black, 0..1."""
 
 
-def detail_of(pixels: NDArray[np.uint8]) -> Detail:
-    """Measure H x W x 3 uint8 sRGB pixels at their own size."""
-    step = max(1, int(np.ceil(np.sqrt(pixels.shape[0] * pixels.shape[1] / _SAMPLED))))
-    sampled = pixels[::step, ::step]
-    red, green, blue = (sampled[..., channel] for channel in range(3))
-    top = np.maximum(np.maximum(red, green), blue)
-    energies = _energies(pixels, max(1, -(-max(pixels.shape[:2]) // _TILES)))
-    levels = [np.percentile(found, (_SHARP, _FLAT)) for found in energies]
+def detail_of(width: int, height: int, rows: Callable[[int, int], NDArray[np.uint8]]) -> Detail:
+    """Measure a picture at its own size; `rows` gives those from a first one to before a last, as uint8 sRGB."""
+    step = max(1, int(np.ceil(np.sqrt(height * width / _SAMPLED))))
+    tile = max(1, -(-max(width, height) // _TILES))
+    parts: list[NDArray[np.uint8]] = []
+    energies: list[list[NDArray[np.float64]]] = [[] for _ in range(SCALES)]
+    for top in range(0, height, tile):
+        strip = rows(top, min(top + tile, height))
+        parts.append(strip[-top % step :: step, ::step].copy())
+        if len(strip) == tile or not top:
+            for found, energy in zip(energies, _energies(strip[tile // 4 : tile - tile // 4], tile), strict=False):
+                found.append(energy)
+    sampled = np.concatenate(parts)
+    brightest = sampled.max(axis=2)
+    levels = [np.percentile(np.concatenate(found), (_SHARP, _FLAT)) for found in energies if found]
     sharp = [round(float(np.log2(max(high - flat, _UNIT))), 3) for high, flat in levels]
     noise = round(float(levels[0][1]), 3) if levels else 0.0
-    light = float(np.asarray(Image.fromarray(np.ascontiguousarray(sampled)).convert("L")).mean()) / 255
+    light = float(np.asarray(Image.fromarray(sampled).convert("L")).mean()) / 255
     return Detail(
-        tuple(sharp), noise, round(light, 4), round(float((top >= _WHITE).mean()), 5),
-        round(float((top <= _BLACK).mean()), 5),
+        tuple(sharp), noise, round(light, 4), round(float((brightest >= _WHITE).mean()), 5),
+        round(float((brightest <= _BLACK).mean()), 5),
     )  # fmt: skip
 
 
-def _energies(pixels: NDArray[np.uint8], tile: int) -> list[NDArray[np.float64]]:
-    """Return per scale the mean square difference of neighbours in each tile; the middle half of its rows is read."""
-    found: list[list[NDArray[np.float64]]] = []
-    for top in range(0, max(pixels.shape[0] - tile, 0) + 1, tile):
-        picture, side = Image.fromarray(pixels[top + tile // 4 : top + tile - tile // 4]).convert("L"), tile
-        for scale in range(SCALES):
-            if side < _LEAST or min(picture.size) < 2:
-                break
-            if scale == len(found):
-                found.append([])
-            found[scale].append(_across(np.asarray(picture, dtype=np.int16), side))
-            picture, side = picture.reduce(2), side // 2
-    return [np.concatenate(tiles) for tiles in found]
+def _energies(strip: NDArray[np.uint8], tile: int) -> Iterator[NDArray[np.float64]]:
+    """Yield per scale the mean square difference of neighbours in each tile along a strip."""
+    picture, side = Image.fromarray(strip).convert("L"), tile
+    for _ in range(SCALES):
+        if side < _LEAST or min(picture.size) < 2:
+            return
+        yield _across(np.asarray(picture, dtype=np.int16), side)
+        picture, side = picture.reduce(2), side // 2
 
 
 def _across(strip: NDArray[np.int16], tile: int) -> NDArray[np.float64]:
