@@ -68,6 +68,8 @@ class Picture(Entry):
     sharp: tuple[float, ...] = ()
     noise: float = 0.0
     light: float = 0.0
+    focus: tuple[float, float] = (0.5, 0.5)
+    """Where to look first, as shares of width and height."""
     subject: float | None = None
     """How probably people call its subject sharp."""
     severities: dict[str, float] = Field(default_factory=dict)
@@ -103,8 +105,8 @@ class Taking(Asking[Picture]):
         most = self._iqa.resources.settings.images.max_pixels
         image = IMAGES.add(request.image, max_pixels=most, detailed=True)  # decoded once for all that follows
         result = self._iqa(**{**request.arguments(), "image": image})
-        facts = self._facts(image)
         when, rating = _facts_of_file(IMAGES.read(image))
+        facts = self._facts(image)
         if request.stamp() != before:
             raise ImageError(f"image {request.id!r}: changed while it was judged; run the command again")
         row = Row.of(request, result).model_dump()

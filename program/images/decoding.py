@@ -76,7 +76,7 @@ class DecodedImage:
     height: int
     notes: tuple[str, ...]
     detail: Detail | None = None
-    """At full size, as stored; where it was asked for."""
+    """At full size, where it was asked for."""
 
 
 def decode(
@@ -218,9 +218,10 @@ def _read(
     image = _of_full_range(image)
 
     def rows(top: int, bottom: int) -> NDArray[np.uint8]:
-        return rgb(image.crop((0, top, image.width, bottom)))
+        strip = rgb(image.crop(_stored((0, top, width, bottom), orientation, width, height)))
+        return strip if turned is None else turned(strip)
 
-    detail = detail_of(*image.size, rows) if detailed else None
+    detail = detail_of(width, height, rows) if detailed else None
     if factor > 1 and image.mode == "RGB" and colours.transform is None and not _is_transparent(image):
         pixels = np.asarray(image.reduce(factor, stored))  # the same pixels as below, with less copying
     else:

@@ -26,6 +26,9 @@ _SAMPLED = 2**20
 _WHITE, _BLACK = 254, 2
 _UNIT = 0.01
 """Mean square of a difference, of 255, that counts as no detail."""
+_NEAR = 0.25
+"""Of the sides, around the middle. In 160 of CLIVE's train photographs with boxed subjects the tile lies in the box in
+90 %, the middle in 92 %; but 4 % of a picture is sharper than the tile, and 34 % than the middle."""
 
 
 class Detail(NamedTuple):
@@ -41,6 +44,8 @@ class Detail(NamedTuple):
     """Share of pixels with a channel at its upper end, 0..1."""
     clipped_low: float
     """Share of pixels that are black, 0..1."""
+    focus: tuple[float, float]
+    """Where to look first, as shares of width and height: the sharpest tile near the middle."""
 
 
 def detail_of(width: int, height: int, rows: Callable[[int, int], NDArray[np.uint8]]) -> Detail:
@@ -60,11 +65,20 @@ def detail_of(width: int, height: int, rows: Callable[[int, int], NDArray[np.uin
     levels = [np.percentile(np.concatenate(found), (_SHARP, _FLAT)) for found in energies if found]
     sharp = [round(float(np.log2(max(high - flat, _UNIT))), 3) for high, flat in levels]
     noise = round(float(levels[0][1]), 3) if levels else 0.0
+    focus = _focus(np.array(energies[1] or energies[0])) if levels else (0.5, 0.5)
     light = float(np.asarray(Image.fromarray(sampled).convert("L")).mean()) / 255
     return Detail(
         tuple(sharp), noise, round(light, 4), round(float((brightest >= _WHITE).mean()), 5),
-        round(float((brightest <= _BLACK).mean()), 5),
+        round(float((brightest <= _BLACK).mean()), 5), focus,
     )  # fmt: skip
+
+
+def _focus(energy: NDArray[np.float64]) -> tuple[float, float]:
+    """Return where rows x columns tiles are the sharpest, the nearer to the middle the likelier."""
+    down, across = ((np.arange(count) + 0.5) / count for count in energy.shape)
+    near = np.exp(-((across - 0.5) ** 2 + (down[:, None] - 0.5) ** 2) / (2 * _NEAR**2))
+    row, column = np.unravel_index((np.sqrt(energy) * near).argmax(), energy.shape)
+    return round(float(across[column]), 3), round(float(down[row]), 3)
 
 
 def _energies(strip: NDArray[np.uint8], tile: int) -> Iterator[NDArray[np.float64]]:

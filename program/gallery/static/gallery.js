@@ -294,7 +294,7 @@ $("keys").addEventListener("click", () => { $("help").hidden = !$("help").hidden
 
 // Closer, alone or beside the best: one zoom for both.
 
-let panes = [], factor = 1, centre = [0.5, 0.5];
+let panes = [], factor = 1, centre = [0.5, 0.5], looked = null;
 
 function compare() {
   const others = current.of.pictures.filter((each) => each !== current);
@@ -313,7 +313,9 @@ function closer(pictures) {
     return { picture, figure, image, caption, whole: false };
   });
   $("panes").replaceChildren(...panes.map((pane) => pane.figure));
-  if (!$("closer").open) { factor = 1; centre = [0.5, 0.5]; $("closer").showModal(); }
+  if (!$("closer").open) { factor = 1; looked = null; $("closer").showModal(); }
+  const { of } = pictures[pictures.length - 1];
+  if (looked !== of) { looked = of; centre = [...bestOf(of).focus]; }  // within a group it stays
   captions(); paint();
 }
 $("closer").addEventListener("close", () => { arrange(); list.focus(); follow(true); });
