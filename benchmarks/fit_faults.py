@@ -1,8 +1,8 @@
 """Fit the heads that name a photograph's faults: `python -m benchmarks.fit_faults DATA FAULTS MEASURED`.
 
 DATA holds clive/, FAULTS is a JSONL of annotated photographs of its train split: a line for each pair of eyes with
-{"id", "eyes", "faults": [{"fault", "strength", "where"}], "main", "subject_sharp"}. MEASURED keeps what
-was measured (ten minutes). Made damage and whole subjects before soft backgrounds teach as well, with less weight.
+{"id", "eyes", "faults": [{"fault", "strength", "where"}], "main", "subject_sharp"}. MEASURED keeps
+what was measured (ten minutes). Made damage and whole subjects before soft backgrounds teach as well, with less weight.
 Prints the figures of ten folds first, in which nothing of a photograph is in two; thresholds are chosen by them. Then
 writes the arrays, fitted on all.
 """
