@@ -1,8 +1,8 @@
 """Fit the heads that name a photograph's faults: `python -m benchmarks.fit_faults DATA FAULTS MEASURED`.
 
 DATA holds clive/, FAULTS is a JSONL of annotated photographs of its train split: a line for each pair of eyes with
-{"id", "eyes", "faults": [{"fault", "strength", "where"}], "main", "subject_box", "subject_sharp"}. MEASURED keeps what
-was measured (ten minutes). Made damage and whole subjects before soft backgrounds teach as well, with less weight.
+{"id", "eyes", "faults": [{"fault", "strength", "where"}], "main", "subject_sharp"}. MEASURED keeps
+what was measured (ten minutes). Made damage and whole subjects before soft backgrounds teach as well, with less weight.
 Prints the figures of ten folds first, in which nothing of a photograph is in two; thresholds are chosen by them. Then
 writes the arrays, fitted on all.
 """
@@ -67,8 +67,6 @@ class Pictures(NamedTuple):
     """2 x N places in FAULTS: -1 for none, -2 for a fault that is none of these."""
     sharp: Matrix
     """N: the share of eyes that call the subject sharp."""
-    box: Matrix
-    """N x 4."""
     group: NDArray[np.str_]
     made: NDArray[np.bool_]
 
@@ -190,8 +188,8 @@ def _numbers(viewer: Viewer, image: Any) -> tuple[Matrix, Matrix, Matrix]:
 
 def _labels(
     said: Sequence[Mapping[str, Any]], fault: str = "", strength: float = 0.0, *, bare: bool = False
-) -> tuple[Matrix, NDArray[np.bool_], list[int], float, Matrix]:
-    """Return strengths and places by both pairs of eyes, the worst fault, whether the subject is sharp, and its box."""
+) -> tuple[Matrix, NDArray[np.bool_], list[int], float]:
+    """Return strengths and places by both pairs of eyes, the worst fault, and whether the subject is sharp."""
     names = list(FAULTS)
     strengths, worst = np.zeros((len(said), len(names))), []
     where = np.zeros((len(said), len(names), len(CELLS)), bool)
@@ -208,8 +206,7 @@ def _labels(
     sharp = float(np.mean([0.5 if r["subject_sharp"] is None else r["subject_sharp"] for r in said]))
     if fault in {"motion blur", "defocus blur", "low resolution"}:
         sharp = 0.0
-    box = np.mean([r["subject_box"] or (0, 0, 1, 1) for r in said], axis=0)
-    return strengths, where, worst, sharp, box
+    return strengths, where, worst, sharp
 
 
 def _folds(group: NDArray[np.str_]) -> NDArray[np.intp]:
@@ -232,7 +229,7 @@ def regression(pictures: Pictures, learn: NDArray[np.bool_]) -> dict[str, Any]:
     kernel = scale * products + 0.5 * np.exp(-square / width)
     nothing = (p.strengths.sum(axis=2) == 0).mean(axis=0)
     worst = [(p.main == fault).mean(axis=0) for fault in range(len(FAULTS))]
-    targets = np.column_stack([p.strengths.mean(axis=0), nothing, p.sharp, p.box, *worst])
+    targets = np.column_stack([p.strengths.mean(axis=0), nothing, p.sharp, *worst])
     noise = NOISE * np.where(p.made, MADE_NOISE, 1.0)
     offset = np.average(targets, axis=0, weights=1 / noise)
     dual = linalg.solve(kernel + np.diag(noise), targets - offset, assume_a="pos")

@@ -6,8 +6,9 @@ Steps: `rows` (a manifest of N rows and a stand-in program that looks at no pixe
 64 x 64 and the embedded expert), `same` (streamed rows beside rows judged one by one), `pace` (Ray with 2 workers
 beside 2 threads, steady, cold), `waiting` (1, 2 and 4 workers on a model server that waits 200 ms),
 `paid` (what that server answers when workers are killed), `kills` (30 of workers and 5 of the driver within one job),
-`budget` (never more than N calls over 4 workers), `poison` (an image that kills its worker). All but the first three
-need the extra [ray]. Each prints one line of JSON; images stay in the folder.
+`budget` (never more than N calls over 4 workers), `poison` (an image that kills its worker), `gallery` (a gallery of N
+pictures of 24 megapixels, half of them in bursts, killed half-way and resumed). `pace` to `poison` need the extra
+[ray], `gallery` [gallery]. Each prints one line of JSON; images stay in the folder.
 """
 
 import argparse
@@ -371,8 +372,67 @@ def made(asked: Path) -> list[int]:
     return [pid for pid in pids if is_worker(pid)]
 
 
+def gallery(folder: Path, count: int) -> dict[str, Any]:
+    """Make a gallery of so many pictures of a camera's size, kill the command half-way, and let it go on."""
+    home, out = camera_pictures(folder, count), folder / f"gallery-{count}"
+    shutil.rmtree(out, ignore_errors=True)
+    words = [sys.executable, "-m", "program.gallery", str(home), "--out", str(out), "--no-cache"]
+    log, most, began, spent = out / "gallery.journal", 0.0, time.perf_counter(), [0.0, 0.0]
+    for half in (0, 1):
+        command = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        while command.poll() is None:
+            tree = list(processes_of(command.pid))
+            most = max(most, sum(megabytes for megabytes, _ in tree))
+            spent[half] = max(spent[half], sum(seconds for _, seconds in tree))
+            kept = log.read_bytes().count(b"\n") - 1 if log.exists() else 0
+            if not half and kept >= count // 2:
+                command.kill()
+                command.wait()
+            time.sleep(0.05)
+    table = [json.loads(line) for line in (out / "gallery.jsonl").read_text("utf-8").splitlines()]
+    return {
+        "pictures": len(table), "failed": sum(row["status"] != "ok" for row in table),
+        "in_groups": sum(row["group"] is not None for row in table), "processor_s_each": round(sum(spent) / count, 2),
+        "wall_s_each": round((time.perf_counter() - began) / count, 2), "peak_mb": round(most),
+    }  # fmt: skip
+
+
+def camera_pictures(folder: Path, count: int) -> Path:
+    """Make so many JPEGs of 24 megapixels with grain, 8 MB each, in twos a second apart and alone, by turns."""
+    from skimage import data
+
+    home, photographs = folder / f"camera-{count}", (data.coffee(), data.chelsea(), data.astronaut(), data.rocket())
+    home.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        shot, second = divmod(number, 4)
+        rng, path = np.random.default_rng(number), home / f"{number:05}.jpg"
+        if not path.exists():
+            turned = shot * 4 + (0, 0, 2, 3)[second]
+            photograph = Image.fromarray(photographs[turned % 3]).crop((turned // 3 * 5 % 90, 0, 400, 300))
+            pixels = np.asarray(photograph.resize((6000, 4000), Image.Resampling.BICUBIC), np.int16)
+            grainy = (pixels + rng.integers(-12, 13, (4000, 6000, 1), dtype=np.int16)).clip(0, 255)
+            exif = Image.Exif()
+            exif[0x8769] = {36867: f"2026:05:01 {shot // 60:02}:{shot % 60:02}:{(0, 1, 20, 40)[second]:02}"}
+            Image.fromarray(grainy.astype(np.uint8)).save(path, quality=92, exif=exif)
+    return home
+
+
+def processes_of(pid: int) -> Iterator[tuple[float, float]]:
+    """Yield the memory in MB, and the processor's seconds so far, of a process and of those that it started."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+        pages = int(Path(f"/proc/{pid}/statm").read_text("utf-8").split()[1])
+        yield pages * resource.getpagesize() / 1e6, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text("utf-8").split():
+                yield from processes_of(int(child))
+    except OSError:  # it has ended
+        return
+
+
 STEPS = {
-    step.__name__: step for step in (rows, memory, same, pace, waiting, paid, budget, poison, few_kills, kills, job)
+    step.__name__: step
+    for step in (rows, memory, same, pace, waiting, paid, budget, poison, few_kills, kills, job, gallery)
 }
 
 

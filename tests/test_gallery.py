@@ -3,6 +3,7 @@
 import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -23,6 +24,9 @@ from program.gallery.__main__ import main
 from program.gallery.choice import Choosing, Decision, Decisions, bursts, choose, groups_of
 from program.gallery.picture import Picture, taken_at
 from program.gallery.sidecars import Fields, rating_in, read_packet, sidecar_of, write_sidecar
+from program.images import decoding as decode_module
+from program.images import store
+from program.images.detail import detail_of
 from program.running.row import Row
 
 pytest.importorskip("imagehash", reason="the extra [gallery] is not installed")
@@ -132,6 +136,41 @@ def test_the_table_has_the_rows_columns_and_what_culling_adds(gallery):
 @pytest.mark.spec("issue-50/same-score")
 def test_a_pictures_score_is_that_of_assess(folder, gallery):
     assert rows_of(gallery)["cat_a.jpg"]["score"] == AgenticIQA()(image=folder / "cat_a.jpg").quality_score
+
+
+@pytest.mark.spec("issue-50/same-score")
+def test_a_cameras_picture_is_decoded_once_and_has_the_score_of_assess(tmp_path, monkeypatch):
+    folder, decoded = tmp_path / "day", []
+    large = Image.fromarray(data.chelsea()).resize((3600, 2400))
+    save(large, folder / "a.jpg")
+    decode = store.decode_bounded
+    monkeypatch.setattr(store, "decode_bounded", lambda *a, **given: decoded.append(a[1]) or decode(*a, **given))
+    assert main([str(folder), "--out", str(tmp_path / "out"), "--no-cache"]) == 0
+    assert decoded == [str(folder / "a.jpg")]
+    row = rows_of(tmp_path / "out")["a.jpg"]
+    assert row["score"] == AgenticIQA()(image=folder / "a.jpg").quality_score
+    # Its detail is that of full size, not of the pixels that are judged.
+    whole = decode_module.decode((folder / "a.jpg").read_bytes(), "", detailed=True)
+    assert (row["clipped_high"], row["clipped_low"]) == (whole.detail.clipped_high, whole.detail.clipped_low)
+    smaller = decode_module.decode((folder / "a.jpg").read_bytes(), "", at_most=2**20, detailed=True)
+    assert smaller.detail == whole.detail
+    assert smaller.pixels.shape < whole.pixels.shape
+
+
+def test_detail_is_that_of_the_picture_as_it_is_shown():
+    pixels, found = data.chelsea(), []
+    for orientation, stored in ((1, pixels), (3, pixels[::-1, ::-1]), (6, pixels[:, ::-1].transpose(1, 0, 2))):
+        exif, file = Image.Exif(), io.BytesIO()
+        exif[0x0112] = orientation
+        Image.fromarray(np.ascontiguousarray(stored)).save(file, "PNG", exif=exif)
+        found.append(decode_module.decode(file.getvalue(), "", detailed=True).detail)
+    assert found[0] == found[1] == found[2]
+    sharp_at = np.full((400, 600, 3), 90, np.uint8)
+    sharp_at[100:150, 400:450] = np.indices((50, 50)).sum(axis=0)[..., None] % 2 * 200
+    across, down = detail_of(600, 400, lambda top, bottom: sharp_at[top:bottom]).focus
+    assert 400 <= across * 600 <= 450
+    assert 100 <= down * 400 <= 150
+    assert detail_of(3, 2, lambda top, bottom: sharp_at[top:bottom, :3]).focus == (0.5, 0.5)
 
 
 @pytest.mark.spec("issue-50/resume")
@@ -556,6 +595,33 @@ def test_a_full_disk_and_a_read_only_one_lose_nothing(copy, capsys, monkeypatch)
     assert told.count("Read-only file system") == 11
     assert Counter(row["status"] for row in rows_of(out).values()) == {"ok": 11}
     assert not list(folder.glob("*.xmp"))
+
+
+@pytest.mark.spec("issue-50/attacks")
+@pytest.mark.skipif(os.name == "nt", reason="no such limits on Windows")
+def test_a_disk_that_fills_up_half_way_is_one_line_and_the_next_run_goes_on(copy, capsys, judged):
+    import resource
+
+    folder, out = copy
+    save(Image.fromarray(data.coffee()).resize((200, 150)), folder / "new.jpg")
+    table, (_, most) = (out / "gallery.csv").read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((out / "gallery.journal").stat().st_size + 100, most))
+    try:
+        assert main([str(folder), "--out", str(out), "--no-cache"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    told = capsys.readouterr().err
+    assert "gallery.journal" in told
+    assert "cannot be written" in told
+    assert told.count("\n") == 1
+    assert (out / "gallery.csv").read_bytes() == table
+    judged.clear()
+    assert main([str(folder), "--out", str(out), "--no-cache"]) == 0
+    assert judged == ["new.jpg"]
+    assert len(rows_of(out)) == 11
+    # What the system lets nobody write to.
+    assert main([str(folder), "--out", "/sys/gallery"]) == 2
+    assert "--out '/sys/gallery': cannot be written (" in capsys.readouterr().err
 
 
 def test_the_copies_are_no_pictures_of_the_folder(folder, tmp_path):

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -46,7 +47,7 @@ def made(number: int, **more) -> Picture:
     facts = {
         "group": str(number // 4 + 1), "rank": number % 4 + 1, "best_of_group": number % 4 == 0,
         "sha256": f"{number:064x}", "verdict": ("keep", "alternate", "reject", "look")[number % 4],
-        "reason": "softer; highlights clipped", "score": 3.0, "width": 6000, "height": 4000,
+        "reason": "softer; highlights clipped", "score": 3.0, "width": 6000, "height": 4000, "focus": (0.3, 0.7),
         "taken_at": f"2026-05-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}",
         "kind": "photograph", **({"fault_1": "defocus blur", "strength_1": "strong"} if number % 3 == 0 else {}),
     }  # fmt: skip
@@ -150,6 +151,13 @@ def test_every_key_does_what_the_page_says(visit, tmp_path):
     moves = page.evaluate("[...document.querySelectorAll('.pane img')].map((each) => each.style.transform)")
     assert moves[0] == moves[1]
     assert "scale(1)" in moves[0]
+    # It opens where the best is sharp, and goes on from there within a group.
+    wide, high = page.evaluate(
+        "[document.querySelector('.pane').clientWidth, document.querySelector('.pane').clientHeight]"
+    )
+    left, top = (float(part) for part in re.findall(r"(-?[\d.]+)px", moves[0]))
+    assert abs(left - (wide / 2 - 0.3 * 6000)) < 1
+    assert abs(top - (high / 2 - 0.7 * 4000)) < 1
     press(page, "x", "Escape")
     assert page.locator("dialog[open]").count() == 0
     assert "Reject (you)" in page.inner_text("[aria-selected=true]")

@@ -318,7 +318,8 @@ def _alone(picture: Picture, choosing: Choosing) -> dict[str, object]:
     side = _side(picture, choosing)
     verdict = {"above": "keep", "below": "reject", "not sure": "look"}[side]
     why = (picture.reasoning or "").strip()
-    reason = why if side == "above" else f"{_doubt(picture, side)}; {why}".removesuffix("; ")
+    doubt = _doubt(picture, side)
+    reason = why if side == "above" else f"{why} {doubt[:1].upper()}{doubt[1:]}.".lstrip()
     return {"verdict": verdict, "reason": reason, "suggested_rating": _rating(picture, verdict)}
 
 
@@ -366,13 +367,13 @@ def _advantages(ahead: NDArray[np.float64]) -> str:
     return "; ".join(parts) or f"about as good as {_others(len(ahead), len(ahead))}"
 
 
-_NUMBERS = ("", "", "two", "three", "four", "five", "six")
+_NUMBERS = ("", "one", "two", "three", "four", "five", "six")
 
 
 def _others(count: int, of: int) -> str:
-    if count < of:
-        return f"{count} of the {of} others"
-    return "the other" if of == 1 else f"the other {_NUMBERS[of] if of < len(_NUMBERS) else of}"
+    few, all_ = (_NUMBERS[number] if number < len(_NUMBERS) else str(number) for number in (count, of))
+    others = "the other" if of == 1 else f"the other {all_}"
+    return f"{few} of {others}" if count < of else others
 
 
 def _lacks(apart: NDArray[np.float64], picture: Picture, best: Picture) -> str:

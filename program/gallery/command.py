@@ -306,6 +306,7 @@ def _shown(
             "file": each.id, "sha256": digest, "group": each.group, "taken": each.taken_at, "verdict": each.verdict,
             "reason": each.reason, "score": each.score, "kind": each.kind, "rating": each.user_rating,
             "faults": [fault for fault in faults if fault[0]], "width": each.width or 3, "height": each.height or 2,
+            "focus": each.focus,
             "thumb": None if digest is None else _thumb(out, digest, single=single),
             "preview": None if digest is None or single or not preview else copy_name("previews", digest),
             "original": None if digest is None or single else _address(paths[each.id], out),

@@ -1,7 +1,6 @@
 """One picture of a gallery: its row, what tells it from pictures like it, and its copies for the page."""
 
 import base64
-import threading
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -17,9 +16,7 @@ from program.agent.loop import AgenticIQA
 from program.common.errors import ImageError
 from program.common.files import write_whole
 from program.expert import appearance
-from program.gallery.detail import detail_of
 from program.gallery.sidecars import rating_in, sidecars_of
-from program.images.decode_worker import decode_bounded
 from program.images.decoding import tags_of
 from program.images.store import IMAGES, LARGEST, ImageRef, jpeg_of
 from program.running.request import Request
@@ -35,8 +32,6 @@ _HASHED_PX = 320
 _ORIGINAL, _DIGITIZED, _CHANGED, _FRACTION = 36867, 36868, 306, 37521
 """EXIF's times, and the fraction of a second of the first."""
 _RATING = 0x4746
-_DETAIL_PIXELS = 2**26
-"""Pixels that detail is measured on; larger pictures, of scanners and panoramas, are averaged down."""
 
 
 class Entry(Row):
@@ -73,6 +68,8 @@ class Picture(Entry):
     sharp: tuple[float, ...] = ()
     noise: float = 0.0
     light: float = 0.0
+    focus: tuple[float, float] = (0.5, 0.5)
+    """Where to look first, as shares of width and height."""
     subject: float | None = None
     """How probably people call its subject sharp."""
     severities: dict[str, float] = Field(default_factory=dict)
@@ -101,16 +98,15 @@ class Taking(Asking[Picture]):
         """Take the folder of the copies, and the longer side of each kind ("thumbs", "previews") in pixels."""
         super().__init__(program)
         self._copies, self._sizes = copies, {kind: px for kind, px in sizes.items() if px}
-        self._full_size = threading.Lock()
 
     def row(self, request: Request) -> Picture:
         """Judge, measure and copy."""
         before = request.stamp()
-        result = self.program(**request.arguments())
-        image = result.images[0]
-        data = IMAGES.read(image)
-        facts = self._facts(image, data)
-        when, rating = _facts_of_file(data)
+        most = self.program.resources.settings.images.max_pixels
+        image = IMAGES.add(request.image, max_pixels=most, detailed=True)  # decoded once for all that follows
+        result = self.program(**{**request.arguments(), "image": image})
+        when, rating = _facts_of_file(IMAGES.read(image))
+        facts = self._facts(image)
         if request.stamp() != before:
             raise ImageError(f"image {request.id!r}: changed while it was judged; run the command again")
         row = Row.of(request, result).model_dump()
@@ -123,9 +119,8 @@ class Taking(Asking[Picture]):
         """Return the entry of a picture that could not be judged."""
         return Picture(**{**Row.failed(request, error).model_dump(), "group": None}, file=request.id)
 
-    def _facts(self, image: ImageRef, data: bytes) -> dict[str, Any]:
-        pixels, size = IMAGES.pixels(image, at_most=LARGEST), image.width * image.height
-        shown = Image.fromarray(pixels)
+    def _facts(self, image: ImageRef) -> dict[str, Any]:
+        shown = Image.fromarray(IMAGES.pixels(image, at_most=LARGEST))
         for kind, side in sorted(self._sizes.items(), key=lambda each: -each[1]):
             shown.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
             path = self._copies / copy_name(kind, image.sha256)
@@ -133,14 +128,9 @@ class Taking(Asking[Picture]):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(path, jpeg_of(shown))
         shown.thumbnail((_HASHED_PX, _HASHED_PX), Image.Resampling.LANCZOS)
-        with self._full_size:  # 72 MB for 24 megapixels: one at a time, and not kept
-            if size > LARGEST:
-                pixels = decode_bounded(data, image.name, at_most=_DETAIL_PIXELS, max_pixels=size).pixels
-            found = detail_of(pixels)
-            del pixels
         view = self.program.resources.viewer.view(image)
         return {
-            "width": image.width, "height": image.height, **found._asdict(),
+            "width": image.width, "height": image.height, **IMAGES.detail(image)._asdict(),
             "hash": str(imagehash.phash(shown, hash_size=_HASH_SIDE)),
             "look": base64.b64encode(appearance(view).astype("<f2").tobytes()).decode("ascii"),
             "severities": {str(name): round(value, 3) for name, value in view.severities.items()},

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from program.common.errors import ImageError, one_line
 from program.images.colour import Colours, colours_of, png_chunk
 from program.images.containers import is_unwritten, raw_kind, without_preview
+from program.images.detail import Detail, detail_of
 from program.images.jpeg import whole_jpeg
 from program.images.refs import Area, reduced_size, reduction
 
@@ -74,6 +75,8 @@ class DecodedImage:
     """As displayed, at full size."""
     height: int
     notes: tuple[str, ...]
+    detail: Detail | None = None
+    """At full size, where it was asked for."""
 
 
 def decode(
@@ -82,10 +85,13 @@ def decode(
     *,
     at_most: int | None = None,
     area: Area | None = None,
+    detailed: bool = False,
     max_pixels: int = MAX_PIXELS,
     opened: Callable[[int], None] = lambda pixels: None,
 ) -> DecodedImage:
     """Decode an image, or an area (left, top, right, bottom in displayed pixels) of it, to at most `at_most` pixels.
+
+    With `detailed` the whole image's detail is measured as well, while its pixels are at hand.
 
     Memory: the file, 4 bytes for each of its pixels (25 of a WebP) and what is returned. `opened` is told the number of
     pixels before they are decoded. A file can be made to take any time and memory here: `bounded` sees to that. Raises
@@ -114,7 +120,7 @@ def decode(
             # How many frames is not asked for: counting them takes minutes in a file made for it.
             several = not preview and image.format != "MPO" and getattr(image, "is_animated", False)
             picture, lost = _loaded(image, data, known=area is not None)
-            pixels, width, height, notes = _read(picture, colours_of(picture, data), at_most, area)
+            pixels, width, height, notes, detail = _read(picture, colours_of(picture, data), at_most, area, detailed)
     except UnidentifiedImageError as error:
         known = "give a PNG, JPEG, BMP, TIFF, WebP, GIF, PPM or AVIF, or for HEIF pip install 'agentic-iqa[heif]'"
         raise ImageError(f"image {name!r}: not an image that can be read; {known}") from error
@@ -127,7 +133,7 @@ def decode(
         raise ImageError(f"image {name!r}: damaged or truncated ({reason}); get a whole copy") from error
     if several:
         notes = ("the first of several frames is judged", *notes)
-    return DecodedImage(pixels, suffix, width, height, (*((preview,) if preview else ()), *lost, *notes))
+    return DecodedImage(pixels, suffix, width, height, (*((preview,) if preview else ()), *lost, *notes), detail)
 
 
 def tags_of(data: bytes) -> tuple[Mapping[int, object], bytes]:
@@ -199,8 +205,8 @@ def _read_heif() -> None:
 
 
 def _read(
-    image: "PILImage", colours: Colours, at_most: int | None, area: Area | None
-) -> tuple[NDArray[np.uint8], int, int, tuple[str, ...]]:
+    image: "PILImage", colours: Colours, at_most: int | None, area: Area | None, detailed: bool
+) -> tuple[NDArray[np.uint8], int, int, tuple[str, ...], Detail | None]:
     orientation = image.getexif().get(_ORIENTATION, 1)
     turned = _UPRIGHT.get(orientation)
     width, height = (image.height, image.width) if orientation in {5, 6, 7, 8} else image.size
@@ -209,15 +215,22 @@ def _read(
     factor = reduction(stored[2] - stored[0], stored[3] - stored[1], at_most)
     seen_through: list[bool] = []
     rgb = partial(_as_rgb, colours=colours, seen_through=seen_through)
+    image = _of_full_range(image)
+
+    def rows(top: int, bottom: int) -> NDArray[np.uint8]:
+        strip = rgb(image.crop(_stored((0, top, width, bottom), orientation, width, height)))
+        return strip if turned is None else turned(strip)
+
+    detail = detail_of(width, height, rows) if detailed else None
     if factor > 1 and image.mode == "RGB" and colours.transform is None and not _is_transparent(image):
         pixels = np.asarray(image.reduce(factor, stored))  # the same pixels as below, with less copying
     else:
-        pixels = _strips(_of_full_range(image), stored, factor, rgb)
+        pixels = _strips(image, stored, factor, rgb)
     if any(seen_through):
         notes.append("transparency laid over white")
     if turned is not None:
         pixels = np.ascontiguousarray(turned(pixels))
-    return pixels, width, height, tuple(notes)
+    return pixels, width, height, tuple(notes), detail
 
 
 def _stored(area: Area, orientation: int, width: int, height: int) -> Area:

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from cachetools import LRUCache
@@ -26,6 +26,7 @@ from program.common.errors import ImageError, InputError
 from program.common.files import Place, from_base64, is_remote, open_file, path_mend, readable
 from program.images.decode_worker import decode_bounded
 from program.images.decoding import MAX_PIXELS, encode_png
+from program.images.detail import Detail
 from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction, whole_pixels
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ _DECODED_BYTES, _MOST_DECODED = 2**27, 64
 class _Entry:
     ref: ImageRef
     source: Path | bytes
+    detail: Detail | None = None
     borrowers: int | None = 0
     """How many blocks of `borrowing` use it; None: somebody added it outside any, so it stays."""
 
@@ -95,8 +97,8 @@ class ImageStore:
                 for digest in borrowed:
                     self._release(digest)
 
-    def add(self, source: ImageSource, *, max_pixels: int = MAX_PIXELS) -> ImageRef:
-        """Check an image and return its reference.
+    def add(self, source: ImageSource, *, max_pixels: int = MAX_PIXELS, detailed: bool = False) -> ImageRef:
+        """Check an image and return its reference; `detailed`: its `detail` is asked for next.
 
         A path, the URI of a file elsewhere (s3://, gs://, ...), encoded bytes or a base64 data URI (kept as they are),
         or a PIL image / H x W x 3 uint8 array (stored losslessly as PNG). Raises ImageError naming the image when it is
@@ -109,13 +111,13 @@ class ImageStore:
             source = _from_data_uri(source)
         if isinstance(source, str | PathLike):
             elsewhere = isinstance(source, str) and is_remote(source) and not _WEB.match(source)
-            return self._add_file(str(source) if elsewhere else Path(source), str(source), max_pixels)
+            return self._add_file(str(source) if elsewhere else Path(source), str(source), max_pixels, detailed)
         if isinstance(source, bytes | bytearray | memoryview):
             kind, data = "bytes", bytes(source)
         else:
             kind, data = "pixels", encode_png(source)
         name = f"{kind}:{hashlib.sha256(data).hexdigest()[:12]}"
-        return self._check(data, data, name, name, max_pixels)
+        return self._check(data, data, name, name, max_pixels, detailed)
 
     def find(self, url: str) -> ImageRef:
         """Return the image behind a reference URL; ImageError when it was never added here."""
@@ -143,6 +145,13 @@ class ImageStore:
         With more than `at_most` pixels it is averaged down by the smallest whole factor that suits (see `decoding`).
         """
         return self._view(ref, (0, 0, ref.width, ref.height), at_most)
+
+    def detail(self, ref: ImageRef) -> Detail:
+        """Measure an image's detail at full size."""
+        if known := self._entry(ref.sha256).detail:
+            return known
+        data, size = self.read(ref), ref.width * ref.height  # it was added for something else first
+        return cast("Detail", decode_bounded(data, ref.name, at_most=1, max_pixels=size, detailed=True).detail)
 
     def cut(self, ref: ImageRef, box: Box, *, at_most: int | None = None) -> tuple[NDArray[np.uint8], Box]:
         """Return a box of an image as pixels, and the box in whole pixels; a large image is not decoded as a whole.
@@ -185,7 +194,7 @@ class ImageStore:
         pixels = Image.fromarray(self.pixels(reference)).resize(size, Image.Resampling.LANCZOS)
         return self.add(np.asarray(pixels), max_pixels=image.width * image.height)
 
-    def _add_file(self, place: Place, name: str, max_pixels: int) -> ImageRef:
+    def _add_file(self, place: Place, name: str, max_pixels: int, detailed: bool) -> ImageRef:
         try:
             with open_file(place) as file:
                 data = file.read()
@@ -200,18 +209,20 @@ class ImageStore:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise ImageError(f"image {name[:200]!r}: cannot be read ({reason}); check the file") from error
         source = place.resolve() if isinstance(place, Path) else data
-        return self._check(data, source, readable(Path(place).name), name, max_pixels)
+        return self._check(data, source, readable(Path(place).name), name, max_pixels, detailed)
 
-    def _check(self, data: bytes, source: Path | bytes, name: str, long_name: str, max_pixels: int) -> ImageRef:
+    def _check(
+        self, data: bytes, source: Path | bytes, name: str, long_name: str, max_pixels: int, detailed: bool
+    ) -> ImageRef:  # fmt: skip
         if not data:
             raise ImageError(f"image {long_name!r}: is empty (0 bytes); give a whole image file")
         digest = hashlib.sha256(data).hexdigest()
         ref = self._use(digest, source, max_pixels)
         if ref is None:
-            image = decode_bounded(data, long_name, at_most=LARGEST, max_pixels=max_pixels)
+            image = decode_bounded(data, long_name, at_most=LARGEST, max_pixels=max_pixels, detailed=detailed)
             width, height = image.width, image.height
             self._remember((digest, reduction(width, height, LARGEST), (0, 0, width, height)), image.pixels)
-            ref = self._enter(ImageRef(digest, image.suffix, width, height, name, image.notes), source)
+            ref = self._enter(ImageRef(digest, image.suffix, width, height, name, image.notes), source, image.detail)
         # Two files may hold the same bytes: each is told by its own name.
         return ref if ref.name == name else replace(ref, name=name)
 
@@ -232,11 +243,11 @@ class ImageStore:
                 entry.source = source  # the folder it was seen in before may be gone by now
             return entry.ref
 
-    def _enter(self, ref: ImageRef, source: Path | bytes) -> ImageRef:
+    def _enter(self, ref: ImageRef, source: Path | bytes, detail: Detail | None) -> ImageRef:
         """Add an image for one caller, and return it as the first to add it called it."""
         with self._lock:
             if ref.sha256 not in self._entries:
-                self._entries[ref.sha256] = _Entry(ref, self._place(ref.sha256, source))
+                self._entries[ref.sha256] = _Entry(ref, self._place(ref.sha256, source), detail)
             entry = self._entries[ref.sha256]
             self._count(entry)
             return entry.ref

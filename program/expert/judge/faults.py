@@ -18,9 +18,9 @@ from program.expert.judge.views import View
 from program.expert.store import FAULTS_FILE, Matrix
 from signatures.schemas import FAULTS
 
-OUTPUTS = (*FAULTS, "nothing", "subject sharp", "left", "top", "right", "bottom", *(f"{name} worst" for name in FAULTS))
-"""What the regression gives: strengths 0 .. 3, whether nothing is wrong, the subject (sharp or not, and its box), and
-which fault is the worst."""
+OUTPUTS = (*FAULTS, "nothing", "subject sharp", *(f"{name} worst" for name in FAULTS))
+"""What the regression gives: strengths 0 .. 3, whether nothing is wrong, whether the subject is sharp, and which
+fault is the worst."""
 STRENGTHS = ("slight", "moderate", "strong")
 MOST = 3
 """Faults that are named."""

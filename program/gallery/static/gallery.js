@@ -6,6 +6,7 @@ const STORE = `agentic-iqa gallery ${data.id}`;
 const all = data.pictures;
 const byFile = new Map(all.map((each) => [each.file, each]));
 const WORDS = { keep: "keep", alternate: "alternate", reject: "reject", look: "not sure" };
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 // Decisions, kept in the browser as well until they are saved as a file.
 
@@ -98,6 +99,8 @@ function el(kind, name, text) {
   return made;
 }
 
+const count = (pictures) => `${pictures.length} picture${pictures.length === 1 ? "" : "s"}`;
+
 function arrange() {
   const width = Math.max(list.clientWidth - (innerWidth <= 560 ? 16 : 28), 100);
   columns = Math.max(1, Math.floor((width + GAP) / ((innerWidth <= 560 ? 150 : 230) + GAP)));
@@ -112,14 +115,18 @@ function arrange() {
       top += cardHeight + GAP;
     }
   };
-  const flush = () => { put(alone); alone = []; };
+  const head = (name, small) => { lines.push({ top, height: HEAD, name, small }); top += HEAD; };
+  const flush = () => {
+    if (alone.length && groups.some((each) => each.name != null)) head("Alone", count(alone));
+    put(alone); alone = [];
+  };
   for (const group of groups) {
     const pictures = group.pictures.filter(fits);
     if (!pictures.length) continue;
     if (group.name == null) { alone.push(...pictures); continue; }
     flush();
-    lines.push({ top, height: HEAD, group });
-    top += HEAD;
+    const time = (group.pictures.map((each) => each.taken).filter(Boolean).sort()[0] || "").replace("T", " ").slice(0, 19);
+    head(`Group ${group.name}`, count(group.pictures) + (time && ` · ${time}`));
     const best = bestOf(group);
     put([...pictures.filter((each) => each === best), ...pictures.filter((each) => each !== best)]);
   }
@@ -145,14 +152,12 @@ function draw() {
 }
 
 function line(of) {
-  const made = el("div", of.group ? "group" : "line");
-  made.setAttribute("role", of.group ? "presentation" : "none");
+  const made = el("div", of.name ? "group" : "line");
+  made.setAttribute("role", of.name ? "presentation" : "none");
   made.style.top = `${of.top}px`;
   made.style.height = `${of.height}px`;
-  if (of.group) {
-    const time = (of.group.pictures.map((each) => each.taken).filter(Boolean).sort()[0] || "").replace("T", " ").slice(0, 19);
-    made.append(`Group ${of.group.name} `, el("small", "", `${of.group.pictures.length} pictures${time ? ` · ${time}` : ""}`));
-  } else {
+  if (of.name) made.append(`${of.name} `, el("small", "", of.small));
+  else {
     made.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
     made.append(...of.pictures.map(card));
   }
@@ -183,7 +188,7 @@ function fill(made, picture) {
   made.setAttribute("aria-selected", String(picture === current));
   const best = picture.group != null && bestOf(picture.of) === picture;
   const title = el("span");
-  title.append(el("b", verdict, WORDS[verdict] || "not judged"), mine.verdict ? " (you)" : "", best ? " · best" : "",
+  title.append(el("b", verdict, capital(WORDS[verdict] || "not judged")), mine.verdict ? " (you)" : "", best ? " · best" : "",
     stars ? ` · ${"★".repeat(stars)}` : "", picture.score == null ? "" : ` · ${picture.score.toFixed(1)}`);
   const why = mine.verdict ? `The program: ${WORDS[picture.verdict] || "not judged"}; ${picture.reason || ""}` : picture.reason || "";
   made.lastChild.replaceChildren(title, el("span", "name", picture.file), el("span", "why", why));
@@ -294,7 +299,7 @@ $("keys").addEventListener("click", () => { $("help").hidden = !$("help").hidden
 
 // Closer, alone or beside the best: one zoom for both.
 
-let panes = [], factor = 1, centre = [0.5, 0.5];
+let panes = [], factor = 1, centre = [0.5, 0.5], looked = null;
 
 function compare() {
   const others = current.of.pictures.filter((each) => each !== current);
@@ -313,7 +318,9 @@ function closer(pictures) {
     return { picture, figure, image, caption, whole: false };
   });
   $("panes").replaceChildren(...panes.map((pane) => pane.figure));
-  if (!$("closer").open) { factor = 1; centre = [0.5, 0.5]; $("closer").showModal(); }
+  if (!$("closer").open) { factor = 1; looked = null; $("closer").showModal(); }
+  const { of } = pictures[pictures.length - 1];
+  if (looked !== of) { looked = of; centre = [...bestOf(of).focus]; }  // within a group it stays
   captions(); paint();
 }
 $("closer").addEventListener("close", () => { arrange(); list.focus(); follow(true); });
@@ -325,15 +332,16 @@ function captions() {
   }
 }
 
-const fitted = (pane) => Math.min(pane.figure.clientWidth / pane.picture.width, pane.figure.clientHeight / pane.picture.height);
-const natural = () => Math.max(1, 1 / fitted(panes[panes.length - 1]));
+const whole = () => 1 / (window.devicePixelRatio || 1);  // 100 %: a pixel of the picture is one of the screen
+const fitted = (pane) => Math.min(pane.figure.clientWidth / pane.picture.width, pane.figure.clientHeight / pane.picture.height, whole());
+const natural = () => whole() / fitted(panes[panes.length - 1]);
 
 function zoom(by) { factor = Math.min(Math.max(factor * by, 1), 4 * natural()); paint(); }
 
 function paint() {
   for (const pane of panes) {
     const { picture, figure, image } = pane, scale = fitted(pane) * factor;
-    if (!pane.whole && picture.original && scale * Math.max(picture.width, picture.height) > 1.05 * data.preview) {
+    if (!pane.whole && picture.original && scale * Math.max(picture.width, picture.height) > 1.05 * data.preview * whole()) {
       pane.whole = true;  // the file itself; where the browser cannot show it, the preview stays
       const original = new Image();
       original.onload = () => { image.src = original.src; };
@@ -347,7 +355,7 @@ function paint() {
     });
     image.style.transform = `translate(${at[0]}px, ${at[1]}px) scale(${scale})`;
   }
-  $("zoomed").textContent = `${Math.round(100 * fitted(panes[panes.length - 1]) * factor)} %`;
+  $("zoomed").textContent = `${Math.round(100 * factor / natural())} %`;
 }
 
 let grabbed = null;
