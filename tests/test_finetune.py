@@ -15,8 +15,8 @@ from program.common.settings import load_settings
 from program.compile import main
 from program.expert.judge.learning import _solved
 
+TRAIN, RUN, VALIDATION, TEST = 40, 20, 12, 8
 SMALL = "compile: {workers: 2, baselines: false, train_scoring: 20}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
-TRAIN, VALIDATION, TEST = 40, 12, 8
 PLANTED = 3
 """A grey photograph of train that alone among the grey ones has the best label."""
 
@@ -51,6 +51,8 @@ def test_every_label_moves_scores_towards_people_wherever_the_program_is_loaded(
     assert compiled(data, "labeled,finetune") == 0
     result = json.loads(capsys.readouterr().out)
     assert f"finetune: {TRAIN} labels" in " ".join(result["notes"])  # the settings' 20 are for demos
+    # Images beyond the 20 are measured, and nothing is asked of them.
+    assert result["runs"] == RUN + VALIDATION
     assert {"finetune", "labeled+finetune"} <= result["validation"].keys()
     assert "finetune" in result["chosen"]
     assert f"fitted on {TRAIN} labels" in (data / "program" / "diff.md").read_text("utf-8")
@@ -74,6 +76,9 @@ def test_every_label_moves_scores_towards_people_wherever_the_program_is_loaded(
     saved = json.loads(file.read_text("utf-8"))
     assert saved["nr"]["labels"] == TRAIN
     assert saved["nr"]["after"] < saved["nr"]["before"]
+    levels, curve = np.linspace(1, 5, 81), saved["nr"]["curve"]
+    rise = np.interp([3.7, 3.5, 3.0, 2.8], levels, curve)  # people gave 3.5 to 3.7, and nothing from 2.3 to 3.4
+    assert rise[0] - rise[1] > rise[2] - rise[3] > 0
     saved["nr"]["penalty"] /= 2
     file.write_text(json.dumps(saved), "utf-8")
     with pytest.raises(InputError, match=r"corrections\.json cannot be used \(was altered\)"):

@@ -143,6 +143,7 @@ class _SavedCorrection(BaseModel):
     expected: float = Field(gt=0)
     moves: dict[str, tuple[int, float, float]]
     left_out: dict[str, float]
+    curve: list[float]
     weights: str
     """Little-endian numbers of 32 bits, in base64."""
 

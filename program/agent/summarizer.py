@@ -137,6 +137,7 @@ class Summarizer(dspy.Module):
             **self._told(evidence),
         }
         scores = self.fused_scores(evidence, image, reference)
+        fields: dict[str, Any]
         with stage("summarizer"):
             if not self.asks and not self.names_distortions(state):
                 rates = reading.type is QueryType.SCORING and scores

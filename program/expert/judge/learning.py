@@ -2,13 +2,14 @@
 
 The regression is fitted on what labels differ from the reading by, so few labels change little, and its penalty is the
 one that predicts images of other groups best; where none is better than the reading alone it is infinite: nothing is
-added. The prior is that of demos (see `quality`), so it says what as many demos would, with weights in place of images.
-A Gaussian kernel beside it gains less than it costs (docs/log.md). Last, the quality of every part of an image.
+added. Labels count half as their ranks: people's lie close together where images are good, and there an error of a
+tenth changes the order. The prior is that of demos (see `quality`). A Gaussian kernel beside it gains less than it
+costs (docs/log.md). Last, the quality of every part of an image.
 """
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from cachetools import LRUCache, cached
@@ -148,6 +149,7 @@ _CHOSEN_ON = 2000
 """Images, drawn by groups, that choose the penalty: the variance of a label does not depend on how many there are."""
 _ROWS = 256
 """Rows that are multiplied at a time."""
+_LABELS = np.linspace(1, 5, 81)
 _SHOWS, _TELLING = 0.8, 10
 """Severity from which an image counts as showing a distortion, and the images that a mean is told of."""
 
@@ -169,13 +171,17 @@ class Correction(NamedTuple):
     """By distortion: how many of the images show it, and mean and standard deviation of what these are moved by."""
     left_out: Mapping[str, float]
     """By hash of each of the images: what it is moved by without the labels of its own group."""
+    curve: Sequence[float]
+    """What labels of 1, 1.05 .. 5 were fitted as; rising."""
     weights: NDArray[np.float32]
     """Of what `_inputs_of` gives."""
 
     def shift(self, view: View) -> float:
         """Return by how many levels an image's score is moved, never by its own label."""
-        known = self.left_out.get(view.key[0])
-        return float(_inputs_of(view).astype(float) @ self.weights) if known is None else known
+        if (known := self.left_out.get(view.key[0])) is not None:
+            return known
+        fitted = view.own_quality + _inputs_of(view).astype(float) @ self.weights
+        return float(np.interp(fitted, self.curve, _LABELS)) - view.own_quality
 
 
 def _inputs_of(view: View) -> Half:
@@ -201,39 +207,50 @@ class Labels:
             self._inputs = np.empty((self._most, len(inputs)), np.float16)
         self._inputs[len(self._rows)] = inputs
         severities = [view.severities[name] for name in DISTORTION_CATEGORIES]
-        self._rows.append(_Row(view.key[0], label - believed.mean, believed.deviation, severities, group))
+        # A rubric, or the tools' mean, differs from the image's own reading; it does so after the correction as well.
+        label += view.own_quality - believed.mean
+        self._rows.append(_Row(view.key[0], label, view.own_quality, believed.deviation, severities, group))
 
     def correction(self, seed: int) -> Correction | None:
         """Fit all that was added; None where an infinite penalty is best. A few images, by seed, choose the penalty."""
         rows, inputs = self._rows, self._inputs[: len(self._rows)]
-        residuals = np.array([row.residual for row in rows])
+        labels, readings = (np.array([getattr(row, name) for row in rows]) for name in ("label", "reading"))
+        curve = _curve(labels)
+        targets, residuals = np.interp(labels, _LABELS, curve) - readings, labels - readings
         codes = np.unique(np.array([row.group for row in rows]), return_inverse=True)[1]
         few = np.argsort(np.random.default_rng(seed).permutation(codes.max() + 1)[codes], kind="stable")[:_CHOSEN_ON]
         covariance = _covariance(inputs[few])
+
+        def fitted(of: Any, covariance: Matrix, penalty: float) -> tuple[Matrix, Matrix]:
+            solved, errors = _solved(covariance, targets[of], codes[of], penalty)
+            return solved, np.interp(readings[of] + targets[of] - errors, curve, _LABELS) - readings[of]
+
         gains = {
-            penalty: residuals[few] ** 2
-            - _solved(covariance.copy(order="F"), residuals[few], codes[few], penalty)[1] ** 2
+            penalty: residuals[few] ** 2 - (residuals[few] - fitted(few, covariance.copy(order="F"), penalty)[1]) ** 2
             for penalty in PENALTIES
         }
         chosen, gain = max(gains.items(), key=lambda each: each[1].mean())
         if gain.mean() <= _SURE * gain.std() / np.sqrt(len(gain)):
             return None
-        solved, errors = _solved(_covariance(inputs), residuals, codes, chosen)
+        solved, moved = fitted(slice(None), _covariance(inputs), chosen)
         weights = sum(solved[at : at + _ROWS] @ inputs[at : at + _ROWS].astype(float)
                       for at in range(0, len(rows), _ROWS))  # fmt: skip
         deviations = np.array([row.deviation for row in rows])
-        before, after, expected = (float(np.sqrt(np.mean(each**2))) for each in (residuals, errors, deviations))
-        moved = np.round(residuals - errors, 4)
+        moved = np.round(moved, 4)
+        before, after, expected = (
+            float(np.sqrt(np.mean(each**2))) for each in (residuals, residuals - moved, deviations)
+        )
         return Correction(
             len(rows), chosen, before, after, expected, _moves(np.array([row.severities for row in rows]), moved),
             {row.sha256: levels for row, levels in zip(rows, moved.tolist(), strict=True)},
-            np.asarray(weights, np.float32),
+            np.round(curve, 4).tolist(), np.asarray(weights, np.float32),
         )  # fmt: skip
 
 
 class _Row(NamedTuple):
     sha256: str
-    residual: float
+    label: float
+    reading: float
     deviation: float
     severities: list[float]
     group: str
@@ -250,6 +267,13 @@ def _moves(severities: Matrix, moved: Matrix) -> dict[str, tuple[int, float, flo
     }
 
 
+def _curve(labels: Matrix) -> Matrix:
+    """Return what labels of `_LABELS` are fitted as: half themselves, half their ranks on a scale as wide."""
+    values, counts = np.unique(labels, return_counts=True)
+    ranks = (np.cumsum(counts) - counts / 2) / len(labels) - 0.5
+    return np.asarray(_LABELS + labels.mean() + np.sqrt(12) * labels.std() * np.interp(_LABELS, values, ranks)) / 2
+
+
 def _covariance(inputs: Half) -> Matrix:
     """Return the lower half of the N x N products, in double precision: not to depend on who shares the work."""
     found = np.zeros((len(inputs), len(inputs)), order="F")
@@ -261,16 +285,16 @@ def _covariance(inputs: Half) -> Matrix:
     return found
 
 
-def _solved(covariance: Matrix, residuals: Matrix, codes: NDArray[np.intp], penalty: float) -> tuple[Matrix, Matrix]:
-    """Return the N weights of residuals, and their errors, each group left out; the covariance is overwritten.
+def _solved(covariance: Matrix, targets: Matrix, codes: NDArray[np.intp], penalty: float) -> tuple[Matrix, Matrix]:
+    """Return the N weights of targets, and their errors, each group left out; the covariance is overwritten.
 
-    With A the inverse of the covariance of labels, those of group g are A_gg^-1 (A r)_g (Rasmussen & Williams 2006,
+    With A the inverse of the covariance of labels, those of group g are A_gg^-1 (A t)_g (Rasmussen & Williams 2006,
     eq. 5.12, for several at once).
     """
     np.einsum("ii->i", covariance)[:] += penalty
     factor, _ = lapack.dpotrf(covariance, lower=1, overwrite_a=1)
     inverse, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
-    solved = blas.dsymv(1.0, inverse, residuals, lower=1)
+    solved = blas.dsymv(1.0, inverse, targets, lower=1)
     errors = solved / np.diag(inverse)
     order = np.argsort(codes, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
