@@ -234,7 +234,7 @@ def test_a_status_provider_of_ones_own_speaks_alone(iqa, picture):
 def test_the_embedded_model_streams_to_a_bare_predictor(iqa, encoded):
     ref = IMAGES.add(encoded())
     lm = iqa.get_lm()
-    with dspy.context(lm=lm, adapter=lm.engine.adapter):
+    with dspy.context(lm=lm, adapter=lm.engine.traits.adapter):
         for is_async in (False, True):
             predict = dspy.streamify(dspy.Predict(ScoreQuality), is_async_program=is_async)
             values = streamed(predict, image=dspy.Image(ref.url), query=RATE)
@@ -519,7 +519,7 @@ def test_the_structured_call_is_in_the_request_alone(encoded):
     watched = lm.copy(engine=Watching())
     image = dspy.Image(IMAGES.add(encoded()).url)
     demo = dspy.Example(image=image, query=RATE, **SCRIPT["quality_probs"])
-    with dspy.context(lm=watched, adapter=lm.engine.adapter):
+    with dspy.context(lm=watched, adapter=lm.engine.traits.adapter):
         expected = dspy.Predict(ScoreQuality)(image=image, query=RATE, demos=[demo]).quality_probs
     answered = lm.engine.complete(seen[0])  # outside of any call: nothing travels beside the request
     probabilities = json.loads(answered.text)["quality_probs"]
