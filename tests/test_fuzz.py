@@ -1,4 +1,4 @@
-"""Hundreds of random and mutated model outputs: never an exception out of the Summarizer, never an invented score."""
+"""Two thousand random and mutated model outputs: never an exception out of the Summarizer, never an invented score."""
 
 import json
 import logging
@@ -56,7 +56,7 @@ WITHOUT_A_LEVEL = (
     "Please upload an image.", '{"quality_probs": {"6": 1.0}, "quality_reasoning": "x"}', "<html>502</html>",
     "The picture shows 3 dogs and 5 cats.", "7/10", "A photo of a good dog.", "{" * 300, "[" * 300, "\x00\x01\x02",
 )  # fmt: skip
-COUNT = 600
+COUNT = 2000
 SEEN_LEVEL = re.compile(
     r"excellent|perfect|outstanding|good|fair|average|moderate|poor|bad|terrible|awful|优|好|良|一般|中|普通|差|糟糕|劣|\d|\b[A-Ea-e]\b"
 )
@@ -126,7 +126,7 @@ def test_no_output_breaks_the_summarizer_or_invents_a_score(summarize, answers):
             assert readable or (evidence is not None and result.final_answer == pytest.approx(3.0)), script
         if evidence is None and result.level_probabilities is None:
             assert result.quality_score is None, script
-    assert min(statuses.values()) > 5
+    assert min(statuses.values()) > 20
 
 
 @pytest.mark.spec("D7")

@@ -18,7 +18,6 @@ from optimizers.recipes import Bound, Recipe
 from optimizers.recipes.finetune import fitted_corrections, told_of
 from optimizers.search import Candidate, Search
 from optimizers.student import inputs_key, role_of
-from program.agent.evidence import tool_precisions, tool_scores
 from program.agent.labels import Neighbour, Neighbours
 from program.common.text import folded
 from program.expert import Belief, View, likeness
@@ -68,11 +67,8 @@ def _neighbour(example: dspy.Example, kind: str) -> Neighbour | None:
 def _reading(search: Search, example: dspy.Example, view: View) -> Belief:
     """Return the tools' mean of a training example; where no tool read it, what the expert believes."""
     evidence = search.train.gathered[inputs_key(example.inputs())].evidence
-    scores = tool_scores(evidence.quality_scores)
-    if not scores:
-        return view.prior
-    mean = search.base.program.resources.fusion.tool_mean(scores, tool_precisions(evidence))
-    return replace(view.prior, mean=mean)
+    mean = search.base.program.summarizer.tools_mean(evidence)
+    return view.prior if mean is None else replace(view.prior, mean=mean)
 
 
 def _run(search: Search) -> list[Candidate]:

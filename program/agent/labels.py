@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from signatures.schemas import LEVEL_WORDS
 
 if TYPE_CHECKING:
     from program.expert import Correction, View
+
+
+_Saved = TypeVar("_Saved", bound=BaseModel)
 
 
 class _Learned:
@@ -40,6 +43,14 @@ class _Learned:
     def to_json(self) -> dict[str, Any]:
         """Return what a saved program holds of them."""
         raise NotImplementedError
+
+
+def _checked(kind: type[_Saved], saved: Mapping[str, Any], name: str) -> _Saved:
+    """Return what a file holds as its model. Raises ValueError, one line, for anything else."""
+    try:
+        return kind.model_validate(saved)
+    except ValidationError as error:
+        raise ValueError(first_fault(error, name)) from error
 
 
 class Neighbour(BaseModel):
@@ -125,10 +136,7 @@ class Neighbours(_Learned):
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> "Neighbours":
         """Read what a saved program holds. Raises ValueError, one line, for anything else."""
-        try:
-            found = _SavedNeighbours.model_validate(saved)
-        except ValidationError as error:
-            raise ValueError(first_fault(error, "neighbours")) from error
+        found = _checked(_SavedNeighbours, saved, "neighbours")
         vectors = np.frombuffer(base64.b64decode(found.vectors), "<f2").reshape(-1, WIDTH)
         return cls(found.count, found.photographs, vectors)
 
@@ -200,10 +208,7 @@ class Corrections(_Learned):
         """Read what a saved program holds. Raises ValueError, one line, for anything else."""
         from program.expert import Correction  # loads what measures
 
-        try:
-            found = _SavedCorrections.model_validate(saved)
-        except ValidationError as error:
-            raise ValueError(first_fault(error, "corrections")) from error
+        found = _checked(_SavedCorrections, saved, "corrections")
         read = {}
         for kind, each in found:
             if each is not None:

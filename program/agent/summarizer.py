@@ -148,14 +148,14 @@ class Summarizer(dspy.Module):
             elif reading.type is QueryType.SCORING and evidence.same_pixels:
                 fields = rating_of_same_pixels(chinese=is_chinese(state.query))
             elif reading.type is QueryType.SCORING and is_iqa:
-                fields = self._scored(inputs, state)
+                fields = self._scored(inputs, state, scores)
                 evidence = state.evidence
             else:
                 fields = self._explain(inputs)
             if evidence.same_pixels:
                 fields = {**rating_of_same_pixels(chinese=is_chinese(state.query)), **fields}
             elif is_iqa and "quality_score" not in fields and self._judge.is_free:
-                fields = self._with_score(fields, inputs, evidence)
+                fields = self._with_score(fields, inputs, evidence, scores)
         if image.too_small and fields.get("score_interval") and not evidence.same_pixels:
             fields = {**fields, "score_interval": (1.0, 5.0)}
         return self._output(fields, state, reading, evidence, scores, is_iqa=is_iqa)
@@ -178,7 +178,7 @@ class Summarizer(dspy.Module):
             return crops[scope[0]], IMAGES.cropped(reference, box) if reference else None, {GLOBAL: image, **crops}
         return image, reference, crops
 
-    def _scored(self, inputs: Mapping[str, Any], state: AssessmentState) -> dict[str, Any]:
+    def _scored(self, inputs: Mapping[str, Any], state: AssessmentState, scores: Sequence[float]) -> dict[str, Any]:
         """Return the answer to a question for a score; what it names joins the state's evidence."""
         evidence = state.evidence
         is_open = evidence.distortion_analysis is None and "analysis" not in evidence.failed_steps
@@ -186,7 +186,7 @@ class Summarizer(dspy.Module):
         answer = self._level_belief(inputs, evidence, CallAllowance(), finds=finds)
         if finds:
             evidence = state.executor_evidence = _with_findings(evidence, answer)
-        return self._rate(inputs, evidence, answer)
+        return self._rate(inputs, evidence, answer, scores)
 
     def _beside_similar(self, inputs: Mapping[str, Any], told: Callable[["View"], str | None] | None) -> dict[str, Any]:
         """Return inputs with what labels of other photographs say of the image as a whole; without `told` nothing."""
@@ -206,11 +206,16 @@ class Summarizer(dspy.Module):
             return near.levels_told if near else None
 
         def told(view: "View") -> str | None:
-            scores = tool_scores(evidence.quality_scores)
-            reading = self.fusion.tool_mean(scores, tool_precisions(evidence)) if scores else view.prior.mean
+            reading = self.tools_mean(evidence)
+            reading = view.prior.mean if reading is None else reading
             return moved.level_told(view, reading) or (near.levels_told(view) if near else None)
 
         return told
+
+    def tools_mean(self, evidence: ExecutorOutput) -> float | None:
+        """Return the tools' mean (1..5) as they read the image; None without a score."""
+        scores = tool_scores(evidence.quality_scores)
+        return self.fusion.tool_mean(scores, tool_precisions(evidence)) if scores else None
 
     def fused_scores(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> list[float]:
         """Return the tools' scores as they are fused, each in [1, 5]: moved by what labels say of the image."""
@@ -241,22 +246,22 @@ class Summarizer(dspy.Module):
 
     def _told(self, evidence: ExecutorOutput) -> dict[str, str | None]:
         """Return readings and findings as the model is told them: for one that goes by words, the gist first."""
-        scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
         readings, findings = scores_json(evidence.quality_scores), findings_json(evidence.distortion_analysis)
         if self._judge.reads_instructions:
             findings = findings_in_words(evidence.distortion_analysis)
-            if readings:
-                readings = f"{quality_line(self.fusion.tool_mean(scores, precisions))}\n{readings}"
+            if readings and (mean := self.tools_mean(evidence)) is not None:
+                readings = f"{quality_line(mean)}\n{readings}"
             if evidence.distortion_analysis and not findings:
                 findings = NOTHING_STANDS_OUT
         return {"quality_scores": readings, "distortion_analysis": findings}
 
-    def _rate(self, inputs: Mapping[str, Any], evidence: ExecutorOutput, answer: Answer[_Belief]) -> dict[str, Any]:
+    def _rate(
+        self, inputs: Mapping[str, Any], evidence: ExecutorOutput, answer: Answer[_Belief], scores: Sequence[float]
+    ) -> dict[str, Any]:
         fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
-        read, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
-        scores = self.fused_scores(evidence, inputs["image"], inputs["reference"])
+        precisions, read = tool_precisions(evidence), self.tools_mean(evidence)
         mean = fusion.tool_mean(scores, precisions) if scores else None
-        moved = moved_note(fusion.tool_mean(read, precisions), mean, chinese=chinese) if mean else ""
+        moved = "" if mean is None or read is None else moved_note(read, mean, chinese=chinese)
         rung, status = answer.rung, "ok"
         probabilities, reasoning, source = answer.value[:3] if answer.value else (None, "", None)
         if probabilities is None and (level := level_in_text(answer.raw)) is not None:
@@ -296,11 +301,11 @@ class Summarizer(dspy.Module):
         }
 
     def _with_score(
-        self, fields: Mapping[str, Any], inputs: Mapping[str, Any], evidence: ExecutorOutput
+        self, fields: Mapping[str, Any], inputs: Mapping[str, Any], evidence: ExecutorOutput, scores: Sequence[float]
     ) -> dict[str, Any]:
         """Add to a question's answer the score that a model gives when asked for one, where that costs nothing."""
         with dspy.context(trace=[]):  # optimizers teach what the question itself asks
-            rated = self._rate(inputs, evidence, self._level_belief(inputs, evidence, CallAllowance()))
+            rated = self._rate(inputs, evidence, self._level_belief(inputs, evidence, CallAllowance()), scores)
         fields = {**{name: rated[name] for name in _RATING if name in rated}, **fields}
         if fields["summary"] or rated["status"] == "failed":
             return fields
