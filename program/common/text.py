@@ -17,6 +17,8 @@ _QUOTES = "[\"'“”‘’`*]"
 _STRING = r'"(?:[^"\\\n]|\\.|\n(?![ \t]{0,8}\{)|"(?!\s*[,:}\]]|[ \t]*(?:\n|\Z)))*+(?:"|\Z|(?=\n))'
 """A string in an object. A quote that nothing of an object follows is its text's ("the "soft" edges"); one that breaks
 off ends where the next object begins."""
+_LONGEST = 50_000
+"""An answer is looked for in so many of a text's last characters: what runs on for longer is none."""
 
 
 def final_answer(text: str, names: Collection[str] = ()) -> str:
@@ -70,31 +72,33 @@ def _holds(text: str, names: Collection[str]) -> bool:
 
 def _said(text: str) -> tuple[int, int, bool]:
     """Return where the text after the last thought lies; without any, where that thought does, and True."""
-    tags = [*_THOUGHT.finditer(text)]
-    if not tags:
+    last, opened = None, 0
+    for last in _THOUGHT.finditer(text):
+        opened = last.end() if last["opens"] else opened
+    if last is None:
         return 0, len(text), False
-    last = tags[-1]
     if last["opens"] or text[last.end() :].strip():
         return last.end(), len(text), bool(last["opens"])
-    return next((tag.end() for tag in reversed(tags) if tag["opens"]), 0), last.start(), True
+    return opened, last.start(), True
 
 
-def _objects(text: str, start: int, stop: int, names: tuple[str, ...]) -> list[tuple[int, int | None, int]]:
-    """Return where each object begins and ends (None: it breaks off), and how many of the names are its keys."""
-    opened: list[tuple[int, set[str]]] = []
-    found: list[tuple[int, int | None, int]] = []
-    position, tokens = start, _tokens(names)
+def _objects(text: str, start: int, stop: int, names: tuple[str, ...]) -> Iterator[tuple[int, int | None, int]]:
+    """Yield where each object begins and ends (None: it breaks off), and how many of the names are its keys."""
+    opened: list[int] = []
+    keys: list[frozenset[str]] = []
+    position, tokens = max(start, stop - _LONGEST), _tokens(names)
     while token := (tokens if opened else _opening(names)).search(text, position, stop):
         position = token.end()
         match token[0][0]:
             case "{":
-                opened.append((token.start(), set()))
+                opened.append(token.start())
+                keys.append(frozenset())
             case "}":
-                begin, held = opened.pop()
-                found.append((begin, position, len(held)))
+                yield opened.pop(), position, len(keys.pop())
             case _ if token["key"]:
-                opened[-1][1].add(token["key"])
-    return [*found, *((begin, None, len(held)) for begin, held in opened)]
+                keys[-1] |= {token["key"]}
+    for begin, held in zip(opened, keys, strict=True):
+        yield begin, None, len(held)
 
 
 @functools.lru_cache(maxsize=256)
