@@ -115,12 +115,13 @@ class Job:
     def samples(self, split: str, *, every: bool = False) -> list[Sample]:
         """Return the samples of train or validation that are drawn by the seed.
 
-        With `every`, those beyond as well that a recipe which takes all scores learns from.
+        With `every`, those beyond as well that a recipe which takes all labels learns from.
         """
         chosen = self.settings.compile
         scoring, mcq = (getattr(chosen, f"{split}_{task}") for task in ("scoring", "mcq"))
-        if every and split == "train" and any(recipe_named(name).takes_all for name in self.optimizers):
-            scoring = None
+        takers = [recipe for recipe in map(recipe_named, self.optimizers) if recipe.takes_all]
+        if every and split == "train" and takers:
+            scoring, mcq = None, mcq if all(recipe.fits_scores for recipe in takers) else None
         return choose_samples(self.splits[split], scoring=scoring, mcq=mcq, seed=self.settings.seed)
 
     @cached_property

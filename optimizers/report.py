@@ -224,6 +224,8 @@ def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
             counted = [f"{len(demos)} demo(s):", "", *demos, ""] if demos else []
             fenced = ["```diff", *changed, "```", ""] if changed else []
             parts.append("\n".join([f"## {name}", "", *fenced, *counted]))
+    if (near := _new_neighbours(before, after)) is not None:
+        parts.append(f"## nearest\n\n{near}")
     if (moved := after.summarizer.corrections) is not None and before.summarizer.corrections is None:
         parts += [f"## correction {kind}\n\n{_correction(each)}" for kind, each in moved.by_kind.items()]
     fitted = after.summarizer.fitted
@@ -235,6 +237,15 @@ def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
         )
     body = "\n\n".join(parts) if parts else "Nothing changed: the compiled program is the uncompiled one."
     return f"# Compiled against uncompiled\n\n{body}\n"
+
+
+def _new_neighbours(before: AgenticIQA, after: AgenticIQA) -> str | None:
+    """Say what a program knows of similar photographs that it did not know before; None without."""
+    near = after.summarizer.neighbours
+    if near is None or before.summarizer.neighbours is not None:
+        return None
+    said = "How people rated" if any(each.label for each in near.photographs) else "The right answers for"
+    return f"{said} the {near.count} most similar of {len(near.photographs)} photographs."
 
 
 def _correction(found: Correction) -> str:
@@ -292,10 +303,8 @@ def learned(before: AgenticIQA, after: AgenticIQA) -> list[str]:
             lines.append(f"New instructions {asked} (diff.md shows them).")
         if predictor.demos:
             lines.append(f"{len(predictor.demos)} examples with their labels {asked}.")
-    near = after.summarizer.neighbours
-    if near is not None and before.summarizer.neighbours is None:
-        said = "How people rated" if any(each.label for each in near.photographs) else "The right answers for"
-        lines.append(f"{said} the {near.count} most similar of {len(near.photographs)} photographs.")
+    if (near := _new_neighbours(before, after)) is not None:
+        lines.append(near)
     moved = after.summarizer.corrections
     if moved is not None and before.summarizer.corrections is None:
         lines.append(f"How far people's scores lie from its readings, fitted on {moved.count} labels.")
@@ -306,7 +315,7 @@ def learned(before: AgenticIQA, after: AgenticIQA) -> list[str]:
 
 def advice(job: Job) -> str:
     """Return in one line what has not been tried yet, the most promising first."""
-    samples, tried = job.samples("train"), set(job.optimizers)
+    samples, tried = job.samples("train", every=True), set(job.optimizers)
     count, scored = len(samples), sum(sample.task == "scoring" for sample in samples)
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
     recipes, model = _UNTRIED[job.rewords]

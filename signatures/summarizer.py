@@ -28,7 +28,7 @@ class AnswerQuestion(dspy.Signature):
     options: str = dspy.InputField(desc="the answers to choose from")
     quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion")
     distortion_analysis: str | None = dspy.InputField(desc="findings per region")
-    similar_photographs: str | None = dspy.InputField(desc="right options for others, the most similar first")
+    similar_photographs: str | None = dspy.InputField(desc="the right option, judging by others")
     final_answer: str = dspy.OutputField(desc="the letter of the best option")
     quality_reasoning: str = dspy.OutputField(desc="the evidence for it, in one sentence")
 

@@ -16,7 +16,7 @@ from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.compile import main
 
-SMALL = "compile: {workers: 2, baselines: false}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
+SMALL = "compile: {workers: 2, baselines: false, train_mcq: 8}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
 QUERY = "Rate the perceptual quality of this image."
 PLANTED = 7
 """The group whose two photographs alone have the lowest label, and look like no other."""
@@ -122,7 +122,7 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
 
 
 @pytest.mark.spec("45/nearest-questions")
-def test_right_answers_to_the_same_question_reach_the_model_as_the_options_put_them(data, loopback, capsys):
+def test_what_most_similar_photographs_are_answered_reaches_the_model_as_the_options_put_it(data, loopback, capsys):
     rows = [json.loads(line) for line in (data / "manifest.jsonl").read_text("utf-8").splitlines()]
     for number, row in enumerate(rows):
         blurred = row.pop("mos") < 3
@@ -135,14 +135,19 @@ def test_right_answers_to_the_same_question_reach_the_model_as_the_options_put_t
     (data / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
     def answered(question):
-        told = question.inputs.get("similar_photographs", ": A. None").partition(": ")[2].rstrip(".").split("; ")
-        return {"final_answer": max(told, key=told.count)[0], "quality_reasoning": "By what is known."}
+        told = question.inputs.get("similar_photographs", "the right option is A.").partition("option is ")[2]
+        return {"final_answer": told[0], "quality_reasoning": "By what is known."}
 
     server = loopback(modalities=("text",), token_probabilities=0, rules=[("final_answer", answered)])
     assert compiled(data, server.base) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["chosen"] == "nearest"
-    assert all(line.startswith("For the most similar photographs the right options were: ") for line in lines(server))
+    asked = [json.loads(line) for line in (data / "manifest.jsonl").read_text("utf-8").splitlines()]
+    known = sum(row["split"] == "train" for row in asked)
+    told = re.compile(rf"Judging by {known} answered questions, the right option is [AB]\. (Yes|No)\.")
+    assert known == 32  # labels cost no call: train_mcq does not bound them
+    assert all(told.fullmatch(line) for line in lines(server))
+    assert "The right answers for the" in (data / "program" / "diff.md").read_text("utf-8")
     program = load(data / "program", load_settings().with_model("openai/small", server.base))
     for number, right in ((26, "No"), (27, "Yes")):
         for options in (["Yes", "No"], ["No", "Yes"]):

@@ -105,5 +105,6 @@ RECIPE = Recipe(
     run=_run,
     bound=lambda budget, sizes: Bound(sizes.train),
     teaches="evidence",
+    takes_all=True,
     least=lambda budget: _LEAST,
 )

@@ -410,7 +410,7 @@ class Summarizer(dspy.Module):
 
         query = str(inputs["query"])
         near = None if self._judge.weighs_demos else self.neighbours
-        told = partial(near.answers_told, query=query, options=options) if near else None
+        told = partial(near.answer_told, query=query, options=options) if near else None
         inputs = self._beside_similar(inputs, told)
         inputs = {**inputs, "options": options_told(options)}
         if not self.resources.scores_only(query, options):
