@@ -12,7 +12,7 @@ from typing import Literal
 
 from optimizers.search import Candidate, Search
 from program.common.errors import InputError, did_you_mean
-from program.common.plugins import offered, offers
+from program.common.imports import offered, offers
 from program.common.settings import RecipeSettings
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from program.common.errors import SettingsError, ToolError, did_you_mean, first_fault
 from program.common.files import CONFIGS
-from program.common.plugins import offered
+from program.common.imports import offered
 from program.images.refs import Box
 from signatures.schemas import DistortionCategory, category_of
 
