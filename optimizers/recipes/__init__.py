@@ -108,7 +108,7 @@ def recipe_named(name: str) -> Recipe:
         raise InputError(f"optimizer {name!r}: unknown{did_you_mean(name, recipe_names())}")
     recipe = _ours().get(name) or offered("optimizers", _checked).get(name)
     if recipe is None:
-        raise InputError(f"optimizer {name!r}: cannot be used; mend or uninstall the package that offers it")
+        raise InputError(f"optimizer {name!r}: cannot be used; update or uninstall the package that offers it")
     return recipe
 
 

@@ -33,7 +33,7 @@ class ConfigFile(Stored):
     """A file of `configs/` that a user may replace by one of their own."""
 
     FILE: ClassVar[str]
-    MEND: ClassVar[str] = "mend it"
+    MEND: ClassVar[str] = "correct the file"
     origin: str = Field("memory", exclude=True)
 
     @classmethod
@@ -51,7 +51,7 @@ class ConfigFile(Stored):
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"{name}: cannot be read ({error}); check the path, or {cls.MEND}") from error
         except yaml.YAMLError as error:
-            raise SettingsError(f"{name}: not valid YAML ({' '.join(str(error).split())})") from error
+            raise SettingsError(f"{name}: not valid YAML ({' '.join(str(error).split())}); {cls.MEND}") from error
         except ValidationError as error:
             raise SettingsError(f"{name}: {first_fault(error, 'the file')}; {cls.MEND}") from error
         return content.model_copy(update={"origin": origin})
