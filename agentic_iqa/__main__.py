@@ -11,7 +11,7 @@ COMMANDS = {
     "assess": ("program.assess", "judge an image, a folder or a manifest, or compare two images"),
     "gallery": ("program.gallery.__main__", "group a folder's photographs, choose the best of each, and show why"),
     "serve": ("program.serve", "a page and an HTTP interface that judge images"),
-    "mcp": ("program.mcp.__main__", "the same as tools for agents, over the Model Context Protocol"),
+    "mcp": ("program.mcp", "the same as tools for agents, over the Model Context Protocol"),
     "evaluate": ("program.evaluate", "how well a program agrees with people"),
     "compile": ("program.compile", "optimize a program on human judgements"),
     "runs": ("program.runs", "every compile and evaluation, in MLflow's page"),

@@ -19,8 +19,8 @@ STEPS = ("import", "count", "split", "split and write", "read and look for leaks
 
 def step(name: str, path: Path) -> int:
     """Do one step and return how many samples it saw."""
-    from data.checking import check_manifest
     from data.manifest import read_manifest, write_manifest
+    from data.preparing import check_manifest
     from data.splits import check_leaks, plan_splits
 
     if name == "count":

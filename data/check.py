@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from program.common.cli import EXIT_PROBLEMS, Parser, run_command, whole_number
 
 if TYPE_CHECKING:
-    from data.checking import CheckReport
+    from data.preparing import CheckReport
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     import json
 
-    from data.checking import check_manifest
+    from data.preparing import check_manifest
     from program.common.pool import progress
 
     with progress("Checking files", None) as advance:

@@ -336,7 +336,7 @@ def build_quickstart(cache_dir: Path, *, progress: bool = True, plan: Quickstart
     except OSError as error:
         raise DataError(
             f"quickstart data in {str(cache_dir)!r}: cannot be written ({error.strerror or error}); "
-            "free space, mend its permissions, or set another cache folder"
+            "free space, check its permissions, or set another cache folder"
         ) from error
     return folder / "manifest.jsonl"
 

@@ -155,7 +155,7 @@ def _registered(
             return register_compiled(name, job, record, tracker, run)
     except Exception as error:  # border: MLflow, SQLAlchemy, the network and the disk each raise their own kinds
         logger.warning(
-            "the program in %r is not registered as %r (%s); once that is mended, run the same command with --resume",
+            "the program in %r is not registered as %r (%s); once it is corrected, run the same command with --resume",
             str(job.out), name, " ".join(str(error).split())[:200],
         )  # fmt: skip
         return None

@@ -21,9 +21,8 @@ from program.agent.resources import Role
 from program.agent.state import AssessmentState
 from program.common.errors import InputError, redact
 from program.images.store import IMAGES
-from program.lms.call import one_line
+from program.lms.call import ModelCall, meter, one_line
 from program.lms.limits import BudgetSpent, wire_scope
-from program.lms.metering import ModelCall, meter
 from program.lms.traits import ModelTraits, traits_of
 
 logger = logging.getLogger(__name__)

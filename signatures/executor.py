@@ -1,4 +1,9 @@
-"""What the Executor asks: which distortions there are, how strong they are, and which tools measure them."""
+"""What the Executor asks: which distortions there are, how strong they are, and which tools measure them.
+
+And what the doctor asks a model to learn whether it sees.
+"""
+
+from typing import Literal
 
 import dspy
 
@@ -76,3 +81,14 @@ class LocateRegions(dspy.Signature):
     query: str = dspy.InputField(desc="the user's question")
     regions: list[str] = dspy.InputField(desc="names to find")
     region_boxes: list[RegionBox] = dspy.OutputField(desc="boxes of the regions that were found")
+
+
+Colour = Literal["red", "green", "blue", "yellow", "black", "white"]
+
+
+class NameColours(dspy.Signature):
+    """Look at the picture: its left half has one colour and its right half another. Name both."""
+
+    image: dspy.Image = dspy.InputField(desc="the picture")
+    left: Colour = dspy.OutputField(desc="the left half's colour")
+    right: Colour = dspy.OutputField(desc="the right half's colour")

@@ -7,7 +7,7 @@ import pytest
 
 from program.images.store import IMAGES
 from program.lms.ask import RUNGS, ask
-from program.lms.metering import meter, stage
+from program.lms.call import meter, stage
 
 
 class Question(dspy.Signature):

@@ -21,7 +21,7 @@ from program.common.errors import EndpointError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.lms.ask import ask
-from program.lms.metering import meter
+from program.lms.call import meter
 from signatures.schemas import LEVEL_WORDS
 from signatures.summarizer import ClassifyQuality, ScoreQuality
 

@@ -12,8 +12,8 @@ from dspy.utils.exceptions import LMError
 
 from program.common.errors import InputError
 from program.lms.ask import ask
+from program.lms.call import meter
 from program.lms.limits import Budget, BudgetSpent, current_budget
-from program.lms.metering import meter
 
 
 class Question(dspy.Signature):

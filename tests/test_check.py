@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from data import check
-from data.checking import KINDS, SHOWN_PER_KIND, check_manifest
+from data.preparing import KINDS, SHOWN_PER_KIND, check_manifest
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"

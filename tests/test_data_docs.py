@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from data.catalogue import catalogue
-from data.checking import KINDS
+from data.preparing import KINDS
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "data.md").read_text("utf-8")
 

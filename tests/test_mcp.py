@@ -15,8 +15,8 @@ import mcp
 import uvicorn
 
 from program.agent.assessment import Comparison
-from program.mcp.server import FolderRows, ListedTool, http_app, server_of
 from program.running.row import Row
+from program.service.agents import FolderRows, ListedTool, http_app, server_of
 
 TOKEN = "a-token-of-a-test-0123456789"
 NAMES = {"assess_image", "compare_images", "assess_folder", "list_tools"}

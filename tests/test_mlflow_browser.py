@@ -12,7 +12,7 @@ import pytest
 from optimizers import selection
 from optimizers.command import compile_tracked
 from optimizers.job import prepare_job
-from optimizers.recipes import fusion
+from optimizers.recipes import fits
 from optimizers.search import Candidate
 from program.common.settings import load_settings
 from program.evaluate import main as evaluate_command
@@ -33,7 +33,7 @@ def store(blurred_manifest, tmp_path, monkeypatch):
         )
         return [Candidate("fusion/fitted", copy)]
 
-    monkeypatch.setattr(fusion, "RECIPE", replace(fusion.RECIPE, run=proposed))
+    monkeypatch.setattr(fits, "FUSION", replace(fits.FUSION, run=proposed))
     monkeypatch.setattr(selection, "clear_gain", lambda new, old: True)
     settings = load_settings(overrides={"compile": {"baselines": False}})
     compiled = compile_tracked(prepare_job(settings, str(blurred_manifest), "fusion", tmp_path / "out"))

@@ -22,7 +22,7 @@ from optimizers.job import prepare_job
 from optimizers.objectives import Objective, distortion_agreement, scoring_agreement
 from optimizers.plan import call_plan
 from optimizers.recipes import recipe_named
-from optimizers.recipes.fusion import fitted_curve
+from optimizers.recipes.fits import fitted_curve
 from optimizers.search import Outcome, set_score
 from optimizers.student import EvidenceReplay, Student, optimized_predictors
 from program.agent.assessment import Assessment

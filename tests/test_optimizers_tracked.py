@@ -11,7 +11,7 @@ import yaml
 from optimizers import selection
 from optimizers.command import compile_tracked
 from optimizers.job import prepare_job
-from optimizers.recipes import fusion
+from optimizers.recipes import fits
 from optimizers.report import CandidateRuns
 from optimizers.search import Candidate
 from program.common.settings import load_settings
@@ -86,7 +86,7 @@ def test_a_fitted_map_is_the_same_in_parameter_artifact_and_program(blurred_mani
         copy.summarizer.fitted = FittedFusion(plain, eta=0.5, model_weight=2.0, curve=knots, kind="isotonic")
         return [Candidate("fusion/fitted", copy)]
 
-    monkeypatch.setattr(fusion, "RECIPE", replace(fusion.RECIPE, run=proposed))
+    monkeypatch.setattr(fits, "FUSION", replace(fits.FUSION, run=proposed))
     monkeypatch.setattr(selection, "clear_gain", lambda new, old: True)
     settings = load_settings(overrides={"compile": {"baselines": False}})
     done = compile_tracked(prepare_job(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
@@ -145,7 +145,7 @@ def one_sentence(monkeypatch):
     def with_rubric_of(signature, sentence):
         return signature.with_instructions(with_rubric(signature.instructions, [sentence]))
 
-    monkeypatch.setattr(fusion, "RECIPE", replace(fusion.RECIPE, run=proposed))
+    monkeypatch.setattr(fits, "FUSION", replace(fits.FUSION, run=proposed))
     monkeypatch.setattr(selection, "clear_gain", lambda new, old: True)
 
 
@@ -189,7 +189,7 @@ def test_what_a_compile_learned_is_a_prompt_and_its_worst_misses_are_traces(blur
 def test_the_uncompiled_program_leads_only_where_it_was_asked_for(
     blurred_manifest, tmp_path, monkeypatch, optimizer, leads, capfd
 ):
-    monkeypatch.setattr(fusion, "RECIPE", replace(fusion.RECIPE, run=lambda search: []))
+    monkeypatch.setattr(fits, "FUSION", replace(fits.FUSION, run=lambda search: []))
     words = ["--data", str(blurred_manifest), "--optimizer", optimizer, "--out", str(tmp_path / "out")]
     assert compile_command([*words, "--register", "plain", "--json"]) == 0
     out, err = capfd.readouterr()

@@ -9,9 +9,9 @@ from dspy.utils.callback import BaseCallback
 
 from program.images.store import IMAGES
 from program.lms.ask import ask
+from program.lms.call import meter
 from program.lms.dspy_private import KeptAdapter
 from program.lms.limits import Budget
-from program.lms.metering import meter
 
 
 class Choose(dspy.Signature):

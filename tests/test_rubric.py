@@ -11,7 +11,7 @@ from PIL import Image
 
 from data.distortions import distort, generator_for
 from data.quickstart import load_photograph
-from optimizers.recipes.rubric import Labelled, chosen_sentences
+from optimizers.recipes.fits import Labelled, chosen_sentences
 from program import AgenticIQA, load
 from program.compile import main
 from program.expert.engine import answer

@@ -14,7 +14,7 @@ from program.common.errors import ImageError
 from program.common.settings import load_settings
 from program.images.store import IMAGES
 from program.lms import reference_engine
-from program.lms.metering import meter
+from program.lms.call import meter
 from program.lms.reference_engine import encoded_image
 
 TAKES_ALL = ImageLimits(formats=("png", "jpeg", "webp", "gif", "bmp", "tiff"))

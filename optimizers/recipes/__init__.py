@@ -12,7 +12,7 @@ from typing import Literal
 
 from optimizers.search import Candidate, Search
 from program.common.errors import InputError, did_you_mean
-from program.common.plugins import offered, offers
+from program.common.imports import offered, offers
 from program.common.settings import RecipeSettings
 
 
@@ -108,7 +108,7 @@ def recipe_named(name: str) -> Recipe:
         raise InputError(f"optimizer {name!r}: unknown{did_you_mean(name, recipe_names())}")
     recipe = _ours().get(name) or offered("optimizers", _checked).get(name)
     if recipe is None:
-        raise InputError(f"optimizer {name!r}: cannot be used; mend or uninstall the package that offers it")
+        raise InputError(f"optimizer {name!r}: cannot be used; update or uninstall the package that offers it")
     return recipe
 
 

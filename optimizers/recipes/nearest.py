@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.recipes import Bound, Recipe
-from optimizers.recipes.finetune import fitted_corrections, told_of
+from optimizers.recipes.fits import fitted_corrections, told_of
 from optimizers.search import Candidate, Search
 from optimizers.student import inputs_key, role_of
 from program.agent.labels import Neighbour, Neighbours

@@ -22,7 +22,7 @@ from program.lms.call import KeyScrubber
 from program.lms.dspy_private import adapter_for
 from program.lms.traits import ModelTraits, known_traits, own_record, traits_of
 from program.tools.loading import installed_version
-from signatures.probe import NameColours
+from signatures.executor import NameColours
 
 PACKAGES = ("dspy", "litellm", "openai", "mlflow", "numpy", "scipy", "pillow")
 PYIQA = "most of the paper's tools (PolyForm Noncommercial)"

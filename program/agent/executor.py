@@ -12,7 +12,7 @@ from program.agent.resources import Resources
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, ToolLog
 from program.images.store import IMAGES, Box, ImageRef
 from program.lms.ask import ask
-from program.lms.metering import stage
+from program.lms.call import stage
 from program.tools.calibration import BESIDE_THE_EXPERT
 from program.tools.network import NETWORK
 from program.tools.registry import Mode, ToolSpec

@@ -12,7 +12,7 @@ from program.agent.state import AssessmentState
 from program.common.errors import ToolError
 from program.expert import named_distortions, named_tools, region_pattern
 from program.lms.ask import ask
-from program.lms.metering import stage
+from program.lms.call import stage
 from program.tools.registry import ToolRegistry
 from signatures.planner import PlanAssessment
 from signatures.schemas import GLOBAL, Plan, steps

@@ -63,7 +63,7 @@ def save(
     try:
         return _save(program, folder, record, files or {}, keep)
     except OSError as error:
-        reason = f"cannot be written ({error.strerror}); mend its permissions, free space, or give another"
+        reason = f"cannot be written ({error.strerror}); check its permissions, free space, or give another"
         raise InputError(f"folder {str(folder)!r}: {reason}") from error
 
 

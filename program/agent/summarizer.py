@@ -31,8 +31,7 @@ from program.fusion.levels import level_masses, tokens_of
 from program.fusion.scores import FittedFusion, fusion_note, level_note, moved_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import Answer, ask
-from program.lms.call import CallAllowance
-from program.lms.metering import stage
+from program.lms.call import CallAllowance, stage
 from program.lms.traits import MOST_ALTERNATIVES, ModelTraits, own_record, traits_of
 from program.running.request import QueryReading, QueryType, read_query
 from signatures.schemas import GLOBAL, DistortionFinding

@@ -182,7 +182,7 @@ class _Shared:
     def _leave_out(self, error: OSError) -> None:
         if self._place not in _BROKEN:
             _BROKEN.add(self._place)
-            mend = "other machines may do the same work: mend it, or AGENTICIQA_SHARED_CACHE"
+            mend = "other machines may do the same work: check its permissions, or correct AGENTICIQA_SHARED_CACHE"
             logger.warning(_UNUSABLE, str(self._place), _reason(error)[:200], mend)
 
     def _file(self, key: str) -> Place:
@@ -266,5 +266,5 @@ def _tell(folder: Path, error: Exception) -> None:
 
 @functools.cache
 def _tell_once(folder: Path, reason: str) -> None:
-    mend = "everything is worked out again: mend it, or name another folder in AGENTICIQA_CACHE_DIR"
+    mend = "everything is worked out again: check its permissions, or set AGENTICIQA_CACHE_DIR to another"
     logger.warning(_UNUSABLE, str(folder), reason, mend)

@@ -313,7 +313,7 @@ def system_of(place: Place) -> tuple[Any, str]:
     try:
         system, path = url_to_fs(str(place))
     except (ImportError, ValueError) as error:
-        fault = f"cannot be reached ({one_line(error)}); mend the address, or install what it needs"
+        fault = f"cannot be reached ({one_line(error)}); correct the address, or install what it needs"
         raise InputError(f"file {str(place)[:200]!r}: {fault}") from error
     return system, str(path)
 

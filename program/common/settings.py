@@ -259,7 +259,7 @@ def _read(text: str, origin: str) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(text) or {}
     except _NO_YAML as error:
-        raise SettingsError(f"settings {origin!r}: not valid YAML ({one_line(error)[:300]}); mend it") from error
+        raise SettingsError(f"settings {origin!r}: not valid YAML ({one_line(error)[:300]}); correct it") from error
     if not isinstance(tree, dict):
         raise SettingsError(f"settings {origin!r}: holds {type(tree).__name__}; give keys and values")
     return tree

@@ -29,8 +29,8 @@ from program.evaluation.figures import compare, details_of, figure_of, summarize
 from program.evaluation.record import Baseline, Cost, Dataset, EvaluationRecord, LabelledRow, Readings, WorstRows
 from program.fusion import ScoreFusion
 from program.images.store import IMAGES
+from program.lms.call import meter
 from program.lms.limits import BudgetSpent
-from program.lms.metering import meter
 from program.running.journal import Journal
 from program.running.runner import Asking, Engine, run
 from program.tools.calibration import PAPER

@@ -156,7 +156,7 @@ def write_sidecar(
         before = path.read_bytes()
         packet = read_packet(before)
     except ValueError as error:
-        raise _fault(path, str(error), "mend or remove it") from error
+        raise _fault(path, str(error), "correct or remove it") from error
     added = _absent(fields, packet)
     if not added:
         return "kept"

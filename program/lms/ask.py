@@ -23,6 +23,7 @@ from program.common.pool import single_flight
 from program.lms.call import (
     CallAllowance,
     Question,
+    book_kept_answer,
     clean,
     encodable,
     is_complete,
@@ -39,7 +40,6 @@ from program.lms.dspy_private import (
     without_sight,
 )
 from program.lms.limits import image_limits_of
-from program.lms.metering import book_kept_answer
 from program.lms.reference_engine import inline, inline_demo
 from program.lms.traits import known_traits, traits_of
 from program.tracking.runs import strip_bytes

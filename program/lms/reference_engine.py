@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from program.common.backends import ImageLimits, WireImage
 from program.common.errors import EndpointError, ImageError, ImagesRefused, redact, scrub
 from program.images.store import HOST, IMAGES, ImageRef
+from program.lms.call import FeatureRefused, note_change, note_image
 from program.lms.dspy_private import StdlibTransport
-from program.lms.metering import FeatureRefused, note_change, note_image
 from program.lms.traits import (
     ModelRecord,
     ModelTraits,

@@ -45,7 +45,7 @@ def left_out(spec: ToolSpec) -> str | None:
     if failure is not None or spec.key in loaded:
         return failure
     other = next((name for name, loading in list(hanging.items()) if not loading.done()), None)
-    return other and f"cannot be loaded while the loading of {other!r} hangs; mend that and start again"
+    return other and f"cannot be loaded while the loading of {other!r} hangs; start again without that tool"
 
 
 def leave_out(spec: ToolSpec, reason: str, mend: str = "") -> ToolError:

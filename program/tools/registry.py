@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from program.common.errors import SettingsError, ToolError, did_you_mean, first_fault
 from program.common.files import CONFIGS
-from program.common.plugins import offered
+from program.common.imports import offered
 from program.images.refs import Box
 from signatures.schemas import DistortionCategory, category_of
 
@@ -33,7 +33,7 @@ class ConfigFile(Stored):
     """A file of `configs/` that a user may replace by one of their own."""
 
     FILE: ClassVar[str]
-    MEND: ClassVar[str] = "mend it"
+    MEND: ClassVar[str] = "correct the file"
     origin: str = Field("memory", exclude=True)
 
     @classmethod
@@ -51,7 +51,7 @@ class ConfigFile(Stored):
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"{name}: cannot be read ({error}); check the path, or {cls.MEND}") from error
         except yaml.YAMLError as error:
-            raise SettingsError(f"{name}: not valid YAML ({' '.join(str(error).split())})") from error
+            raise SettingsError(f"{name}: not valid YAML ({' '.join(str(error).split())}); {cls.MEND}") from error
         except ValidationError as error:
             raise SettingsError(f"{name}: {first_fault(error, 'the file')}; {cls.MEND}") from error
         return content.model_copy(update={"origin": origin})

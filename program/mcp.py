@@ -43,11 +43,11 @@ def _offer(arguments: argparse.Namespace) -> int:
         from program.service.server import bind, token_of
 
         token, listener = token_of(os.environ, settings.serve.host), bind(settings.serve.host, settings.serve.port)
-        from program.mcp.server import serve_http
+        from program.service.agents import serve_http
 
         serve_http(program_from(arguments, settings), listener, token)
     else:
-        from program.mcp.server import server_of
+        from program.service.agents import server_of
 
         server_of(program_from(arguments, settings), local=True)[0].run("stdio")
     return 0

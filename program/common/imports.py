@@ -1,19 +1,30 @@
-"""What other installed packages offer: tools, optimizers and datasets, by the entry points of their distributions."""
+"""What is imported when it is asked for: names of our own packages, and what other installed packages offer."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import entry_points
+from importlib import import_module
 from typing import Any, Literal, TypeVar
-
-from pydantic import ValidationError
 
 from program.common.errors import first_fault, one_line
 
 T = TypeVar("T")
 Kind = Literal["tools", "optimizers", "datasets"]
+"""What other packages offer, by the entry points of their distributions."""
 
 logger = logging.getLogger(__name__)
+
+
+def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return a package's `__getattr__`; `homes` are the names it gives, by the module below it that holds them."""
+    modules = {name: module for module, names in homes.items() for name in names}
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    return find
 
 
 def offers(kind: Kind) -> tuple[str, ...]:
@@ -31,6 +42,8 @@ def offered(kind: Kind, made: Callable[[str, Any], T]) -> Mapping[str, T]:
         try:
             found[point.name] = made(point.name, point.load())
         except Exception as error:  # Border: the import of another's module may raise anything.
+            from pydantic import ValidationError
+
             why = first_fault(error, "entry") if isinstance(error, ValidationError) else one_line(error)
             logger.warning("%s %r of another package (%s): left out, %s", kind, point.name, point.value, why)
     return found
@@ -38,4 +51,6 @@ def offered(kind: Kind, made: Callable[[str, Any], T]) -> Mapping[str, T]:
 
 @cache
 def _points() -> Any:
+    from importlib.metadata import entry_points
+
     return entry_points()

@@ -1,0 +1,355 @@
+"""What is fitted to labels without a language model: a correction, a fusion, a rubric's sentences.
+
+`finetune` is a ridge correction of the embedded expert's reading, fitted on what every label differs from it by: what
+fine-tuning is to a network. How strongly is chosen on train, each group left out, down to not at all. Whether it takes
+the place of demos or goes before them is decided on validation.
+
+`fusion` chooses eta and the model's weight on a grid by SRCC + PLCC on training samples that are no demos of the
+program, each judged without the demos of its own photograph: beliefs are as sure as they will be of new photographs.
+Where the model or the tools alone agree as well on validation, nothing is fused. A monotone map follows: a line, a
+four-parameter logistic or an isotonic fit of the same samples, whichever has the highest PLCC (then the lowest RMSE) on
+validation, where the whole has to gain clearly (see selection.py).
+
+`rubric` says what counts on these images in sentences (see `signatures.rubric`). What the model believes of training
+images that are no demos, corrected as the sentences say, has to come nearer to the labels: the sentence that lowers the
+squared error most goes first, then the next, for as long as chance would not do as much. After each, sentences are
+exchanged for others while that lowers the error: an early choice that spoke for several faults at once gives way. The
+embedded expert measures severities and properties, whichever model learns. How many sentences are taken, if any, is
+decided on validation.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+import dspy
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizers.recipes import Bound, Recipe
+from optimizers.search import Beliefs, Candidate, Search, beliefs, scored_examples, unseen
+from optimizers.selection import PLCC_STEP
+from optimizers.student import role_of
+from program.agent.labels import Corrections
+from program.agent.loop import AgenticIQA
+from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
+from program.expert import Belief, Labels, View, belief, properties_of
+from program.fusion import ScoreFusion
+from program.fusion.scores import FittedFusion
+from signatures.rubric import SENTENCES, TRAITS, rubric_in, with_rubric
+from signatures.schemas import DISTORTION_CATEGORIES
+
+_LEAST = 30
+"""Scored samples of train that a fit needs; below, no penalty can be chosen."""
+ETAS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
+_LEAST_VALIDATION = 10
+"""Scored samples that the choice needs."""
+_MOST_ASKED = 150
+"""Training samples that a model is asked about anew where a call costs: two numbers and a map need no more."""
+_MARGIN = 0.002
+"""What a grid point has to add to SRCC + PLCC to be preferred over the paper's values."""
+_MOST = 8
+"""Sentences of the longest rubric."""
+_CHANCE = 10.8
+"""What a sentence has to lower n log(squared error) by: chance does so once in 1,000 (chi-squared, one degree)."""
+
+Array = NDArray[np.float64]
+
+
+def fitted_corrections(search: Search, reading: Callable[[dspy.Example, View], Belief]) -> Corrections | None:
+    """Return what the labels of the training examples add to a reading of them; None where nothing carries over."""
+    viewer, found = search.base.program.resources.viewer, {}
+    for kind in ("nr", "fr"):
+        scored = [example for example in search.train.examples if example.get("quality") is not None]
+        examples = [example for example in scored if (example.get("reference") is None) == (kind == "nr")]
+        if len(examples) < _LEAST:
+            continue
+        labels = Labels(len(examples))
+        for example in examples:
+            search.advance()
+            view = viewer.view(example.image, example.get("reference"))
+            label = min(5.0, max(1.0, float(example.quality)))
+            labels.add(view, reading(example, view), label, example.group)
+        if (correction := labels.correction(search.seed)) is not None:
+            found[kind] = correction
+    return Corrections(found) if found else None
+
+
+def _moved(search: Search, corrections: Corrections, demo: dspy.Example) -> dspy.Example:
+    """Return a demo with what its own score is moved by, without its label."""
+    view = search.base.program.resources.viewer.view(demo["image"], demo.get("reference"))
+    return dspy.Example({**demo, "similar_photographs": corrections.shift_told(view)})
+
+
+def _finetune(search: Search) -> list[Candidate]:
+    program, parameters = search.base.program, dict(search.student.named_parameters())
+    taught = [name for name in ("summarizer.score", "summarizer.classify") if name in parameters]
+    if not taught or not program.resources.known("summarizer").weighs_demos:
+        search.note = "finetune: corrects the scores of the embedded expert alone"
+        return []
+    instructions, candidates = parameters[taught[0]].signature.instructions, []
+    corrections = fitted_corrections(search, lambda _, view: belief(view, (), instructions))
+    if corrections is None:
+        search.note = "finetune: the labels say nothing that carries over to other photographs"
+        return []
+    keeps = (False, True) if any(parameters[name].demos for name in taught) else (False,)
+    for keeps_demos in keeps:
+        copy = program.deepcopy()
+        copy.summarizer.corrections = corrections
+        for name, predictor in copy.named_parameters():
+            if name in taught:
+                predictor.demos = [_moved(search, corrections, demo) for demo in predictor.demos if keeps_demos]
+        candidates.append(Candidate(search.named("finetune") if keeps_demos else "finetune", copy))
+    search.note = f"finetune: {told_of(corrections)}"
+    return candidates
+
+
+def told_of(corrections: Corrections) -> str:
+    """Say what was fitted, and what it is worth."""
+    return "; ".join(
+        f"{each.labels} labels{' with references' * (kind == 'fr')}, penalty {each.penalty:g}, RMSE of the "
+        f"reading {each.before:.3f}, corrected {each.after:.3f} (on train, each group left out)"
+        for kind, each in corrections.by_kind.items()
+    )
+
+
+FINETUNE = Recipe(
+    name="finetune",
+    run=_finetune,
+    bound=lambda budget, sizes: Bound(sizes.train, candidates=2),
+    teaches="evidence",
+    fits_scores=True,
+    takes_all=True,
+    least=lambda budget: _LEAST,
+)
+
+
+def _fusion(search: Search) -> list[Candidate]:
+    """Return candidates with a fitted fusion: the map alone; eta, weight and map."""
+    program = search.base.program
+    judges = unseen(program, search.train.examples)
+    if not program.resources.known("summarizer").is_free:
+        unseen_examples = [example for _, examples in judges for example in examples]
+        asked = {example.id for example in scored_examples(unseen_examples, _MOST_ASKED, search.seed)}
+        judges = [(judge, [each for each in examples if each.id in asked]) for judge, examples in judges]
+    count = sum(len(examples) for _, examples in judges)
+    scored = [example for example in search.validation.examples if example.get("answer") is None]
+    if count < _LEAST or len(scored) < _LEAST_VALIDATION:
+        search.note = (
+            f"fusion: {count} scored training samples can be judged by demos of other photographs; "
+            f"{_LEAST} are needed, so nothing is fitted"
+        )
+        return []
+    train = Beliefs(each for judge, examples in judges for each in beliefs(search, judge, examples))
+    held = beliefs(search, program, scored)
+    plain = program.resources.fusion
+    (eta, weight), compared = _worth_it(plain, _grid(plain, train), held)
+    candidates, words = [], [compared]
+    for name, fusion in (("map", FittedFusion(plain)), ("fusion", FittedFusion(plain, eta=eta, model_weight=weight))):
+        curve, kind = _best_curve(fusion, train, held)
+        fitted = FittedFusion(plain, eta=fusion.eta, model_weight=fusion.model_weight, curve=curve, kind=kind)
+        copy = program.deepcopy()
+        # One that changes nothing is none: then the candidate is known to be the program it started as.
+        neutral = (fitted.eta, fitted.model_weight, fitted.bends) == (plain.eta, plain.model_weight, False)
+        copy.summarizer.fitted = None if neutral else fitted
+        candidates.append(Candidate(search.named(name), copy))
+        words.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {kind}")
+    search.note = f"fusion fitted on {len(train)} samples ({'; '.join(words)})"
+    return candidates
+
+
+FUSION = Recipe(
+    name="fusion",
+    run=_fusion,
+    bound=lambda budget, sizes: Bound(
+        (sizes.train if sizes.free else min(sizes.train, _MOST_ASKED)) + sizes.validation, candidates=2
+    ),
+    teaches="fusion",
+    fits_scores=True,
+    least=lambda budget: _LEAST,
+    least_validation=_LEAST_VALIDATION,
+    gains_clearly=True,
+)
+
+
+def fitted_curve(kind: str, fused: Array, truth: Array) -> list[tuple[float, float]]:
+    """Return increasing knots within 1..5 of a "line", "logistic" or "isotonic" fit; [] where it does not increase."""
+    grid = np.linspace(1.0, 5.0, 17)
+    if kind == "none" or np.ptp(fused) < 1e-6:
+        return []
+    if kind == "line":
+        slope, offset = np.polyfit(fused, truth, 1)
+        values = slope * grid + offset
+    elif kind == "logistic":
+        values = np.asarray(fit_logistic(truth, fused, 4)(grid))
+    else:
+        from sklearn.isotonic import IsotonicRegression
+
+        # Smoothed by a line through a fifth of its weight: steps of a few samples are noise.
+        steps = IsotonicRegression(out_of_bounds="clip").fit(fused, truth).predict(grid)
+        slope, offset = np.polyfit(fused, truth, 1)
+        values = 0.8 * np.convolve(np.pad(steps, 1, mode="edge"), [0.25, 0.5, 0.25], "valid") + 0.2 * (
+            slope * grid + offset
+        )
+    if not np.all(np.isfinite(values)) or values[-1] - values[0] < 0.1:
+        return []
+    # Strictly increasing inside the scale, whatever the fit does at its ends: ranks must not be tied.
+    values = np.maximum.accumulate(np.clip(values, 1.0, 5.0)) * (1 - 1e-3) + grid * 1e-3
+    return [(float(x), round(float(y), 6)) for x, y in zip(grid, values, strict=True)]
+
+
+def _agreement(truth: Array, fused: Array) -> float:
+    return float(np.nan_to_num(srcc(truth, fused)) + np.nan_to_num(plcc(truth, fused)))
+
+
+def _grid(plain: ScoreFusion, train: Beliefs) -> tuple[float, float]:
+    """Return the eta and model weight whose fused scores agree best with people."""
+    least = _agreement(train.truth, train.fused(FittedFusion(plain))) + _MARGIN
+    agreements = {
+        (eta, weight): _agreement(train.truth, train.fused(FittedFusion(plain, eta=eta, model_weight=weight)))
+        for eta in ETAS
+        for weight in WEIGHTS
+        if eta or weight
+    }
+    best, agreement = max(agreements.items(), key=itemgetter(1))
+    return best if agreement > least else (plain.eta, plain.model_weight)
+
+
+def _worth_it(plain: ScoreFusion, fused: tuple[float, float], held: Beliefs) -> tuple[tuple[float, float], str]:
+    """Return the eta and model weight of the better part alone, unless both fused agree better on validation.
+
+    Also what is told of it.
+    """
+    ways = {"model only": (0.0, 1.0), "tools only": (plain.eta or 1.0, 0.0), "both fused": fused}
+    found = {
+        name: _agreement(held.truth, held.fused(FittedFusion(plain, eta=eta, model_weight=weight)))
+        for name, (eta, weight) in ways.items()
+    }
+    taken = max(found, key=lambda name: found[name])  # of equal ones the first
+    told = ", ".join(f"{name} {agreement:.3f}" for name, agreement in found.items())
+    return ways[taken], f"SRCC + PLCC on validation: {told}; {taken} is taken"
+
+
+def _best_curve(fusion: FittedFusion, train: Beliefs, held: Beliefs) -> tuple[list[tuple[float, float]], str]:
+    """Return the map that comes nearest to people on held samples, and its kind."""
+    fused, unseen, truth = train.fused(fusion), held.fused(fusion), held.truth
+    ranked = []
+    for kind in ("none", "line", "logistic", "isotonic"):
+        curve = fitted_curve(kind, fused, train.truth)
+        if curve or kind == "none":
+            mapped = np.array([FittedFusion(fusion, curve=curve).mapped(x) for x in unseen])
+            rank = round(float(np.nan_to_num(plcc(truth, mapped))) / PLCC_STEP), -rmse(truth, mapped)
+            ranked.append((rank, curve, kind))
+    _, best, kind = max(ranked, key=lambda fit: fit[0])
+    return best, kind
+
+
+class Labelled(NamedTuple):
+    """N images as a model judges them, what was measured of them, and their labels, 1..5."""
+
+    believed: Array
+    severities: Mapping[str, Array]
+    traits: Mapping[str, Array]
+    truth: Array
+
+    def error(self, sentences: Sequence[str]) -> float:
+        """Return the mean squared error of the beliefs as these sentences correct them."""
+        judged = rubric_in("\n".join(sentences)).judged(self.believed, self.severities, self.traits)
+        return float(np.mean((np.clip(judged, 1, 5) - self.truth) ** 2))
+
+
+def chosen_sentences(images: Labelled) -> list[str]:
+    """Return the sentences that bring beliefs nearer to the labels, the most useful first."""
+    sentences: list[str] = []
+    error = images.error(sentences)
+    while len(sentences) < _MOST and error > 0:
+        longer = _best_added(images, sentences, SENTENCES)
+        if len(images.truth) * np.log(error / max(images.error(longer), 1e-12)) < _CHANCE:
+            break
+        sentences = _exchanged(images, longer)
+        error = images.error(sentences)
+    ordered: list[str] = []
+    while len(ordered) < len(sentences):
+        ordered = _best_added(images, ordered, [s for s in sentences if s not in ordered])
+    return ordered
+
+
+def _best_added(images: Labelled, sentences: Sequence[str], offered: Iterable[str]) -> list[str]:
+    """Return the sentences and that one of those offered with which the error is least."""
+    longer = [[*sentences, s] for s in offered if not _speaks_of_the_same(s, sentences)]
+    return min(longer, key=images.error)
+
+
+def _exchanged(images: Labelled, sentences: list[str]) -> list[str]:
+    """Return as many sentences, of which no exchange of one for another lowers the error."""
+    while True:
+        without = [[s for s in sentences if s != one] for one in sentences]
+        best = min((_best_added(images, rest, SENTENCES) for rest in without), key=images.error)
+        if images.error(best) >= images.error(sentences):
+            return sentences
+        sentences = best
+
+
+def with_sentences(program: AgenticIQA, sentences: Sequence[str]) -> AgenticIQA:
+    """Return a copy whose Summarizer has these sentences in every question's instructions."""
+    copy: AgenticIQA = program.deepcopy()
+    for _, predictor in copy.summarizer.named_predictors():
+        told = with_rubric(predictor.signature.instructions, sentences)
+        predictor.signature = predictor.signature.with_instructions(told)
+    return copy
+
+
+def _speaks_of_the_same(sentence: str, others: Sequence[str]) -> bool:
+    one, rest = rubric_in(sentence), rubric_in("\n".join(others))
+    shared = (one.weights.keys() & rest.weights.keys()) or (one.likes.keys() & rest.likes.keys())
+    return bool(shared or (one.mildness and rest.mildness) or (one.stretch != 1 and rest.stretch != 1))
+
+
+def _labelled(search: Search) -> Labelled:
+    viewer = search.base.program.resources.viewer
+    by_id = {example.id: example for example in search.train.examples}
+    believed, views, truth = [], [], []
+    for judge, examples in unseen(search.base.program, search.train.examples):
+        for each in beliefs(search, judge, examples):
+            if each.levels is not None:
+                example = by_id[each.sample]
+                believed.append(sum(level * p for level, p in each.levels.items()))
+                views.append(viewer.view(example.image, example.get("reference")))
+                truth.append(each.truth)
+    traits = [properties_of(view) for view in views]
+    return Labelled(
+        np.array(believed),
+        {c: np.array([view.severities[c] for view in views]) for c in DISTORTION_CATEGORIES},
+        {name: np.array([of_view[name] for of_view in traits]) for name in TRAITS},
+        np.array(truth),
+    )
+
+
+def _rubric(search: Search) -> list[Candidate]:
+    if all(role_of(name) != "summarizer" for name in search.student.names):
+        search.note = "rubric: changes the Summarizer alone, which --roles leaves out"
+        return []
+    images = _labelled(search)
+    if len(images.truth) < _LEAST:
+        search.note = f"rubric: {len(images.truth)} scored training samples are no demos; {_LEAST} are needed"
+        return []
+    sentences = chosen_sentences(images)
+    if not sentences:
+        search.note = "rubric: no sentence brings scores nearer to the labels by more than chance"
+        return []
+    plural = "s" * (len(sentences) != 1)
+    search.note = f"rubric: {len(sentences)} sentence{plural} fitted on {len(images.truth)} scores"
+    lengths = sorted({1, 2, 3, 5, len(sentences)} & set(range(1, len(sentences) + 1)), reverse=True)
+    programs = {n: with_sentences(search.base.program, sentences[:n]) for n in lengths}
+    return [Candidate(search.named(f"rubric/{n}"), program) for n, program in programs.items()]
+
+
+RUBRIC = Recipe(
+    name="rubric",
+    run=_rubric,
+    bound=lambda budget, sizes: Bound(sizes.train, candidates=5),
+    teaches="instructions",
+    fits_scores=True,
+    least=lambda budget: _LEAST,
+)

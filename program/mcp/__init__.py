@@ -1,1 +1,0 @@
-"""The program as tools of agents, over the Model Context Protocol."""
