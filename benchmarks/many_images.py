@@ -408,8 +408,10 @@ def camera_pictures(folder: Path, count: int) -> Path:
         rng, path = np.random.default_rng(number), home / f"{number:05}.jpg"
         if not path.exists():
             turned = shot * 4 + (0, 0, 2, 3)[second]
-            photograph = Image.fromarray(photographs[turned % 3]).crop((turned // 3 * 5 % 90, 0, 400, 300))
-            pixels = np.asarray(photograph.resize((6000, 4000), Image.Resampling.BICUBIC), np.int16)
+            pixels = photographs[turned % 4]
+            top, left = turned * 53 % (len(pixels) - 100), turned * 97 % (pixels.shape[1] - 150)
+            part = Image.fromarray(pixels[top : top + 100, left : left + 150])
+            pixels = np.asarray(part.resize((6000, 4000), Image.Resampling.BICUBIC), np.int16)
             grainy = (pixels + rng.integers(-12, 13, (4000, 6000, 1), dtype=np.int16)).clip(0, 255)
             exif = Image.Exif()
             exif[0x8769] = {36867: f"2026:05:01 {shot // 60:02}:{shot % 60:02}:{(0, 1, 20, 40)[second]:02}"}
