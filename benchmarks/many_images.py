@@ -420,11 +420,11 @@ def camera_pictures(folder: Path, count: int) -> Path:
 
 
 def processes_of(pid: int) -> Iterator[tuple[float, float]]:
-    """Yield the memory in MB, and the processor's seconds so far, of a process and of those that it started."""
+    """Yield the memory in MB, what is shared split up, and the processor's seconds of a process and its children."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-        pages = int(Path(f"/proc/{pid}/statm").read_text("utf-8").split()[1])
-        yield pages * resource.getpagesize() / 1e6, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        kept = Path(f"/proc/{pid}/smaps_rollup").read_text("utf-8").partition("Pss:")[2].split()[0]
+        yield int(kept) * 1024 / 1e6, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text("utf-8").split():
                 yield from processes_of(int(child))

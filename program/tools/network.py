@@ -39,17 +39,19 @@ def run(x: Floats, *, stages: bool = False) -> list[Floats]:
     processor, the caller's, so that every process gets the same numbers. Thread-safe. Raises ToolError where the
     network is absent or damaged.
     """
-    session, options = _session(), None
-    if x.size > _MUCH:
-        import onnxruntime
+    session, names = _session(), None if stages else ["spreads"]
+    if x.size <= _MUCH:
+        return list(session.run(names, {"pixels": x}))
+    import onnxruntime
 
-        options = onnxruntime.RunOptions()
-        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-    return list(session.run(None if stages else ["spreads"], {"pixels": x}, options))
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    with _ALONE:
+        return list(session.run(names, {"pixels": x}, options))
 
 
-_MUCH = 2**20
-"""Values from which memory is given back: 250 MB for 1024 x 683 pixels, in each thread that runs the network."""
+_MUCH, _ALONE = 2**20, threading.Lock()
+"""Values from which one thread runs the network at a time, and gives the memory back: 250 MB for 1024 x 683 pixels."""
 
 
 @cached({}, condition=threading.Condition())  # made by one thread, awaited by the others

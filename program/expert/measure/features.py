@@ -119,13 +119,15 @@ def _correlation(one: Plane, two: Plane) -> float:
     return float((a * b).sum() / np.sqrt((float((a * a).sum()) + 1) * (float((b * b).sum()) + 1)))
 
 
+_ROWS = 256
 MAXIMUM_SIDE = 1024
 """Longer sides are scaled down to this many pixels: the quality models saw images of about 500."""
 
 
 def measure(pixels: NDArray[np.uint8]) -> Measurement:
     """Measure H x W x 3 uint8 sRGB pixels; deterministic, touches nothing else."""
-    native = _luma(pixels.astype(np.float32))
+    parts = [pixels[top : top + _ROWS] for top in range(0, len(pixels), _ROWS)]  # whole, 8 megapixels take 100 MB more
+    native = np.concatenate([_luma(part.astype(np.float32)) for part in parts])
     named = blocking(native)
     viewed = _viewing_size(pixels)
     rgb = viewed.astype(np.float32)
