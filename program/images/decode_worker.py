@@ -6,6 +6,7 @@ bytes and sends back pixels. No key of the environment reaches it, and it ends w
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import json
 import logging
@@ -33,6 +34,8 @@ _MEMORY = 7 * 2**28
 _PER_PIXEL_S = 120e-9
 _MOST_WORKERS = 4
 _PIPE_BYTES = 2**20
+_LARGE = 2**22
+"""Bytes of pixels after which a worker gives back what it no longer needs."""
 _ENVIRONMENT = {"DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "SYSTEMROOT"}
 
 
@@ -106,8 +109,7 @@ class _Worker:
         kept = {name: value for name, value in os.environ.items() if name.upper() in _ENVIRONMENT}
         self.process = subprocess.Popen(  # noqa: S603 - this very interpreter
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            # glibc gives large blocks back at once: 130 MB after an image of 24 megapixels.
-            env={**kept, "OPENBLAS_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "1048576"}, pipesize=_PIPE_BYTES,
+            env={**kept, "OPENBLAS_NUM_THREADS": "1"}, pipesize=_PIPE_BYTES,
             start_new_session=True,  # Ctrl-C is meant for the program
         )  # fmt: skip
         self._requests = cast("IO[bytes]", self.process.stdin)
@@ -200,6 +202,16 @@ def serve_decoding() -> None:
         answers.write(json.dumps({**head, "shape": pixels.shape}).encode() + b"\n")
         answers.write(pixels.data)
         answers.flush()
+        is_large = pixels.nbytes >= _LARGE
+        del data, pixels
+        if is_large:
+            _give_back()
+
+
+def _give_back() -> None:
+    """Return free memory to the system, where the C library can: 150 MB after an image of 24 megapixels."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _decoded(data: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], NDArray[np.uint8]]:
