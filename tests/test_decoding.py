@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -472,6 +473,27 @@ def test_a_decoder_that_ends_its_process_costs_one_image(photo):
     with pytest.raises(ImageError, match=r"^image 'bytes:\w+': ends its decoder \(exit code -11\); save it again"):
         slow.result()
     assert store.add(saved(255 - photo)).width == 60
+
+
+@needs_proc
+def test_a_worker_that_is_kept_waiting_is_given_time_and_a_stuck_one_is_ended(photo, monkeypatch):
+    store, timer = ImageStore(), threading.Timer
+    store.add(saved(photo))
+
+    def stopped(data):
+        """Add an image while no worker gets any processor time for a second."""
+        for process in workers():
+            os.kill(process, signal.SIGSTOP)
+        timer(1.0, lambda: [os.kill(process, signal.SIGCONT) for process in workers()]).start()
+        return store.add(data)
+
+    with monkeypatch.context() as patch:  # a second is two minutes to the clock that ends workers
+        patch.setattr(threading, "Timer", lambda seconds, call: timer(seconds / 120, call))
+        assert stopped(saved(255 - photo)).width == 60
+    with monkeypatch.context() as patch, pytest.raises(ImageError, match="takes too long to decode"):
+        patch.setattr(decode_worker, "_STUCK_S", 0.2)
+        stopped(saved(photo[:-1]))
+    assert store.add(saved(photo[:-2])).width == 60
 
 
 def test_where_no_process_can_be_started_images_are_read_all_the_same(photo, tmp_path, monkeypatch, caplog):

@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 _MEMORY = 7 * 2**28
 """Bytes of address space, in proportion for images over MAX_PIXELS: a WebP takes 25 a pixel, others 4 to 8."""
 _PER_PIXEL_S = 120e-9
+_COUNTS = hasattr(signal, "setitimer")
+"""Whether a worker ends itself by the processor time that it took."""
+_STUCK_S = 900.0
+"""Waiting after which such a worker is ended: beside 25 busy processes one of low priority got 1 % of a core."""
 _MOST_WORKERS = 4
 _PIPE_BYTES = 2**20
 _LARGE = 2**22
@@ -71,7 +75,7 @@ def _tell_once(reason: str) -> None:
 
 def _decode_apart(data: bytes, name: str, options: Mapping[str, Any]) -> DecodedImage:
     request = {"size": len(data), "name": name, **options}
-    longest = 10 + 4 * seconds_for(data, options["max_pixels"])  # other processes may keep it waiting
+    longest = _STUCK_S if _COUNTS else 10 + 4 * seconds_for(data, options["max_pixels"])
     with _WORKERS.one(name) as worker:
         timer = threading.Timer(longest, worker.process.kill)
         timer.daemon = True
@@ -228,13 +232,13 @@ def _decoded(data: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], NDAr
 
 def _limit_seconds(seconds: float) -> None:
     """End this process when it has computed so long from now on; 0: never. A handler would wait for the decoder."""
-    if hasattr(signal, "setitimer"):
+    if _COUNTS:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def _allow_pixels(count: int) -> None:
-    if hasattr(signal, "setitimer"):
+    if _COUNTS:
         _limit_seconds(signal.getitimer(signal.ITIMER_PROF)[0] + _PER_PIXEL_S * count)
 
 
