@@ -6,8 +6,10 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -572,7 +574,7 @@ def test_a_picture_that_changes_while_it_is_judged_is_judged_again_next_time(cop
 
 
 @pytest.mark.spec("issue-50/attacks")
-def test_a_full_disk_and_a_read_only_one_lose_nothing(copy, capsys, monkeypatch):
+def test_a_full_disk_costs_one_line_a_picture(copy, capsys, monkeypatch):
     folder, out = copy
     save(Image.fromarray(data.coffee()).resize((200, 150)), folder / "new.jpg")
 
@@ -588,13 +590,43 @@ def test_a_full_disk_and_a_read_only_one_lose_nothing(copy, capsys, monkeypatch)
     assert main([str(folder), "--out", str(out)]) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert len(rows_of(out)) == 11
-    monkeypatch.undo()
-    refusing(errno.EROFS, sidecars, "new_file")
-    assert main([str(folder), "--out", str(out), "--xmp", "new"]) == 1
-    told = capsys.readouterr().err
-    assert told.count("Read-only file system") == 11
-    assert Counter(row["status"] for row in rows_of(out).values()) == {"ok": 11}
-    assert not list(folder.glob("*.xmp"))
+
+
+UNSHARE = shutil.which("unshare")
+CAN_MOUNT = UNSHARE and subprocess.run([UNSHARE, "-rm", "mount", "-t", "tmpfs", "none", "/mnt"], check=False).returncode
+
+
+@pytest.mark.spec("issue-50/attacks")
+@pytest.mark.skipif(CAN_MOUNT != 0, reason="nothing can be mounted here")
+def test_a_read_only_mount_and_a_full_disk_lose_nothing(tmp_path):
+    folder, goal = tmp_path / "day", tmp_path / "best"
+    burst(data.coffee(), folder, "coffee", START)
+    (tmp_path / "out").mkdir()
+    for name in ("c", "d"):
+        (folder / f"coffee_{name}.jpg").unlink()
+    before = {name: (folder / name).read_bytes() for name in ("coffee_a.jpg", "coffee_b.jpg")}
+    words = [sys.executable, "-m", "program.gallery", "day", "--out", "out", "--preview", "320"]
+    copying = [*words, "--xmp", "new", "--apply", "copy", "--to", "best"]
+    script = f"""
+        mount --bind day day && mount -o remount,ro,bind day && mount -t tmpfs -o size=48k none out
+        {shlex.join(words)} 2> full; echo $?
+        mount -o remount,size=9m out
+        {shlex.join(copying)} > told 2> read-only; echo $?
+        cp out/gallery.jsonl .
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "AGENTICIQA_CACHE_DIR": str(tmp_path / "c")}
+    ran = subprocess.run(  # noqa: S603 - mounts that nobody else sees, and that end with it
+        [UNSHARE, "-rm", "sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("2\n1\n", "")
+    assert (tmp_path / "full").read_text("utf-8").count("\n") == 1
+    assert "cannot be written (No space left on device)" in (tmp_path / "full").read_text("utf-8")
+    refused = (tmp_path / "read-only").read_text("utf-8").splitlines()
+    assert [line.partition(":")[0] for line in refused] == list(before)
+    assert all("Read-only file system" in line for line in refused)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert (goal / "coffee_a.jpg").read_bytes() == before["coffee_a.jpg"]
+    assert {row["status"] for row in rows_of(tmp_path).values()} == {"ok"}
 
 
 @pytest.mark.spec("issue-50/attacks")
