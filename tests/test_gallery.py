@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -578,15 +577,10 @@ def test_a_full_disk_costs_one_line_a_picture(copy, capsys, monkeypatch):
     folder, out = copy
     save(Image.fromarray(data.coffee()).resize((200, 150)), folder / "new.jpg")
 
-    def refusing(code, module, name):
-        def refuse(*_, **__):
-            raise OSError(code, os.strerror(code))
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(module, name, refuse)
-
-    from program.gallery import sidecars
-
-    refusing(errno.ENOSPC, picturing, "write_whole")
+    monkeypatch.setattr(picturing, "write_whole", full)
     assert main([str(folder), "--out", str(out)]) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert len(rows_of(out)) == 11
@@ -615,7 +609,7 @@ def test_a_read_only_mount_and_a_full_disk_lose_nothing(tmp_path):
         cp out/gallery.jsonl .
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "AGENTICIQA_CACHE_DIR": str(tmp_path / "c")}
-    ran = subprocess.run(  # noqa: S603 - mounts that nobody else sees, and that end with it
+    ran = subprocess.run(  # mounts that nobody else sees, and that end with it
         [UNSHARE, "-rm", "sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert (ran.stdout, ran.stderr) == ("2\n1\n", "")
