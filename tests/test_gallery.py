@@ -12,10 +12,12 @@ import subprocess
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
+from scipy import ndimage
 from skimage import data
 
 from agentic_iqa.__main__ import main as agentic_iqa
@@ -195,6 +197,7 @@ def test_the_same_command_judges_new_and_changed_pictures_only(copy, judged):
 def test_time_look_and_off_group_differently():
     def made(seconds, bits, look):
         class One:
+            frame = np.zeros((24, 24), np.uint8)
             time = None if seconds is None else START + timedelta(seconds=seconds)
             vector = np.array(look, np.float32)
 
@@ -216,9 +219,29 @@ def test_time_look_and_off_group_differently():
     assert groups_of(pictures[:1], "auto", 3) == []
 
 
+@pytest.mark.spec("issue-50/groups-and-best")
+def test_without_times_a_moved_frame_is_of_the_same_shot(rng):
+    scene, other = (ndimage.gaussian_filter(rng.uniform(0, 255, (32, 32)), 2) for _ in range(2))
+
+    def made(frame, look, at=None):
+        return SimpleNamespace(
+            frame=frame.astype(np.uint8), bits=np.zeros(4, np.uint64), time=at, vector=np.array(look, np.float32)
+        )
+
+    # As far apart as pictures of one burst may lie, and farther than others.
+    pictures = [
+        made(scene[:24, :24], [1, 0]), made(scene[3:27, 4:28] * 0.6, [0.1, 0.995]), made(other[:24, :24], [0.1, -0.995])
+    ]  # fmt: skip
+    assert groups_of(pictures, "look", 3) == groups_of(pictures, "auto", 3) == [[0, 1]]
+    for picture, hour in zip(pictures, (8, 9, 10), strict=True):
+        picture.time = START.replace(hour=hour)
+    assert groups_of(pictures, "auto", 3) == []
+    assert groups_of(pictures, "look", 3) == [[0, 1]]
+
+
 def test_no_picture_joins_a_group_unless_it_is_near_to_all_in_it(rng):
     class One:
-        time = None
+        time, frame = None, np.zeros((24, 24), np.uint8)
 
         def __init__(self, angle):
             self.vector = np.array([np.cos(angle), np.sin(angle)], np.float32)

@@ -2,7 +2,8 @@
 
 Two pictures are the farther apart the more of their hashes' 256 bits differ (ImageHash's pHash, Zauner 2010) and the
 smaller the cosine of their `appearance` is: a hash tells scenes of a kind apart, the network forgives a moved camera,
-and their sum is right more often than either (benchmarks/gallery_bursts.py). No picture joins a group unless it is near
+and their sum is right more often than either (benchmarks/gallery_bursts.py). Pictures without times may lie as far
+apart as those of one burst where one, moved over the other, shows the same. No picture joins a group unless it is near
 to all others in it (complete linkage).
 
 Two scores' intervals say little of two pictures of one shot: their errors are the same. So pictures of a group are
@@ -13,6 +14,7 @@ logistic function of the difference of two sums is the probability that the firs
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -25,6 +27,7 @@ from program.common.errors import InputError, first_fault
 from program.common.files import write_whole
 from program.fusion.levels import nearest_level
 from program.gallery.picture import Picture
+from program.images.store import overlap
 from program.running.row import side_of_minimum
 
 Grouping = Literal["auto", "time", "look", "off"]
@@ -32,6 +35,8 @@ _BITS = 256
 _ALIKE, _IN_A_BURST, _APART = 0.77, 1.0, 0.6
 """Distances up to which two pictures are of one shot: by their look alone, taken within one burst, and at other times
 (a copy, another version). On bursts of 60 of CLIVE's train photographs among 200 others."""
+_SAME, _FARTHEST = 0.89, 4
+"""Correlation from which a moved frame shows the same, and the farthest that it is moved, in pixels of a frame."""
 _ROWS = 512
 _MOST = 4000
 """Pictures that are clustered together: the matrix of their distances takes 128 MB."""
@@ -47,6 +52,10 @@ class Pictured(Protocol):
     @property
     def vector(self) -> NDArray[np.float32]:
         """Its appearance, of length 1."""
+
+    @property
+    def frame(self) -> NDArray[np.uint8]:
+        """The picture in 24 x 24 grey pixels."""
 
     @property
     def time(self) -> datetime | None:
@@ -78,9 +87,26 @@ def groups_of(pictures: Sequence[Pictured], how: Grouping, gap_s: float) -> list
     burst = bursts([picture.time for picture in pictures], gap_s)
     if how == "time":
         return _members(np.where(burst < 0, -1 - np.arange(len(burst)), burst))
-    bits, looks = np.stack([p.bits for p in pictures]), np.stack([p.vector for p in pictures])
-    limits = None if how == "look" else burst
-    return _members(_labels(bits, looks, limits))
+    bits, vectors = np.stack([p.bits for p in pictures]), np.stack([p.vector for p in pictures])
+    frames = np.stack([p.frame for p in pictures], axis=-1).astype(np.float32)
+    return _members(_labels(_Looks(bits, vectors, frames, np.full(len(burst), -1) if how == "look" else burst)))
+
+
+class _Looks(NamedTuple):
+    """What N pictures are grouped by."""
+
+    bits: NDArray[np.uint64]
+    """N x 4."""
+    vectors: NDArray[np.float32]
+    """N x D."""
+    frames: NDArray[np.float32]
+    """24 x 24 x N."""
+    burst: NDArray[np.intp]
+    """-1 for a picture whose time is unknown."""
+
+    def at(self, places: NDArray[np.intp] | slice) -> "_Looks":
+        """Return some of them."""
+        return _Looks(self.bits[places], self.vectors[places], self.frames[..., places], self.burst[places])
 
 
 def _members(labels: NDArray[np.intp]) -> list[list[int]]:
@@ -89,14 +115,14 @@ def _members(labels: NDArray[np.intp]) -> list[list[int]]:
     return sorted(part.tolist() for part in parts if len(part) > 1)
 
 
-def _labels(bits: NDArray[np.uint64], looks: NDArray[np.float32], burst: NDArray[np.intp] | None) -> NDArray[np.intp]:
+def _labels(looks: _Looks) -> NDArray[np.intp]:
     """Return the number of each picture's cluster."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
     from sklearn.cluster import AgglomerativeClustering
 
-    count = len(bits)
-    pairs = [np.concatenate(ends) for ends in zip(*_near(bits, looks, burst), strict=True)]
+    count = len(looks.bits)
+    pairs = [np.concatenate(ends) for ends in zip(*_near(looks), strict=True)]
     linked = coo_array((np.ones(len(pairs[0]), bool), (pairs[0], pairs[1])), shape=(count, count))
     parts = connected_components(linked, directed=False)[1]
     labels, used = np.empty(count, dtype=np.intp), 0
@@ -105,46 +131,50 @@ def _labels(bits: NDArray[np.uint64], looks: NDArray[np.float32], burst: NDArray
             own = part[first : first + _MOST]
             found = np.zeros(len(own), dtype=np.intp)
             if len(own) > 1:
-                apart = _apart(bits[own], looks[own], bits[own], looks[own])
-                apart /= _limits(None if burst is None else burst[own], None if burst is None else burst[own])
                 cluster = AgglomerativeClustering(
                     None, metric="precomputed", linkage="complete", distance_threshold=1.0
                 )
-                found = cluster.fit_predict(apart)
+                found = cluster.fit_predict(_apart(looks.at(own), looks.at(own)))
             labels[own] = found + used
             used += int(found.max()) + 1
     return labels
 
 
-def _near(
-    bits: NDArray[np.uint64], looks: NDArray[np.float32], burst: NDArray[np.intp] | None
-) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+def _near(looks: _Looks) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """Yield the places of pictures that are near each other, in blocks of rows: the first, and the second."""
-    for start in range(0, len(bits), _ROWS):
-        rows = slice(start, start + _ROWS)
-        own = None if burst is None else burst[rows]
-        near = _apart(bits[rows], looks[rows], bits, looks) < _limits(own, burst)
-        first, second = np.nonzero(near)
+    for start in range(0, len(looks.bits), _ROWS):
+        first, second = np.nonzero(_apart(looks.at(slice(start, start + _ROWS)), looks) < 1)
         yield first + start, second
 
 
-def _apart(
-    bits: NDArray[np.uint64], looks: NDArray[np.float32], bits_: NDArray[np.uint64], looks_: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Return the N x M distances, 0 .. 3."""
-    hashes = np.zeros((len(bits), len(bits_)), np.float32)
-    for word in range(bits.shape[1]):
-        hashes += np.bitwise_count(bits[:, word, None] ^ bits_[None, :, word])
-    return np.asarray(hashes / _BITS + np.maximum(1 - looks @ looks_.T, 0), dtype=np.float32)
+def _apart(one: _Looks, two: _Looks) -> NDArray[np.float32]:
+    """Return the N x M distances as shares of those up to which two pictures are of one shot."""
+    hashes = np.zeros((len(one.bits), len(two.bits)), np.float32)
+    for word in range(one.bits.shape[1]):
+        hashes += np.bitwise_count(one.bits[:, word, None] ^ two.bits[None, :, word])
+    apart = hashes / _BITS + np.maximum(1 - one.vectors @ two.vectors.T, 0)
+    first, second = one.burst[:, None], two.burst[None]
+    limits = np.where(first == second, np.float32(_IN_A_BURST), np.float32(_APART))
+    timeless = (first < 0) | (second < 0)
+    if timeless.any():
+        limits[timeless] = np.where(_shows_the_same(one, two), np.float32(_IN_A_BURST), np.float32(_ALIKE))[timeless]
+    return np.asarray(apart / limits, dtype=np.float32)
 
 
-def _limits(burst: NDArray[np.intp] | None, other: NDArray[np.intp] | None) -> NDArray[np.float32]:
-    """Return the N x M distances up to which two pictures are of one shot, by their bursts; one for all without any."""
-    if burst is None or other is None:
-        return np.full((1, 1), _ALIKE, np.float32)
-    one, two = burst[:, None], other[None]
-    limits = np.where(one == two, np.float32(_IN_A_BURST), np.float32(_APART))
-    return np.where((one < 0) | (two < 0), np.float32(_ALIKE), limits)
+def _shows_the_same(one: _Looks, two: _Looks) -> NDArray[np.bool_]:
+    """Return N x M: whether a frame moved over another correlates with it, whatever their brightness and contrast."""
+    best = np.zeros((len(one.bits), len(two.bits)), np.float32)
+    for shift in product(range(-_FARTHEST, _FARTHEST + 1), repeat=2):
+        moved, still = (_standard(part) for part in overlap(shift, one.frames, two.frames))
+        np.maximum(best, moved.T @ still, out=best)
+    return best > _SAME
+
+
+def _standard(frames: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return H x W x N frames as columns of mean 0 and length 1, flat ones of 0."""
+    columns = frames.reshape(-1, frames.shape[-1])
+    columns = columns - columns.mean(axis=0)
+    return np.asarray(columns / np.maximum(np.linalg.norm(columns, axis=0), 1.0))
 
 
 class Decision(BaseModel):
@@ -372,8 +402,9 @@ _NUMBERS = ("", "one", "two", "three", "four", "five", "six")
 
 def _others(count: int, of: int) -> str:
     few, all_ = (_NUMBERS[number] if number < len(_NUMBERS) else str(number) for number in (count, of))
-    others = "the other" if of == 1 else f"the other {all_}"
-    return f"{few} of {others}" if count < of else others
+    if count < of:
+        return f"{few} of {all_}"
+    return "the other" if of == 1 else f"the other {all_}"
 
 
 def _lacks(apart: NDArray[np.float64], picture: Picture, best: Picture) -> str:

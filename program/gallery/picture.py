@@ -29,6 +29,7 @@ Verdict = Literal["keep", "alternate", "reject", "look"]
 _HASH_SIDE = 16
 """A hash of 256 bits."""
 _HASHED_PX = 320
+_FRAME = (24, 24)
 _ORIGINAL, _DIGITIZED, _CHANGED, _FRACTION = 36867, 36868, 306, 37521
 """EXIF's times, and the fraction of a second of the first."""
 _RATING = 0x4746
@@ -65,6 +66,8 @@ class Picture(Entry):
     """Of how it looks, in hex."""
     look: str | None = None
     """`appearance` in base64, half precision."""
+    grey: str | None = None
+    """The picture in 24 x 24 grey pixels, in base64."""
     sharp: tuple[float, ...] = ()
     noise: float = 0.0
     light: float = 0.0
@@ -84,6 +87,12 @@ class Picture(Entry):
     def vector(self) -> NDArray[np.float32]:
         """How it looks to the network."""
         return np.frombuffer(base64.b64decode(self.look or ""), "<f2").astype(np.float32)
+
+    @property
+    def frame(self) -> NDArray[np.uint8]:
+        """The picture in 24 x 24 grey pixels, all 0 where they are not known."""
+        grey = base64.b64decode(self.grey) if self.grey else bytes(_FRAME[0] * _FRAME[1])
+        return np.frombuffer(grey, np.uint8).reshape(_FRAME)
 
     @property
     def time(self) -> datetime | None:
@@ -132,6 +141,7 @@ class Taking(Asking[Picture]):
         return {
             "width": image.width, "height": image.height, **IMAGES.detail(image)._asdict(),
             "hash": str(imagehash.phash(shown, hash_size=_HASH_SIDE)),
+            "grey": base64.b64encode(shown.convert("L").resize(_FRAME, Image.Resampling.BOX).tobytes()).decode("ascii"),
             "look": base64.b64encode(appearance(view).astype("<f2").tobytes()).decode("ascii"),
             "severities": {str(name): round(value, 3) for name, value in view.severities.items()},
         }  # fmt: skip
