@@ -237,8 +237,11 @@ _SEVERITY: Mapping[str, float] = {"Blurs": 1.0, "Brightness change": 4.0, "Noise
 away from the group's middle exposure, and one level of each severity. In round figures, by bursts made of CLIVE's train
 photographs, and the two of exposure by some of its and BIQ2021's validation ones."""
 _LEAST_CLIPPED = 0.002
-_NOTABLE = np.array([0.1 if name in {"highlights", "shadows"} else 0.4 for name in MERITS])
-"""Differences of merits that a reason names: clipped light counts little, and is easily seen."""
+_NOTABLE = np.array(
+    [{"highlights": 0.1, "shadows": 0.1, "noise": 0.75, "compression": 0.75}.get(name, 0.4) for name in MERITS]
+)
+"""Differences of merits that a reason names: clipped light counts little, and is easily seen; less than a fifth of a
+level of noise or a tenth of compression is seen by nobody."""
 
 
 class Choosing(NamedTuple):
