@@ -111,6 +111,7 @@ def test_from_a_folder_by_keyboard_to_copies_and_sidecars(visit, tmp_path, capsy
     again = visit(out)
     assert again.locator("[data-verdict=reject]").count() >= 3
     assert "4 by you" in again.inner_text("#counts")
+    assert "your decision" not in again.inner_text("main")
 
 
 @pytest.mark.spec("issue-50/page")

@@ -362,6 +362,7 @@ def _decided(picture: Picture, mine: Decision) -> Picture:
     if mine.verdict is not None:
         changes |= {
             "verdict": mine.verdict,
+            "program_said": (picture.verdict, picture.reason),
             "reason": f"your decision (the program: {picture.verdict}, {picture.reason})",
         }
     if mine.stars is not None:

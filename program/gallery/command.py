@@ -302,9 +302,10 @@ def _shown(
     for each in pictures:
         faults = [(each.fault_1, each.strength_1), (each.fault_2, each.strength_2), (each.fault_3, each.strength_3)]
         digest = each.sha256
+        verdict, reason = each.program_said or (each.verdict, each.reason)
         yield {
-            "file": each.id, "sha256": digest, "group": each.group, "taken": each.taken_at, "verdict": each.verdict,
-            "reason": each.reason, "score": each.score, "kind": each.kind, "rating": each.user_rating,
+            "file": each.id, "sha256": digest, "group": each.group, "taken": each.taken_at, "verdict": verdict,
+            "reason": reason, "score": each.score, "kind": each.kind, "rating": each.user_rating,
             "faults": [fault for fault in faults if fault[0]], "width": each.width or 3, "height": each.height or 2,
             "focus": each.focus,
             "thumb": None if digest is None else _thumb(out, digest, single=single),

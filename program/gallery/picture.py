@@ -75,6 +75,8 @@ class Picture(Entry):
     """Where to look first, as shares of width and height."""
     subject: float | None = None
     """How probably people call its subject sharp."""
+    program_said: tuple[Verdict | None, str | None] | None = None
+    """The program's verdict and reason, where a person decided otherwise."""
     severities: dict[str, float] = Field(default_factory=dict)
     """The expert's, by category: 0 .. 4."""
 
