@@ -36,7 +36,8 @@ _ALIKE, _IN_A_BURST, _APART = 0.77, 1.0, 0.6
 """Distances up to which two pictures are of one shot: by their look alone, taken within one burst, and at other times
 (a copy, another version). On bursts of 60 of CLIVE's train photographs among 200 others."""
 _SAME, _FARTHEST = 0.89, 4
-"""Correlation from which a moved frame shows the same, and the farthest that it is moved, in pixels of a frame."""
+"""Correlation from which a moved frame shows the same, and the farthest that it is moved, in pixels of a frame: on
+shifted bursts of 20 of CLIVE's train photographs among 100 others, and of 15 of BIQ2021's validation ones among 60."""
 _ROWS = 512
 _MOST = 4000
 """Pictures that are clustered together: the matrix of their distances takes 128 MB."""
@@ -164,7 +165,8 @@ def _apart(one: _Looks, two: _Looks) -> NDArray[np.float32]:
 def _shows_the_same(one: _Looks, two: _Looks) -> NDArray[np.bool_]:
     """Return N x M: whether a frame moved over another correlates with it, whatever their brightness and contrast."""
     best = np.zeros((len(one.bits), len(two.bits)), np.float32)
-    for shift in product(range(-_FARTHEST, _FARTHEST + 1), repeat=2):
+    way = range(-_FARTHEST, _FARTHEST + 1)
+    for shift in product(way, way):
         moved, still = (_standard(part) for part in overlap(shift, one.frames, two.frames))
         np.maximum(best, moved.T @ still, out=best)
     return best > _SAME
