@@ -97,19 +97,21 @@ class Compile:
     def gathered(self) -> tuple[ExampleSet, ExampleSet]:
         """Gather the evidence of train and validation, once, and return both with their labelled demos."""
         workers, total = self.job.settings.compile.workers, len(self.train) + len(self.validation)
+        measured = self.job.measured
         made: dict[str, Evidence | str] = {}
         with time_phase(self.seconds, "evidence"), self.progress("evidence", total) as advance:
             if self.job.cluster is not None:
                 missing = [each for each in (*self.train, *self.validation) if self.store.evidence(each) is None]
-                for name, found in evidence_on_ray(partial(AgenticIQA, self.job.settings), missing, self.job.cluster):
+                make = partial(AgenticIQA, self.job.settings)
+                for name, found in evidence_on_ray(make, missing, self.job.cluster, measured):
                     made[name] = found
                     advance()
             on_train = self.program.deepcopy()
             on_train.summarizer.asks = self.job.needs_answers
-            train, validation = (
-                collect_examples(program, samples, workers=workers, advance=advance, store=self.store, made=made)
-                for program, samples in ((on_train, self.train), (self.program, self.validation))
+            collect = partial(
+                collect_examples, workers=workers, advance=advance, store=self.store, made=made, measured=measured
             )
+            train, validation = collect(on_train, self.train), collect(self.program, self.validation)
         train.gathered.update(validation.gathered)
         self.runs += train.runs + validation.runs
         return train, validation

@@ -8,7 +8,7 @@ import os
 import platform
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -206,7 +206,8 @@ class ExampleSet:
         """Return the SRCC of the uncompiled program's scores with the labels."""
         found = []
         for example in self.examples:
-            result = self.gathered[inputs_key(example.inputs())].summarizer_result
+            state = self.gathered.get(inputs_key(example.inputs()))
+            result = state and state.summarizer_result
             if example.get("quality") is not None and result is not None and result.rating is not None:
                 found.append((example.quality, result.rating, example.group))
         truth, rated, groups = zip(*found, strict=True) if found else ((), (), ())
@@ -258,17 +259,28 @@ def to_example(sample: Sample) -> dspy.Example:
     return dspy.Example(**fields).with_inputs(*(name for name in ARGUMENTS if name in fields))
 
 
-class Gathering(Asking[Evidence | str]):
-    """From a sample to what the program ended with and what its predictors were asked, in order; or to why not."""
+class Gathering(Asking[Evidence | str | None]):
+    """From a sample to what the program ended with and what its predictors were asked, in order; or to why not.
+
+    Of the samples that are only `measured` (their ids) to nothing: their images are measured, and no program runs.
+    """
 
     context = staticmethod(nullcontext)  # demos show these images later
 
-    def row(self, request: Sample) -> Evidence:
+    def __init__(self, program: AgenticIQA, measured: Collection[str] = ()) -> None:
+        super().__init__(program)
+        self._measured = measured
+
+    def row(self, request: Sample) -> Evidence | None:
         """Run the program."""
+        example = to_example(request)
+        if request.id in self._measured:
+            self.program.resources.viewer.view(example.image, example.get("reference"))
+            return None
         names = {id(predictor): name for name, predictor in self.program.named_predictors()}
         # Each thread gets a trace of its own: what was really asked, role by role.
         with dspy.context(trace=[]):
-            state = self.program(**to_example(request).inputs()).state
+            state = self.program(**example.inputs()).state
             return state, [(names[id(p)], dict(inputs)) for p, inputs, _ in dspy.settings.trace if id(p) in names]
 
     def failed(self, request: Sample, error: str) -> str:
@@ -278,39 +290,44 @@ class Gathering(Asking[Evidence | str]):
 
 def collect_examples(
     program: AgenticIQA, samples: Sequence[Sample], *, workers: int, advance: Callable[[], None] = lambda: None,
-    store: Store | None = None, made: Mapping[str, Evidence | str] | None = None,
+    store: Store | None = None, made: Mapping[str, Evidence | str] | None = None, measured: Collection[str] = (),
 ) -> ExampleSet:  # fmt: skip
-    """Run the program once over the samples and return what it was asked, with the right answers.
+    """Run the program once over the samples and return what it was asked, with the right answers; not over `measured`.
 
     What is in the store is not run again, nor what was `made` elsewhere (by sample's id: the evidence, or why there is
     none), which `advance` is not called for. A sample that cannot be assessed is left out with a warning, as
     `running.runner` says. Raises InputError when none is left.
     """
-    example_set, gather, store, made = ExampleSet(), Gathering(program), store or Store(), made or {}
+    example_set, gather, store, made = ExampleSet(), Gathering(program, measured), store or Store(), made or {}
 
-    def run(sample: Sample) -> tuple[dspy.Example, Evidence, bool] | str:
-        stored = store.evidence(sample, answered=program.summarizer.asks)
+    def run(sample: Sample) -> tuple[dspy.Example, Evidence | None, bool] | str:
+        is_run = sample.id not in measured
+        stored = store.evidence(sample, answered=program.summarizer.asks) if is_run else None
         found = stored or made.get(sample.id) or gather(sample)
         if sample.id not in made:
             advance()
         if isinstance(found, str):
             return found
-        if stored is None:
+        is_new = is_run and stored is None
+        if found is not None and is_new:
             store.put_evidence(sample, *found, answered=program.summarizer.asks)
-        return to_example(sample), found, stored is None
+        return to_example(sample), found, is_new
 
     for sample, of_sample in zip(samples, in_order(run, samples, workers=workers), strict=True):
         if isinstance(of_sample, str):
             logger.warning("sample %r left out of training: %s", sample.id, of_sample)
             example_set.runs += 1
             continue
-        example, (state, questions), is_new = of_sample
+        example, evidence, is_new = of_sample
         example_set.runs += is_new
-        example_set.gathered[inputs_key(example.inputs())] = state
-        for demo in labelled_demos(sample, example, questions, program.resources, state):
-            example_set.demos.setdefault(demo.predictor, []).append(demo)
-        ruled = example.copy(plan_by_rule=plan_by_rule(questions, program.resources))
-        example_set.examples.append(ruled.with_inputs(*example.inputs()))
+        if evidence is not None:
+            state, questions = evidence
+            example_set.gathered[inputs_key(example.inputs())] = state
+            for demo in labelled_demos(sample, example, questions, program.resources, state):
+                example_set.demos.setdefault(demo.predictor, []).append(demo)
+            inputs = example.inputs()
+            example = example.copy(plan_by_rule=plan_by_rule(questions, program.resources)).with_inputs(*inputs)
+        example_set.examples.append(example)
     if not example_set.examples:
         raise InputError("training samples: none could be assessed; run python -m data.check on the manifest")
     example_set.demos = _each_once(example_set.demos)
@@ -318,18 +335,19 @@ def collect_examples(
 
 
 def evidence_on_ray(
-    make: Callable[[], AgenticIQA], samples: Sequence[Sample], cluster: Cluster
+    make: Callable[[], AgenticIQA], samples: Sequence[Sample], cluster: Cluster, measured: Collection[str] = ()
 ) -> Iterator[tuple[str, Evidence | str]]:
     """Run samples in the workers of a cluster; yield the id of each with what it ended with, or why it failed.
 
-    Each worker makes its program with `make`. A sample whose evidence JSON cannot hold is left out.
+    Each worker makes its program with `make`. A sample whose evidence JSON cannot hold is left out, and so are those
+    that are only `measured`.
     """
-    gathered = ray_engine(lambda: Gathering(make()), cluster, Sample, _from_line, _line)
+    gathered = ray_engine(lambda: Gathering(make(), measured), cluster, Sample, _from_line, _line)
     yield from ((sample.id, found) for (_, sample), found in gathered(enumerate(samples)) if found is not None)
 
 
-def _line(found: Evidence | str) -> str:
-    return json.dumps(found if isinstance(found, str) else evidence_json(*found))
+def _line(found: Evidence | str | None) -> str:
+    return json.dumps(evidence_json(*found) if isinstance(found, tuple) else found)
 
 
 def _from_line(text: str) -> Evidence | str | None:

@@ -125,6 +125,13 @@ class Job:
         return choose_samples(self.splits[split], scoring=scoring, mcq=mcq, seed=self.settings.seed)
 
     @cached_property
+    def measured(self) -> set[str]:
+        """The ids of the training samples that only a recipe which takes all learns from: no program runs over them."""
+        if self.folds:  # few labels, and each fold draws other samples for the recipes
+            return set()
+        return {s.id for s in self.samples("train", every=True)} - {s.id for s in self.samples("train")}
+
+    @cached_property
     def reflection(self) -> dspy.BaseLM | None:
         """The model that writes instructions: the settings', else the Summarizer's; None where that one reads none."""
         role, summarizer = self.settings.models.reflection, self.settings.models.summarizer

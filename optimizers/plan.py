@@ -86,6 +86,7 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     chosen, attempts = job.settings.compile, job.settings.wire.attempts
     sizes = Sizes(len(job.samples("train", every=True)), len(job.samples("validation")), _predictors(job), job.is_free)
     gathered, tested = sizes.train + sizes.validation, len(job.splits["test"])
+    run = gathered - len(job.measured)
     full, full_most = _calls_of_a_run(job)
     one, one_most = (1, attempts) if job.roles == ("summarizer",) else (full, full_most)
     # A tool reads an image once, whatever the seeds: they can only draw other ones.
@@ -98,8 +99,8 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
 
     phases: list[Phase] = []
     if job.kept is None:
-        unasked = 0 if job.needs_answers else sizes.train
-        phases = [phase("evidence", gathered, full * gathered - unasked, full_most * gathered, images=drawn)]
+        unasked = 0 if job.needs_answers else run - sizes.validation
+        phases = [phase("evidence", run, full * run - unasked, full_most * run, images=drawn)]
         phases += _searches(job, sizes, phase, (one, one_most), (full, full_most))
     once = bool(job.folds) or job.kept is not None
     programs, unseen = 1 if once else 2, 0 if job.folds else tested

@@ -16,7 +16,7 @@ from program.compile import main
 from program.expert.judge.learning import _solved
 
 SMALL = "compile: {workers: 2, baselines: false, train_scoring: 20}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
-TRAIN, VALIDATION, TEST = 40, 12, 8
+TRAIN, RUN, VALIDATION, TEST = 40, 20, 12, 8
 PLANTED = 3
 """A grey photograph of train that alone among the grey ones has the best label."""
 
@@ -51,6 +51,7 @@ def test_every_label_moves_scores_towards_people_wherever_the_program_is_loaded(
     assert compiled(data, "labeled,finetune") == 0
     result = json.loads(capsys.readouterr().out)
     assert f"finetune: {TRAIN} labels" in " ".join(result["notes"])  # the settings' 20 are for demos
+    assert result["runs"] == RUN + VALIDATION  # the images beyond are measured, and nothing is asked of them
     assert {"finetune", "labeled+finetune"} <= result["validation"].keys()
     assert "finetune" in result["chosen"]
     assert f"fitted on {TRAIN} labels" in (data / "program" / "diff.md").read_text("utf-8")

@@ -52,7 +52,7 @@ class Recipe:
     fits_scores: bool = False
     """Fits human scores: only scored samples count, and the default leaves it out where they are few."""
     takes_all: bool = False
-    """Learns from every label; the others from as many as the settings say."""
+    """Learns from every label and what is measured of its image; the others from as many runs as the settings say."""
     takes_teacher: bool = False
     """Can take demos from a teacher's answers."""
     runs_whole_program: bool = False

@@ -7,6 +7,7 @@ tenth changes the order. The prior is that of demos (see `quality`). A Gaussian 
 costs (docs/log.md). Last, the quality of every part of an image.
 """
 
+import mmap
 from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
@@ -276,7 +277,9 @@ def _curve(labels: Matrix) -> Matrix:
 
 def _covariance(inputs: Half) -> Matrix:
     """Return the lower half of the N x N products, in double precision: not to depend on who shares the work."""
-    found = np.zeros((len(inputs), len(inputs)), order="F")
+    count = len(inputs)
+    # Numpy asks for pages so large that the upper half, which nothing touches, would take as much memory as the lower.
+    found = np.frombuffer(mmap.mmap(-1, 8 * count**2)).reshape((count, count), order="F")
     for row in range(0, len(inputs), _ROWS):
         below = inputs[row : row + _ROWS].astype(float)
         for column in range(0, row + 1, _ROWS):
@@ -292,7 +295,7 @@ def _solved(covariance: Matrix, targets: Matrix, codes: NDArray[np.intp], penalt
     eq. 5.12, for several at once).
     """
     np.einsum("ii->i", covariance)[:] += penalty
-    factor, _ = lapack.dpotrf(covariance, lower=1, overwrite_a=1)
+    factor, _ = lapack.dpotrf(covariance, lower=1, clean=0, overwrite_a=1)
     inverse, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
     solved = blas.dsymv(1.0, inverse, targets, lower=1)
     errors = solved / np.diag(inverse)
