@@ -310,6 +310,10 @@ def test_what_a_person_decided_stands_before_what_was_measured():
     a, b, c = choose(pictures, [[0, 1, 2]], mine, Choosing(keep=2))
     assert (a.verdict, a.reason) == ("reject", "your decision (the program: alternate, about as good as the best)")
     assert (b.verdict, c.verdict, c.rank, c.best_of_group, c.user_rating) == ("keep", "keep", 1, True, 4)
+    out = Decisions(pictures={"a": Decision(sha256="a" * 64, verdict="reject")})
+    a, b, c = choose(pictures, [[0, 1, 2]], out, Choosing())
+    assert [(each.rank, each.best_of_group) for each in (a, b, c)] == [(3, False), (1, True), (2, False)]
+    assert (b.verdict, b.reason) == ("keep", "sharper than one of two")  # not against the one that went
 
 
 def test_flags_that_make_no_sense_are_told_in_one_line(folder, tmp_path, capsys, monkeypatch):

@@ -319,8 +319,9 @@ def _of_group(group: Sequence[Picture], mine: Sequence[Decision], choosing: Choo
     """Return rank, verdict and reason of a group's pictures."""
     terms = merits(group)
     sums = terms.sum(axis=1)
-    order = sorted(range(len(group)), key=lambda n: (not mine[n].best, -sums[n], group[n].id))
-    open_ = [n for n in order if mine[n].verdict != "reject"]
+    out = [each.verdict == "reject" for each in mine]
+    order = sorted(range(len(group)), key=lambda n: (out[n], not mine[n].best, -sums[n], group[n].id))
+    open_ = [n for n in order if not out[n]]
     kept, best = open_[: choosing.keep], order[0]
     found: list[dict[str, object]] = [{} for _ in group]
     for rank, n in enumerate(order, 1):
