@@ -36,7 +36,7 @@ def test_every_command_is_on_the_page(maker):
     }  # fmt: skip
     from agentic_iqa.__main__ import COMMANDS
 
-    assert runnable | {f"program.{name}.__main__" for name in ("gallery", "mcp", "tools")} == {
+    assert runnable | {f"program.{name}.__main__" for name in ("gallery", "tools")} == {
         module for module, _ in COMMANDS.values()
     }
     assert all(f"## `agentic-iqa {name}`" in maker.page() for name in COMMANDS)

@@ -8,7 +8,7 @@ import pytest
 
 from optimizers.compiling import compile_program
 from optimizers.job import prepare_job
-from optimizers.recipes import fusion
+from optimizers.recipes import fits
 from optimizers.report import reasons
 from optimizers.search import Candidate
 from optimizers.selection import (
@@ -178,7 +178,7 @@ def test_a_compile_asks_a_clear_gain_of_a_fusion(blurred_manifest, tmp_path, mon
         search.note = "fusion fitted"
         return found
 
-    monkeypatch.setattr(fusion, "RECIPE", replace(fusion.RECIPE, run=proposed))
+    monkeypatch.setattr(fits, "FUSION", replace(fits.FUSION, run=proposed))
     settings = load_settings(overrides={"compile": {"baselines": False}})
     result = compile_program(prepare_job(settings, str(blurred_manifest), "fusion", tmp_path / "out"))
     plain = result.validation["uncompiled"]
