@@ -63,7 +63,7 @@ class Heads(NamedTuple):
     def values(self, points: Matrix, numbers: Matrix) -> Matrix:
         """Return the N x T outputs of N measured images."""
         z = self.standardised(numbers)
-        square = (z * z).sum(axis=1)[:, None] + (self.kept * self.kept).sum(axis=1) - 2 * z @ self.kept.T
+        square = (z * z).sum(axis=1)[:, None] + np.einsum("ij,ij->i", self.kept, self.kept) - 2 * z @ self.kept.T
         return np.asarray(self.offset + points @ self.lines + np.exp(-square / self.width) @ self.weights)
 
     def standardised(self, numbers: Matrix) -> Matrix:

@@ -129,9 +129,9 @@ def measure(pixels: NDArray[np.uint8]) -> Measurement:
     parts = [pixels[top : top + _ROWS] for top in range(0, len(pixels), _ROWS)]  # whole, 8 megapixels take 100 MB more
     native = np.concatenate([_luma(part.astype(np.float32)) for part in parts])
     named = blocking(native)
-    viewed = _viewing_size(pixels)
-    rgb = viewed.astype(np.float32)
-    luma = native if viewed is pixels else _luma(rgb)
+    shown = viewed(pixels, MAXIMUM_SIDE)
+    rgb = shown.astype(np.float32)
+    luma = native if shown is pixels else _luma(rgb)
     half = halve(luma)
     scales = (luma, half, halve(half))
     found, deviations, fines = zip(
@@ -153,11 +153,12 @@ def _luma(rgb: Plane) -> Plane:
     return np.asarray(rgb @ np.array([0.299, 0.587, 0.114], dtype=np.float32))
 
 
-def _viewing_size(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def viewed(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """Return H x W x 3 pixels averaged down until the longer side has at most `side`."""
     longer = max(pixels.shape[:2])
-    if longer <= MAXIMUM_SIDE:
+    if longer <= side:
         return pixels
-    height, width = (max(1, round(side * MAXIMUM_SIDE / longer)) for side in pixels.shape[:2])
+    height, width = (max(1, round(each * side / longer)) for each in pixels.shape[:2])
     return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX))
 
 

@@ -130,11 +130,15 @@ Named = dict[str, float]
 _BLOCK = 16
 
 
-def grid_of(plane: Plane, summary: Callable[[Plane], Any] = np.mean) -> list[list[float]]:
+def thirds(side: int) -> list[slice]:
+    """Return where the thirds of a side start and stop; all of it, thrice, below three pixels."""
+    return [slice((side * i + 2) // 3, (side * (i + 1) + 2) // 3) if side >= 3 else slice(0, side) for i in range(3)]
+
+
+def grid_of(plane: NDArray[Any], summary: Callable[[NDArray[Any]], Any] = np.mean) -> list[list[float]]:
     """Average a plane over 3 x 3 equal parts, or sum each part up otherwise."""
-    rows = np.array_split(plane, 3, axis=0) if plane.shape[0] >= 3 else [plane] * 3
-    parts = [np.array_split(r, 3, axis=1) if plane.shape[1] >= 3 else [r] * 3 for r in rows]
-    return [[round(float(summary(p)), 5) for p in row] for row in parts]
+    rows, columns = (thirds(side) for side in plane.shape)
+    return [[round(float(summary(plane[r, c])), 5) for c in columns] for r in rows]
 
 
 def blocks_of(plane: Plane, side: int) -> NDArray[np.float32]:
@@ -145,6 +149,27 @@ def blocks_of(plane: Plane, side: int) -> NDArray[np.float32]:
     rows, columns = height // side, width // side
     tiles = plane[: rows * side, : columns * side].reshape(rows, side, columns, side)
     return np.asarray(tiles.swapaxes(1, 2).reshape(rows, columns, -1))
+
+
+def block_means(plane: Plane, side: int) -> Plane:
+    """Average whole blocks of 4 or 8 pixels a side, as `blocks_of` cuts them, without a copy."""
+    height, width = plane.shape
+    if height < side or width < side:
+        return np.asarray(blocks_of(plane, side).mean(axis=2))
+    rows, columns = height // side, width // side
+    sums = plane[: rows * side, : columns * side].reshape(rows, side, -1).sum(axis=1)
+    while sums.shape[1] > columns:
+        sums = sums[:, ::2] + sums[:, 1::2]
+    return np.asarray(sums / side**2)
+
+
+def percentiles(values: NDArray[np.floating], at: float | tuple[float, ...]) -> NDArray[np.floating]:
+    """Return what np.percentile does, several times as fast: sorting uses the processor's vectors."""
+    ordered = np.sort(values, axis=None)
+    place = np.true_divide(at, ordered.dtype.type(100)) * (len(ordered) - 1)
+    low = place.astype(np.intp)
+    below, above = ordered[low], ordered[np.minimum(low + 1, len(ordered) - 1)]
+    return np.asarray(below + (above - below) * (place - low))
 
 
 def gradient(plane: Plane) -> Plane:
@@ -223,9 +248,9 @@ def noise(luma: Plane, rgb: Plane) -> tuple[Named, Maps]:
 
     Source: Immerkaer 1996 (Laplacian difference), Donoho & Johnstone 1994 (median absolute deviation).
     """
-    residual = _second_difference(luma)
-    absolute, square, spread = np.abs(residual), residual * residual, _spreads(residual)
-    red_green, blue = (_spreads(_second_difference(p)) for p in (rgb[..., 0] - rgb[..., 1], rgb[..., 2] - luma))
+    residual = second_difference(luma)
+    absolute, square, spread = np.abs(residual), residual * residual, spreads(residual)
+    red_green, blue = (spreads(second_difference(p)) for p in (rgb[..., 0] - rgb[..., 1], rgb[..., 2] - luma))
     inner = luma[1:-1, 1:-1] if min(luma.shape) >= 3 else luma
     lonely = (absolute > 25) & ((inner < 4) | (inner > 251) | (absolute > 60))
     named = {
@@ -240,17 +265,17 @@ def noise(luma: Plane, rgb: Plane) -> tuple[Named, Maps]:
     return named, {"noise": grid_of(spread, lambda part: np.percentile(part, 25))}
 
 
-def _spreads(residual: Plane) -> Plane:
-    blocks = blocks_of(residual, 8)
-    return np.asarray(np.sqrt((blocks * blocks).mean(axis=2)))
+def spreads(residual: Plane) -> Plane:
+    """Return the root mean square of each block of 8 x 8."""
+    return np.sqrt(block_means(residual * residual, 8))
 
 
-def _second_difference(plane: Plane) -> Plane:
+def second_difference(plane: Plane) -> Plane:
     """Apply [[1,-2,1],[-2,4,-2],[1,-2,1]] / 6: unit gain on white noise, blind to linear shading."""
     if min(plane.shape) < 3:
         return np.zeros_like(plane)
-    rows = plane[:-2] - 2 * plane[1:-1] + plane[2:]
-    return np.asarray((rows[:, :-2] - 2 * rows[:, 1:-1] + rows[:, 2:]) / 6.0)
+    rows = -2 * plane[1:-1] + plane[:-2] + plane[2:]
+    return np.asarray((-2 * rows[:, 1:-1] + rows[:, :-2] + rows[:, 2:]) / 6.0)
 
 
 def exposure(luma: Plane) -> tuple[Named, Maps]:
