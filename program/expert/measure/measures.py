@@ -274,8 +274,17 @@ def second_difference(plane: Plane) -> Plane:
     """Apply [[1,-2,1],[-2,4,-2],[1,-2,1]] / 6: unit gain on white noise, blind to linear shading."""
     if min(plane.shape) < 3:
         return np.zeros_like(plane)
-    rows = -2 * plane[1:-1] + plane[:-2] + plane[2:]
-    return np.asarray((-2 * rows[:, 1:-1] + rows[:, :-2] + rows[:, 2:]) / 6.0)
+    fine = bend(bend(plane).T).T
+    fine /= 6
+    return fine
+
+
+def bend(plane: Plane) -> Plane:
+    """Return the second difference down the columns, in place: much memory costs more time than the arithmetic."""
+    found = -2 * plane[1:-1]
+    found += plane[:-2]
+    found += plane[2:]
+    return found
 
 
 def exposure(luma: Plane) -> tuple[Named, Maps]:

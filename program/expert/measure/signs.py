@@ -102,13 +102,13 @@ def _light(planes: NDArray[np.uint8]) -> tuple[Named, Maps]:
 def _tensors(plane: Plane) -> NDArray[np.float64]:
     """Return mean products of the gradient, plus those of faint noise: 10 x 2 x 2, of 3 x 3 parts and of all."""
     bands, columns = (thirds(side - 2) for side in plane.shape)
-    parts: list[NDArray[np.float32]] = []
+    parts: list[list[float]] = []
     for rows in bands:  # one at a time, so that they stay in the processor's cache
         band = plane[rows.start : rows.stop + 2]
         dx, dy = band[1:-1, 2:] - band[1:-1, :-2], band[2:, 1:-1] - band[:-2, 1:-1]
-        products = np.stack([dx * dx, dx * dy, dy * dy])
-        parts += [products[..., c].mean(axis=(1, 2)) for c in columns]
-    tensors = np.array(parts, float).round(5)[:, [[0, 1], [1, 2]]] + 2 * np.eye(2)
+        products = (one * other for one, other in ((dx, dx), (dx, dy), (dy, dy)))
+        parts += np.transpose([[each[:, c].mean() for c in columns] for each in products]).tolist()
+    tensors = np.array(parts).round(5)[:, [[0, 1], [1, 2]]] + 2 * np.eye(2)
     return np.concatenate([tensors, tensors.mean(axis=0, keepdims=True)])
 
 
@@ -222,7 +222,7 @@ def _halo(luma: Plane) -> Named:
     """Measure how far edges overshoot: the curvature beside the strongest slopes, and how often it turns."""
     luma = luma[::2]  # along the rows every second one says as much
     slope = np.abs(luma[:, 2:] - luma[:, :-2])
-    bend = np.abs(-2 * luma[:, 1:-1] + luma[:, 2:] + luma[:, :-2])
+    bend = np.abs(measures.bend(luma.T).T)
     strong = slope >= percentiles(slope[:, ::2], 95)
     steep, turned = slope[strong].mean(), bend[strong].mean()
     return {
