@@ -104,7 +104,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path,
                         help="folder of the store (default: from the settings, mlruns)")  # fmt: skip
-    parser.add_argument("--data", metavar="NAME|MANIFEST", help="whose runs to list (default: those of the last run)")
+    parser.add_argument(
+        "--data", metavar="NAME|MANIFEST", help="dataset whose runs to list (default: that of the last run)"
+    )
     parser.add_argument("--port", metavar="N", type=cli.whole_number(1), default=5000, help="default: 5000")
     parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
     cli.add_settings_flags(parser)
