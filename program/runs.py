@@ -54,6 +54,8 @@ def show_runs(folder: Path, data: str | None, *, port: int, browse: bool) -> int
     ):
         try:
             if not _is_up(f"http://127.0.0.1:{port}/health", server):
+                if server.poll() is None:
+                    raise InputError(f"MLflow's server: no answer in {_PATIENCE_S} s; the machine is busy, try again")
                 said.seek(0)
                 last = " ".join(said.read().decode(errors="replace").strip().splitlines()[-1:])
                 raise InputError(f"MLflow's server: did not start ({last}); try another folder than {str(folder)!r}")
