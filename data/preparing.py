@@ -87,7 +87,7 @@ def load(
         logger.warning("dataset %s: its layout is not verified (%s)", name, entry.layout)
     scaled = mos_range is not None or higher_is_better is not None
     if name not in {"table", "huggingface"} and (scaled or (columns and name != "pairs")):
-        raise DataError(f"dataset {name!r}: has columns and a scale of its own; leave --columns and --mos-range away")
+        raise DataError(f"dataset {name!r}: has columns and a scale of its own; leave out --columns and --mos-range")
     for field, column in (columns or {}).items():
         if field not in FIELDS:
             raise DataError(f"--columns {field}={column}: {field!r} is no field{did_you_mean(field, FIELDS)}")

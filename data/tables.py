@@ -168,7 +168,7 @@ def number_of(text: Any) -> float:
 
 
 def _typed(cells: Mapping[str, str]) -> dict[str, Any] | ValueError:
-    """Return a table's cells as a row: empty ones are absent, numbers and JSON read where the field holds such."""
+    """Return a table's cells as a row without the empty ones, with numbers and JSON read where a field holds them."""
     row: dict[str, Any] = {}
     for name, text in cells.items():
         if text.strip():

@@ -362,7 +362,8 @@ def show(console: Console, result: Compiled, results: Sequence[Compiled], out: P
     console.print("\nNext" + ("" if activated else f", after `. {os.path.relpath(sys.prefix)}/bin/activate`"))
     step(console, "use it", f"agentic-iqa assess photo.jpg --program {shlex.quote(str(out))}")
     step(console, "worst misses", f"{out / 'report.html'} (what changed: diff.md)")
-    step(console, "your own data", "agentic-iqa compile --data manifest.jsonl")
+    if result.uncompiled.dataset.judge != "people":
+        step(console, "your own data", "agentic-iqa compile --data manifest.jsonl")
 
 
 def step(console: Console, what: str, how: str) -> None:

@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
                         help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: random-search,finetune,fusion "
                         "for the embedded expert, rubric for made-up labels, nearest,fusion for others)")  # fmt: skip
     parser.add_argument("--roles", metavar="ROLE[,ROLE]", help="which to optimize: planner, executor, summarizer")
-    parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos of the Summarizer's questions")
+    parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos for each question to the Summarizer")
     parser.add_argument("--teacher-lm", metavar="MODEL", help="stronger model whose answers become demos")
     parser.add_argument(
         "--repeat", metavar="K", type=cli.whole_number(1), default=1, help="compile with K seeds and show the spread"

@@ -54,6 +54,8 @@ def show_runs(folder: Path, data: str | None, *, port: int, browse: bool) -> int
     ):
         try:
             if not _is_up(f"http://127.0.0.1:{port}/health", server):
+                if server.poll() is None:
+                    raise InputError(f"MLflow's server: no answer in {_PATIENCE_S} s; the machine is busy, try again")
                 said.seek(0)
                 last = " ".join(said.read().decode(errors="replace").strip().splitlines()[-1:])
                 raise InputError(f"MLflow's server: did not start ({last}); try another folder than {str(folder)!r}")
@@ -104,7 +106,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path,
                         help="folder of the store (default: from the settings, mlruns)")  # fmt: skip
-    parser.add_argument("--data", metavar="NAME|MANIFEST", help="whose runs to list (default: those of the last run)")
+    parser.add_argument(
+        "--data", metavar="NAME|MANIFEST", help="dataset whose runs to list (default: that of the last run)"
+    )
     parser.add_argument("--port", metavar="N", type=cli.whole_number(1), default=5000, help="default: 5000")
     parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
     cli.add_settings_flags(parser)

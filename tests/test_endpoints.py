@@ -6,6 +6,8 @@ import re
 import dspy
 import numpy as np
 import pytest
+from PIL import Image, ImageFilter
+from skimage import data as photographs
 
 from program.agent.loop import AgenticIQA
 from program.assess import main as assess
@@ -352,6 +354,19 @@ def test_a_choice_alone_costs_one_letter_an_image_and_its_reasons_are_what_was_f
     for question in server.asked:
         assert question.fields == ["final_answer"]
         assert question.most_tokens <= 8
+
+
+@pytest.mark.spec("43/one-word-an-image")
+def test_one_word_of_a_model_comes_with_the_faults_in_the_experts_words(loopback, on):
+    photo = Image.fromarray(np.ascontiguousarray(photographs.coffee()[:288, :384]))
+    blurred = np.asarray(photo.filter(ImageFilter.GaussianBlur(5)))
+    iqa = on(loopback(rules=[("final_answer", "B")]), assessment={"score_only": True})
+    for query, word in ((RATE, "blur"), ("Is it noisy?", "blur"), ("请评分。", "模糊")):
+        result = iqa(image=blurred, query=query, options=["Yes", "No"] if "noisy" in query else None)
+        assert result.faults[0][1] == "strong"
+        assert word in result.summary.lower()
+        assert word in result.quality_reasoning.lower()
+        assert not re.search(r"\d", result.summary)
 
 
 @pytest.mark.spec("43/errors-name-the-cause")

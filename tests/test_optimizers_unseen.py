@@ -159,4 +159,4 @@ def test_a_fusion_is_fitted_on_what_is_believed_without_a_demo_of_the_photograph
     del known.examples["train"].examples[33:]
     found, note = fit("s0", "s1")
     assert (found, judged) == ([], {})
-    assert note.startswith("fusion: 29 scored training samples can be judged by demos of other photographs; 30 are")
+    assert note.startswith("fusion: not fitted: 29 scored training samples can be judged without a demo")

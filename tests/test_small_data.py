@@ -266,6 +266,7 @@ def test_where_the_interval_holds_0_the_uncompiled_program_is_kept_and_why_is_sa
     assert "The uncompiled program is kept, and recommended: " in told
     assert "same program" in told
     assert "+0.000 [+0.000, +0.000]" not in told
+    assert "your own data" not in told  # the next step after a compile on made-up labels
     words = " ".join(told.split())
     assert re.search(r"Why that may be: (.*; )?\d+ training samples are few", words)
     assert "To try next: more labelled training samples (" in words

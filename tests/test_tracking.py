@@ -337,6 +337,9 @@ def test_the_page_of_runs_refuses_what_it_cannot_show(tmp_path, monkeypatch, cap
         assert "holds no run over 'other'" in capsys.readouterr().err
         assert runs_command([str(tmp_path / "mlruns"), "--port", str(port)]) == 2
     assert f"port {port}: is taken" in capsys.readouterr().err
+    monkeypatch.setattr("program.runs._PATIENCE_S", 0)
+    assert runs_command([str(tmp_path / "mlruns"), "--port", str(port)]) == 2
+    assert "no answer in 0 s" in capsys.readouterr().err  # busy, which another folder does not cure
 
 
 def test_the_page_of_runs_is_only_opened_where_a_server_shows_it(server, tmp_path, monkeypatch, capsys):

@@ -125,6 +125,7 @@ def test_a_gate_may_be_not_sure(tmp_path: Path, capsys: pytest.CaptureFixture[st
     Image.fromarray(_noisy()).save(tmp_path / "a.png")
     image = str(tmp_path / "a.png")
     assert assess.main([image, "--out", str(tmp_path / "t.csv")]) == 0
+    assert re.search(r"noise: (slight|moderate|strong)", capsys.readouterr().out)
     with (tmp_path / "t.csv").open(encoding="utf-8", newline="") as file:
         score = float(next(csv.DictReader(file))["score"])
     near = f"{max(1.0, score - 0.1):.3f}"

@@ -77,7 +77,7 @@ def fitted_corrections(search: Search, reading: Callable[[dspy.Example, View], B
 
 
 def _moved(search: Search, corrections: Corrections, demo: dspy.Example) -> dspy.Example:
-    """Return a demo with what its own score is moved by, without its label."""
+    """Return a demo with the shift that the labels of the other groups predict for its score."""
     view = search.base.program.resources.viewer.view(demo["image"], demo.get("reference"))
     return dspy.Example({**demo, "similar_photographs": corrections.shift_told(view)})
 
@@ -137,8 +137,8 @@ def _fusion(search: Search) -> list[Candidate]:
     scored = [example for example in search.validation.examples if example.get("answer") is None]
     if count < _LEAST or len(scored) < _LEAST_VALIDATION:
         search.note = (
-            f"fusion: {count} scored training samples can be judged by demos of other photographs; "
-            f"{_LEAST} are needed, so nothing is fitted"
+            f"fusion: not fitted: {count} scored training samples can be judged without a demo of their photograph; "
+            f"{_LEAST} are needed"
         )
         return []
     train = Beliefs(each for judge, examples in judges for each in beliefs(search, judge, examples))

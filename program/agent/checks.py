@@ -1,4 +1,4 @@
-"""What works on this machine: packages, tools, MLflow store, caches, and each role's model. Each with its mend."""
+"""What works on this machine: packages, tools, MLflow store, caches, and each role's model. Each with its remedy."""
 
 import os
 import platform

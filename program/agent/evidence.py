@@ -162,15 +162,23 @@ def looked_at(output: ExecutorOutput, region: str) -> str:
 
 
 def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -> str:
-    """Name the visible distortions that a text does not name yet in its language, or return an empty text."""
+    """Name the visible distortions that a text does not name yet in its language, or return an empty text.
+
+    Who wrote a text has seen the faults that have words of their own; without a text, these are its sentences.
+    """
+    visible = [(region, finding) for region, finding in output.findings() if finding.severity != "none"]
     names = [
         _phrase(finding, region, chinese=chinese)
-        for region, finding in output.findings()
-        if finding.severity != "none" and not finding.fault and not _is_said(finding.type, text, chinese=chinese)
+        for region, finding in visible
+        if not finding.fault and not _is_said(finding.type, text, chinese=chinese)
     ]
-    if not names:
-        return ""
-    return f"检测到：{'、'.join(names)}。" if chinese else f"Found: {', '.join(names)}."
+    faults = [] if text else [
+        _in_words(finding) if region == GLOBAL else f"{region}: {_in_words(finding)}"
+        for region, finding in visible if finding.fault
+    ]  # fmt: skip
+    found = f"检测到：{'、'.join(names)}。" if chinese else f"Found: {', '.join(names)}."
+    end = "。" if chinese else ". "
+    return "".join((*(f"{fault.rstrip('.。')}{end}" for fault in faults), found if names else "")).rstrip(" ")
 
 
 def _is_said(category: DistortionCategory, text: str, *, chinese: bool) -> bool:

@@ -113,7 +113,7 @@ class _Connection(NamedTuple):
 
 
 def role_model(role: RoleSettings) -> str:
-    """Return `provider/model` for a role, looking its backend up where it is an entry's name."""
+    """Return `provider/model` for a role, from the entry that its backend names or from the backend itself."""
     if role.entry is None:
         return model_name(role.backend)
     name, _, model = role.backend.partition("/")

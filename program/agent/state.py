@@ -217,6 +217,6 @@ class AssessmentState(Record):
         """Count one replanning and append its reason; the oldest of more than 10 entries goes first."""
         history = [*self.replan_history, ReplanEntry(iteration=self.iteration_count, reason=reason)]
         if len(history) > HISTORY_LIMIT:
-            logger.warning("excessive replanning: more than %d replans; the oldest is forgotten", HISTORY_LIMIT)
+            logger.warning("excessive replanning: more than %d replans; the oldest is dropped", HISTORY_LIMIT)
         self.replan_history = history[-HISTORY_LIMIT:]
         self.iteration_count += 1

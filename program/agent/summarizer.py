@@ -244,7 +244,7 @@ class Summarizer(dspy.Module):
         return is_score and (not demos or any(demo.get("findings") is not None for demo in demos))
 
     def _told(self, evidence: ExecutorOutput) -> dict[str, str | None]:
-        """Return readings and findings as the model is told them: for one that goes by words, the gist first."""
+        """Return readings and findings as the model gets them; a model that reads words gets the gist first."""
         readings, findings = scores_json(evidence.quality_scores), findings_json(evidence.distortion_analysis)
         if self._judge.reads_instructions:
             findings = findings_in_words(evidence.distortion_analysis)

@@ -313,8 +313,10 @@ def _escaped(text: str) -> str:
 
 
 def _reason(row: Row) -> str:
-    """Say why in few words: the distortions, else the start of the reasoning."""
-    text = row.distortions or row.reasoning or ""
+    """Say why in few words: the faults, else the distortions, else the start of the reasoning."""
+    faults = [(row.fault_1, row.strength_1), (row.fault_2, row.strength_2), (row.fault_3, row.strength_3)]
+    text = "; ".join(f"{fault}: {strength}" for fault, strength in faults if fault)
+    text = text or row.distortions or row.reasoning or ""
     return text if len(text) <= _REASON_CHARS else f"{text[: _REASON_CHARS - 1]}…"
 
 

@@ -1,1 +1,1 @@
-"""What every room shares: settings, errors, files, progress and command lines. It imports nothing of the house."""
+"""What every room shares: settings, errors, files, progress and command lines. It imports none of the rooms."""

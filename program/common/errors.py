@@ -1,4 +1,4 @@
-"""The project's own errors, one line each that names input, fault and mend; and keys kept out of their text."""
+"""The project's own errors, one line each that names input, fault and remedy; and keys kept out of their text."""
 
 import difflib
 import logging

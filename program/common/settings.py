@@ -66,7 +66,7 @@ class ToolSettings(Section):
 
 
 class CompileSettings(Section):
-    """What `python -m program.compile` does unless told otherwise."""
+    """Defaults of `python -m program.compile`."""
 
     data: str
     optimizer: str | None
@@ -82,7 +82,7 @@ class CompileSettings(Section):
 
 
 class TrackingSettings(Section):
-    """What MLflow is told beyond params, figures and tables."""
+    """What MLflow records besides parameters, figures and tables."""
 
     traces: int = Field(ge=0)
 

@@ -101,7 +101,7 @@ class LabelledSet(NamedTuple):
         return f"{self.name} ({self.split})"
 
     def provenance(self) -> Provenance:
-        """Return what is told of it beside the figures."""
+        """Return what the file of figures says of this dataset."""
         return Provenance(
             dataset=self.name,
             manifest_sha256=self.manifest_sha256,
@@ -120,7 +120,7 @@ class Surveyed(NamedTuple):
     category, authentic and label_sd."""
     specs: Sequence[ToolSpec]
     sources: Mapping[str, Provenance]
-    """What is told of the datasets beside the figures, by source name."""
+    """What the file of figures says of the datasets, by source name."""
     skipped: Mapping[str, str]
     """Tools that cannot run here, and why."""
 

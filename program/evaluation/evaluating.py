@@ -281,7 +281,7 @@ def samples_of(
     data: str | Path, settings: Settings, split: str | None = "test", *, progress: bool = True,
     layout: Layout | None = None,
 ) -> ManifestSplit:  # fmt: skip
-    """Return a dataset's samples, after reading every line: a fault is told before the first model call.
+    """Return a dataset's samples, after reading every line, so that a fault is reported before the first model call.
 
     `data` is a dataset's name or a manifest's path or URI, which is read by `layout`; `split` None takes all. Raises
     InputError for an empty split or one without a single label, and DataError for a group in two splits, as compiling
@@ -406,7 +406,7 @@ def _of_language_models(program: AgenticIQA) -> dict[str, JsonValue]:
 
 
 def checkpoint_path(settings: Settings, dataset: Dataset, context: dict[str, Any]) -> Path:
-    """Return where the checkpoint of this evaluation lies unless told otherwise."""
+    """Return the default path of this evaluation's checkpoint."""
     key = digest([_CHECKPOINT_VERSION, dataset.manifest_sha256, dataset.split, context])[:16]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", dataset.name.removesuffix(".jsonl")).strip("-")[:60]
     return settings.cache_dir / "evaluations" / f"{name}-{dataset.split or 'all'}-{key}.jsonl"

@@ -93,7 +93,7 @@ def decode(
 
     With `detailed` the whole image's detail is measured as well, while its pixels are at hand.
 
-    Memory: the file, 4 bytes for each of its pixels (25 of a WebP) and what is returned. `opened` is told the number of
+    Memory: the file, 4 bytes for each of its pixels (25 of a WebP) and what is returned. `opened` gets the number of
     pixels before they are decoded. A file can be made to take any time and memory here: `bounded` sees to that. Raises
     ImageError naming the image when it is truncated, has more than `max_pixels`, holds pixels of no known range
     (floating-point, integers of 32 bits or with a sign) or is not an image.

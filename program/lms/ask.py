@@ -1,4 +1,4 @@
-"""Every question to a language model goes through `ask`: typed, metered, with one ladder of three calls.
+"""Ask a language model: every question goes through `ask`, typed, metered, and in at most three wordings.
 
 Text-only questions (plan, tool choice) are the same for many images: asked once, and then looked up, which saves the
 milliseconds that DSPy takes to form the prompt and to parse the answer, even one of its cache.

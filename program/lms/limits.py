@@ -117,7 +117,7 @@ class Budget:
             self._changed.notify_all()
 
     def settle(self, cost_usd: float | None, tokens: int | None, model: str) -> None:
-        """Add what a charged call of `model` cost: None where nobody says so, 0 where it gave no answer."""
+        """Add the cost of a charged call of `model`: None where it is not known, 0 where there was no answer."""
         with self._changed:
             for budget in self._chain:
                 budget._in_flight -= 1

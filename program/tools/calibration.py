@@ -183,10 +183,10 @@ class ToolCalibration(Stored):
     def error(self, category: str | None = None) -> Residual:
         """Return the residual that counts for a distortion category, if one is known.
 
-        A tool that was also fitted on photographs as they were taken counts as on those where no category is known,
-        and else as where it knows least: what an image shows may be the category it was tried on or may not. Against
-        counting as where it knows least throughout, SRCC .806 (before .769) on CLIVE's validation photographs, .680
-        (.672) on BIQ2021's, .903 (.888) on the quickstart's.
+        Without a category, a tool that was also fitted on photographs as they were taken has its residual on those.
+        With one it has the larger of that and the category's, because the category is a guess. Against the larger one
+        throughout, SRCC .806 (before .769) on CLIVE's validation photographs, .680 (.672) on BIQ2021's, .903 (.888) on
+        the quickstart's.
         """
         own = self._own(category)
         if own is None:

@@ -85,7 +85,7 @@ class Figures(ConfigFile):
         return self
 
     def to_json(self) -> str:
-        """Return the file's text; `load` gives back equal figures."""
+        """Return the text of a file that `load` reads as equal figures."""
         return self.model_dump_json(indent=1, exclude_none=True) + "\n"
 
     def updated(self, tools: Mapping[str, Any], sources: Mapping[str, Provenance]) -> Self:

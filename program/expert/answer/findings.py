@@ -96,7 +96,7 @@ def present(view: View) -> list[DistortionCategory]:
 
 
 def is_changed(view: View) -> bool:
-    """Say whether an image can be told from its reference."""
+    """Return whether an image visibly differs from its reference."""
     return view.prior.mean < SAME
 
 

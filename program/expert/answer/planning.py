@@ -198,7 +198,7 @@ _OTHER_SCRIPT = re.compile(r"[\u0370-\u1fff\u3040-\u30ff\uac00-\ud7af]")
 def is_about_quality(query: str) -> bool:
     """Return whether a question names a property, a distortion, a tool or a judgement, or the image as such.
 
-    Taste (composition, mood) is none of them: nothing measured speaks of it.
+    Taste (composition, mood) is none of them, as nothing here measures it.
 
     >>> is_about_quality("How sharp is the dog?"), is_about_quality("Is there a dog?"), is_about_quality("画质如何？")
     (True, False, True)

@@ -246,7 +246,7 @@ COMPOSITES: Mapping[str, Mapping[str, float]] = stored_table("words.yaml")["comp
 
 
 def probit(share: float) -> float:
-    """Return the normal deviate of a position, kept within that of 0.02 and 0.98."""
+    """Return the normal deviate of a share, which is first clipped to 0.02 .. 0.98."""
     return float(special.ndtri(min(max(share, _EDGE), 1 - _EDGE)))
 
 
