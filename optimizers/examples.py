@@ -207,14 +207,14 @@ class ExampleSet:
         found = []
         for example in self.examples:
             state = self.gathered.get(inputs_key(example.inputs()))
-            result = state and state.summarizer_result
+            result = None if state is None else state.summarizer_result
             if example.get("quality") is not None and result is not None and result.rating is not None:
                 found.append((example.quality, result.rating, example.group))
         truth, rated, groups = zip(*found, strict=True) if found else ((), (), ())
         return interval("srcc", truth, rated, groups)
 
 
-def choose_samples(samples: Iterable[Sample], *, scoring: int | None, mcq: int, seed: int) -> list[Sample]:
+def choose_samples(samples: Iterable[Sample], *, scoring: int | None, mcq: int | None, seed: int) -> list[Sample]:
     """Return at most so many scoring and multiple-choice samples, spread evenly over the distortions, seeded.
 
     None means all.

@@ -731,10 +731,10 @@ def test_what_ends_a_batch_leaves_what_another_worker_has_in_hand(
     def ending(self, image, **given):
         if image.name == "0.png":  # goes on while the other worker meets what ends the run
             began.set()
-            assert over.wait(10)
+            assert over.wait(60)
             time.sleep(0.1)
             return plain(self, image=image, **given)
-        assert began.wait(10)
+        assert began.wait(60)
         with lock:
             raised.append(image.name)
             if len(raised) == times:
