@@ -64,7 +64,7 @@ class Compile:
         self.notes = list(job.notes)
         self.runs = 0
         self.reflections = Reflections()
-        self.train, self.validation = job.samples("train", every=True), job.samples("validation")
+        self.train, self.validation = job.samples("train", job.optimizers), job.samples("validation")
         self.context = job.context(self.program)
         key = job.key(self.program, [*self.train, *self.validation])
         self.plan = call_plan(job)
@@ -121,7 +121,7 @@ class Compile:
     ) -> tuple[list[Candidate], str]:
         """Return a recipe's candidates for a student that starts as `base`, and its own words on them."""
         job = self.job
-        train = train if recipe.takes_all else train.of(job.samples("train"))
+        train = train.of(job.samples("train", [recipe.name]))
         tasks = {"mcq" if e.get("answer") is not None else "scoring" for e in train.examples}
         names = optimized_predictors(base.program, job.roles, sorted(tasks))
         budget, kind, seed = job.budget(recipe.name), job.settings.compile.objective, job.settings.seed
@@ -157,7 +157,7 @@ class Compile:
         """Return the same compile over other splits of the data: it says, logs and saves nothing."""
         fold = copy.copy(self)
         fold.job, fold.console = replace(self.job, splits=splits, folds=()), None
-        fold.train, fold.validation = fold.job.samples("train", every=True), fold.job.samples("validation")
+        fold.train, fold.validation = fold.job.samples("train", fold.job.optimizers), fold.job.samples("validation")
         fold.progress = partial(progress, shown=False)
         fold.seconds, fold.notes, fold.runs = {}, [], 0
         # A score of the same candidate over other samples is another.

@@ -112,16 +112,16 @@ class Job:
             budget = budget.model_copy(update={"demos": self.demos or None, "all_demos": False})
         return budget
 
-    def samples(self, split: str, *, every: bool = False) -> list[Sample]:
+    def samples(self, split: str, recipes: Sequence[str] = ()) -> list[Sample]:
         """Return the samples of train or validation that are drawn by the seed.
 
-        With `every`, those beyond as well that a recipe which takes all labels learns from.
+        Of train those beyond as well that one of the recipes learns from, as it takes all.
         """
         chosen = self.settings.compile
         scoring, mcq = (getattr(chosen, f"{split}_{task}") for task in ("scoring", "mcq"))
-        takers = [recipe for recipe in map(recipe_named, self.optimizers) if recipe.takes_all]
-        if every and split == "train" and takers:
-            scoring, mcq = None, mcq if all(recipe.fits_scores for recipe in takers) else None
+        if split == "train":
+            takes = {recipe_named(name).takes_all for name in recipes}
+            scoring, mcq = None if "scores" in takes else scoring, None if "answers" in takes else mcq
         return choose_samples(self.splits[split], scoring=scoring, mcq=mcq, seed=self.settings.seed)
 
     @cached_property
@@ -129,7 +129,7 @@ class Job:
         """The ids of the training samples that only a recipe which takes all learns from: no program runs over them."""
         if self.folds:  # few labels, and each fold draws other samples for the recipes
             return set()
-        return {s.id for s in self.samples("train", every=True)} - {s.id for s in self.samples("train")}
+        return {s.id for s in self.samples("train", self.optimizers)} - {s.id for s in self.samples("train")}
 
     @cached_property
     def reflection(self) -> dspy.BaseLM | None:

@@ -84,7 +84,8 @@ class CallPlan:
 def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it."""
     chosen, attempts = job.settings.compile, job.settings.wire.attempts
-    sizes = Sizes(len(job.samples("train", every=True)), len(job.samples("validation")), _predictors(job), job.is_free)
+    train, validation = job.samples("train", job.optimizers), job.samples("validation")
+    sizes = Sizes(len(train), len(validation), _predictors(job), job.is_free)
     gathered, tested = sizes.train + sizes.validation, len(job.splits["test"])
     run = gathered - len(job.measured)
     full, full_most = _calls_of_a_run(job)
@@ -111,7 +112,7 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
         phases.append(phase("champion on test", tested, full * tested, full_most * tested, times=1))
     expected, most = sum(p.expected for p in phases), sum(p.most for p in phases)
     seconds = _SECONDS_AROUND + sum(p.image_s + p.answer_s for p in phases)
-    used = [] if job.kept is not None else [*job.samples("train", every=True), *job.samples("validation")]
+    used = [] if job.kept is not None else [*train, *validation]
     images = {sample.image for sample in (*used, *job.splits["test"])}
     return CallPlan(tuple(phases), expected, most, not job.is_free, seconds, _cost(job, expected), len(images))
 

@@ -315,7 +315,7 @@ def learned(before: AgenticIQA, after: AgenticIQA) -> list[str]:
 
 def advice(job: Job) -> str:
     """Return in one line what has not been tried yet, the most promising first."""
-    samples, tried = job.samples("train", every=True), set(job.optimizers)
+    samples, tried = job.samples("train", job.optimizers), set(job.optimizers)
     count, scored = len(samples), sum(sample.task == "scoring" for sample in samples)
     ways = [f"more labelled training samples ({count} now)"] if count < _FEW else []
     recipes, model = _UNTRIED[job.rewords]

@@ -121,6 +121,13 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
         load(elsewhere / "program", settings)
 
 
+@pytest.mark.spec("45/nearest")
+def test_scores_beyond_those_that_are_trained_on_are_left_out(data, server, capsys):
+    (data / "small.yaml").write_text(SMALL.replace("train_mcq: 8", "train_scoring: 31"), "utf-8")
+    assert compiled(data, server.base) == 0  # a reading of the tools is corrected, so a score needs a run
+    assert "of 31 photographs" in " ".join(json.loads(capsys.readouterr().out)["notes"])
+
+
 @pytest.mark.spec("45/nearest-questions")
 def test_what_most_similar_photographs_are_answered_reaches_the_model_as_the_options_put_it(data, loopback, capsys):
     rows = [json.loads(line) for line in (data / "manifest.jsonl").read_text("utf-8").splitlines()]

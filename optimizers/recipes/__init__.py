@@ -51,8 +51,8 @@ class Recipe:
     """What it changes before all. Of instructions the embedded expert reads a rubric only; evidence costs no call."""
     fits_scores: bool = False
     """Fits human scores: only scored samples count, and the default leaves it out where they are few."""
-    takes_all: bool = False
-    """Learns from every label and what is measured of its image; the others from as many runs as the settings say."""
+    takes_all: Literal["scores", "answers"] | None = None
+    """Labels of which it learns from every one, without a run of the program; else the settings say from how many."""
     takes_teacher: bool = False
     """Can take demos from a teacher's answers."""
     runs_whole_program: bool = False

@@ -120,7 +120,7 @@ FINETUNE = Recipe(
     bound=lambda budget, sizes: Bound(sizes.train, candidates=2),
     teaches="evidence",
     fits_scores=True,
-    takes_all=True,
+    takes_all="scores",
     least=lambda budget: _LEAST,
 )
 

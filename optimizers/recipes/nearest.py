@@ -105,6 +105,6 @@ RECIPE = Recipe(
     run=_run,
     bound=lambda budget, sizes: Bound(sizes.train),
     teaches="evidence",
-    takes_all=True,
+    takes_all="answers",
     least=lambda budget: _LEAST,
 )
