@@ -152,6 +152,8 @@ def table(records: Mapping[str, Sequence[Any]], moved: Sequence[Mapping[str, flo
     whole = _Table(records, lambda row: row.predicted if "expected_level" in row.beliefs else None)
     ways = {"model alone": lambda row: row.beliefs["expected_level"], "program": lambda row: row.predicted}
     lines = whole.lines(ways, ("srcc", "rmse"))
+    before = [whole.values(record, ways["model alone"]) for record in records["uncompiled"]]
+    lines += whole.beside("rmse", "the uncompiled model's alone", before, ways["model alone"])
     if all("tool_mean" in row.beliefs for row in whole.rows(records["uncompiled"][0])):
         rows = whole.rows(records["uncompiled"][0])
         tools = np.array([row.beliefs["tool_mean"] for row in rows])
@@ -160,8 +162,10 @@ def table(records: Mapping[str, Sequence[Any]], moved: Sequence[Mapping[str, flo
             if values:
                 means = (np.mean([METRICS[m].function(whole.truth, each) for each in values]) for m in ("srcc", "rmse"))
                 lines.append(f"{name:28}" + "".join(f"{mean:9.3f}" for mean in means))
-        lines += whole.beside(name="the tools' alone", theirs=[tools] * len(records["uncompiled"]))
-        lines += whole.beside(name="the moved tools'", theirs=ours) if ours and len(ours) == len(moved) else []
+        lines += whole.beside("srcc", "the tools' alone", [tools] * len(records["uncompiled"]), ways["program"])
+        lines += (
+            whole.beside("srcc", "the moved tools'", ours, ways["program"]) if ours and len(ours) == len(moved) else []
+        )
     return lines
 
 
@@ -218,13 +222,15 @@ class _Table:
                 lines.append(f"{f'{name}: {way}':28}{figures}{gaps}{cost[0]:6.0f}{cost[1]:5.0f}")
         return lines
 
-    def beside(self, name: str, theirs: Sequence[np.ndarray]) -> list[str]:
-        """Return what each program's SRCC gains over others' values of each seed: in the mean and by seed."""
+    def beside(self, metric: str, name: str, theirs: Sequence[np.ndarray], way: Callable[[Any], Any]) -> list[str]:
+        """Return what each program gains over others' values of each seed: in the mean and by seed."""
         lines = []
         for program, each in self._records.items():
-            ours = [self.values(record, lambda row: row.predicted) for record in each]
-            by_seed = "; ".join(self.gap("srcc", [a], [b]) for a, b in zip(ours, theirs, strict=True))
-            lines.append(f"{program}: SRCC less {name}: {self.gap('srcc', ours, theirs)}; by seed: {by_seed}")
+            ours = [self.values(record, way) for record in each]
+            by_seed = "; ".join(self.gap(metric, [a], [b]) for a, b in zip(ours, theirs, strict=True))
+            lines.append(
+                f"{program}: {metric.upper()} less {name}: {self.gap(metric, ours, theirs)}; by seed: {by_seed}"
+            )
         return lines
 
 

@@ -122,6 +122,29 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
 
 
 @pytest.mark.spec("45/nearest")
+def test_levels_that_spread_too_widely_count_as_validation_labels_say(data, loopback, capsys):
+    def certain(question):
+        good = "good" in question.inputs.get("similar_photographs", "good")
+        return {"quality_reasoning": "Surely.", "quality_probs": {"excellent" if good else "bad": 0.9, "fair": 0.1}}
+
+    server = loopback(modalities=("text",), token_probabilities=0, rules=[("quality_probs", certain)])
+    assert compiled(data, server.base) == 0
+    result, asked = json.loads(capsys.readouterr().out), len(server.asked)
+    assert result["chosen"] == "nearest"
+    assert asked == len({json.dumps(q.inputs) for q in server.asked}), "validation is asked once"
+    share = (
+        float(re.search(r"its levels count as mixed with (\d+) % of an even spread", " ".join(result["notes"]))[1])
+        / 100
+    )
+    masses = load(data / "program", load_settings().with_model("openai/small", server.base))(
+        image=data / "26-0.png", query=QUERY
+    ).level_probabilities
+    raw = {5: 0.9, 3: 0.1} if masses[5] > masses[1] else {1: 0.9, 3: 0.1}
+    assert 0.3 < share < 1.0
+    assert masses == pytest.approx({c: (1 - share) * raw.get(c, 0) + share / 5 for c in range(1, 6)}, abs=0.006)
+
+
+@pytest.mark.spec("45/nearest")
 def test_scores_beyond_those_that_are_trained_on_are_left_out(data, server, capsys):
     (data / "small.yaml").write_text(SMALL.replace("train_mcq: 8", "train_scoring: 31"), "utf-8")
     assert compiled(data, server.base) == 0  # a reading of the tools is corrected, so a score needs a run

@@ -5,6 +5,7 @@ many are asked is chosen from labels and likeness alone, a photograph's own grou
 decided on validation.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 
 from optimizers.recipes import Bound, Recipe
 from optimizers.recipes.fits import fitted_corrections, told_of
-from optimizers.search import Candidate, Search
+from optimizers.search import Candidate, Search, beliefs
 from optimizers.student import inputs_key, role_of
 from program.agent.labels import Neighbour, Neighbours
+from program.agent.loop import AgenticIQA
 from program.common.text import folded
 from program.expert import Belief, View, likeness
 from program.images.refs import parse_url
@@ -28,6 +30,8 @@ __all__ = ("chosen_count",)
 COUNTS = (4, 8, 16)
 _LEAST = 30
 """Labelled photographs below which the nearest are not near."""
+_LEAST_VALIDATION = 10
+"""Scored samples that say how sure the model is."""
 
 
 def chosen_count(photographs: Sequence[Neighbour], vectors: NDArray[np.float16], views: Sequence[View]) -> int:
@@ -71,6 +75,23 @@ def _reading(search: Search, example: dspy.Example, view: View) -> Belief:
     return view.prior if mean is None else replace(view.prior, mean=mean)
 
 
+def _even_share(search: Search, program: AgenticIQA) -> float:
+    """Return the share of an even spread with which a program's expected levels are nearest to validation labels.
+
+    Least squares on how far level and label lie from the middle, 3. The same questions rank the candidate: no call is
+    added.
+    """
+    scored = [example for example in search.validation.examples if example.get("answer") is None]
+    held = (
+        [each for each in beliefs(search, program, scored) if each.levels] if len(scored) >= _LEAST_VALIDATION else []
+    )
+    levels = np.array([math.fsum(c * p for c, p in (each.levels or {}).items()) for each in held]) - 3
+    if len(held) < _LEAST_VALIDATION or not levels.any():
+        return 0.0
+    slope = float(levels @ (np.array([each.truth for each in held]) - 3) / (levels @ levels))
+    return round(min(1.0, max(0.0, 1 - slope)), 2)
+
+
 def _run(search: Search) -> list[Candidate]:
     program = search.base.program
     if all(role_of(name) != "summarizer" for name in search.student.names):
@@ -94,16 +115,19 @@ def _run(search: Search) -> list[Candidate]:
     copy = program.deepcopy()
     copy.summarizer.neighbours = Neighbours(count, photographs, vectors)
     copy.summarizer.corrections = corrections = fitted_corrections(search, partial(_reading, search))
+    even = _even_share(search, copy)
+    copy.summarizer.neighbours = Neighbours(count, photographs, vectors, even)
     search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs" + (
         f"; scores by what all labels predict: {told_of(corrections)}" if corrections else ""
     )
+    search.note += f"; its levels count as mixed with {even:.0%} of an even spread".replace("%", " %") if even else ""
     return [Candidate(search.named("nearest"), copy)]
 
 
 RECIPE = Recipe(
     name="nearest",
     run=_run,
-    bound=lambda budget, sizes: Bound(sizes.train),
+    bound=lambda budget, sizes: Bound(sizes.train + sizes.validation),
     teaches="evidence",
     takes_all="answers",
     least=lambda budget: _LEAST,

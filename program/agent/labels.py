@@ -83,6 +83,7 @@ class _SavedNeighbours(BaseModel):
     photographs: list[Neighbour] = Field(min_length=1)
     vectors: str
     """Little-endian half-precision numbers, `WIDTH` a photograph, in base64."""
+    even: float = Field(default=0.0, ge=0, le=1)
 
     @model_validator(mode="after")
     def _whole(self) -> "_SavedNeighbours":
@@ -94,9 +95,15 @@ class _SavedNeighbours(BaseModel):
 class Neighbours(_Learned):
     """Labelled photographs to look up the nearest `count` of; never changed."""
 
-    def __init__(self, count: int, photographs: Sequence[Neighbour], vectors: NDArray[np.float16]) -> None:
-        """Take the photographs and their N x `WIDTH` likenesses."""
-        self.count, self.photographs, self.vectors = count, tuple(photographs), vectors
+    def __init__(
+        self, count: int, photographs: Sequence[Neighbour], vectors: NDArray[np.float16], even: float = 0.0
+    ) -> None:
+        """Take the photographs and their N x `WIDTH` likenesses.
+
+        `even`, 0..1: the share of an even spread that a language model's level probabilities are mixed with; a model
+        that is told what labels say is surer than they are.
+        """
+        self.count, self.photographs, self.vectors, self.even = count, tuple(photographs), vectors, even
         self._groups = {photograph.sha256: photograph.group for photograph in photographs}
 
     def nearest(self, view: "View", among: Callable[[Neighbour], bool]) -> list[Neighbour]:
@@ -140,6 +147,7 @@ class Neighbours(_Learned):
             "count": self.count,
             "photographs": [each.model_dump(exclude_none=True) for each in self.photographs],
             "vectors": vectors,
+            **({"even": self.even} if self.even else {}),
         }
 
     @classmethod
@@ -147,7 +155,7 @@ class Neighbours(_Learned):
         """Read what a saved program holds. Raises ValueError, one line, for anything else."""
         found = _checked(_SavedNeighbours, saved, "neighbours")
         vectors = np.frombuffer(base64.b64decode(found.vectors), "<f2").reshape(-1, WIDTH)
-        return cls(found.count, found.photographs, vectors)
+        return cls(found.count, found.photographs, vectors, found.even)
 
 
 class _SavedCorrection(BaseModel):

@@ -28,7 +28,7 @@ from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, F
 from program.common.text import is_chinese, normalise_choice, options_told
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.levels import level_masses, tokens_of
-from program.fusion.scores import FittedFusion, fusion_note, level_note, moved_note
+from program.fusion.scores import FittedFusion, evened, fusion_note, level_note, moved_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import Answer, ask
 from program.lms.call import CallAllowance, stage
@@ -273,6 +273,8 @@ class Summarizer(dspy.Module):
             rung, status = "tools alone", "degraded"
             reasoning = "The model gave no level probabilities; the tools' scores stand alone."
             logger.error("level probabilities failed on all calls; tools alone. Full output: %s", answer.raw)
+        if probabilities and self.neighbours and not self._judge.weighs_demos:
+            probabilities = evened(probabilities, self.neighbours.even)
         score = fusion.fuse_scores(scores, probabilities, precisions)
         weights = fusion.compute_perceptual_weights(scores, precisions)
         logger.info("fusion: tool mean %s, alpha %s, p %s, q %.4f", mean, weights, probabilities, score)

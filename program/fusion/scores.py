@@ -160,10 +160,10 @@ class ScoreFusion:
 
     def tempered(self, probabilities: Belief) -> Belief:
         """Return the level probabilities as they count beside tools: smoothed, then raised to their weight (sum 1)."""
-        if not probabilities or (self.model_weight == 1 and not self.smoothing):
+        weight = self.model_weight
+        if not probabilities or (weight == 1 and not self.smoothing):
             return probabilities
-        even, weight = self.smoothing / len(self.quality_levels), self.model_weight
-        mixed = {c: (1 - self.smoothing) * probabilities.get(c, 0.0) + even for c in self.quality_levels}
+        mixed = evened(probabilities, self.smoothing, self.quality_levels)
         masses = {c: p**weight if p > 0 else float(weight == 0) for c, p in mixed.items()}
         total = math.fsum(masses.values())
         return {c: mass / total for c, mass in masses.items()} if total > 0 else probabilities
@@ -217,6 +217,17 @@ class ScoreFusion:
         if score < low - 1e-9 or score > high + 1e-9:
             logger.warning("score %.3f is off the scale; clipped to [%g, %g]", score, low, high)
         return min(high, max(low, score))
+
+
+def evened(
+    probabilities: Mapping[int, float], share: float, levels: Sequence[int] = (1, 2, 3, 4, 5)
+) -> dict[int, float]:
+    """Return level probabilities mixed with an even spread, whose share is 0..1.
+
+    >>> evened({5: 1.0}, 0.5)
+    {1: 0.1, 2: 0.1, 3: 0.1, 4: 0.1, 5: 0.6}
+    """
+    return {c: (1 - share) * probabilities.get(c, 0.0) + share / len(levels) for c in levels}
 
 
 def level_note(score: float, *, chinese: bool = False) -> str:
