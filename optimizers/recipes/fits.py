@@ -33,7 +33,7 @@ from optimizers.student import role_of
 from program.agent.labels import Corrections
 from program.agent.loop import AgenticIQA
 from program.evaluation.metrics import fit_logistic, plcc, rmse, srcc
-from program.expert import Belief, Labels, View, belief, properties_of
+from program.expert import Belief, Correction, Labels, View, belief, properties_of
 from program.fusion import ScoreFusion
 from program.fusion.scores import FittedFusion
 from signatures.rubric import SENTENCES, TRAITS, rubric_in, with_rubric
@@ -57,15 +57,20 @@ _CHANCE = 10.8
 Array = NDArray[np.float64]
 
 
-def fitted_corrections(search: Search, reading: Callable[[dspy.Example, View], Belief]) -> Corrections | None:
-    """Return what the labels of the training examples add to a reading of them; None where nothing carries over."""
+def fitted_corrections(
+    search: Search, reading: Callable[[dspy.Example, View], Belief], *, of_tools: bool = False
+) -> dict[str, Correction]:
+    """Return what the labels of the training examples add to a reading of them, by kind, where it carries over.
+
+    The reading is the expert's, or with `of_tools` the tools' mean.
+    """
     viewer, found = search.base.program.resources.viewer, {}
     for kind in ("nr", "fr"):
         scored = [example for example in search.train.examples if example.get("quality") is not None]
         examples = [example for example in scored if (example.get("reference") is None) == (kind == "nr")]
         if len(examples) < _LEAST:
             continue
-        labels = Labels(len(examples))
+        labels = Labels(len(examples), of_tools=of_tools)
         for example in examples:
             search.advance()
             view = viewer.view(example.image, example.get("reference"))
@@ -73,7 +78,7 @@ def fitted_corrections(search: Search, reading: Callable[[dspy.Example, View], B
             labels.add(view, reading(example, view), label, example.group)
         if (correction := labels.correction(search.seed)) is not None:
             found[kind] = correction
-    return Corrections(found) if found else None
+    return found
 
 
 def _moved(search: Search, corrections: Corrections, demo: dspy.Example) -> dspy.Example:
@@ -89,10 +94,11 @@ def _finetune(search: Search) -> list[Candidate]:
         search.note = "finetune: corrects the scores of the embedded expert alone"
         return []
     instructions, candidates = parameters[taught[0]].signature.instructions, []
-    corrections = fitted_corrections(search, lambda _, view: belief(view, (), instructions))
-    if corrections is None:
+    found = fitted_corrections(search, lambda _, view: belief(view, (), instructions))
+    if not found:
         search.note = "finetune: the labels say nothing that carries over to other photographs"
         return []
+    corrections = Corrections(found)
     keeps = (False, True) if any(parameters[name].demos for name in taught) else (False,)
     for keeps_demos in keeps:
         copy = program.deepcopy()

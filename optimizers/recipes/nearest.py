@@ -19,7 +19,7 @@ from optimizers.recipes import Bound, Recipe
 from optimizers.recipes.fits import fitted_corrections, told_of
 from optimizers.search import Candidate, Search, beliefs
 from optimizers.student import inputs_key, role_of
-from program.agent.labels import Neighbour, Neighbours
+from program.agent.labels import Corrections, Neighbour, Neighbours
 from program.agent.loop import AgenticIQA
 from program.common.text import folded
 from program.expert import Belief, View, likeness
@@ -75,6 +75,15 @@ def _reading(search: Search, example: dspy.Example, view: View) -> Belief:
     return view.prior if mean is None else replace(view.prior, mean=mean)
 
 
+def _corrections(search: Search) -> Corrections | None:
+    """Return what labels add to the expert's own reading, or to the tools' mean: which predicts other groups better."""
+    found = fitted_corrections(search, lambda _, view: view.prior)
+    for kind, each in fitted_corrections(search, partial(_reading, search), of_tools=True).items():
+        if kind not in found or each.after < found[kind].after:
+            found[kind] = each
+    return Corrections(found) if found else None
+
+
 def _even_share(search: Search, program: AgenticIQA) -> float:
     """Return the share of an even spread with which a program's expected levels are nearest to validation labels.
 
@@ -114,7 +123,7 @@ def _run(search: Search) -> list[Candidate]:
     count = chosen_count(photographs, vectors, views)
     copy = program.deepcopy()
     copy.summarizer.neighbours = Neighbours(count, photographs, vectors)
-    copy.summarizer.corrections = corrections = fitted_corrections(search, partial(_reading, search))
+    copy.summarizer.corrections = corrections = _corrections(search)
     even = _even_share(search, copy)
     copy.summarizer.neighbours = Neighbours(count, photographs, vectors, even)
     search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs" + (
@@ -127,7 +136,7 @@ def _run(search: Search) -> list[Candidate]:
 RECIPE = Recipe(
     name="nearest",
     run=_run,
-    bound=lambda budget, sizes: Bound(sizes.train + sizes.validation),
+    bound=lambda budget, sizes: Bound(3 * sizes.train + sizes.validation),
     teaches="evidence",
     takes_all="answers",
     least=lambda budget: _LEAST,

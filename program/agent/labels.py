@@ -169,6 +169,7 @@ class _SavedCorrection(BaseModel):
     moves: dict[str, tuple[int, float, float]]
     left_out: dict[str, float]
     curve: list[float]
+    of_tools: bool = True
     weights: str
     """Little-endian numbers of 32 bits, in base64."""
 
@@ -186,27 +187,31 @@ class Corrections(_Learned):
     def __init__(self, by_kind: Mapping[str, "Correction"]) -> None:
         self.by_kind = dict(by_kind)
 
-    def shift(self, view: "View") -> float | None:
-        """Return by how many levels the labels move an image's score; None for a kind that has none."""
+    def predicted(self, view: "View", tools: float | None) -> float | None:
+        """Return the score, 1..5, that the labels predict of an image, whose `tools`' mean may be known.
+
+        None for a kind that has none.
+        """
         found = self.by_kind.get(view.model.kind)
-        return None if found is None else found.shift(view)
+        if found is None:
+            return None
+        reading = tools if found.of_tools and tools is not None else view.prior.mean
+        return min(5.0, max(1.0, reading + found.shift(view)))
 
     def shift_told(self, view: "View") -> str | None:
         """Return how the labels move an image's score, as the expert reads it; None for a kind that has none."""
         found = self.by_kind.get(view.model.kind)
         return None if found is None else moved_text(found.shift(view), found.after / found.expected)
 
-    def level_told(self, view: "View", reading: float) -> str | None:
+    def level_told(self, view: "View", tools: float | None) -> str | None:
         """Return the level that the labels predict, as a language model reads it; None for a kind that has none.
 
-        `reading` (1..5) is what they move. One word: of two levels with "between", or figures, a model of 1.5 billion
-        weights makes less.
+        One word: of two levels with "between", or figures, a model of 1.5 billion weights makes less.
         """
-        found = self.by_kind.get(view.model.kind)
-        if found is None:
+        if (score := self.predicted(view, tools)) is None:
             return None
-        word = LEVEL_WORDS[nearest_level(min(5.0, max(1.0, reading + found.shift(view)))) - 1]
-        return f"Judging by {found.labels} rated photographs, people would rate this one {word}."
+        labels, word = self.by_kind[view.model.kind].labels, LEVEL_WORDS[nearest_level(score) - 1]
+        return f"Judging by {labels} rated photographs, people would rate this one {word}."
 
     @property
     def count(self) -> int:

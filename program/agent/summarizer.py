@@ -205,9 +205,7 @@ class Summarizer(dspy.Module):
             return near.levels_told if near else None
 
         def told(view: "View") -> str | None:
-            reading = self.tools_mean(evidence)
-            reading = view.prior.mean if reading is None else reading
-            return moved.level_told(view, reading) or (near.levels_told(view) if near else None)
+            return moved.level_told(view, self.tools_mean(evidence)) or (near.levels_told(view) if near else None)
 
         return told
 
@@ -217,12 +215,12 @@ class Summarizer(dspy.Module):
         return self.fusion.tool_mean(scores, tool_precisions(evidence)) if scores else None
 
     def fused_scores(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> list[float]:
-        """Return the tools' scores as they are fused, each in [1, 5]: moved by what labels say of the image."""
-        scores = tool_scores(evidence.quality_scores)
-        if not scores or self.corrections is None or self._judge.weighs_demos:
+        """Return the tools' scores as they are fused, each in [1, 5]: moved to what labels predict of the image."""
+        scores, mean = tool_scores(evidence.quality_scores), self.tools_mean(evidence)
+        if mean is None or self.corrections is None or self._judge.weighs_demos:
             return scores
-        shift = self.corrections.shift(self.resources.viewer.view(image, reference)) or 0.0
-        return [min(5.0, max(1.0, score + shift)) for score in scores]
+        predicted = self.corrections.predicted(self.resources.viewer.view(image, reference), mean)
+        return scores if predicted is None else [min(5.0, max(1.0, score + predicted - mean)) for score in scores]
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.

@@ -2,9 +2,9 @@
 
 The regression is fitted on what labels differ from the reading by, so few labels change little, and its penalty is the
 one that predicts images of other groups best; where none is better than the reading alone it is infinite: nothing is
-added. Labels count half as their ranks: people's lie close together where images are good, and there an error of a
-tenth changes the order. The prior is that of demos (see `quality`). A Gaussian kernel beside it gains less than it
-costs (docs/log.md). Last, the quality of every part of an image.
+added. The tools' mean can take the reading's place. Labels count half as their ranks: people's lie close together where
+images are good, and there an error of a tenth changes the order. The prior is that of demos (see `quality`). A Gaussian
+kernel beside it gains less than it costs (docs/log.md). Last, the quality of every part of an image.
 """
 
 import mmap
@@ -176,6 +176,8 @@ class Correction(NamedTuple):
     """What labels of 1, 1.05 .. 5 were fitted as; rising."""
     weights: NDArray[np.float32]
     """Of what `_inputs_of` gives."""
+    of_tools: bool
+    """Whether it moves the tools' mean; else the expert's own reading."""
 
     def shift(self, view: View) -> float:
         """Return by how many levels an image's score is moved, never by its own label."""
@@ -197,8 +199,9 @@ def _inputs_of(view: View) -> Half:
 class Labels:
     """Labelled images of one kind, as far as a correction reads them: about 36 KB an image."""
 
-    def __init__(self, most: int) -> None:
-        """Make room for `most` images."""
+    def __init__(self, most: int, *, of_tools: bool = False) -> None:
+        """Make room for `most` images; what is believed of them are the tools' means, or the expert's own readings."""
+        self._of_tools = of_tools
         self._most, self._rows, self._inputs = most, list[_Row](), np.empty((0, 0), np.float16)
 
     def add(self, view: View, believed: Belief, label: float, group: str) -> None:
@@ -216,7 +219,8 @@ class Labels:
         """Fit all that was added; None where an infinite penalty is best. A few images, by seed, choose the penalty."""
         rows, inputs = self._rows, self._inputs[: len(self._rows)]
         labels, readings = (np.array([getattr(row, name) for row in rows]) for name in ("label", "reading"))
-        curve = _curve(labels)
+        # What tools leave has no ranks of its own: with them it predicts worse.
+        curve = _LABELS if self._of_tools else _curve(labels)
         targets, residuals = np.interp(labels, _LABELS, curve) - readings, labels - readings
         codes = np.unique(np.array([row.group for row in rows]), return_inverse=True)[1]
         few = np.argsort(np.random.default_rng(seed).permutation(codes.max() + 1)[codes], kind="stable")[:_CHOSEN_ON]
@@ -244,7 +248,7 @@ class Labels:
         return Correction(
             len(rows), chosen, before, after, expected, _moves(np.array([row.severities for row in rows]), moved),
             {row.sha256: levels for row, levels in zip(rows, moved.tolist(), strict=True)},
-            np.round(curve, 4).tolist(), np.asarray(weights, np.float32),
+            np.round(curve, 4).tolist(), np.asarray(weights, np.float32), self._of_tools,
         )  # fmt: skip
 
 
