@@ -231,9 +231,10 @@ def difference_markdown(before: AgenticIQA, after: AgenticIQA) -> str:
     fitted = after.summarizer.fitted
     if fitted is not None and before.summarizer.fitted is None:
         knots = ", ".join(f"{x:g} -> {y:.2f}" for x, y in fitted.curve[:: max(1, len(fitted.curve) // 4)])
+        plain = before.resources.fusion
         parts.append(
-            f"## fusion\n\n- eta: {before.resources.fusion.eta:g} -> {fitted.eta:g}\n"
-            f"- model weight: 1 -> {fitted.model_weight:g}\n- map: {knots or 'none'}"
+            f"## fusion\n\n- eta: {plain.eta:g} -> {fitted.eta:g}\n"
+            f"- model weight: {plain.model_weight:g} -> {fitted.model_weight:g}\n- map: {knots or 'none'}"
         )
     body = "\n\n".join(parts) if parts else "Nothing changed: the compiled program is the uncompiled one."
     return f"# Compiled against uncompiled\n\n{body}\n"

@@ -133,7 +133,12 @@ def test_levels_that_spread_too_widely_count_as_validation_labels_say(data, loop
     assert result["chosen"] == "nearest"
     assert asked == len({json.dumps(q.inputs) for q in server.asked}), "validation is asked once"
     share = (
-        float(re.search(r"its levels count as mixed with (\d+) % of an even spread", " ".join(result["notes"]))[1])
+        float(
+            re.search(
+                r"its levels count as mixed with (\d+) % of an even spread, at weight [0-9.]+ beside tools",
+                " ".join(result["notes"]),
+            )[1]
+        )
         / 100
     )
     masses = load(data / "program", load_settings().with_model("openai/small", server.base))(

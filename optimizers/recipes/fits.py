@@ -42,7 +42,7 @@ from signatures.schemas import DISTORTION_CATEGORIES
 _LEAST = 30
 """Scored samples of train that a fit needs; below, no penalty can be chosen."""
 ETAS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
+WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 _LEAST_VALIDATION = 10
 """Scored samples that the choice needs."""
 _MOST_ASKED = 150
@@ -149,16 +149,16 @@ def _fusion(search: Search) -> list[Candidate]:
         return []
     train = Beliefs(each for judge, examples in judges for each in beliefs(search, judge, examples))
     held = beliefs(search, program, scored)
-    plain = program.resources.fusion
-    (eta, weight), compared = _worth_it(plain, _grid(plain, train), held)
+    plain = program.summarizer.fusion
+    (eta, weight), compared = _worth_it(plain, best_on_grid(plain, train, ETAS, WEIGHTS), held)
     candidates, words = [], [compared]
     for name, fusion in (("map", FittedFusion(plain)), ("fusion", FittedFusion(plain, eta=eta, model_weight=weight))):
         curve, kind = _best_curve(fusion, train, held)
         fitted = FittedFusion(plain, eta=fusion.eta, model_weight=fusion.model_weight, curve=curve, kind=kind)
         copy = program.deepcopy()
         # One that changes nothing is none: then the candidate is known to be the program it started as.
-        neutral = (fitted.eta, fitted.model_weight, fitted.bends) == (plain.eta, plain.model_weight, False)
-        copy.summarizer.fitted = None if neutral else fitted
+        if (fitted.eta, fitted.model_weight, fitted.bends) != (plain.eta, plain.model_weight, False):
+            copy.summarizer.fitted = fitted
         candidates.append(Candidate(search.named(name), copy))
         words.append(f"{name}: eta {fitted.eta:g}, model weight {fitted.model_weight:g}, map {kind}")
     search.note = f"fusion fitted on {len(train)} samples ({'; '.join(words)})"
@@ -209,13 +209,15 @@ def _agreement(truth: Array, fused: Array) -> float:
     return float(np.nan_to_num(srcc(truth, fused)) + np.nan_to_num(plcc(truth, fused)))
 
 
-def _grid(plain: ScoreFusion, train: Beliefs) -> tuple[float, float]:
-    """Return the eta and model weight whose fused scores agree best with people."""
+def best_on_grid(
+    plain: ScoreFusion, train: Beliefs, etas: Sequence[float], weights: Sequence[float]
+) -> tuple[float, float]:
+    """Return the eta and model weight whose fused scores agree best with people; the plain ones unless others gain."""
     least = _agreement(train.truth, train.fused(FittedFusion(plain))) + _MARGIN
     agreements = {
         (eta, weight): _agreement(train.truth, train.fused(FittedFusion(plain, eta=eta, model_weight=weight)))
-        for eta in ETAS
-        for weight in WEIGHTS
+        for eta in etas
+        for weight in weights
         if eta or weight
     }
     best, agreement = max(agreements.items(), key=itemgetter(1))

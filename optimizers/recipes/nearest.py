@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.recipes import Bound, Recipe
-from optimizers.recipes.fits import fitted_corrections, told_of
-from optimizers.search import Candidate, Search, beliefs
+from optimizers.recipes.fits import WEIGHTS, best_on_grid, fitted_corrections, told_of
+from optimizers.search import Beliefs, Candidate, Search, beliefs
 from optimizers.student import inputs_key, role_of
 from program.agent.labels import Corrections, Neighbour, Neighbours
 from program.agent.loop import AgenticIQA
 from program.common.text import folded
 from program.expert import Belief, View, likeness
+from program.fusion.scores import FittedFusion, evened
 from program.images.refs import parse_url
 
 __all__ = ("chosen_count",)
@@ -84,21 +85,38 @@ def _corrections(search: Search) -> Corrections | None:
     return Corrections(found) if found else None
 
 
-def _even_share(search: Search, program: AgenticIQA) -> float:
-    """Return the share of an even spread with which a program's expected levels are nearest to validation labels.
+def _even_share(held: Beliefs) -> float:
+    """Return the share of an even spread with which expected levels are nearest to the labels of validation.
 
-    Least squares on how far level and label lie from the middle, 3. The same questions rank the candidate: no call is
-    added.
+    Least squares on how far level and label lie from the middle, 3.
+    """
+    levels = np.array([math.fsum(c * p for c, p in (each.levels or {}).items()) for each in held]) - 3
+    slope = float(levels @ (held.truth - 3) / (levels @ levels)) if levels.any() else 1.0
+    return round(min(1.0, max(0.0, 1 - slope)), 2)
+
+
+def _calibrated(search: Search, program: AgenticIQA) -> str:
+    """Say how sure the levels of a program that is told what labels say are, and let them count as much, in place.
+
+    Two numbers of validation, whose questions rank the candidate anyway: no call is added.
     """
     scored = [example for example in search.validation.examples if example.get("answer") is None]
-    held = (
-        [each for each in beliefs(search, program, scored) if each.levels] if len(scored) >= _LEAST_VALIDATION else []
-    )
-    levels = np.array([math.fsum(c * p for c, p in (each.levels or {}).items()) for each in held]) - 3
-    if len(held) < _LEAST_VALIDATION or not levels.any():
-        return 0.0
-    slope = float(levels @ (np.array([each.truth for each in held]) - 3) / (levels @ levels))
-    return round(min(1.0, max(0.0, 1 - slope)), 2)
+    if len(scored) < _LEAST_VALIDATION or (near := program.summarizer.neighbours) is None:
+        return ""
+    held = Beliefs(each for each in beliefs(search, program, scored) if each.levels)
+    if len(held) < _LEAST_VALIDATION:
+        return ""
+    even, plain = _even_share(held), program.summarizer.fusion
+    for each in held:
+        each.levels = evened(each.levels or {}, even)
+    tooled = Beliefs(each for each in held if each.tools)
+    weight = plain.model_weight
+    if len(tooled) >= _LEAST_VALIDATION:
+        _, weight = best_on_grid(plain, tooled, (plain.eta,), WEIGHTS[1:])
+    program.summarizer.neighbours = Neighbours(near.count, near.photographs, near.vectors, even)
+    if weight != plain.model_weight:
+        program.summarizer.fitted = FittedFusion(plain, model_weight=weight)
+    return f"; its levels count as mixed with {100 * even:.0f} % of an even spread, at weight {weight:g} beside tools"
 
 
 def _run(search: Search) -> list[Candidate]:
@@ -124,12 +142,10 @@ def _run(search: Search) -> list[Candidate]:
     copy = program.deepcopy()
     copy.summarizer.neighbours = Neighbours(count, photographs, vectors)
     copy.summarizer.corrections = corrections = _corrections(search)
-    even = _even_share(search, copy)
-    copy.summarizer.neighbours = Neighbours(count, photographs, vectors, even)
     search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs" + (
         f"; scores by what all labels predict: {told_of(corrections)}" if corrections else ""
     )
-    search.note += f"; its levels count as mixed with {even:.0%} of an even spread".replace("%", " %") if even else ""
+    search.note += _calibrated(search, copy)
     return [Candidate(search.named("nearest"), copy)]
 
 
