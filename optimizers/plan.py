@@ -128,9 +128,10 @@ def _searches(
     asked: list[tuple[str, int, int, int]] = []
     for recipe in map(recipe_named, job.optimizers):
         bound = recipe.bound(job.budget(recipe.name), sizes)
-        calls, most = (0, 0) if recipe.teaches == "evidence" else full if recipe.runs_whole_program else one
-        expected = calls * bound.runs + bound.reflections // 2
-        asked.append((recipe.name, bound.runs, expected, most * bound.runs + bound.reflections))
+        calls, most = full if recipe.runs_whole_program else one
+        asking = bound.asked if recipe.teaches == "evidence" else bound.runs
+        expected = calls * asking + bound.reflections // 2
+        asked.append((recipe.name, bound.runs, expected, most * asking + bound.reflections))
         ranked += min(job.settings.compile.rerank, bound.candidates) * sizes.validation
     # The uncompiled program's answers are those of the evidence, from the cache.
     asked.append((_CHOICE, ranked, one[0] * (ranked - sizes.validation), one[1] * ranked))

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -96,11 +97,9 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
     assert f"By the labels people rate it {abs(blurred.tool_mean - read):.1f} {way} than the tools do." in (
         blurred.quality_reasoning
     )
-    before = len(lines(server))
     for version in range(2):
         level(data / f"{PLANTED}-{version}.png")
-    assert len(lines(server)) == before + 2
-    assert not any("bad" in text for text in lines(server)[before:])
+    assert not any("bad" in text for text in lines(server))
     own = level(data / f"{PLANTED}-0.png")
     Image.open(data / f"{PLANTED}-0.png").transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(data / "stranger.png")
     assert level(data / "stranger.png") < own  # of a photograph that is none of theirs these labels may speak
@@ -122,16 +121,17 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
 
 
 @pytest.mark.spec("45/nearest")
-def test_levels_that_spread_too_widely_count_as_validation_labels_say(data, loopback, capsys):
+def test_levels_that_spread_too_widely_count_as_labels_say(data, loopback, capsys):
     def certain(question):
-        good = "good" in question.inputs.get("similar_photographs", "good")
+        told = question.inputs.get("similar_photographs")
+        good = "good" in told if told else zlib.crc32(question.inputs["quality_scores"].encode()) % 2
         return {"quality_reasoning": "Surely.", "quality_probs": {"excellent" if good else "bad": 0.9, "fair": 0.1}}
 
     server = loopback(modalities=("text",), token_probabilities=0, rules=[("quality_probs", certain)])
     assert compiled(data, server.base) == 0
     result, asked = json.loads(capsys.readouterr().out), len(server.asked)
     assert result["chosen"] == "nearest"
-    assert asked == len({json.dumps(q.inputs) for q in server.asked}), "validation is asked once"
+    assert asked == len({json.dumps(q.inputs) for q in server.asked}), "no question is asked twice"
     share = (
         float(
             re.search(

@@ -34,6 +34,8 @@ class Bound:
     reflections: int = 0
     """Twice the calls: a reply that cannot be read is asked for once more."""
     candidates: int = 1
+    asked: int = 0
+    """Of the runs of a recipe of evidence, those that ask the model; all of them in the other recipes."""
 
 
 @dataclass(frozen=True, kw_only=True)

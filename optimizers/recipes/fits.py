@@ -45,7 +45,7 @@ ETAS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 _LEAST_VALIDATION = 10
 """Scored samples that the choice needs."""
-_MOST_ASKED = 150
+MOST_ASKED = 150
 """Training samples that a model is asked about anew where a call costs: two numbers and a map need no more."""
 _MARGIN = 0.002
 """What a grid point has to add to SRCC + PLCC to be preferred over the paper's values."""
@@ -131,15 +131,26 @@ FINETUNE = Recipe(
 )
 
 
+def _judges(search: Search, program: AgenticIQA) -> tuple[list[tuple[AgenticIQA, list[dspy.Example]]], int]:
+    """Return what judges which scored samples of train (see `unseen`), few where a call costs; and their number."""
+    judges = unseen(program, search.train.examples)
+    if not program.resources.known("summarizer").is_free:
+        samples = [example for _, examples in judges for example in examples]
+        asked = {example.id for example in scored_examples(samples, MOST_ASKED, search.seed)}
+        judges = [(judge, [each for each in examples if each.id in asked]) for judge, examples in judges]
+    return judges, sum(len(examples) for _, examples in judges)
+
+
+def unseen_beliefs(search: Search, program: AgenticIQA) -> Beliefs:
+    """Return what a program fuses for samples of train as if it did not know them; nothing where they are few."""
+    judges, count = _judges(search, program)
+    return Beliefs(each for judge, examples in judges if count >= _LEAST for each in beliefs(search, judge, examples))
+
+
 def _fusion(search: Search) -> list[Candidate]:
     """Return candidates with a fitted fusion: the map alone; eta, weight and map."""
     program = search.base.program
-    judges = unseen(program, search.train.examples)
-    if not program.resources.known("summarizer").is_free:
-        unseen_examples = [example for _, examples in judges for example in examples]
-        asked = {example.id for example in scored_examples(unseen_examples, _MOST_ASKED, search.seed)}
-        judges = [(judge, [each for each in examples if each.id in asked]) for judge, examples in judges]
-    count = sum(len(examples) for _, examples in judges)
+    judges, count = _judges(search, program)
     scored = [example for example in search.validation.examples if example.get("answer") is None]
     if count < _LEAST or len(scored) < _LEAST_VALIDATION:
         search.note = (
@@ -169,7 +180,7 @@ FUSION = Recipe(
     name="fusion",
     run=_fusion,
     bound=lambda budget, sizes: Bound(
-        (sizes.train if sizes.free else min(sizes.train, _MOST_ASKED)) + sizes.validation, candidates=2
+        (sizes.train if sizes.free else min(sizes.train, MOST_ASKED)) + sizes.validation, candidates=2
     ),
     teaches="fusion",
     fits_scores=True,

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.recipes import Bound, Recipe
-from optimizers.recipes.fits import WEIGHTS, best_on_grid, fitted_corrections, told_of
-from optimizers.search import Beliefs, Candidate, Search, beliefs
+from optimizers.recipes.fits import MOST_ASKED, WEIGHTS, best_on_grid, fitted_corrections, told_of, unseen_beliefs
+from optimizers.search import Beliefs, Candidate, Search
 from optimizers.student import inputs_key, role_of
 from program.agent.labels import Corrections, Neighbour, Neighbours
 from program.agent.loop import AgenticIQA
@@ -31,8 +31,6 @@ __all__ = ("chosen_count",)
 COUNTS = (4, 8, 16)
 _LEAST = 30
 """Labelled photographs below which the nearest are not near."""
-_LEAST_VALIDATION = 10
-"""Scored samples that say how sure the model is."""
 
 
 def chosen_count(photographs: Sequence[Neighbour], vectors: NDArray[np.float16], views: Sequence[View]) -> int:
@@ -86,7 +84,7 @@ def _corrections(search: Search) -> Corrections | None:
 
 
 def _even_share(held: Beliefs) -> float:
-    """Return the share of an even spread with which expected levels are nearest to the labels of validation.
+    """Return the share of an even spread with which expected levels are nearest to the labels.
 
     Least squares on how far level and label lie from the middle, 3.
     """
@@ -98,21 +96,15 @@ def _even_share(held: Beliefs) -> float:
 def _calibrated(search: Search, program: AgenticIQA) -> str:
     """Say how sure the levels of a program that is told what labels say are, and let them count as much, in place.
 
-    Two numbers of validation, whose questions rank the candidate anyway: no call is added.
+    By its answers on samples of train, told nothing of their own group.
     """
-    scored = [example for example in search.validation.examples if example.get("answer") is None]
-    if len(scored) < _LEAST_VALIDATION or (near := program.summarizer.neighbours) is None:
-        return ""
-    held = Beliefs(each for each in beliefs(search, program, scored) if each.levels)
-    if len(held) < _LEAST_VALIDATION:
+    held = Beliefs(each for each in unseen_beliefs(search, program) if each.levels)
+    if (near := program.summarizer.neighbours) is None or not held:
         return ""
     even, plain = _even_share(held), program.summarizer.fusion
     for each in held:
         each.levels = evened(each.levels or {}, even)
-    tooled = Beliefs(each for each in held if each.tools)
-    weight = plain.model_weight
-    if len(tooled) >= _LEAST_VALIDATION:
-        _, weight = best_on_grid(plain, tooled, (plain.eta,), WEIGHTS[1:])
+    _, weight = best_on_grid(plain, held, (plain.eta,), WEIGHTS[1:])
     program.summarizer.neighbours = Neighbours(near.count, near.photographs, near.vectors, even)
     if weight != plain.model_weight:
         program.summarizer.fitted = FittedFusion(plain, model_weight=weight)
@@ -152,7 +144,7 @@ def _run(search: Search) -> list[Candidate]:
 RECIPE = Recipe(
     name="nearest",
     run=_run,
-    bound=lambda budget, sizes: Bound(3 * sizes.train + sizes.validation),
+    bound=lambda budget, sizes: Bound(4 * sizes.train, asked=min(sizes.train, MOST_ASKED)),
     teaches="evidence",
     takes_all="answers",
     least=lambda budget: _LEAST,
