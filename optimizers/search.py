@@ -17,7 +17,6 @@ from optimizers.examples import ExampleSet, Store
 from optimizers.objectives import Objective
 from optimizers.student import EvidenceReplay, Student, role_of
 from program.agent.assessment import Assessment
-from program.agent.evidence import tool_precisions
 from program.agent.loop import AgenticIQA
 from program.agent.saving import program_sha256
 from program.common.errors import InputError
@@ -311,11 +310,12 @@ def beliefs(search: Search, program: AgenticIQA, examples: Sequence[dspy.Example
         if answer.quality_score is None or evidence is None:
             return None
         shown = [IMAGES.find(each.url) if each else None for each in (example.image, example.get("reference"))]
+        tools = plain.summarizer.tool_readings(evidence, *shown)
         return SampleBelief(
             sample=example.id,
-            tools=plain.summarizer.fused_scores(evidence, *shown),
+            tools=tools.scores,
             levels=answer.level_probabilities,
-            precisions=tool_precisions(evidence),
+            precisions=tools.precisions,
             truth=example.quality,
         )
 

@@ -169,7 +169,8 @@ class _SavedCorrection(BaseModel):
     moves: dict[str, tuple[int, float, float]]
     left_out: dict[str, float]
     curve: list[float]
-    of_tools: bool = True
+    of_tools: bool
+    precision: float = Field(ge=0)
     weights: str
     """Little-endian numbers of 32 bits, in base64."""
 
@@ -197,6 +198,11 @@ class Corrections(_Learned):
             return None
         reading = tools if found.of_tools and tools is not None else view.prior.mean
         return min(5.0, max(1.0, reading + found.shift(view)))
+
+    def precision(self, view: "View") -> float:
+        """Return the precision of what is predicted of an image; 0 for a kind that has none."""
+        found = self.by_kind.get(view.model.kind)
+        return found.precision if found else 0.0
 
     def shift_told(self, view: "View") -> str | None:
         """Return how the labels move an image's score, as the expert reads it; None for a kind that has none."""

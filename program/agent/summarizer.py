@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -86,6 +86,13 @@ class _Belief(NamedTuple):
     findings: list[Finding] | None = None
 
 
+class ToolReadings(NamedTuple):
+    """What tools say of an image: scores, 1..5, and how precise each is, where that is known."""
+
+    scores: list[float]
+    precisions: list[float] | None
+
+
 class Summarizer(dspy.Module):
     """Answer from the evidence, and say whether it sufficed."""
 
@@ -135,29 +142,29 @@ class Summarizer(dspy.Module):
             "query": state.query,
             **self._told(evidence),
         }
-        scores = self.fused_scores(evidence, image, reference)
+        tools = self.tool_readings(evidence, image, reference)
         fields: dict[str, Any]
         with stage("summarizer"):
             if not self.asks and not self.names_distortions(state):
-                rates = reading.type is QueryType.SCORING and scores
-                mean = self.fusion.tool_mean(scores, tool_precisions(evidence)) if rates else UNDETERMINED
+                rates = reading.type is QueryType.SCORING and tools.scores
+                mean = self.fusion.tool_mean(*tools) if rates else UNDETERMINED
                 fields = {"final_answer": mean, "quality_reasoning": "The model was not asked.", "status": "ok"}
             elif reading.type is QueryType.MCQ and reading.options:
                 fields = self._choose(inputs, reading.options, evidence)
             elif reading.type is QueryType.SCORING and evidence.same_pixels:
                 fields = rating_of_same_pixels(chinese=is_chinese(state.query))
             elif reading.type is QueryType.SCORING and is_iqa:
-                fields = self._scored(inputs, state, scores)
+                fields = self._scored(inputs, state, tools)
                 evidence = state.evidence
             else:
                 fields = self._explain(inputs)
             if evidence.same_pixels:
                 fields = {**rating_of_same_pixels(chinese=is_chinese(state.query)), **fields}
             elif is_iqa and "quality_score" not in fields and self._judge.is_free:
-                fields = self._with_score(fields, inputs, evidence, scores)
+                fields = self._with_score(fields, inputs, evidence, tools)
         if image.too_small and fields.get("score_interval") and not evidence.same_pixels:
             fields = {**fields, "score_interval": (1.0, 5.0)}
-        return self._output(fields, state, reading, evidence, scores, is_iqa=is_iqa)
+        return self._output(fields, state, reading, evidence, tools, is_iqa=is_iqa)
 
     def _looked_at(
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None
@@ -177,7 +184,7 @@ class Summarizer(dspy.Module):
             return crops[scope[0]], IMAGES.cropped(reference, box) if reference else None, {GLOBAL: image, **crops}
         return image, reference, crops
 
-    def _scored(self, inputs: Mapping[str, Any], state: AssessmentState, scores: Sequence[float]) -> dict[str, Any]:
+    def _scored(self, inputs: Mapping[str, Any], state: AssessmentState, tools: ToolReadings) -> dict[str, Any]:
         """Return the answer to a question for a score; what it names joins the state's evidence."""
         evidence = state.evidence
         is_open = evidence.distortion_analysis is None and "analysis" not in evidence.failed_steps
@@ -185,7 +192,7 @@ class Summarizer(dspy.Module):
         answer = self._level_belief(inputs, evidence, CallAllowance(), finds=finds)
         if finds:
             evidence = state.executor_evidence = _with_findings(evidence, answer)
-        return self._rate(inputs, evidence, answer, scores)
+        return self._rate(inputs, evidence, answer, tools)
 
     def _beside_similar(self, inputs: Mapping[str, Any], told: Callable[["View"], str | None] | None) -> dict[str, Any]:
         """Return inputs with what labels of other photographs say of the image as a whole; without `told` nothing."""
@@ -214,13 +221,14 @@ class Summarizer(dspy.Module):
         scores = tool_scores(evidence.quality_scores)
         return self.fusion.tool_mean(scores, tool_precisions(evidence)) if scores else None
 
-    def fused_scores(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> list[float]:
-        """Return the tools' scores as they are fused, each in [1, 5]: moved to what labels predict of the image."""
-        scores, mean = tool_scores(evidence.quality_scores), self.tools_mean(evidence)
-        if mean is None or self.corrections is None or self._judge.weighs_demos:
-            return scores
-        predicted = self.corrections.predicted(self.resources.viewer.view(image, reference), mean)
-        return scores if predicted is None else [min(5.0, max(1.0, score + predicted - mean)) for score in scores]
+    def tool_readings(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
+        """Return what is fused of the tools: what they read, or what labels predict of the image by it."""
+        mean, labels = self.tools_mean(evidence), self.corrections
+        if mean is not None and labels is not None and not self._judge.weighs_demos:
+            view = self.resources.viewer.view(image, reference)
+            if (predicted := labels.predicted(view, mean)) is not None:
+                return ToolReadings([predicted], [labels.precision(view)])
+        return ToolReadings(tool_scores(evidence.quality_scores), tool_precisions(evidence))
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.
@@ -253,10 +261,10 @@ class Summarizer(dspy.Module):
         return {"quality_scores": readings, "distortion_analysis": findings}
 
     def _rate(
-        self, inputs: Mapping[str, Any], evidence: ExecutorOutput, answer: Answer[_Belief], scores: Sequence[float]
+        self, inputs: Mapping[str, Any], evidence: ExecutorOutput, answer: Answer[_Belief], tools: ToolReadings
     ) -> dict[str, Any]:
         fusion, chinese = self.fusion, is_chinese(str(inputs["query"]))
-        precisions, read = tool_precisions(evidence), self.tools_mean(evidence)
+        (scores, precisions), read = tools, self.tools_mean(evidence)
         mean = fusion.tool_mean(scores, precisions) if scores else None
         moved = "" if mean is None or read is None else moved_note(read, mean, chinese=chinese)
         rung, status = answer.rung, "ok"
@@ -300,11 +308,11 @@ class Summarizer(dspy.Module):
         }
 
     def _with_score(
-        self, fields: Mapping[str, Any], inputs: Mapping[str, Any], evidence: ExecutorOutput, scores: Sequence[float]
+        self, fields: Mapping[str, Any], inputs: Mapping[str, Any], evidence: ExecutorOutput, tools: ToolReadings
     ) -> dict[str, Any]:
         """Add to a question's answer the score that a model gives when asked for one, where that costs nothing."""
         with dspy.context(trace=[]):  # optimizers teach what the question itself asks
-            rated = self._rate(inputs, evidence, self._level_belief(inputs, evidence, CallAllowance()), scores)
+            rated = self._rate(inputs, evidence, self._level_belief(inputs, evidence, CallAllowance()), tools)
         fields = {**{name: rated[name] for name in _RATING if name in rated}, **fields}
         if fields["summary"] or rated["status"] == "failed":
             return fields
@@ -456,7 +464,7 @@ class Summarizer(dspy.Module):
         state: AssessmentState,
         reading: QueryReading,
         evidence: ExecutorOutput,
-        scores: Sequence[float],
+        tools: ToolReadings,
         *,
         is_iqa: bool,
     ) -> SummarizerOutput:
@@ -474,8 +482,8 @@ class Summarizer(dspy.Module):
             # Another answer than with this evidence: it must not pass for a whole one.
             fields = {**fields, "status": "degraded", "error": lacking(evidence)}
         score = rating = fields.get("quality_score")
-        if score is None and is_iqa and scores:
-            score = self.fusion.fuse_scores(scores, None, tool_precisions(evidence))
+        if score is None and is_iqa and tools.scores:
+            score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
         replan = bool(gap) and state.iteration_count < state.max_replan_iterations
         if replan:
             logger.info("need_replan=true, iteration %d: %s", state.iteration_count, gap)

@@ -178,6 +178,8 @@ class Correction(NamedTuple):
     """Of what `_inputs_of` gives."""
     of_tools: bool
     """Whether it moves the tools' mean; else the expert's own reading."""
+    precision: float
+    """Of a corrected score as a tool's, 1 / `after`^2 less 1 / variance of the labels; at least 0."""
 
     def shift(self, view: View) -> float:
         """Return by how many levels an image's score is moved, never by its own label."""
@@ -249,6 +251,7 @@ class Labels:
             len(rows), chosen, before, after, expected, _moves(np.array([row.severities for row in rows]), moved),
             {row.sha256: levels for row, levels in zip(rows, moved.tolist(), strict=True)},
             np.round(curve, 4).tolist(), np.asarray(weights, np.float32), self._of_tools,
+            max(0.0, 1 / max(after, 0.05) ** 2 - 1 / max(float(labels.var()), 0.05**2)),
         )  # fmt: skip
 
 
