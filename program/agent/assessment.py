@@ -8,6 +8,7 @@ import jinja2
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from program.agent.evidence import looked_at, tool_precisions, tool_scores
+from program.agent.query import QueryType, read_query
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.common.backends import Usage
 from program.common.errors import ImageError, InputError
@@ -15,7 +16,6 @@ from program.common.text import is_chinese
 from program.fusion.scores import score_line
 from program.images.refs import ImageRef
 from program.images.store import data_url, show_the_same, thumbnail
-from program.running.request import QueryType, read_query
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
 
 if TYPE_CHECKING:

@@ -9,10 +9,12 @@ import dspy
 from PIL import Image
 
 from program.agent.assessment import Assessment
-from program.agent.evidence import next_step, of_same_pixels
+from program.agent.evidence import of_same_pixels
 from program.agent.executor import Executor
 from program.agent.module import ProgramModule
 from program.agent.planner import Planner
+from program.agent.query import read_query
+from program.agent.replan import next_step
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.agent.summarizer import Summarizer
@@ -23,7 +25,7 @@ from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource, show_
 from program.lms.call import meter
 from program.lms.limits import wire_scope
 from program.lms.traits import own_record
-from program.running.request import DEFAULT_QUERY, read_query
+from program.running.request import DEFAULT_QUERY
 from program.tracking import annotate_trace
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from program.agent.assessment import Assessment
 from program.agent.evidence import looked_at
-from program.running.request import Request, read_query
+from program.agent.query import read_query
+from program.running.request import Request
 from signatures.schemas import GLOBAL, SEVERITIES
 
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
