@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import dspy
 import jinja2
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from program.agent.evidence import looked_at, tool_precisions, tool_scores
 from program.agent.query import QueryType, read_query
 from program.agent.state import AssessmentState, SummarizerOutput
-from program.common.backends import Usage
+from program.common.backends import Frozen, Usage
 from program.common.errors import ImageError, InputError
 from program.common.text import is_chinese
 from program.fusion.scores import score_line
@@ -171,10 +171,8 @@ _SMALLEST_SPREAD = 0.05
 """Levels are a step apart: a belief wholly in one is still not known to the hundredth."""
 
 
-class Comparison(BaseModel):
+class Comparison(Frozen):
     """Two images side by side; scores on 1..5."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     better: Literal["A", "B"] | None
     """None where the scores are equal."""

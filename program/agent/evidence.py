@@ -166,7 +166,7 @@ def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -
     names = [
         _phrase(finding, region, chinese=chinese)
         for region, finding in visible
-        if not finding.fault and not _is_said(finding.type, text, chinese=chinese)
+        if not finding.fault and _short(finding.type, chinese=chinese) not in text.casefold()
     ]
     faults = [] if text else [
         _in_words(finding) if region == GLOBAL else f"{region}: {_in_words(finding)}"
@@ -177,9 +177,8 @@ def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -
     return "".join((*(f"{fault.rstrip('.。')}{end}" for fault in faults), found if names else "")).rstrip(" ")
 
 
-def _is_said(category: DistortionCategory, text: str, *, chinese: bool) -> bool:
-    named = CATEGORIES_CHINESE[category][:2] if chinese else category.split()[0].casefold().rstrip("s")
-    return named in text.casefold()
+def _short(category: DistortionCategory, *, chinese: bool) -> str:
+    return CATEGORIES_CHINESE[category][:2] if chinese else category.split()[0].casefold().rstrip("s")
 
 
 def _phrase(finding: Finding, region: str, *, chinese: bool) -> str:

@@ -209,7 +209,6 @@ def _route(name: str) -> Any | None:
 
 
 def _declared_capabilities(name: str) -> dict[str, Any]:
-    """Return what DSPy knows of a hosted model."""
     plain = dspy.LM(name)
     return {capability: getattr(plain, capability) for capability in _SERVER_CAPABILITIES}
 

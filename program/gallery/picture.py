@@ -23,8 +23,6 @@ from program.running.request import Request
 from program.running.row import Row
 from program.running.runner import Asking
 
-__all__ = ("Entry", "Picture", "Taking", "Verdict", "copy_name", "rating_beside", "taken_at")
-
 Verdict = Literal["keep", "alternate", "reject", "look"]
 _HASH_SIDE = 16
 """A hash of 256 bits."""
