@@ -99,13 +99,11 @@ def tool_scores(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) ->
     return [score for _, _, score in _distinct(scores)]
 
 
-def tool_precisions(output: ExecutorOutput | None) -> list[float] | None:
+def tool_precisions(output: ExecutorOutput) -> list[float] | None:
     """Return the precision of each of `tool_scores`, in their order; None where one is not known.
 
     Readings that count as one bring what they add together.
     """
-    if output is None:
-        return None
     added: dict[tuple[str, str, float | None], list[float | None]] = {}
     for log in output.tool_logs:
         added.setdefault((log.region, log.tool, log.score), []).append(log.precision)

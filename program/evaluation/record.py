@@ -109,13 +109,13 @@ class LabelledRow(Row):
             error = f"answered {result.final_answer!r} where a score was asked"
         if error is not None:
             return cls(**labels, **usage, status="failed", error=_one_line(error))
-        probabilities, state = result.level_probabilities, result.state
+        probabilities = result.level_probabilities
         own = {
             "level_probabilities": {c: _rounded(p) for c, p in probabilities.items()} if probabilities else None,
             "beliefs": {name: b for name, b in _beliefs(result, eta).items() if b is not None},
             "rung": result.rung, "error": _one_line(result.error) if result.error else None,
             "reasoning": result.quality_reasoning[:_MAX_REASONING],
-            "evidence": result.used_evidence or (state.executor_evidence and used_evidence(state.executor_evidence)),
+            "evidence": result.used_evidence or used_evidence(result.state.evidence),
         }  # fmt: skip
         return cls(**dict(Row.of(request, result)) | labels | usage | own)
 
@@ -215,8 +215,8 @@ def _beliefs(result: Assessment, eta: float) -> dict[str, float | None]:
     calibration says of them, the normalised formula with its width too. A fitted fusion plays no part: the formulas are
     compared alike whatever was compiled.
     """
-    evidence, probabilities = result.state.executor_evidence, result.level_probabilities
-    scores = tool_scores(evidence.quality_scores) if evidence is not None else []
+    evidence, probabilities = result.state.evidence, result.level_probabilities
+    scores = tool_scores(evidence.quality_scores)
     mean = math.fsum(scores) / len(scores) if scores else None
     level = math.fsum(c * p for c, p in probabilities.items()) if probabilities else None
     beliefs = {"tool_mean": _rounded(mean), "expected_level": _rounded(level)}
