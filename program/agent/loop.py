@@ -148,12 +148,9 @@ class AgenticIQA(ProgramModule):
         is_same = is_iqa and reference is not None and IMAGES.same_pixels(image, reference)
         shift = "" if reference is None else shown_shift(image, reference)
         at_once = self.summarizer.names_distortions(state)
-        passes: tuple[bool, ...] = (True,)
         is_new = at_once and self.resources.traits("executor").answers_at_once is None
-        if at_once:
-            # A model that has managed both once is asked for both again, though an answer cannot be read.
-            passes = (False, True) if is_new else (False,)
-        for diagnoses in passes:
+        # A model that has managed both once is asked for both again, though an answer cannot be read.
+        for diagnoses in (False, True) if is_new else (not at_once,):
             evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, diagnoses=diagnoses)
             if shift and shift not in evidence.notes:
                 evidence = evidence.model_copy(update={"notes": [shift, *evidence.notes]})
