@@ -126,7 +126,7 @@ def questions_asked() -> Iterator[tuple[str, Any]]:
     for module in pkgutil.iter_modules(signatures.__path__, "signatures."):
         for name, value in vars(importlib.import_module(module.name)).items():
             own = isinstance(value, type) and value.__module__ == module.name
-            if own and issubclass(value, dspy.Signature):
+            if own and not name.startswith("_") and issubclass(value, dspy.Signature):
                 fields = {f: [str(i.annotation), i.json_schema_extra["desc"]] for f, i in value.fields.items()}
                 text = hashlib.sha256(value.instructions.encode()).hexdigest()[:16]
                 yield f"signature {module.name}.{name}", {"instruction": text, "fields": fields}

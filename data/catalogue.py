@@ -216,7 +216,8 @@ def read_xlsx(path: Path, columns: Sequence[str], sheet: str | None = None) -> I
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         values = (book[sheet] if sheet else book.worksheets[0]).iter_rows(values_only=True)
-        header = next((names for row in values if set(columns) <= set(names := _stripped(row))), None)
+        named = (["" if value is None else str(value).strip() for value in row] for row in values)
+        header = next((names for names in named if set(columns) <= set(names)), None)
         if header is None:
             raise DataError(f"table {str(path)!r}: no row holds the headers {', '.join(columns)}; fetch it again")
         for number, row in enumerate((row for row in values if any(value is not None for value in row)), start=1):
@@ -254,7 +255,3 @@ def side_by_side(*tables: Iterable[Row]) -> list[Row]:
         replace(row, cells={name: cell for each in (*more, row) for name, cell in each.cells.items()})
         for row, *more in zip(first, *others, strict=True)
     ]
-
-
-def _stripped(row: Iterable[Any]) -> list[str]:
-    return ["" if value is None else str(value).strip() for value in row]

@@ -221,7 +221,6 @@ def huggingface(release: Release) -> Iterator[Sample]:
 
 
 def _splits(root: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the rows of each split."""
     import datasets
 
     try:

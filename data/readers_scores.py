@@ -135,7 +135,6 @@ def _end(row: Row, column: str, folder: Path, names: dict[str, str]) -> str:
 
 
 def _share(row: Row) -> float:
-    """Return the share of votes for `image`."""
     better = row.cells.get("better")
     with suppress(ValueError):
         word = str(better).strip().casefold()

@@ -170,7 +170,6 @@ def _assigned(
 
 
 def _scores_by_group(samples: Iterable[Sample]) -> dict[str, tuple[float, int]]:
-    """Return the sum and the number of each group's scores."""
     groups: dict[str, tuple[float, int]] = {}
     for sample in samples:
         group = group_of(sample)

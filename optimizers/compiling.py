@@ -276,7 +276,6 @@ def _uncompiled(run: Compile) -> EvaluationRecord:
 
 
 def _tested(run: Compile, chosen: Candidate) -> tuple[EvaluationRecord, EvaluationRecord]:
-    """Return the test records of the uncompiled and of the chosen program."""
     with time_phase(run.seconds, "test"):
         same = program_sha256(chosen.program) == program_sha256(run.program)
         uncompiled = None if same else run.judged("uncompiled", run.program, "test", run.others)

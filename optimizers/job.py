@@ -225,7 +225,8 @@ def prepare_job(
     check_folder(out)
     manifest = resolve_dataset(data, settings.cache_dir, progress=console is not None)
     division = _divided(manifest, layout or Layout(), settings.seed)
-    if request is None and not job.rewords and division.judge != "people" and _asks_for_no_demos(job):
+    by_rule = request is None and not job.rewords and division.judge != "people"
+    if by_rule and demos is None and teacher_lm is None and "summarizer" in optimized:
         # A rule is learned in words, which carry over; what demos show of a few photographs does not.
         recipes = _recipes("rubric")
     notes = division.notes
@@ -249,10 +250,6 @@ def prepare_job(
 
 def _recipes(names: str) -> list[Recipe]:
     return [recipe_named(name.strip()) for name in names.split(",") if name.strip()]
-
-
-def _asks_for_no_demos(job: Job) -> bool:
-    return job.demos is None and job.teacher_lm is None and "summarizer" in job.roles
 
 
 def _with_enough(

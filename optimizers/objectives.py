@@ -116,7 +116,7 @@ def _answer(example: dspy.Example, assessment: Assessment | None) -> Part:
     if assessment.status == "failed":
         fault = assessment.error or "unreadable"
         return Part(0.0, False, f"No usable answer came ({fault}); answer in the asked form.")
-    evidence = _evidence_words(assessment.state.executor_evidence)
+    evidence = _evidence_words(assessment.state.evidence)
     if example.get("answer") is not None:
         right = bool(answer == example.answer)
         words = f"{answer} is right." if right else f"{answer} is wrong: {judge} chose {example.answer}."
@@ -140,9 +140,8 @@ def _plan(example: dspy.Example, assessment: Assessment) -> Part:
 
 
 def _distortion(example: dspy.Example, assessment: Assessment) -> Part:
-    analysis = assessment.state.executor_evidence.distortion_analysis or {}  # type: ignore[union-attr]
     strongest: dict[str, str] = {}
-    for finding in (f for of_region in analysis.values() for f in of_region):
+    for _, finding in assessment.state.evidence.findings():
         if SEVERITIES.index(finding.severity) >= SEVERITIES.index(strongest.get(finding.type, "none")):
             strongest[finding.type] = finding.severity
     agreement = distortion_agreement(strongest, example.distortion_truth)
@@ -165,11 +164,11 @@ def _distortion_words(findings: Mapping[str, str], truth: Mapping[str, str]) -> 
     return f"Distortions: {'; '.join(faults)}." if faults else "The distortions found are right."
 
 
-def _evidence_words(output: ExecutorOutput | None) -> str:
+def _evidence_words(output: ExecutorOutput) -> str:
     """List the findings and tool scores an answer could rest on."""
-    if output is None or output.is_empty:
+    if output.is_empty:
         return "There was no evidence but the image."
-    findings = [f"{f.severity} {f.type}" for fs in (output.distortion_analysis or {}).values() for f in fs]
+    findings = [f"{f.severity} {f.type}" for _, f in output.findings()]
     read = {f"{tool} {score:.2f}" for by in (output.quality_scores or {}).values() for tool, score in by.values()}
     parts = [f"found {', '.join(findings)}" if findings else "no distortion found"]
     parts.append(f"tools said {', '.join(sorted(read))} of 5" if read else "no tool score")
@@ -187,9 +186,7 @@ def _distance_words(score: float, human: float, std: float | None, judge: str) -
 
 def _sources(assessment: Assessment, human: float) -> str:
     """Say which of the two beliefs behind a fused score was nearer to the label."""
-    evidence = assessment.state.executor_evidence
-    scores = tool_scores(evidence.quality_scores) if evidence else []
-    belief = assessment.level_probabilities
+    scores, belief = tool_scores(assessment.state.evidence.quality_scores), assessment.level_probabilities
     if not scores or not belief:
         return ""
     tools, model = sum(scores) / len(scores), sum(level * p for level, p in belief.items())

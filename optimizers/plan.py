@@ -1,6 +1,5 @@
 """A compile's plan before it starts (runs, calls, time, cost), and the log from which one that was stopped resumes."""
 
-import contextlib
 import json
 import shutil
 import statistics
@@ -85,7 +84,9 @@ def call_plan(job: Job, *, seeds: int = 1, champion: bool = False) -> CallPlan:
     """Return the plan of a job with so many seeds; with `champion`, another program is judged on test beside it."""
     chosen, attempts = job.settings.compile, job.settings.wire.attempts
     train, validation = job.samples("train", job.optimizers), job.samples("validation")
-    sizes = Sizes(len(train), len(validation), _predictors(job), job.is_free)
+    tasks = {sample.task for sample in job.splits["train"]}
+    predictors = {"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}
+    sizes = Sizes(len(train), len(validation), sum(predictors[role] for role in job.roles), job.is_free)
     gathered, tested = sizes.train + sizes.validation, len(job.splits["test"])
     run = gathered - len(job.measured)
     full, full_most = _calls_of_a_run(job)
@@ -146,7 +147,7 @@ def _searches(
 def _seconds_of_image(job: Job) -> float:
     sizes = []
     for sample in [sample for members in job.splits.values() for sample in members[:_LOOKED_AT]]:
-        with contextlib.suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(sample.image) as image:
+        with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(sample.image) as image:
             sizes.append(image.width * image.height / 1e6)
     megapixels = min(_MOST_MEGAPIXELS, statistics.median(sizes)) if sizes else 1.0
     return _SECONDS_IMAGE + _SECONDS_MEGAPIXEL * megapixels
@@ -159,11 +160,6 @@ def _calls_of_a_run(job: Job) -> tuple[int, int]:
     regions = max((len(s.regions or {}) for members in job.splits.values() for s in members), default=0)
     asked = 1 + 1 + diagnosis * (1 + regions) + 1 + 1  # plan, locate, diagnose each view, choose tools, answer
     return diagnosis + 2, asked * job.settings.wire.attempts * (1 + chosen.max_replan_iterations)
-
-
-def _predictors(job: Job) -> int:
-    tasks = {s.task for s in job.splits["train"]}
-    return sum({"planner": 1, "executor": _diagnoses(job) + 1, "summarizer": len(tasks)}[role] for role in job.roles)
 
 
 def _diagnoses(job: Job) -> int:

@@ -250,7 +250,6 @@ def _new_neighbours(before: AgenticIQA, after: AgenticIQA) -> str | None:
 
 
 def _correction(found: Correction) -> str:
-    """Return what a correction does, in a list."""
     lines = [
         f"- fitted on {found.labels} labels, penalty {found.penalty:g} (the variance of a label)",
         f"- RMSE on train: {found.before:.3f}; corrected, without the labels of its own group: {found.after:.3f}",

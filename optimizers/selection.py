@@ -102,14 +102,11 @@ class Ranking:
         """Return each candidate's validation score, search score and figures, best first."""
         ordered = sorted(self._ranked, key=lambda r: _order(r.record), reverse=True)
         return {
-            r.candidate.name: {"search": _as_logged(r.candidate.search_score), **validation_figures(r.record)}
+            # Rounded as the log does: a resumed compile, which reads it there, tells the same.
+            r.candidate.name: {"search": score and round(score, 6), **validation_figures(r.record)}
             for r in ordered
+            for score in [r.candidate.search_score]
         }
-
-
-def _as_logged(score: float | None) -> float | None:
-    """Round a search score as the log does: a resumed compile, which reads it there, tells the same."""
-    return None if score is None else round(score, 6)
 
 
 def validation_figures(record: EvaluationRecord) -> dict[str, float | None]:

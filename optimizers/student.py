@@ -67,7 +67,8 @@ class EvidenceReplay:
 
     def __call__(self, **given: Any) -> Assessment:
         """Assess one image; in full where no evidence was gathered for it."""
-        images = {name: _as_image(given[name]) for name in ("image", "reference") if given.get(name)}
+        shown = {name: given[name] for name in ("image", "reference") if given.get(name)}
+        images = {n: s if isinstance(s, dspy.Image) else dspy.Image(IMAGES.add(s).url) for n, s in shown.items()}
         inputs = {name: value for name, value in {**given, **images}.items() if value}
         gathered = self._gathered.get(inputs_key(inputs))
         if gathered is None:
@@ -164,10 +165,6 @@ class Student(dspy.Module):
         return copied
 
 
-def _as_image(source: Any) -> dspy.Image:
-    return source if isinstance(source, dspy.Image) else dspy.Image(IMAGES.add(source).url)
-
-
 def _plain(value: Any) -> Any:
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
 
@@ -206,7 +203,6 @@ class _ReflectionEngine:
         return self
 
     def complete(self, request: lm15.Request) -> Any:
-        """Answer one request."""
         try:
             return ModelCall(self._lm).complete(_fitted(request, traits_of(self._lm)))
         except BudgetSpent as error:  # optimizers swallow errors of this model and go on

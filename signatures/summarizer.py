@@ -10,7 +10,19 @@ import dspy
 from signatures.schemas import LevelProbabilities, QualityLevel
 
 
-class AnswerQuestion(dspy.Signature):
+class _Shown(dspy.Signature):
+    image: dspy.Image = dspy.InputField(desc="the image to judge")
+    reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
+    region_crops: dict[str, dspy.Image] | None = dspy.InputField(desc="the regions in question, cut out of the image")
+    query: str = dspy.InputField(desc="the user's question")
+
+
+class _Judged(_Shown):
+    quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion")
+    distortion_analysis: str | None = dspy.InputField(desc="findings per region")
+
+
+class AnswerQuestion(_Shown):
     """You are a visual quality assessment assistant. Select the best answer to the user's question.
 
     You are given the distortion analysis (severity and visual impact), the tools' quality scores (1 bad to 5
@@ -21,10 +33,6 @@ class AnswerQuestion(dspy.Signature):
     4. If they are unclear or insufficient, look at the image itself.
     """
 
-    image: dspy.Image = dspy.InputField(desc="the image to judge")
-    reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
-    region_crops: dict[str, dspy.Image] | None = dspy.InputField(desc="the regions in question, cut out of the image")
-    query: str = dspy.InputField(desc="the user's question")
     options: str = dspy.InputField(desc="the answers to choose from")
     quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion")
     distortion_analysis: str | None = dspy.InputField(desc="findings per region")
@@ -33,7 +41,7 @@ class AnswerQuestion(dspy.Signature):
     quality_reasoning: str = dspy.OutputField(desc="the evidence for it, in one sentence")
 
 
-class ExplainQuality(dspy.Signature):
+class ExplainQuality(_Judged):
     """You are a visual quality assessment assistant. Answer the user's question about the image's quality.
 
     You are given the distortion analysis (severity and visual impact), the tools' quality scores (1 bad to 5
@@ -44,17 +52,11 @@ class ExplainQuality(dspy.Signature):
     4. If they are unclear or insufficient, look at the image itself.
     """
 
-    image: dspy.Image = dspy.InputField(desc="the image to judge")
-    reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
-    region_crops: dict[str, dspy.Image] | None = dspy.InputField(desc="the regions in question, cut out of the image")
-    query: str = dspy.InputField(desc="the user's question")
-    quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion")
-    distortion_analysis: str | None = dspy.InputField(desc="findings per region")
     final_answer: str = dspy.OutputField(desc="the answer, in one to four sentences")
     quality_reasoning: str = dspy.OutputField(desc="the evidence for it, in one sentence")
 
 
-class ScoreQuality(dspy.Signature):
+class ScoreQuality(_Judged):
     """You are a visual quality assessment assistant. Assess the image's quality and say how likely each level is.
 
     You are given the question, the tools' scores with their mean, and the distortion analysis. The levels are
@@ -66,18 +68,12 @@ class ScoreQuality(dspy.Signature):
     Give a probability for each level; the five numbers sum to one.
     """
 
-    image: dspy.Image = dspy.InputField(desc="the image to judge")
-    reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
-    region_crops: dict[str, dspy.Image] | None = dspy.InputField(desc="the regions in question, cut out of the image")
-    query: str = dspy.InputField(desc="the user's question")
-    quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion")
-    distortion_analysis: str | None = dspy.InputField(desc="findings per region")
     similar_photographs: str | None = dspy.InputField(desc="levels that people gave, the most similar first")
     quality_reasoning: str = dspy.OutputField(desc="distortions and scores that decide, in one sentence")
     quality_probs: LevelProbabilities = dspy.OutputField(desc="how likely each quality level is")
 
 
-class ClassifyQuality(dspy.Signature):
+class ClassifyQuality(_Judged):
     """You are a visual quality assessment assistant. From the question and the analysis, assess the image's quality.
 
     Select one single level:
@@ -88,12 +84,6 @@ class ClassifyQuality(dspy.Signature):
     excellent (5): no visible distortion
     """
 
-    image: dspy.Image = dspy.InputField(desc="the image to judge")
-    reference: dspy.Image | None = dspy.InputField(desc="the undistorted reference image")
-    region_crops: dict[str, dspy.Image] | None = dspy.InputField(desc="the regions in question, cut out of the image")
-    query: str = dspy.InputField(desc="the user's question")
-    quality_scores: str | None = dspy.InputField(desc="tool and score per region and distortion")
-    distortion_analysis: str | None = dspy.InputField(desc="findings per region")
     similar_photographs: str | None = dspy.InputField(desc="levels that people gave, the most similar first")
     quality_level: QualityLevel = dspy.OutputField(desc="one word: excellent, good, fair, poor or bad")
     quality_reasoning: str = dspy.OutputField(desc="distortions and scores that decide, in one sentence")

@@ -1,6 +1,7 @@
 """The house's rules, and that what guards them bites."""
 
 import ast
+import importlib
 import importlib.metadata
 import re
 import shutil
@@ -162,6 +163,20 @@ def test_optimizer_names_in_help_are_those_that_exist() -> None:
 
     assert sorted(OPTIMIZERS) == list(recipe_names())
     assert [recipe_named(name).name for name in OPTIMIZERS] == list(OPTIMIZERS)
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("program", "AgenticIQA Assessment load"),
+        ("program.agent.state", "AssessmentState ExecutorOutput SummarizerOutput"),
+        ("program.agent.query", "QueryType detect_query_type"),
+        ("program.agent.replan", "should_replan"),
+        ("program.fusion", "ScoreFusion"),
+    ],
+)
+def test_the_names_that_callers_rely_on_stay_where_they_are(module: str, names: str) -> None:
+    assert [name for name in names.split() if not hasattr(importlib.import_module(module), name)] == []
 
 
 def test_predictor_names_are_public() -> None:

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from program.agent.evidence import (
-    contradiction,
     findings_in_words,
     findings_json,
     findings_note,
@@ -14,6 +13,7 @@ from program.agent.evidence import (
     tool_scores,
     used_evidence,
 )
+from program.agent.replan import contradiction
 from program.agent.state import ExecutorOutput, Finding, ToolLog
 
 ANALYSIS = {"Global": [Finding(type="Blurs", severity="moderate", explanation="Edges appear soft.")]}

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
+from program.agent.query import read_query
 from program.agent.state import AssessmentState, ExecutorOutput, SummarizerOutput
 from program.common.text import normalise_choice
 from program.fusion import ScoreFusion, level_in_text
 from program.images.store import IMAGES
-from program.running.request import read_query
 from signatures.schemas import Plan
 
 PLAN = Plan(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from program.agent.query import QueryType, detect_query_type, read_query
 from program.common.text import letter_options, normalise_choice, options_shown, options_told, parse_options
-from program.running.request import QueryType, detect_query_type, read_query
 
 TABLE = [json.loads(line) for line in (Path(__file__).parent / "queries.jsonl").read_text("utf-8").splitlines()]
 

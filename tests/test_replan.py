@@ -2,7 +2,7 @@
 
 import pytest
 
-from program.agent.evidence import next_step, should_replan
+from program.agent.replan import next_step, should_replan
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, SummarizerOutput, ToolLog
 from signatures.schemas import Plan
 

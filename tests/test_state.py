@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from program.agent.assessment import Assessment
+from program.agent.query import QueryType
 from program.agent.state import (
     AssessmentState,
     ExecutorOutput,
@@ -17,7 +18,6 @@ from program.agent.state import (
     ToolLog,
 )
 from program.common.backends import Usage
-from program.running.request import QueryType
 from signatures.schemas import Plan
 
 PLAN = Plan(
@@ -154,7 +154,7 @@ def test_schema_examples_are_the_documented_ones_and_valid():
 @pytest.mark.spec("002/execute-pipeline-without-summarizer")
 @pytest.mark.spec("000/4-state-model-extensions")
 def test_a_state_without_a_summary_is_valid():
-    from program.agent.evidence import next_step
+    from program.agent.replan import next_step
 
     made = state(plan=PLAN, executor_evidence=ExecutorOutput())
     assert made.summarizer_result is None

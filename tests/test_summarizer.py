@@ -8,11 +8,11 @@ import dspy
 import numpy as np
 import pytest
 
+from program.agent.query import QueryType
 from program.agent.state import AssessmentState, ExecutorOutput, Finding, SummarizerOutput
 from program.fusion import ScoreFusion
 from program.fusion.scores import FittedFusion
 from program.images.store import IMAGES
-from program.running.request import QueryType
 from signatures.schemas import Plan
 
 RATE = "Rate the perceptual quality of this image."

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import dspy
 import jinja2
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from program.agent.evidence import looked_at, tool_precisions, tool_scores
+from program.agent.query import QueryType, read_query
 from program.agent.state import AssessmentState, SummarizerOutput
-from program.common.backends import Usage
+from program.common.backends import Frozen, Usage
 from program.common.errors import ImageError, InputError
 from program.common.text import is_chinese
 from program.fusion.scores import score_line
 from program.images.refs import ImageRef
 from program.images.store import data_url, show_the_same, thumbnail
-from program.running.request import QueryType, read_query
 from signatures.schemas import CATEGORY_WORDS, GLOBAL, SEVERITIES
 
 if TYPE_CHECKING:
@@ -171,10 +171,8 @@ _SMALLEST_SPREAD = 0.05
 """Levels are a step apart: a belief wholly in one is still not known to the hundredth."""
 
 
-class Comparison(BaseModel):
+class Comparison(Frozen):
     """Two images side by side; scores on 1..5."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     better: Literal["A", "B"] | None
     """None where the scores are equal."""

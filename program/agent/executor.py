@@ -48,7 +48,6 @@ class _View(NamedTuple):
     is_crop: bool = False
 
     def inputs(self, query: str, **others: Any) -> dict[str, Any]:
-        """Return the inputs of a question about it."""
         return {"image": self.image, "reference": self.reference, "query": query, **others}
 
 

@@ -9,10 +9,12 @@ import dspy
 from PIL import Image
 
 from program.agent.assessment import Assessment
-from program.agent.evidence import next_step, of_same_pixels
+from program.agent.evidence import of_same_pixels
 from program.agent.executor import Executor
 from program.agent.module import ProgramModule
 from program.agent.planner import Planner
+from program.agent.query import read_query
+from program.agent.replan import next_step
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.agent.summarizer import Summarizer
@@ -23,7 +25,7 @@ from program.images.store import HOST, IMAGES, Box, ImageRef, ImageSource, show_
 from program.lms.call import meter
 from program.lms.limits import wire_scope
 from program.lms.traits import own_record
-from program.running.request import DEFAULT_QUERY, read_query
+from program.running.request import DEFAULT_QUERY
 from program.tracking import annotate_trace
 
 if TYPE_CHECKING:
@@ -146,12 +148,9 @@ class AgenticIQA(ProgramModule):
         is_same = is_iqa and reference is not None and IMAGES.same_pixels(image, reference)
         shift = "" if reference is None else shown_shift(image, reference)
         at_once = self.summarizer.names_distortions(state)
-        passes: tuple[bool, ...] = (True,)
         is_new = at_once and self.resources.traits("executor").answers_at_once is None
-        if at_once:
-            # A model that has managed both once is asked for both again, though an answer cannot be read.
-            passes = (False, True) if is_new else (False,)
-        for diagnoses in passes:
+        # A model that has managed both once is asked for both again, though an answer cannot be read.
+        for diagnoses in (False, True) if is_new else (not at_once,):
             evidence = self.executor(state=state, image=image, reference=reference, avoid=avoid, diagnoses=diagnoses)
             if shift and shift not in evidence.notes:
                 evidence = evidence.model_copy(update={"notes": [shift, *evidence.notes]})

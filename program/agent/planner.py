@@ -54,19 +54,15 @@ class Planner(dspy.Module):
         }
         named = named_tools(state.query, tool_names)
         error = plan = None
-        if self.resources.scores_only(state.query, state.options):
-            plan = rule_plan(boxes, named)
-        else:
+        if not self.resources.scores_only(state.query, state.options):
             with stage("planner"):
                 answer = ask(
                     self.plan, inputs, lm=self.resources.lm("planner"), check=lambda p: p.plan, example=_EXAMPLE,
                     room=_ROOM,
                 )  # fmt: skip
             plan = answer.value
-            if plan is None:
-                error = answer.errors[-1]
-                plan = rule_plan(boxes, named)
-        plan, strange = of_question(plan, state.query, boxes)
+            error = answer.errors[-1] if plan is None else None
+        plan, strange = of_question(plan or rule_plan(boxes, named), state.query, boxes)
         repaired, repairs = apply_rules(
             plan, has_reference=has_reference, boxes=boxes, registry=self.resources.registry, asked_for=named
         )

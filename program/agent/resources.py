@@ -14,6 +14,7 @@ import dspy
 from dspy import lm15
 from dspy.utils.exceptions import LMConfigurationError
 
+from program.agent.query import QueryType, read_query
 from program.common.backends import SERVER_PROVIDERS, BackendSettings, ImageLimits, RoleSettings
 from program.common.cache import share, use_lm_cache
 from program.common.errors import ModelError, keys_among
@@ -24,7 +25,6 @@ from program.fusion import ScoreFusion
 from program.lms.dspy_private import LM15Engine, say_once_of_truncation
 from program.lms.reference_engine import AsyncReferenceEngine, ImageTransport, ReferenceEngine
 from program.lms.traits import ModelTraits, as_listed, known_traits, record_of, traits_of
-from program.running.request import QueryType, read_query
 from program.tools.registry import ToolRegistry
 from program.tools.runner import ToolRunner
 
@@ -209,7 +209,6 @@ def _route(name: str) -> Any | None:
 
 
 def _declared_capabilities(name: str) -> dict[str, Any]:
-    """Return what DSPy knows of a hosted model."""
     plain = dspy.LM(name)
     return {capability: getattr(plain, capability) for capability in _SERVER_CAPABILITIES}
 

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
+from program.agent.query import QueryType
 from program.common.backends import Record
 from program.images.store import Box
-from program.running.request import QueryType
 from program.tools.registry import Measurement
 from signatures.schemas import GLOBAL, DistortionCategory, DistortionFinding, Plan, Severity
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import dspy
 
 from program.agent.evidence import (
-    contradiction,
     findings_in_words,
     findings_json,
     findings_note,
@@ -17,12 +16,13 @@ from program.agent.evidence import (
     quality_line,
     rating_of_same_pixels,
     scores_json,
-    should_replan,
     tool_precisions,
     tool_scores,
     used_evidence,
 )
 from program.agent.labels import Corrections, Neighbours
+from program.agent.query import QueryReading, QueryType, read_query
+from program.agent.replan import contradiction, should_replan
 from program.agent.resources import Resources
 from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, Finding, SummarizerOutput
 from program.common.text import is_chinese, normalise_choice, options_told
@@ -33,7 +33,6 @@ from program.images.store import IMAGES, ImageRef
 from program.lms.ask import Answer, ask
 from program.lms.call import CallAllowance, stage
 from program.lms.traits import MOST_ALTERNATIVES, ModelTraits, own_record, traits_of
-from program.running.request import QueryReading, QueryType, read_query
 from signatures.schemas import GLOBAL, DistortionFinding
 from signatures.summarizer import AnswerQuestion, ClassifyQuality, ExplainQuality, ScoreQuality
 
@@ -127,12 +126,10 @@ class Summarizer(dspy.Module):
             if not state.has(needed):
                 raise ValueError(f"the state has no {needed}; run the stages before the Summarizer")
         reading = read_query(state.query, state.options)
-        evidence = state.evidence
-        is_iqa = state.plan is None or state.plan.query_type == "IQA"
         logger.info(
             "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s",
-            reading.type.value, reading.rule, len(evidence.findings()),
-            len(tool_scores(evidence.quality_scores)), image.name, reference.name if reference else None,
+            reading.type.value, reading.rule, len(state.evidence.findings()),
+            len(tool_scores(state.evidence.quality_scores)), image.name, reference.name if reference else None,
         )  # fmt: skip
         image, reference, crops = self._looked_at(state, image, reference)
         inputs = {
@@ -140,31 +137,37 @@ class Summarizer(dspy.Module):
             "reference": reference,
             "region_crops": crops or None,
             "query": state.query,
-            **self._told(evidence),
+            **self._told(state.evidence),
         }
-        tools = self.tool_readings(evidence, image, reference)
-        fields: dict[str, Any]
+        tools = self.tool_readings(state.evidence, image, reference)
         with stage("summarizer"):
-            if not self.asks and not self.names_distortions(state):
-                rates = reading.type is QueryType.SCORING and tools.scores
-                mean = self.fusion.tool_mean(*tools) if rates else UNDETERMINED
-                fields = {"final_answer": mean, "quality_reasoning": "The model was not asked.", "status": "ok"}
-            elif reading.type is QueryType.MCQ and reading.options:
-                fields = self._choose(inputs, reading.options, evidence)
-            elif reading.type is QueryType.SCORING and evidence.same_pixels:
-                fields = rating_of_same_pixels(chinese=is_chinese(state.query))
-            elif reading.type is QueryType.SCORING and is_iqa:
-                fields = self._scored(inputs, state, tools)
-                evidence = state.evidence
-            else:
-                fields = self._explain(inputs)
-            if evidence.same_pixels:
-                fields = {**rating_of_same_pixels(chinese=is_chinese(state.query)), **fields}
-            elif is_iqa and "quality_score" not in fields and self._judge.is_free:
-                fields = self._with_score(fields, inputs, evidence, tools)
-        if image.too_small and fields.get("score_interval") and not evidence.same_pixels:
-            fields = {**fields, "score_interval": (1.0, 5.0)}
-        return self._output(fields, state, reading, evidence, tools, is_iqa=is_iqa)
+            fields = self._answered(state, reading, inputs, tools)
+        if image.too_small and fields.get("score_interval") and not state.evidence.same_pixels:
+            fields["score_interval"] = (1.0, 5.0)
+        return self._output(fields, state, reading, _gap(state, fields), tools)
+
+    def _answered(
+        self, state: AssessmentState, reading: QueryReading, inputs: Mapping[str, Any], tools: ToolReadings
+    ) -> dict[str, Any]:
+        """Return the fields that the kind of question asks for; what a score's answer names joins the evidence."""
+        evidence, is_score = state.evidence, reading.type is QueryType.SCORING
+        same = rating_of_same_pixels(chinese=is_chinese(state.query)) if evidence.same_pixels else {}
+        if not self.asks and not self.names_distortions(state):
+            mean = self.fusion.tool_mean(*tools) if is_score and tools.scores else UNDETERMINED
+            fields: dict[str, Any] = {
+                "final_answer": mean, "quality_reasoning": "The model was not asked.", "status": "ok",
+            }  # fmt: skip
+        elif reading.type is QueryType.MCQ and reading.options:
+            fields = self._choose(inputs, reading.options, evidence)
+        elif is_score and same:
+            fields = same
+        elif is_score and _is_iqa(state):
+            fields = self._scored(inputs, state, tools)
+        else:
+            fields = self._explain(inputs)
+        if not same and _is_iqa(state) and "quality_score" not in fields and self._judge.is_free:
+            return self._with_score(fields, inputs, state.evidence, tools)
+        return {**same, **fields}
 
     def _looked_at(
         self, state: AssessmentState, image: ImageRef, reference: ImageRef | None
@@ -344,7 +347,7 @@ class Summarizer(dspy.Module):
         scoring = self.resources.settings.assessment.scoring
         if scoring == "probabilities" or scoring == "classification":
             return scoring
-        able = self._traits.token_probabilities != 0
+        able = traits_of(self._lm_of(self.classify)).token_probabilities != 0
         if scoring == "logprobs" or self.resources.settings.assessment.score_only:
             return "logprobs" if able else "classification"
         # A program that was compiled with probabilities has its demos there.
@@ -354,10 +357,6 @@ class Summarizer(dspy.Module):
     @property
     def _judge(self) -> ModelTraits:
         return self.resources.known("summarizer")
-
-    @property
-    def _traits(self) -> ModelTraits:
-        return traits_of(self._lm_of(self.classify))
 
     def _lm_of(self, predictor: dspy.Module) -> dspy.BaseLM:
         return _asks(predictor).lm or self.resources.lm("summarizer")
@@ -459,24 +458,15 @@ class Summarizer(dspy.Module):
         return {**fields, "status": "ok", "rung": answer.rung}
 
     def _output(
-        self,
-        fields: dict[str, Any],
-        state: AssessmentState,
-        reading: QueryReading,
-        evidence: ExecutorOutput,
-        tools: ToolReadings,
-        *,
-        is_iqa: bool,
+        self, fields: dict[str, Any], state: AssessmentState, reading: QueryReading, gap: str, tools: ToolReadings
     ) -> SummarizerOutput:
-        notes, gap, gap_left = [], "", None
+        notes, evidence, is_iqa = [], state.evidence, _is_iqa(state)
         if fields["status"] != "failed":
             if is_iqa and evidence.is_empty:
                 notes.append(NO_EVIDENCE)
             if is_iqa and (conflict := contradiction(evidence)):
                 notes.append(f"{conflict}.")
             notes += [f"{note}." for note in evidence.notes if note not in fields["quality_reasoning"]]
-            if is_iqa and state.plan is not None:
-                _, gap = should_replan(evidence, state.plan.query_scope, state.plan)
         gap_left = gap or fields.get("unresolved_gap")
         if fields["status"] == "ok" and evidence.failed_steps:
             # Another answer than with this evidence: it must not pass for a whole one.
@@ -503,6 +493,17 @@ class Summarizer(dspy.Module):
                 "query_rule": reading.rule,
             }
         )
+
+
+def _is_iqa(state: AssessmentState) -> bool:
+    return state.plan is None or state.plan.query_type == "IQA"
+
+
+def _gap(state: AssessmentState, fields: Mapping[str, Any]) -> str:
+    """Return what another plan could bring to the evidence; empty where nothing, or where there is no answer."""
+    if state.plan is None or not _is_iqa(state) or fields["status"] == "failed":
+        return ""
+    return should_replan(state.evidence, state.plan.query_scope, state.plan)[1]
 
 
 def expected_level(probabilities: Mapping[int, float]) -> float:

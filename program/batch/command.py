@@ -16,6 +16,7 @@ from PIL import Image
 from data.tables import is_manifest
 from program.agent.assessment import compare_images
 from program.agent.loop import AgenticIQA
+from program.agent.query import QueryType, detect_query_type
 from program.agent.saving import program_from
 from program.batch.inputs import Items, find_items, left_out_text
 from program.batch.output import (
@@ -37,7 +38,7 @@ from program.common.settings import Settings
 from program.images.store import IMAGES, ImageRef
 from program.running.journal import Journal
 from program.running.on_ray import cluster_from, ray_engine
-from program.running.request import DEFAULT_QUERY, QueryType, Request, detect_query_type
+from program.running.request import DEFAULT_QUERY, Request
 from program.running.row import Row
 from program.running.runner import Asking, Engine, run
 from program.tracking import Tracker, experiment_name

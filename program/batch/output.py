@@ -158,11 +158,7 @@ def faults_beyond(row: Row, limits: Mapping[str, str]) -> list[str]:
         return []
     from program.expert import STRENGTHS
 
-    found = ((row.fault_1, row.strength_1), (row.fault_2, row.strength_2), (row.fault_3, row.strength_3))
-    return [
-        f"{strength} {fault}" for fault, strength in found
-        if fault and fault in limits and strength and STRENGTHS.index(strength) >= STRENGTHS.index(limits[fault])
-    ]  # fmt: skip
+    return [f"{s} {f}" for f, s in row.faults if f in limits and STRENGTHS.index(s) >= STRENGTHS.index(limits[f])]
 
 
 class Tally:
@@ -255,8 +251,8 @@ def show(result: Assessment, *, sources: bool = False) -> None:
     if result.rating is None and result.quality_score is not None:
         by_tools = "" if result.level else " by the tools alone"
         chinese = is_chinese(result.state.query)
-        side_of_minimum = score_line(result.quality_score, result.score_interval, chinese=chinese)
-        console.print(f"{side_of_minimum}{by_tools}", highlight=False)
+        line = score_line(result.quality_score, result.score_interval, chinese=chinese)
+        console.print(f"{line}{by_tools}", highlight=False)
     if result.status != "ok":
         console.print(f"[yellow]status: {result.status}[/yellow] {_escaped(result.error or '')}")
 
@@ -314,8 +310,7 @@ def _escaped(text: str) -> str:
 
 def _reason(row: Row) -> str:
     """Say why in few words: the faults, else the distortions, else the start of the reasoning."""
-    faults = [(row.fault_1, row.strength_1), (row.fault_2, row.strength_2), (row.fault_3, row.strength_3)]
-    text = "; ".join(f"{fault}: {strength}" for fault, strength in faults if fault)
+    text = "; ".join(f"{fault}: {strength}" for fault, strength in row.faults)
     text = text or row.distortions or row.reasoning or ""
     return text if len(text) <= _REASON_CHARS else f"{text[: _REASON_CHARS - 1]}…"
 

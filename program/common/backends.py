@@ -20,10 +20,16 @@ SERVER_PROVIDERS = frozenset(
 ImageFormat = Literal["png", "jpeg", "webp", "gif", "bmp", "tiff"]
 
 
-class Section(BaseModel):
-    """Base of all settings: frozen, unknown keys refused."""
+class Frozen(BaseModel):
+    """Base of what does not change: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Section(Frozen):
+    """Base of all settings: an error quotes none of them."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
 
 
 class ImageLimits(Section):

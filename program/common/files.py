@@ -24,7 +24,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield the path of a new file that takes the name `path` where the block ends well, else goes; or OSError."""
-    partial = path.with_name(f".{path.name[:200]}.{uuid.uuid4().hex[:8]}.tmp")
+    partial = path.with_name(f".{path.name[:50]}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         yield partial
         os.replace(partial, path)
@@ -52,17 +52,12 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
     FileExistsError where the name is taken, even if only meanwhile: nothing is replaced. OSError where it cannot be
     written.
     """
-    partial = path.with_name(f".{path.name[:50]}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
+    with whole_file(path) as partial:
         with partial.open("xb") as file:
             yield file
             synced(file)
         # Taken before it is filled: a renaming alone would replace, and not every system knows hard links.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        os.replace(partial, path)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
 
 
 @contextlib.contextmanager

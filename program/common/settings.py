@@ -228,20 +228,16 @@ def load_settings(path: Path | None = None, overrides: Mapping[str, Any] | None 
     _apply_model_environment(tree["models"])
     _merge(tree, overrides or {})
     for key in ("cache_dir", "mlruns_dir", "programs_dir"):
-        tree[key] = _at_home(key, Path(str(tree[key])))
+        path = Path(str(tree[key]))
+        try:
+            tree[key] = path.expanduser()
+        except RuntimeError as error:  # an unknown user without HOME, as containers have them
+            mend = f"set HOME to one, or give another {key}"
+            raise SettingsError(f"{key} {str(path)!r}: no home folder is known here; {mend}") from error
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
         raise SettingsError(_explain(error, origin)) from error
-
-
-def _at_home(key: str, path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError as error:  # an unknown user without HOME, as containers have them
-        raise SettingsError(
-            f"{key} {str(path)!r}: no home folder is known here; set HOME to one, or give another {key}"
-        ) from error
 
 
 def _apply_model_environment(models: Any) -> None:

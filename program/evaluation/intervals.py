@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import field_validator
 from scipy import special
 
+from program.common.backends import Frozen
 from program.common.errors import InputError
 from program.evaluation import metrics
 from program.evaluation.metrics import Parameters, Resampler, Values, fit_logistic, paired_arrays
@@ -206,10 +207,8 @@ _RESAMPLES, _SLOW_RESAMPLES = 2000, 500
 """The second of metrics computed resample by resample: so many place an end within a tenth of the interval's width."""
 
 
-class Figure(BaseModel):
+class Figure(Frozen):
     """One number with its 95 % interval, how it was computed and on how much."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     value: float | None
     """The metric (or difference); None where undefined, as for constant scores or no samples."""

@@ -224,17 +224,6 @@ def krcc(truth: ArrayLike, predicted: ArrayLike) -> float:
     return float(stats.kendalltau(x, y).statistic)
 
 
-def krcc_resampler(truth: Values, predicted: Values) -> Resampler:
-    """Return the resampler of KRCC."""
-    pairs = _Pairs(*paired_arrays("krcc", truth, predicted))
-
-    def resampler(counts: _Array) -> _Array:
-        agreeing, untied_x, untied_y = pairs(counts)
-        return _divide(agreeing, np.sqrt(untied_x * untied_y))
-
-    return resampler
-
-
 def rmse(truth: ArrayLike, predicted: ArrayLike) -> float:
     """Return the root mean squared error in the units of the input, lower is better; nan for no samples."""
     x, y = paired_arrays("rmse", truth, predicted)
@@ -282,17 +271,6 @@ def pairwise(truth: ArrayLike, predicted: ArrayLike) -> float:
     untied_x, untied_y = pairs - _tied_pairs(x), pairs - _tied_pairs(y)
     agreeing = float(stats.kendalltau(x, y).statistic) * np.sqrt(untied_x) * np.sqrt(untied_y)  # C - D
     return float(np.clip((1 + agreeing / untied_x) / 2, 0.0, 1.0))
-
-
-def pairwise_resampler(truth: Values, predicted: Values) -> Resampler:
-    """Return the resampler of the pairwise accuracy."""
-    pairs = _Pairs(*paired_arrays("pairwise", truth, predicted))
-
-    def resampler(counts: _Array) -> _Array:
-        agreeing, untied_x, _ = pairs(counts)
-        return (1 + _divide(agreeing, untied_x)) / 2
-
-    return resampler
 
 
 def mean_of(each: Callable[[Values, Values], ArrayLike]) -> Callable[[Values, Values], Resampler]:
@@ -415,6 +393,20 @@ def _unit(values: _Array) -> _Array:
 def _tied_pairs(values: _Array) -> float:
     counts = np.unique(values, return_counts=True)[1].astype(np.float64)
     return float(np.sum(counts * (counts - 1) / 2))
+
+
+def _of_pairs(figure: Callable[[_Array, _Array, _Array], _Array]) -> Callable[[Values, Values], Resampler]:
+    """Return what makes a resampler; `figure` takes concordant less discordant pairs, and those untied in each."""
+
+    def resampler(truth: Values, predicted: Values) -> Resampler:
+        pairs = _Pairs(*paired_arrays("pairs", truth, predicted))
+        return lambda counts: figure(*pairs(counts))
+
+    return resampler
+
+
+krcc_resampler = _of_pairs(lambda agreeing, untied_x, untied_y: _divide(agreeing, np.sqrt(untied_x * untied_y)))
+pairwise_resampler = _of_pairs(lambda agreeing, untied_x, _: (1 + _divide(agreeing, untied_x)) / 2)
 
 
 class _Ranks:

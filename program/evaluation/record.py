@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from program.agent.assessment import Assessment
 from program.agent.evidence import tool_precisions, tool_scores, used_evidence
-from program.common.backends import Usage
+from program.common.backends import Frozen, Usage
 from program.common.errors import redact
 from program.evaluation.intervals import METRICS, Figure
 from program.fusion import ScoreFusion
@@ -49,10 +49,8 @@ _TEXTS = dict.fromkeys(
 _NO_FIELDS: set[str] = set()
 
 
-class Cost(BaseModel):
+class Cost(Frozen):
     """What was spent on language models; None where nobody counted."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     lm_calls: int | None = None
     tokens: int | None = None
@@ -111,13 +109,13 @@ class LabelledRow(Row):
             error = f"answered {result.final_answer!r} where a score was asked"
         if error is not None:
             return cls(**labels, **usage, status="failed", error=_one_line(error))
-        probabilities, state = result.level_probabilities, result.state
+        probabilities = result.level_probabilities
         own = {
             "level_probabilities": {c: _rounded(p) for c, p in probabilities.items()} if probabilities else None,
             "beliefs": {name: b for name, b in _beliefs(result, eta).items() if b is not None},
             "rung": result.rung, "error": _one_line(result.error) if result.error else None,
             "reasoning": result.quality_reasoning[:_MAX_REASONING],
-            "evidence": result.used_evidence or (state.executor_evidence and used_evidence(state.executor_evidence)),
+            "evidence": result.used_evidence or used_evidence(result.state.evidence),
         }  # fmt: skip
         return cls(**dict(Row.of(request, result)) | labels | usage | own)
 
@@ -217,8 +215,8 @@ def _beliefs(result: Assessment, eta: float) -> dict[str, float | None]:
     calibration says of them, the normalised formula with its width too. A fitted fusion plays no part: the formulas are
     compared alike whatever was compiled.
     """
-    evidence, probabilities = result.state.executor_evidence, result.level_probabilities
-    scores = tool_scores(evidence.quality_scores) if evidence is not None else []
+    evidence, probabilities = result.state.evidence, result.level_probabilities
+    scores = tool_scores(evidence.quality_scores)
     mean = math.fsum(scores) / len(scores) if scores else None
     level = math.fsum(c * p for c, p in probabilities.items()) if probabilities else None
     beliefs = {"tool_mean": _rounded(mean), "expected_level": _rounded(level)}
@@ -260,11 +258,7 @@ SCHEMA_VERSION: Literal[2] = 2
 _PACKAGES = ("agentic-iqa", "dspy", "pyiqa", "torch", "numpy", "scipy", "scikit-image", "pillow", "mlflow", "pydantic")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Environment(_Frozen):
+class Environment(Frozen):
     """The software a result came from; no host, user or path."""
 
     python: str
@@ -304,7 +298,7 @@ class Figures(BaseModel):
         return {name: figure for name in METRICS if isinstance(figure := getattr(self, name, None), Figure)}
 
 
-class Counts(_Frozen):
+class Counts(Frozen):
     """How many samples of one task were asked, answered and lost."""
 
     asked: int = 0
@@ -315,7 +309,7 @@ class Counts(_Frozen):
     """Answered, but without a truth to compare with."""
 
 
-class Dataset(_Frozen):
+class Dataset(Frozen):
     """What was evaluated."""
 
     name: str = "unnamed"
@@ -338,14 +332,14 @@ class Baseline(Figures):
     """Program minus this, paired over the samples both answered. Higher is better, but lower for rmse."""
 
 
-class Part(_Frozen):
+class Part(Frozen):
     """The figures of one part of the samples: a distortion, a level or a question type."""
 
     n: int
     figures: dict[str, Figure]
 
 
-class Bin(_Frozen):
+class Bin(Frozen):
     """Samples of like confidence: what was claimed and what held."""
 
     n: int
@@ -353,7 +347,7 @@ class Bin(_Frozen):
     right: Figure
 
 
-class GatePoint(_Frozen):
+class GatePoint(Frozen):
     """A threshold on scores, 1..5, as a gate: what it stops against what people put below it."""
 
     threshold: float
@@ -380,7 +374,7 @@ class Details(Figures):
     """Accuracy of guessing: the mean of 1 / options."""
 
 
-class Readings(_Frozen):
+class Readings(Frozen):
     """The tool readings of one run, and the cache on disk they came from and went to."""
 
     fresh: int = 0

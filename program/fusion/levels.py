@@ -5,6 +5,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -94,7 +95,8 @@ _ROUNDING = 1e-3
 def level_probabilities(output: Any, mode: Mode, levels: Sequence[int]) -> dict[int, float]:
     """Return level probabilities (sum 1) as `ScoreFusion.extract_vlm_probabilities` says; ValueError likewise."""
     if isinstance(output, str):
-        output = _json_in(output)
+        with suppress(ValueError, RecursionError):
+            output = json.loads(output[output.index("{") : output.rindex("}") + 1])
     masses = _masses(output) if mode != "classification" else None
     if masses is not None:
         return _normalised(masses, levels)
@@ -148,13 +150,6 @@ def _levels_of_match(match: re.Match[str]) -> set[int]:
 def _level_named(name: str) -> int:
     name = name.casefold()
     return _WORD_LEVELS.get(name) or (int(name) if name.isdigit() else LETTERS.casefold().index(name) + 1)
-
-
-def _json_in(text: str) -> Any:
-    try:
-        return json.loads(text[text.index("{") : text.rindex("}") + 1])
-    except (ValueError, RecursionError):
-        return text
 
 
 def _masses(output: Any) -> dict[int, float] | None:

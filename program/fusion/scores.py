@@ -244,7 +244,7 @@ def score_line(score: float, interval: tuple[float, float] | None, *, chinese: b
 
     A score that would round into the next level is rounded down.
 
-    >>> headline(3.32, (2.31, 4.33)), headline(2.47, None)
+    >>> score_line(3.32, (2.31, 4.33)), score_line(2.47, None)
     ('Fair (3.3 of 5, likely 2.3 to 4.3)', 'Poor (2.4 of 5)')
     """
     likely = _PHRASES["likely"][chinese].format(*interval) if interval else ""

@@ -16,13 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from scipy import special
 
+from program.common.backends import Frozen
 from program.common.errors import InputError, first_fault
 from program.common.files import write_whole
 from program.fusion.levels import nearest_level
@@ -43,26 +44,6 @@ _MOST = 4000
 """Pictures that are clustered together: the matrix of their distances takes 128 MB."""
 
 
-class Pictured(Protocol):
-    """What a picture is grouped by."""
-
-    @property
-    def bits(self) -> NDArray[np.uint64]:
-        """Its hash: four words."""
-
-    @property
-    def vector(self) -> NDArray[np.float32]:
-        """Its appearance, of length 1."""
-
-    @property
-    def frame(self) -> NDArray[np.uint8]:
-        """The picture in 24 x 24 grey pixels."""
-
-    @property
-    def time(self) -> datetime | None:
-        """When it was taken."""
-
-
 def bursts(times: Sequence[datetime | None], gap_s: float) -> NDArray[np.intp]:
     """Return for each picture the number of the burst that it was taken in: none is more than `gap_s` after another.
 
@@ -81,7 +62,7 @@ def bursts(times: Sequence[datetime | None], gap_s: float) -> NDArray[np.intp]:
     return found
 
 
-def groups_of(pictures: Sequence[Pictured], how: Grouping, gap_s: float) -> list[list[int]]:
+def groups_of(pictures: Sequence[Picture], how: Grouping, gap_s: float) -> list[list[int]]:
     """Return the groups of two pictures and more, as places in `pictures`, in their order."""
     if how == "off" or len(pictures) < 2:
         return []
@@ -179,10 +160,8 @@ def _standard(frames: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(columns / np.maximum(np.linalg.norm(columns, axis=0), 1.0))
 
 
-class Decision(BaseModel):
+class Decision(Frozen):
     """What a person decided of one picture."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     """Of the picture that was decided on: another one of its name is another picture."""
@@ -192,10 +171,8 @@ class Decision(BaseModel):
     """Whether it is the best of its group."""
 
 
-class Decisions(BaseModel):
+class Decisions(Frozen):
     """All decisions, by the pictures' names in the table."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     decisions: Literal["agentic-iqa"] = "agentic-iqa"
     version: Literal[1] = 1
@@ -257,15 +234,10 @@ class Choosing(NamedTuple):
 
 def merits(group: Sequence[Picture]) -> NDArray[np.float64]:
     """Return the N x M merits of a group's pictures, in the order of `MERITS`; only their differences mean anything."""
-    stops = np.array([_stops(picture) for picture in group])
+    stops = np.array([2.2 * float(np.log2(picture.light + 0.02)) for picture in group])  # of linear light
     away = np.abs(stops - np.median(stops))
     found = [_merits_of(picture, _scale(picture, group), off) for picture, off in zip(group, away, strict=True)]
     return np.array([list(each.values()) for each in found])
-
-
-def _stops(picture: Picture) -> float:
-    """Return how bright a picture is, in stops of linear light."""
-    return 2.2 * float(np.log2(picture.light + 0.02))
 
 
 def _scale(picture: Picture, group: Sequence[Picture]) -> int:

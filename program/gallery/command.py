@@ -158,10 +158,9 @@ def _fields_of(picture: Picture, decisions: Decisions) -> Fields:
     decided = decisions.of(picture.id, picture.sha256)
     rejected = decided is not None and decided.verdict == "reject"
     own = -1 if rejected else picture.user_rating
-    faults = filter(None, (picture.fault_1, picture.fault_2, picture.fault_3))
     return Fields(
         own or picture.suggested_rating, not own, _LABELS.get(picture.verdict or ""),
-        [f"aiqa:{_KEYWORDS.get(fault, fault)}" for fault in faults],
+        [f"aiqa:{_KEYWORDS.get(fault, fault)}" for fault, _ in picture.faults],
     )  # fmt: skip
 
 
@@ -300,13 +299,12 @@ def _shown(
     pictures: Sequence[Picture], paths: Mapping[str, Path], out: Path, *, preview: bool, single: bool
 ) -> Iterator[dict[str, Any]]:
     for each in pictures:
-        faults = [(each.fault_1, each.strength_1), (each.fault_2, each.strength_2), (each.fault_3, each.strength_3)]
         digest = each.sha256
         verdict, reason = each.program_said or (each.verdict, each.reason)
         yield {
             "file": each.id, "sha256": digest, "group": each.group, "taken": each.taken_at, "verdict": verdict,
             "reason": reason, "score": each.score, "kind": each.kind, "rating": each.user_rating,
-            "faults": [fault for fault in faults if fault[0]], "width": each.width or 3, "height": each.height or 2,
+            "faults": each.faults, "width": each.width or 3, "height": each.height or 2,
             "focus": each.focus,
             "thumb": None if digest is None else _thumb(out, digest, single=single),
             "preview": None if digest is None or single or not preview else copy_name("previews", digest),

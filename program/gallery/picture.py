@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +23,6 @@ from program.images.store import IMAGES, LARGEST, ImageRef, jpeg_of
 from program.running.request import Request
 from program.running.row import Row
 from program.running.runner import Asking
-
-__all__ = ("Entry", "Picture", "Taking", "Verdict", "copy_name", "rating_beside", "taken_at")
 
 Verdict = Literal["keep", "alternate", "reject", "look"]
 _HASH_SIDE = 16
@@ -165,22 +164,17 @@ def taken_at(tags: Mapping[int, object]) -> str | None:
         fraction = str(tags.get(_FRACTION, "")).strip("\0 ") if tag == _ORIGINAL else ""
         text += f".{fraction[:6]}" if fraction.isascii() and fraction.isdigit() else ""
         for form in ("%Y:%m:%d %H:%M:%S.%f", "%Y:%m:%d %H:%M:%S"):
-            try:
+            with suppress(ValueError):
                 return datetime.strptime(text, form).isoformat()
-            except ValueError:
-                continue
     return None
 
 
 def rating_beside(picture: Path | None) -> int | None:
     """Return a person's rating in a picture's sidecars; None where there is none that can be read."""
     for path in sidecars_of(picture) if picture is not None else ():
-        try:
-            rating = rating_in(path.read_bytes())
-        except OSError:
-            continue
-        if rating is not None:
-            return rating
+        with suppress(OSError):
+            if (rating := rating_in(path.read_bytes())) is not None:
+                return rating
     return None
 
 

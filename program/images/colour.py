@@ -186,11 +186,10 @@ def _conversion(profile: bytes, image: "PILImage") -> Colours:
 
 def _mode_read(space: str, image: "PILImage") -> str:
     """Return the mode in which an image is given to a profile of such a space. ValueError where they do not fit."""
-    is_grey = (
-        image.mode in {"1", "L", "LA", "La"}
-        or image.mode[0] == "I"
-        or (image.mode[0] == "P" and _has_grey_palette(image))
-    )
+    is_grey = image.mode in {"1", "L", "LA", "La"} or image.mode[0] == "I"
+    if image.mode[0] == "P":
+        colours = np.reshape(image.getpalette("RGB") or (), (-1, 3))
+        is_grey = bool((colours == colours[:, :1]).all())
     if space == "GRAY" and is_grey:
         return image.mode if image.mode.startswith("I;16") else "L"
     if space == "RGB" and image.mode not in {"CMYK", "LAB"}:
@@ -198,11 +197,6 @@ def _mode_read(space: str, image: "PILImage") -> str:
     if space == image.mode == "CMYK":
         return "CMYK"
     raise ValueError(f"a profile for {space}, pixels of mode {image.mode}")
-
-
-def _has_grey_palette(image: "PILImage") -> bool:
-    colours = np.reshape(image.getpalette("RGB") or (), (-1, 3))
-    return bool((colours == colours[:, :1]).all())
 
 
 def _transform(source: object, mode: str) -> "ImageCmsTransform":

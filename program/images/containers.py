@@ -88,7 +88,8 @@ def nclx_of(data: bytes) -> tuple[int, int] | None:
     try:
         meta = _inside(data, b"meta")[4:] if data[4:8] == b"ftyp" else b""
         properties = _inside(meta, b"iprp")
-        primary = _primary(_inside(meta, b"pitm"))
+        pitm = _inside(meta, b"pitm")
+        (primary,) = struct.unpack_from(">I" if pitm[0] else ">H", pitm, 4)
         listed = list(_boxes(_inside(properties, b"ipco")))
         for number in _associated(_inside(properties, b"ipma"), primary):
             kind, box = listed[number - 1]
@@ -118,10 +119,6 @@ def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _inside(data: bytes, kind: bytes) -> bytes:
     return next((content for found, content in _boxes(data) if found == kind), b"")
-
-
-def _primary(pitm: bytes) -> int:
-    return int(struct.unpack_from(">I" if pitm[0] else ">H", pitm, 4)[0])
 
 
 def _associated(ipma: bytes, item: int) -> Iterator[int]:

@@ -30,8 +30,6 @@ from program.images.refs import Area, reduced_size, reduction
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
-__all__ = ("MAX_PIXELS", "READING_RULES", "DecodedImage", "decode", "encode_png", "tags_of")
-
 READING_RULES = 4
 """Raised whenever the same bytes may give other pixels than before: part of the key of everything measured."""
 MAX_PIXELS = 120_000_000

@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ("SCALES", "Detail", "detail_of")
-
 SCALES = 6
 """Sizes that detail is measured at: as it is, a half, a quarter, ..."""
 _TILES = 16

@@ -32,11 +32,7 @@ from program.images.refs import HOST, Area, Box, ImageRef, parse_url, reduction,
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
-__all__ = (
-    "HOST", "IMAGES", "LARGE", "LARGEST", "Box", "ImageRef", "ImageSource", "ImageStore", "data_url", "overlap",
-    "parse_url", "shift_of", "show_the_same", "shown_shift", "small", "thumbnail",
-)  # fmt: skip
-
+__all__ = ("HOST", "Box", "ImageRef", "parse_url")
 
 _WEB = re.compile("https?:/")
 LARGE = 2**21

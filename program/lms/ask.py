@@ -101,7 +101,7 @@ def ask(
     present = {name: value for name, value in given.items() if traits.reads_images is not False or not _shows(value)}
     signature = _without(asked, tuple(name for name in inputs if name not in present))  # type: ignore[arg-type]  # a class is hashable
     if len(present) < len(given):
-        signature = _blind(signature)  # type: ignore[arg-type]  # a class is hashable
+        signature = _worded(signature, without_sight(signature.instructions))  # type: ignore[arg-type]  # a class is hashable
     demos = [with_references(demo) for demo in predictor.demos if is_complete(demo, signature)]
     question = Question(predictor, demos, present, model, dict(config or {}), None, calls or CallAllowance())
     if traits.takes_references and not traits.thinks:
@@ -183,7 +183,7 @@ def _climbed(
         # As DSPy's own adapters do, the model is asked for JSON where its answer could not be read.
         adapter = None if addition else _asking_once(dspy.settings.adapter)
         if addition:
-            wording = _reworded(signature, addition)  # type: ignore[arg-type]  # a class is hashable
+            wording = _worded(signature, signature.instructions + addition)  # type: ignore[arg-type]  # a class is hashable
         elif adapter is not None and adapter_for(question.lm) is dspy.settings.adapter:
             wording = asked  # with the absent inputs: `dspy.Refine` knows a predictor by it
         else:
@@ -214,10 +214,10 @@ def _climbed(
 
 
 @functools.lru_cache(maxsize=256)
-def _reworded(signature: type[dspy.Signature], addition: str) -> type[dspy.Signature]:
-    """Return a signature with longer instructions, the same one each time: its schema and prompt are kept by it."""
-    reworded: type[dspy.Signature] = signature.with_instructions(signature.instructions + addition)
-    return reworded
+def _worded(signature: type[dspy.Signature], instructions: str) -> type[dspy.Signature]:
+    """Return a signature with other instructions, the same one each time: its schema and prompt are kept by it."""
+    worded: type[dspy.Signature] = signature.with_instructions(instructions)
+    return worded
 
 
 def _predict_of(
@@ -245,13 +245,6 @@ def _asking_once(adapter: dspy.Adapter | None) -> dspy.Adapter | None:
 def _shows(value: Any) -> bool:
     """Return whether an input is an image, or several."""
     return isinstance(value, dspy.Image) or (isinstance(value, dict) and any(map(_shows, value.values())))
-
-
-@functools.lru_cache(maxsize=256)
-def _blind(signature: type[dspy.Signature]) -> type[dspy.Signature]:
-    """Return a signature that speaks of no image."""
-    reworded: type[dspy.Signature] = signature.with_instructions(without_sight(signature.instructions))
-    return reworded
 
 
 @functools.lru_cache(maxsize=256)

@@ -35,11 +35,10 @@ from program.tracking.runs import strip_bytes
 from signatures.schemas import QualityLevel
 
 __all__ = (
-    "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "DemoSetMIPRO", "KeptAdapter", "LM15Engine",
-    "StdlibTransport", "adapter_for", "answer_request", "bounded_schema", "cached_answer", "estimated_cost_usd",
-    "events_of", "is_word", "put_in_cache", "remember", "retry_after_s", "say_once_of_truncation",
-    "sync_send_to_stream", "system_text", "traced_prediction", "without_sight",
+    "CUSTOM_TYPE_END_IDENTIFIER", "CUSTOM_TYPE_START_IDENTIFIER", "LM15Engine", "StdlibTransport",
+    "sync_send_to_stream",
 )  # fmt: skip
+"""What others import of DSPy from here."""
 
 
 MOST_ITEMS = 12

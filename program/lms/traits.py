@@ -22,13 +22,6 @@ from program.common.cli import MODEL_RECORDS
 from program.common.errors import EndpointError, ImagesRefused
 from program.common.files import write_whole
 
-__all__ = (
-    "ModelRecord", "ModelTraits", "as_listed", "context_is_full", "inquire", "known_traits", "largest_choice",
-    "listed_traits", "model_is_missing", "names_images", "own_record", "record_of", "refused_fields", "traits_of",
-    "wants_other_limit", "words_of",
-)  # fmt: skip
-
-
 logger = logging.getLogger(__name__)
 
 LISTING_TIMEOUT_S = 10

@@ -231,8 +231,7 @@ def cluster_from(arguments: argparse.Namespace, workers: int) -> Cluster | None:
     return Cluster(workers, arguments.threads, arguments.gpus) if arguments.engine == "ray" else None
 
 
-def request_text(request: Request) -> str:
-    """Return a request as JSON for a worker. Raises InputError for an image that is its own bytes."""
+def _text(request: Request) -> str:
     if str(request.image).startswith("data:"):
         held = "is held in memory, as a streamed dataset's are; --engine ray takes paths and URIs"
         raise InputError(f"image {request.id!r}: {held}")
@@ -249,7 +248,7 @@ def ray_engine(
     """
 
     def engine(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Any]]:
-        texts = ((place, request_text(request)) for place, request in placed)
+        texts = ((place, _text(request)) for place, request in placed)
         for place, request, row in completed_on_ray(partial(_Rows, make, requests, write), texts, cluster):
             yield (place, requests.from_json(request)), read(row)
 
@@ -257,11 +256,7 @@ def ray_engine(
 
 
 class _Rows:
-    """A worker's part: from a request to its row."""
-
-    def __init__(
-        self, make: Callable[[], Asking[Any]], requests: type[Request], write: Callable[[Any], str]
-    ) -> None:  # fmt: skip
+    def __init__(self, make: Callable[[], Asking[Any]], requests: type[Request], write: Callable[[Any], str]) -> None:
         self._ask, self._requests, self._write = make(), requests, write
 
     def __call__(self, item: str) -> str:
@@ -309,8 +304,6 @@ def completed_on_ray(
 
 
 class _Worker:
-    """One process of a job."""
-
     def __init__(self, make: Callable[[], Work], limits: Any, threads: int) -> None:
         import ray
 

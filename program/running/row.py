@@ -4,24 +4,24 @@ import json
 from statistics import NormalDist
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import field_validator
 
 from program.agent.assessment import Assessment
 from program.agent.evidence import looked_at
-from program.running.request import Request, read_query
+from program.agent.query import read_query
+from program.common.backends import Frozen
+from program.running.request import Request
 from signatures.schemas import GLOBAL, SEVERITIES
 
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 _MOST_DISTORTIONS = 8
 
 
-class Row(BaseModel):
+class Row(Frozen):
     """One request's answer: a score on 1..5 with the belief's interval, or a question's answer, and why; or the error.
 
     Its fields are the columns of tables, in order.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     status: str
@@ -67,6 +67,12 @@ class Row(BaseModel):
     def _encodable(cls, value: Any) -> Any:
         # A file's name may hold bytes that are no UTF-8.
         return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+    @property
+    def faults(self) -> list[tuple[str, str]]:
+        """What is wrong and how strong it is, the worst first."""
+        named = ((self.fault_1, self.strength_1), (self.fault_2, self.strength_2), (self.fault_3, self.strength_3))
+        return [(fault, strength) for fault, strength in named if fault and strength]
 
     @classmethod
     def of(cls, request: Request, result: Assessment) -> Self:

@@ -193,14 +193,6 @@ def _unlinked(path: str, flags: int) -> int:
     return plain_file(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
-def decode_base64(text: str, what: str) -> bytes:
-    """Return the bytes of a base64 text: plain, URL-safe, or a data: URL; Refused for anything else."""
-    try:
-        return from_base64(text)
-    except ValueError:
-        raise Refused(422, "image", f"{what}: not base64; encode the file's bytes, or send multipart") from None
-
-
 def shown_name(given: str | None, otherwise: str = "image") -> str:
     r"""Return a client's file name as it is shown and logged: no folders, no control or direction marks.
 
@@ -354,7 +346,10 @@ def jobs_of(items: Sequence[AssessRequest], settings: ServeSettings, sources: So
 
 def _sent(what: str, given: str | Sent | None, path: str | None, url: str | None, sources: Sources) -> Sent | None:
     if isinstance(given, str):
-        return Sent(decode_base64(given, what), what)
+        try:
+            return Sent(from_base64(given), what)
+        except ValueError:
+            raise Refused(422, "image", f"{what}: not base64; encode the file's bytes, or send multipart") from None
     if path is not None:
         return sources.file(path)
     return sources.url(url) if url is not None else given

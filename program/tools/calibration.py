@@ -14,9 +14,10 @@ import yaml
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, FiniteFloat, model_validator
 
+from program.common.backends import Frozen
 from program.common.errors import ToolError
 from program.common.files import CONFIGS
-from program.tools.registry import Figures, Stored
+from program.tools.registry import Figures
 from signatures.schemas import DistortionCategory, category_of
 
 LOWEST, HIGHEST = 1.0, 5.0
@@ -41,7 +42,7 @@ LEAST_RMSE = 0.1
 """No tool is surer than this: people's own mean scores are not."""
 
 
-class MapParameters(Stored):
+class MapParameters(Frozen):
     """A fitted map in numbers; z = sign (raw - centre) / scale."""
 
     kind: Literal["logistic", "isotonic"]
@@ -117,7 +118,7 @@ def mix(own: Any, general: Any) -> Any:
     return CATEGORY_WEIGHT * own + (1 - CATEGORY_WEIGHT) * general
 
 
-class Residual(Stored):
+class Residual(Frozen):
     """How far a tool's scores lie from people's on some images, and how far those lie from their own mean."""
 
     n: int = Field(ge=1)
@@ -143,7 +144,7 @@ class Residual(Stored):
         return max(0.0, 1 / (variance + apart) - 1 / (self.spread**2 + apart)) if self.spread > 0 else 0.0
 
 
-class CategoryMap(Stored):
+class CategoryMap(Frozen):
     """A tool's map for images with one category of distortion."""
 
     map: MapParameters
@@ -151,7 +152,7 @@ class CategoryMap(Stored):
     """Of the score for that category, where the tool's general map has its share."""
 
 
-class ToolCalibration(Stored):
+class ToolCalibration(Frozen):
     """One tool's maps and how well they fit."""
 
     sources: tuple[str, ...] = Field(min_length=1)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from program.common.backends import Frozen, Record
 from program.common.errors import SettingsError, ToolError, did_you_mean, first_fault
 from program.common.files import CONFIGS
 from program.common.imports import offered
@@ -23,13 +24,7 @@ FEWEST = 8
 Agreement: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
-class Stored(BaseModel):
-    """Part of a file: frozen, with no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ConfigFile(Stored):
+class ConfigFile(Frozen):
     """A file of `configs/` that a user may replace by one of their own."""
 
     FILE: ClassVar[str]
@@ -57,7 +52,7 @@ class ConfigFile(Stored):
         return content.model_copy(update={"origin": origin})
 
 
-class Provenance(Stored):
+class Provenance(Frozen):
     """What figures rest on."""
 
     dataset: str
@@ -96,14 +91,14 @@ class Figures(ConfigFile):
         return self.model_copy(update={"sources": rest, "tools": merged})
 
 
-class MeasuredStrength(Stored):
+class MeasuredStrength(Frozen):
     """|SRCC| over datasets (the mean where several have the category) and the images it rests on."""
 
     srcc: Agreement
     n: int = Field(ge=FEWEST)
 
 
-class Strength(Stored):
+class Strength(Frozen):
     """What one tool was measured to be good at."""
 
     library: str
@@ -138,10 +133,8 @@ GENERAL_SHARE = 0.5
 as any tool, and knows nothing of blurred photographs (|SRCC| 0.28 with people on LIVE In the Wild)."""
 
 
-class Measurement(BaseModel):
+class Measurement(Record):
     """One tool's reading of one image: a score, or a one-line error and no score."""
-
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     tool: str
     raw: float | None = None
@@ -158,7 +151,7 @@ class Measurement(BaseModel):
     """What was measured, where it is not the image as it is: averaged down, or against a resampled reference."""
 
 
-class ToolSpec(Stored):
+class ToolSpec(Frozen):
     """One tool: how to run it, what it is good at, what it needs and costs."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_+.-]*$")

@@ -189,7 +189,6 @@ def _own_store(folder: Path) -> str:
 
 
 def _database_file(uri: str) -> Path:
-    """Return the file that SQLAlchemy opens."""
     from sqlalchemy import make_url
 
     return Path(make_url(uri).database or "")
