@@ -252,16 +252,19 @@ def _left_out(pictures: Pictures) -> Matrix:
 
 def curves(pictures: Pictures, held: Matrix, learn: NDArray[np.bool_]) -> dict[str, Any]:
     """Fit what turns outputs of pictures left out into probabilities, on the photographs among some."""
-    rows = np.flatnonzero(learn & ~pictures.made)
+    rows, made = np.flatnonzero(learn & ~pictures.made), np.flatnonzero(learn & pictures.made)
     strengths = np.concatenate(pictures.strengths[:, rows])
     x = np.tile(held[rows], (2, 1))
     scale = x.std(axis=0) + 1e-9
     found = np.zeros((3, 2, len(FAULTS)))
     for level in range(3):
         for fault in range(len(FAULTS)):
-            there = strengths[:, fault] > level
+            there, values = strengths[:, fault] > level, x[:, fault]
+            if not there.any():  # nobody saw one so strong: what is made says how it would read
+                there = np.append(there, pictures.strengths[0, made, fault] > level)
+                values = np.append(values, held[made, fault])
             # A dozen pictures bend no curve: those of few keep to the slope of a weak prior.
-            line = LogisticRegression(C=1.0).fit(x[:, [fault]] / scale[fault], there) if there.any() else None
+            line = LogisticRegression(C=1.0).fit(values[:, None] / scale[fault], there) if there.any() else None
             found[level, :, fault] = (line.coef_[0, 0] / scale[fault], line.intercept_[0]) if line else (0, -6)
     whole = overall(x)
     spread = whole.std(axis=0) + 1.0 * (whole.std(axis=0) == 0)

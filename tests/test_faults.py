@@ -81,6 +81,22 @@ def test_what_is_no_photograph_is_not_judged_as_one(iqa: AgenticIQA) -> None:
     assert wide > 1.3 * usual
 
 
+@pytest.mark.spec("issue-49/faults")
+def test_what_nobody_annotated_as_strong_can_be_strong(iqa: AgenticIQA, tmp_path: Path) -> None:
+    Image.fromarray(CAT).save(tmp_path / "a.jpg", quality=6)
+    assert iqa(tmp_path / "a.jpg").faults[0] == ("compression", "strong")
+
+
+@pytest.mark.spec("issue-49/kinds")
+def test_a_sharp_subject_before_an_even_backdrop_is_a_photograph(iqa: AgenticIQA) -> None:
+    picture = np.repeat(np.linspace(90, 114, 480)[:, None, None] - np.array([0, 15, 40]), 640, axis=1)
+    y, x = np.mgrid[:300, :451]
+    inside = ((x - 225) / 200) ** 2 + ((y - 150) / 130) ** 2 < 1
+    behind = picture[180:, 94:545]
+    behind += ndimage.gaussian_filter(inside.astype(float), 6)[..., None] * (CAT - behind)
+    assert iqa(np.rint(picture).astype(np.uint8)).state.kind == "photograph"
+
+
 @pytest.mark.spec("issue-49/content")
 def test_objects_are_not_answered_for(iqa: AgenticIQA) -> None:
     assert "knows no objects" in str(iqa(CAT, "Is there a dog?").final_answer)

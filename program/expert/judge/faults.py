@@ -177,7 +177,8 @@ _BARRED: Mapping[str, frozenset[str]] = {
 def kind_of(view: View) -> str:
     """Return one of `KINDS` for an image alone, by how even it is, its border, and its paper.
 
-    None of 476 photographs is taken for anything else.
+    None of 476 photographs of LIVE In the Wild is taken for anything else, and 8 of 600 of BIQ2021: all but black, on
+    white, or burnt out. Neighbouring pixels are equal in at most .71 of a photograph, before a smooth backdrop.
     """
     if view.unjudged is not None:
         return "photograph"
@@ -188,7 +189,7 @@ def kind_of(view: View) -> str:
         return "drawing"
     if signs["white_edge"] > 0.9 and _LITTLE < rest and even < 0.3:
         return "packshot"
-    if signs["white_edge"] > 0.9 or even > 0.58:
+    if signs["white_edge"] > 0.9 or even > 0.75:
         return "screenshot or graphic"
     if signs["paper"] > 0.9 and n["light_share"] > 0.6:
         return "document"
