@@ -150,8 +150,7 @@ def test_a_killed_compile_leaves_its_best_and_repeats_no_call_when_resumed(data,
     assert json.loads((data / "program" / "program.json").read_text("utf-8"))["record"]["finished"] is True
     # Only calls that were on their way when the process died, one a worker, may have been sent twice.
     asked = server.stats()["requests"]
-    # The whole run may have sent one twice as well, on a busy machine.
-    assert before["requests"] < asked <= whole.stats()["requests"] + 2
+    assert before["requests"] < whole.stats()["requests"] <= asked <= whole.stats()["requests"] + 2
 
 
 def test_a_resumed_compile_refuses_other_data_seeds_and_budgets(data, loopback, capsys) -> None:
