@@ -50,7 +50,8 @@ class Recipe:
     reflects: bool = False
     """Asks a language model for instructions; then `Search.reflection` is one, and `Search.scored` has examples."""
     teaches: Literal["demos", "instructions", "fusion", "evidence"] = "demos"
-    """What it changes before all. Of instructions the embedded expert reads a rubric only; evidence costs no call."""
+    """What it changes before all. Of instructions the embedded expert reads a rubric only; evidence costs the calls of
+    `Bound.asked` alone."""
     fits_scores: bool = False
     """Fits human scores: only scored samples count, and the default leaves it out where they are few."""
     takes_all: Literal["scores", "answers"] | None = None

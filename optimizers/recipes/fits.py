@@ -55,6 +55,7 @@ _CHANCE = 10.8
 """What a sentence has to lower n log(squared error) by: chance does so once in 1,000 (chi-squared, one degree)."""
 
 Array = NDArray[np.float64]
+_Judges = list[tuple[AgenticIQA, list[dspy.Example]]]
 
 
 def fitted_corrections(
@@ -131,7 +132,7 @@ FINETUNE = Recipe(
 )
 
 
-def _judges(search: Search, program: AgenticIQA) -> tuple[list[tuple[AgenticIQA, list[dspy.Example]]], int]:
+def _judges(search: Search, program: AgenticIQA) -> tuple[_Judges, int]:
     """Return what judges which scored samples of train (see `unseen`), few where a call costs; and their number."""
     judges = unseen(program, search.train.examples)
     if not program.resources.known("summarizer").is_free:
@@ -144,7 +145,11 @@ def _judges(search: Search, program: AgenticIQA) -> tuple[list[tuple[AgenticIQA,
 def unseen_beliefs(search: Search, program: AgenticIQA) -> Beliefs:
     """Return what a program fuses for samples of train as if it did not know them; nothing where they are few."""
     judges, count = _judges(search, program)
-    return Beliefs(each for judge, examples in judges if count >= _LEAST for each in beliefs(search, judge, examples))
+    return _judged(search, judges if count >= _LEAST else [])
+
+
+def _judged(search: Search, judges: _Judges) -> Beliefs:
+    return Beliefs(each for judge, examples in judges for each in beliefs(search, judge, examples))
 
 
 def _fusion(search: Search) -> list[Candidate]:
@@ -158,7 +163,7 @@ def _fusion(search: Search) -> list[Candidate]:
             f"{_LEAST} are needed"
         )
         return []
-    train = Beliefs(each for judge, examples in judges for each in beliefs(search, judge, examples))
+    train = _judged(search, judges)
     held = beliefs(search, program, scored)
     plain = program.summarizer.fusion
     (eta, weight), compared = _worth_it(plain, best_on_grid(plain, train, ETAS, WEIGHTS), held)
@@ -329,13 +334,12 @@ def _labelled(search: Search) -> Labelled:
     viewer = search.base.program.resources.viewer
     by_id = {example.id: example for example in search.train.examples}
     believed, views, truth = [], [], []
-    for judge, examples in unseen(search.base.program, search.train.examples):
-        for each in beliefs(search, judge, examples):
-            if each.levels is not None:
-                example = by_id[each.sample]
-                believed.append(sum(level * p for level, p in each.levels.items()))
-                views.append(viewer.view(example.image, example.get("reference")))
-                truth.append(each.truth)
+    for each in _judged(search, unseen(search.base.program, search.train.examples)):
+        if each.levels is not None:
+            example = by_id[each.sample]
+            believed.append(sum(level * p for level, p in each.levels.items()))
+            views.append(viewer.view(example.image, example.get("reference")))
+            truth.append(each.truth)
     traits = [properties_of(view) for view in views]
     return Labelled(
         np.array(believed),

@@ -5,7 +5,6 @@ many are asked is chosen from labels and likeness alone, a photograph's own grou
 decided on validation.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ from program.agent.labels import Corrections, Neighbour, Neighbours
 from program.agent.loop import AgenticIQA
 from program.common.text import folded
 from program.expert import Belief, View, likeness
+from program.fusion.levels import expected_level
 from program.fusion.scores import FittedFusion, evened
 from program.images.refs import parse_url
 
@@ -88,18 +88,18 @@ def _even_share(held: Beliefs) -> float:
 
     Least squares on how far level and label lie from the middle, 3.
     """
-    levels = np.array([math.fsum(c * p for c, p in (each.levels or {}).items()) for each in held]) - 3
+    levels = np.array([expected_level(each.levels or {}) for each in held]) - 3
     slope = float(levels @ (held.truth - 3) / (levels @ levels)) if levels.any() else 1.0
     return round(min(1.0, max(0.0, 1 - slope)), 2)
 
 
-def _calibrated(search: Search, program: AgenticIQA) -> str:
-    """Say how sure the levels of a program that is told what labels say are, and let them count as much, in place.
+def _calibrate(search: Search, program: AgenticIQA, near: Neighbours) -> str:
+    """Let the levels of a program that is told what labels say count as much as they are sure, and say how much.
 
-    By its answers on samples of train, told nothing of their own group.
+    By its answers on samples of train, told nothing of their own group. The program is changed.
     """
     held = Beliefs(each for each in unseen_beliefs(search, program) if each.levels)
-    if (near := program.summarizer.neighbours) is None or not held:
+    if not held:
         return ""
     even, plain = _even_share(held), program.summarizer.fusion
     for each in held:
@@ -132,19 +132,21 @@ def _run(search: Search) -> list[Candidate]:
     vectors = np.stack([likeness(view) for view in views])
     count = chosen_count(photographs, vectors, views)
     copy = program.deepcopy()
-    copy.summarizer.neighbours = Neighbours(count, photographs, vectors)
+    copy.summarizer.neighbours = near = Neighbours(count, photographs, vectors)
     copy.summarizer.corrections = corrections = _corrections(search)
     search.note = f"nearest: what people said of the {count} most similar of {len(photographs)} photographs" + (
         f"; scores by what all labels predict: {told_of(corrections)}" if corrections else ""
     )
-    search.note += _calibrated(search, copy)
+    search.note += _calibrate(search, copy, near)
     return [Candidate(search.named("nearest"), copy)]
 
 
 RECIPE = Recipe(
     name="nearest",
     run=_run,
-    bound=lambda budget, sizes: Bound(4 * sizes.train, asked=min(sizes.train, MOST_ASKED)),
+    bound=lambda budget, sizes: Bound(
+        3 * sizes.train + min(sizes.train, MOST_ASKED), asked=min(sizes.train, MOST_ASKED)
+    ),
     teaches="evidence",
     takes_all="answers",
     least=lambda budget: _LEAST,

@@ -147,7 +147,7 @@ class Neighbours(_Learned):
             "count": self.count,
             "photographs": [each.model_dump(exclude_none=True) for each in self.photographs],
             "vectors": vectors,
-            **({"even": self.even} if self.even else {}),
+            "even": self.even,
         }
 
     @classmethod
@@ -200,9 +200,8 @@ class Corrections(_Learned):
         return min(5.0, max(1.0, reading + found.shift(view)))
 
     def precision(self, view: "View") -> float:
-        """Return the precision of what is predicted of an image; 0 for a kind that has none."""
-        found = self.by_kind.get(view.model.kind)
-        return found.precision if found else 0.0
+        """Return the precision of what is `predicted` of an image, where something is."""
+        return self.by_kind[view.model.kind].precision
 
     def shift_told(self, view: "View") -> str | None:
         """Return how the labels move an image's score, as the expert reads it; None for a kind that has none."""

@@ -1,7 +1,6 @@
 """The Summarizer: evidence and image become a score, an option or an explanation."""
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -27,7 +26,7 @@ from program.agent.resources import Resources
 from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, Finding, SummarizerOutput
 from program.common.text import is_chinese, normalise_choice, options_told
 from program.fusion import ScoreFusion, level_in_text
-from program.fusion.levels import level_masses, tokens_of
+from program.fusion.levels import expected_level, level_masses, tokens_of
 from program.fusion.scores import FittedFusion, evened, fusion_note, level_note, moved_note
 from program.images.store import IMAGES, ImageRef
 from program.lms.ask import Answer, ask
@@ -504,11 +503,6 @@ def _gap(state: AssessmentState, fields: Mapping[str, Any]) -> str:
     if state.plan is None or not _is_iqa(state) or fields["status"] == "failed":
         return ""
     return should_replan(state.evidence, state.plan.query_scope, state.plan)[1]
-
-
-def expected_level(probabilities: Mapping[int, float]) -> float:
-    """Return the mean of a belief over the levels 1..5."""
-    return math.fsum(level * p for level, p in probabilities.items())
 
 
 def disagreement(mean: float | None, probabilities: Mapping[int, float] | None, *, chinese: bool = False) -> str:

@@ -21,6 +21,7 @@ from program.common.backends import Frozen, Usage
 from program.common.errors import redact
 from program.evaluation.intervals import METRICS, Figure
 from program.fusion import ScoreFusion
+from program.fusion.levels import expected_level
 from program.running.request import Request
 from program.running.row import Row
 from program.tools.loading import installed_version
@@ -218,7 +219,7 @@ def _beliefs(result: Assessment, eta: float) -> dict[str, float | None]:
     evidence, probabilities = result.state.evidence, result.level_probabilities
     scores = tool_scores(evidence.quality_scores)
     mean = math.fsum(scores) / len(scores) if scores else None
-    level = math.fsum(c * p for c, p in probabilities.items()) if probabilities else None
+    level = expected_level(probabilities) if probabilities else None
     beliefs = {"tool_mean": _rounded(mean), "expected_level": _rounded(level)}
     if mean is not None and probabilities:
         fusion = ScoreFusion(eta)

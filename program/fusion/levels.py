@@ -92,6 +92,11 @@ _ROUNDING = 1e-3
 """Servers round: a log-probability this little above zero still means certainty."""
 
 
+def expected_level(probabilities: Mapping[int, float]) -> float:
+    """Return the mean of a belief over the levels 1..5."""
+    return math.fsum(level * p for level, p in probabilities.items())
+
+
 def level_probabilities(output: Any, mode: Mode, levels: Sequence[int]) -> dict[int, float]:
     """Return level probabilities (sum 1) as `ScoreFusion.extract_vlm_probabilities` says; ValueError likewise."""
     if isinstance(output, str):

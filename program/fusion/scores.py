@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from program.fusion.levels import LETTERS, Mode, finite, level_probabilities, nearest_level, softmax
+from program.fusion.levels import LETTERS, Mode, expected_level, finite, level_probabilities, nearest_level, softmax
 from signatures.schemas import LEVEL_WORDS, LEVELS_CHINESE
 
 logger = logging.getLogger(__name__)
@@ -283,7 +283,7 @@ def fusion_note(
         kind = "weighted" if weights and any(weights) else "mean"
     else:
         kind = "fused" if counted else "unweighed" if tool_scores else "level"
-    level = math.fsum(c * p for c, p in vlm_probabilities.items()) if vlm_probabilities else 0.0
+    level = expected_level(vlm_probabilities or {})
     source = phrases[kind].format(
         tools=phrases["tool" if len(tool_scores) == 1 else "tools"].format(len(tool_scores)),
         span=phrases["to"].join(f"{s:.2f}" for s in [min(counted), max(counted)][: len(counted)]) if counted else "",
