@@ -1,21 +1,25 @@
 """The recipe `nearest`: levels of the most similar labelled photographs, in words, beside what tools measured."""
 
 import json
+import math
 import re
 import shutil
 import zlib
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
+from program.agent.assessment import compare_images
 from program.agent.labels import Neighbours
 from program.agent.loop import AgenticIQA
 from program.agent.saving import load
 from program.common.errors import InputError
 from program.common.settings import load_settings
 from program.compile import main
+from program.images.store import IMAGES
 
 SMALL = "compile: {workers: 2, baselines: false, train_mcq: 8}\ntracking: {traces: 0}\ntools: {device: cpu}\n"
 QUERY = "Rate the perceptual quality of this image."
@@ -97,6 +101,13 @@ def test_the_levels_of_similar_photographs_of_other_groups_reach_the_model(data,
     assert f"By the labels people rate it {abs(blurred.tool_mean - read):.1f} {way} than the tools do." in (
         blurred.quality_reasoning
     )
+    pair = [program(image=data / f"{number}-0.png", query=QUERY) for number in (27, 26)]
+    reaches = [max(abs(end - each.quality_score) for end in each.score_interval) / 1.96 for each in pair]
+    z = (pair[1].quality_score - pair[0].quality_score) / math.hypot(*reaches)
+    better = compare_images(
+        program, *(IMAGES.add(data / f"{number}-0.png") for number in (27, 26))
+    ).probability_b_better
+    assert better == pytest.approx(NormalDist().cdf(z), abs=1e-6)  # as sure as the two intervals are
     for version in range(2):
         level(data / f"{PLANTED}-{version}.png")
     assert not any("bad" in text for text in lines(server))

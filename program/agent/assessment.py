@@ -7,7 +7,7 @@ import dspy
 import jinja2
 from pydantic import Field, PrivateAttr
 
-from program.agent.evidence import looked_at, tool_precisions, tool_scores
+from program.agent.evidence import looked_at
 from program.agent.query import QueryType, read_query
 from program.agent.state import AssessmentState, SummarizerOutput
 from program.common.backends import Frozen, Usage
@@ -238,9 +238,8 @@ def spread(program: "AgenticIQA", result: Assessment) -> float:
     """Return the standard deviation of the belief that a score was fused from. Raises ValueError without a score."""
     if result.quality_score is None:
         raise ValueError("the assessment has no score")
-    evidence, fusion = result.state.evidence, program.summarizer.fusion
-    scores, precisions = tool_scores(evidence.quality_scores), tool_precisions(evidence)
-    return fusion.deviation(result.quality_score, scores, result.level_probabilities, precisions)
+    scores, precisions = program.summarizer.tool_readings(result.state.evidence, *result.images)
+    return program.summarizer.fusion.deviation(result.quality_score, scores, result.level_probabilities, precisions)
 
 
 def _reasons(a: Assessment, b: Assessment) -> list[str]:

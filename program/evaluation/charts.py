@@ -80,19 +80,19 @@ def comparison_table(before: EvaluationRecord, after: EvaluationRecord, differen
             cells = ("-" if figure is None else figure.value_text() for figure in (old, new))
             gain = Text("same program") if same else _gain_text(name, differences.get(name))
             table.add_row(METRICS[name].word, *cells, gain)
-    for cost, word in (
-        ("tokens_per_image", "tokens an image"),
-        ("model_seconds_per_image", "model's seconds an image"),
-    ):
-        spent = [record.pace.get(cost) for record in (before, after)]
-        if any(spent):
-            table.add_row(word, *("-" if each is None else f"{each:.3g}" for each in spent), "")
+    costs = {"tokens an image": "tokens_per_image", "seconds an image": "model_seconds_per_image"}
+    spent = {word: [record.pace.get(cost) for record in (before, after)] for word, cost in costs.items()}
+    for word, each in spent.items():
+        if any(each):
+            table.add_row(word, *("-" if cost is None else f"{cost:.3g}" for cost in each), "")
     counts = [f"{figure.n} {what}{'s' * (figure.n != 1)}" for what, figure in counted if figure]
     groups = max((figure.groups for _, figure in counted if figure), default=0)
     made_up = ", which is made up: they say nothing of people" if dataset.judge != "people" else ""
     table.caption = "\n".join([
         f"{' and '.join(counts)} of {_photographs(groups)}; labels by {dataset.judge}{made_up}.",
         *_intervals_told([] if same else list(differences.values())),
+        *(["Seconds are those of the model's calls; - where all answers came from the cache."]
+          if any(spent["seconds an image"]) else []),
         *(f"{name}: {record.failed} of {len(record.rows)} samples failed and are left out"
           for name, record in (("before", before), ("after", after)) if record.failed),
         *undefined_lines((METRICS[name].word, f) for each in (before, after) for name, f in each.figures.items()
