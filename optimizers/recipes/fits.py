@@ -115,8 +115,8 @@ def _finetune(search: Search) -> list[Candidate]:
 def told_of(corrections: Corrections) -> str:
     """Say what was fitted, and what it is worth."""
     return "; ".join(
-        f"{each.labels} labels{' with references' * (kind == 'fr')}, penalty {each.penalty:g}, RMSE of the "
-        f"reading {each.before:.3f}, corrected {each.after:.3f} (on train, each group left out)"
+        f"{each.labels} labels{' with references' * (kind == 'fr')}, penalty {each.penalty:g}; RMSE on train "
+        f"{each.before:.3f}, corrected {each.after:.3f} (each group left out)"
         for kind, each in corrections.by_kind.items()
     )
 
