@@ -211,7 +211,7 @@ def prepare_job(
     """
     rewords = Resources(settings, lm).known("summarizer").reads_instructions
     request = optimizer or settings.compile.optimizer
-    recipes = _recipes(request or ("nearest,fusion" if rewords else "random-search,finetune,fusion"))
+    recipes = _recipes(request or ("nearest,fusion" if rewords else "finetune,fusion"))
     optimized = _roles(roles if roles is not None else settings.compile.roles, ROLES if rewords else ("summarizer",))
     out = out or settings.programs_dir / Path(data).stem
     job = Job(

@@ -277,7 +277,7 @@ _AGREED, _COARSE = 0.85, 0.03
 """An SRCC above which little is left to learn, and half of an interval above which small gains cannot be told."""
 _UNTRIED = {
     False: (
-        ("random-search,finetune,fusion", "rubric", "labeled --demos all"),
+        ("finetune,fusion", "random-search", "rubric", "labeled --demos all"),
         "a language model: --lm PROVIDER/MODEL",
     ),
     True: (

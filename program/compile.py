@@ -27,8 +27,8 @@ def main(argv: list[str] | None = None) -> int:
                         "(.jsonl, .csv, .parquet)")  # fmt: skip
     cli.add_layout_flags(parser, columns="")
     parser.add_argument("--optimizer", metavar="NAME[,NAME]",
-                        help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: random-search,finetune,fusion "
-                        "for the embedded expert, rubric for made-up labels, nearest,fusion for others)")  # fmt: skip
+                        help=f"{', '.join(OPTIMIZERS)}, or several in turn (default: finetune,fusion for the "
+                        "embedded expert, rubric for made-up labels, nearest,fusion for others)")  # fmt: skip
     parser.add_argument("--roles", metavar="ROLE[,ROLE]", help="which to optimize: planner, executor, summarizer")
     parser.add_argument("--demos", metavar="N|all", type=_demos, help="demos for each question to the Summarizer")
     parser.add_argument("--teacher-lm", metavar="MODEL", help="stronger model whose answers become demos")
