@@ -391,6 +391,18 @@ def test_no_program_is_shown_more_demos_than_were_asked_for(blurred_manifest, tm
     assert (budget(demos=4).demos, budget(demos=4).all_demos) == (4, False)
 
 
+def test_the_usual_recipes_follow_the_data_and_what_was_asked_for(blurred_manifest, tmp_path) -> None:
+    def recipes(keeps=lambda sample: True, **asked: int) -> tuple[str, ...]:
+        samples = [json.loads(line) for line in blurred_manifest.read_text("utf-8").splitlines()]
+        kept = blurred_manifest.with_name("kept.jsonl")
+        kept.write_text("".join(json.dumps(sample) + "\n" for sample in samples if keeps(sample)), "utf-8")
+        return prepare_job(load_settings(), str(kept), out=tmp_path / "out", **asked).optimizers
+
+    assert recipes() == ("finetune", "fusion")
+    assert recipes(demos=8) == ("random-search", "finetune", "fusion")
+    assert recipes(lambda sample: sample["split"] != "train" or int(sample["group"]) < 40) == ("random-search",)
+
+
 def test_a_fitted_fusion_is_neutral_by_default_and_keeps_the_order(rng: np.random.Generator) -> None:
     plain, fitted = ScoreFusion(), FittedFusion(ScoreFusion())
     curve = fitted_curve("isotonic", rng.uniform(1, 5, 200), rng.uniform(2, 4, 200))
