@@ -134,11 +134,14 @@ def draw(lines: Sequence[dict[str, Any]], path: Path) -> None:
     for way in WAYS:
         sizes = sorted({line["size"] for line in lines if line["way"] == way})
         found = [[line["srcc after"] for line in lines if (line["way"], line["size"]) == (way, size)] for size in sizes]
-        axes.plot(sizes, [mean(each) for each in found], "o-", label=way)
+        axes.plot(sizes, [mean(each) for each in found], "o--" if way == "both" else "o-", label=way)
     axes.axhline(
         mean(line["srcc before"] for line in lines if "srcc before" in line), color="grey", ls=":", label="no labels"
     )
-    axes.set(xscale="log", xlabel="labels", ylabel=f"SRCC on {lines[0]['n']} held photographs")
+    sizes = sorted({line["size"] for line in lines})
+    axes.set(xscale="log", xlabel="labels", ylabel=f"SRCC on {lines[0]['n']} other photographs")
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.minorticks_off()
     axes.legend(frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
