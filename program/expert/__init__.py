@@ -5,7 +5,7 @@ This is the room's one door: nothing outside imports what lies inside.
 
 from typing import TYPE_CHECKING
 
-from program.common.imports import lazy
+from program.common import lazy
 
 if TYPE_CHECKING:
     from program.expert.answer.planning import (

@@ -11,10 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from program.common import offered
 from program.common.backends import Frozen, Record
 from program.common.errors import SettingsError, ToolError, did_you_mean, first_fault
 from program.common.files import CONFIGS
-from program.common.imports import offered
 from program.images.refs import Box
 from signatures.schemas import DistortionCategory, category_of
 
