@@ -1,15 +1,29 @@
-"""What flows through an assessment: the state and each stage's output."""
+"""What flows through an assessment: the state, each stage's output, and evidence as a model is told it. Pure."""
 
+import json
 import logging
-from typing import Annotated, Any, Literal
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from program.agent.query import QueryType
 from program.common.backends import Record
+from program.common.text import is_chinese
 from program.images.store import Box
 from program.tools.registry import Measurement
-from signatures.schemas import GLOBAL, DistortionCategory, DistortionFinding, Plan, Severity
+from signatures.schemas import (
+    CATEGORIES_CHINESE,
+    GLOBAL,
+    LEVEL_WORDS,
+    SEVERITIES_CHINESE,
+    DistortionCategory,
+    DistortionFinding,
+    Plan,
+    Severity,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +69,13 @@ class ToolLog(Measurement):
     """For a failed tool: another ready tool that fits, if there is one."""
 
 
+class ToolReadings(NamedTuple):
+    """What tools say of an image: scores, 1..5, and how precise each is, where that is known."""
+
+    scores: list[float]
+    precisions: list[float] | None
+
+
 class ExecutorOutput(Record):
     """The Executor's evidence, by region ("Global" is the whole image); None where a stage did not run."""
 
@@ -96,6 +117,53 @@ class ExecutorOutput(Record):
     def is_empty(self) -> bool:
         """Whether no stage gave anything to rest an answer on."""
         return not self.distortion_analysis and not self.quality_scores
+
+    @property
+    def readings(self) -> ToolReadings:
+        """The scores to fuse: one per distinct reading, however many distortions share it.
+
+        The precisions are None where one is not known; readings that count as one bring what they add together.
+        """
+        distinct = {(r, tool, score) for r, by in (self.quality_scores or {}).items() for tool, score in by.values()}
+        added: dict[tuple[str, str, float | None], list[float | None]] = {}
+        for log in self.tool_logs:
+            added.setdefault((log.region, log.tool, log.score), []).append(log.precision)
+        shares = [added.get(reading, [None]) for reading in sorted(distinct)]
+        known = [[share for share in each if share is not None] for each in shares]
+        is_known = bool(shares) and known == shares
+        return ToolReadings([score for *_, score in sorted(distinct)], [*map(math.fsum, known)] if is_known else None)
+
+    def used(self) -> dict[str, Any] | None:
+        """Name the readings and findings an answer rests on, or None when it rests on the image alone."""
+        if self.is_empty:
+            return None
+        readings = [
+            {"region": region, "distortion": distortion, "tool": tool, "score": round(score, 4)}
+            for region, by in (self.quality_scores or {}).items()
+            for distortion, (tool, score) in by.items()
+        ]
+        findings = [{"region": region, **finding.facts("explanation")} for region, finding in self.findings()]
+        return {"readings": readings, "findings": findings}
+
+    def lacking(self) -> str:
+        """Say what gave nothing usable in all attempts.
+
+        >>> ExecutorOutput(failed_steps=["plan", "tools"]).lacking()
+        'the model gave no usable plan; every tool of the plan failed'
+        """
+        steps = [step for step in self.failed_steps if step != "tools"]
+        parts = [f"the model gave no usable {' and no usable '.join(steps)}"] if steps else []
+        return "; ".join([*parts, *(["every tool of the plan failed"] if "tools" in self.failed_steps else [])])
+
+    def looked_at(self, region: str) -> str:
+        """Name what was looked at for a region: without a box, that is the whole image.
+
+        >>> ExecutorOutput().looked_at("dog"), ExecutorOutput(region_boxes={"dog": (0, 0, 9, 9)}).looked_at("dog")
+        ('dog (whole image)', 'dog')
+        """
+        if region == GLOBAL:
+            return "whole image"
+        return region if region in (self.region_boxes or {}) else f"{region} (whole image)"
 
     @property
     def replaceable_tools(self) -> list[str]:
@@ -220,3 +288,123 @@ class AssessmentState(Record):
             logger.warning("excessive replanning: more than %d replans; the oldest is dropped", HISTORY_LIMIT)
         self.replan_history = history[-HISTORY_LIMIT:]
         self.iteration_count += 1
+
+
+_UNDISTORTED = ("Nothing is distorted: every pixel is the reference's.", "没有任何失真：每个像素都与参考图像相同。")
+"""English and Chinese."""
+
+
+def of_same_pixels(output: ExecutorOutput, state: AssessmentState) -> ExecutorOutput:
+    """Return the evidence on an image that is its own reference: of each region the one finding that nothing is wrong.
+
+    What tools measured stays on record. What the model failed to say is nothing that lacks.
+    """
+    scope = state.plan.query_scope if state.plan else [GLOBAL]
+    none = Finding(type="Compression", severity="none", explanation=_UNDISTORTED[is_chinese(state.query)])
+    return output.model_copy(
+        update={
+            "distortion_set": {region: [] for region in scope},
+            "distortion_analysis": {region: [none] for region in scope},
+            "notes": [SAME_PIXELS, *output.notes],
+            "failed_steps": [],
+        }
+    )
+
+
+def rating_of_same_pixels(*, chinese: bool) -> dict[str, Any]:
+    """Return what an answer says of the quality of an image that is its own reference: 5, and no doubt."""
+    return {
+        "final_answer": 5.0,
+        "quality_score": 5.0,
+        "quality_reasoning": _UNDISTORTED[chinese],
+        "summary": _UNDISTORTED[chinese],
+        "level_probabilities": {level: float(level == 5) for level in range(1, 6)},
+        "score_interval": (5.0, 5.0),
+        "status": "ok",
+    }
+
+
+def quality_line(mean: float) -> str:
+    """Say in level words what a mean of tools' scores (1..5) means.
+
+    >>> quality_line(3.6), quality_line(2.1)
+    ('Measured quality: between fair and good (3.6 of 5).', 'Measured quality: poor (2.1 of 5).')
+    """
+    lower = min(int(mean), len(LEVEL_WORDS) - 1)
+    words = LEVEL_WORDS[lower - 1], LEVEL_WORDS[lower]
+    near = round(4 * (mean - lower))
+    named = words[0] if near == 0 else words[1] if near == 4 else f"between {words[0]} and {words[1]}"
+    return f"Measured quality: {named} ({mean:.1f} of 5)."
+
+
+def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
+    """Render findings as `{"Global": [{"type", "severity", "explanation"}]}`, or None when there are none."""
+    if not analysis or not any(analysis.values()):
+        return None
+    return compact_json({region: [f.facts() for f in findings] for region, findings in analysis.items()})
+
+
+def findings_in_words(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
+    """Render findings for a language model: faults by their words alone, a line a region; without any, as JSON.
+
+    Figures, category and severity beside a fault's words cost a small model tokens and agreement.
+
+    >>> blur = Finding(type="Blurs", severity="severe", explanation="Strong blur smears it: 9 % is left.", fault="blur")
+    >>> findings_in_words({"Global": [blur, Finding(type="Noise", severity="none")]})
+    'Strong blur smears it; no Noise'
+    """
+    if not any(finding.fault for findings in (analysis or {}).values() for finding in findings):
+        return findings_json(analysis)
+    told = {region: "; ".join(map(_in_words, findings)) for region, findings in (analysis or {}).items()}
+    return "\n".join(words if region == GLOBAL else f"{region}: {words}" for region, words in told.items() if words)
+
+
+def _in_words(finding: Finding) -> str:
+    words = re.split("[:：]", finding.explanation, maxsplit=1)
+    if finding.fault and len(words) > 1:
+        return words[0]
+    named = f"{'no' if finding.severity == 'none' else finding.severity} {finding.fault or finding.type}"
+    return f"{named} ({finding.explanation.rstrip('.')})" if finding.fault and finding.explanation else named
+
+
+def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:
+    """Render calibrated scores as `{"Global": {"Blurs": ["VIF", 2.6]}}`, in hundredths; None when there are none."""
+    if not scores or not any(scores.values()):
+        return None
+    return compact_json({r: {d: [tool, round(s, 2)] for d, (tool, s) in by.items()} for r, by in scores.items() if by})
+
+
+def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -> str:
+    """Name the visible distortions that a text does not name yet in its language, or return an empty text.
+
+    Who wrote a text has seen the faults that have words of their own; without a text, these are its sentences.
+    """
+    visible = [(region, finding) for region, finding in output.findings() if finding.severity != "none"]
+    names = [
+        _phrase(finding, region, chinese=chinese)
+        for region, finding in visible
+        if not finding.fault and _short(finding.type, chinese=chinese) not in text.casefold()
+    ]
+    faults = [] if text else [
+        _in_words(finding) if region == GLOBAL else f"{region}: {_in_words(finding)}"
+        for region, finding in visible if finding.fault
+    ]  # fmt: skip
+    found = f"检测到：{'、'.join(names)}。" if chinese else f"Found: {', '.join(names)}."
+    end = "。" if chinese else ". "
+    return "".join((*(f"{fault.rstrip('.。')}{end}" for fault in faults), found if names else "")).rstrip(" ")
+
+
+def _short(category: DistortionCategory, *, chinese: bool) -> str:
+    return CATEGORIES_CHINESE[category][:2] if chinese else category.split()[0].casefold().rstrip("s")
+
+
+def _phrase(finding: Finding, region: str, *, chinese: bool) -> str:
+    if chinese:
+        place = "" if region == GLOBAL else f"“{region}”的"
+        return f"{place}{SEVERITIES_CHINESE[finding.severity]}{CATEGORIES_CHINESE[finding.type]}"
+    return f"{finding.severity} {finding.type}" + ("" if region == GLOBAL else f" in {region}")
+
+
+def compact_json(value: Any) -> str:
+    """Return JSON without spaces: a prompt is paid by the token."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import dspy
 
-from program.agent.evidence import (
-    findings_in_words,
-    findings_json,
-    findings_note,
-    lacking,
-    quality_line,
-    rating_of_same_pixels,
-    scores_json,
-    tool_precisions,
-    tool_scores,
-    used_evidence,
-)
 from program.agent.labels import Corrections, Neighbours
 from program.agent.query import QueryReading, QueryType, read_query
 from program.agent.replan import contradiction, should_replan
 from program.agent.resources import Resources
-from program.agent.state import AssessmentState, BeliefSource, ExecutorOutput, Finding, SummarizerOutput
+from program.agent.state import (
+    AssessmentState,
+    BeliefSource,
+    ExecutorOutput,
+    Finding,
+    SummarizerOutput,
+    ToolReadings,
+    findings_in_words,
+    findings_json,
+    findings_note,
+    quality_line,
+    rating_of_same_pixels,
+    scores_json,
+)
 from program.common.text import is_chinese, normalise_choice, options_told
 from program.fusion import ScoreFusion, level_in_text
 from program.fusion.levels import expected_level, level_masses, tokens_of
@@ -84,13 +85,6 @@ class _Belief(NamedTuple):
     findings: list[Finding] | None = None
 
 
-class ToolReadings(NamedTuple):
-    """What tools say of an image: scores, 1..5, and how precise each is, where that is known."""
-
-    scores: list[float]
-    precisions: list[float] | None
-
-
 class Summarizer(dspy.Module):
     """Answer from the evidence, and say whether it sufficed."""
 
@@ -128,7 +122,7 @@ class Summarizer(dspy.Module):
         logger.info(
             "summarizer: %s (%s), %d findings, %d tool scores, image %s, reference %s",
             reading.type.value, reading.rule, len(state.evidence.findings()),
-            len(tool_scores(state.evidence.quality_scores)), image.name, reference.name if reference else None,
+            len(state.evidence.readings.scores), image.name, reference.name if reference else None,
         )  # fmt: skip
         image, reference, crops = self._looked_at(state, image, reference)
         inputs = {
@@ -220,8 +214,8 @@ class Summarizer(dspy.Module):
 
     def tools_mean(self, evidence: ExecutorOutput) -> float | None:
         """Return the tools' mean (1..5) as they read the image; None without a score."""
-        scores = tool_scores(evidence.quality_scores)
-        return self.fusion.tool_mean(scores, tool_precisions(evidence)) if scores else None
+        scores, precisions = evidence.readings
+        return self.fusion.tool_mean(scores, precisions) if scores else None
 
     def tool_readings(self, evidence: ExecutorOutput, image: ImageRef, reference: ImageRef | None) -> ToolReadings:
         """Return what is fused of the tools: what they read, or what labels predict of the image by it."""
@@ -230,7 +224,7 @@ class Summarizer(dspy.Module):
             view = self.resources.viewer.view(image, reference)
             if (predicted := labels.predicted(view, mean)) is not None:
                 return ToolReadings([predicted], [labels.precision(view)])
-        return ToolReadings(tool_scores(evidence.quality_scores), tool_precisions(evidence))
+        return evidence.readings
 
     def names_distortions(self, state: AssessmentState) -> bool:
         """Return whether the question for the score asks for the distortions too, in place of one before it.
@@ -469,7 +463,7 @@ class Summarizer(dspy.Module):
         gap_left = gap or fields.get("unresolved_gap")
         if fields["status"] == "ok" and evidence.failed_steps:
             # Another answer than with this evidence: it must not pass for a whole one.
-            fields = {**fields, "status": "degraded", "error": lacking(evidence)}
+            fields = {**fields, "status": "degraded", "error": evidence.lacking()}
         score = rating = fields.get("quality_score")
         if score is None and is_iqa and tools.scores:
             score = self.fusion.fuse_scores(tools.scores, None, tools.precisions)
@@ -484,7 +478,7 @@ class Summarizer(dspy.Module):
                 "quality_reasoning": " ".join([fields["quality_reasoning"].strip(), *notes]),
                 "quality_score": score,
                 "level": self.fusion.map_to_level(rating) if rating is not None else None,
-                "used_evidence": used_evidence(evidence),
+                "used_evidence": evidence.used(),
                 "need_replan": replan,
                 "replan_reason": gap if replan else None,
                 "unresolved_gap": None if replan else gap_left or None,
