@@ -11,8 +11,7 @@ from PIL import Image
 from scipy import ndimage, stats
 from skimage import data as photographs
 
-from program.expert.answer.findings import findings, present, reported, severity_word
-from program.expert.answer.vocabulary import ENGLISH
+from program.expert.answer.findings import ENGLISH, findings, present, reported, severity_word
 from program.expert.engine import answer
 from program.expert.judge.views import Viewer
 from program.expert.measure.features import DIFFERENCE_NAMES, measure, reference_differences

@@ -12,7 +12,8 @@ from dspy import lm15
 from pydantic import BaseModel
 
 from program.common.errors import ModelError
-from program.expert.answer.findings import findings, present
+from program.expert.answer.claims import look_at
+from program.expert.answer.findings import Phrases, details, findings, phrases_for, present, region_summary, summary
 from program.expert.answer.planning import (
     Inputs,
     categories_by_region,
@@ -28,9 +29,7 @@ from program.expert.answer.planning import (
     scores_of,
     severities_of,
 )
-from program.expert.answer.questions import Choice, answer_choice, look_at
-from program.expert.answer.reasons import choice_reason, details, direct_answer, region_summary, summary, unseen
-from program.expert.answer.vocabulary import Phrases, phrases_for
+from program.expert.answer.questions import Choice, answer_choice, choice_reason, direct_answer, unseen
 from program.expert.judge.learning import belief
 from program.expert.judge.quality import Belief
 from program.expert.judge.views import View, Viewer
