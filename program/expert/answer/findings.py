@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from program.common.text import is_chinese
 from program.expert.judge.faults import KINDS, MOST, faults_of, kind_of, place_of, probability_of, sharpness_of, tint_of
 from program.expert.judge.quality import OUTPUTS, UNDISTORTED, Belief
-from program.expert.judge.views import View, position
-from program.expert.measure.measures import Measurement
+from program.expert.judge.views import Measurement, View, position
 from program.expert.store import Matrix, stored_table
 from signatures.schemas import FAULTS, GLOBAL, DistortionCategory, Severity
 
