@@ -27,9 +27,10 @@ from program.lms.dspy_private import (
     events_of,
     remember,
     retry_after_s,
+    settings_in_force,
     sync_send_to_stream,
 )
-from program.lms.limits import current_budget, gate_of, wire_settings
+from program.lms.limits import current_budget, gate_of
 from program.lms.traits import known_traits, own_record
 
 _USAGE: ContextVar[Usage | None] = ContextVar("agentic_iqa_usage", default=None)
@@ -260,7 +261,7 @@ MAX_TEXT = 8_000
 class CallAllowance:
     """How many calls of a model a question may still cost: at first `wire.attempts`."""
 
-    left: int = field(default_factory=lambda: wire_settings().attempts)
+    left: int = field(default_factory=lambda: settings_in_force().wire.attempts)
 
     def take(self) -> bool:
         """Take one call; False where none is left."""
@@ -306,7 +307,7 @@ def put(question: Question, signature: type[dspy.Signature]) -> dspy.Prediction:
 
 def _wait(error: LMError, question: Question) -> None:
     """Wait for as long as the host asks, or longer with every repeat; raise the error where that is too long."""
-    wire, hint = wire_settings(), retry_after_s(error)
+    wire, hint = settings_in_force().wire, retry_after_s(error)
     if hint is not None and hint > wire.longest_wait_s:
         raise error
     backoff = min(wire.backoff_s * 2**question.repeats, wire.longest_wait_s)
