@@ -4,16 +4,9 @@ import json
 
 import pytest
 
+from program.agent.rating import findings_in_words, findings_json, findings_note, scores_json
 from program.agent.replan import contradiction
-from program.agent.state import (
-    ExecutorOutput,
-    Finding,
-    ToolLog,
-    findings_in_words,
-    findings_json,
-    findings_note,
-    scores_json,
-)
+from program.agent.state import ExecutorOutput, Finding, ToolLog
 
 ANALYSIS = {"Global": [Finding(type="Blurs", severity="moderate", explanation="Edges appear soft.")]}
 SCORES = {"Global": {"Blurs": ("TOPIQ_FR", 2.6)}}

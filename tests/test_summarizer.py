@@ -412,7 +412,7 @@ def test_three_unreadable_answers_fail_without_an_invented_score(summarize, capl
     assert result.error
     assert result.level_probabilities is None
     assert result.quality_score == (pytest.approx(2.7) if evidence is EVIDENCE else None)
-    records = [r for r in caplog.records if r.name == "program.agent.summarizer"]
+    records = [r for r in caplog.records if r.name in {"program.agent.rating", "program.agent.summarizer"}]
     errors = [r.getMessage() for r in records if r.levelno == logging.ERROR]
     assert len(errors) == 1
     assert output + "3" in errors[0]
@@ -631,7 +631,7 @@ def test_a_region_without_evidence_asks_for_a_replan(summarize):
 def test_the_start_is_logged_with_mode_counts_and_images(summarize, caplog):
     caplog.set_level(logging.INFO, logger="program")
     summarize([SCORED], reference=True)
-    records = [r for r in caplog.records if r.name == "program.agent.summarizer"]
+    records = [r for r in caplog.records if r.name in {"program.agent.rating", "program.agent.summarizer"}]
     line = next(r.getMessage() for r in records if r.levelno == logging.INFO)
     for part in ("scoring", "scoring phrase", "2 findings", "2 tool scores", "image pixels:", "reference pixels:"):
         assert part in line

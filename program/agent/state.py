@@ -1,10 +1,8 @@
-"""What flows through an assessment: the state, each stage's output, and evidence as a model is told it. Pure."""
+"""What flows through an assessment: the state and each stage's output. Pure."""
 
 import json
 import logging
 import math
-import re
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
@@ -14,16 +12,7 @@ from program.common.backends import Record
 from program.common.text import is_chinese
 from program.images.store import Box
 from program.tools.registry import Measurement
-from signatures.schemas import (
-    CATEGORIES_CHINESE,
-    GLOBAL,
-    LEVEL_WORDS,
-    SEVERITIES_CHINESE,
-    DistortionCategory,
-    DistortionFinding,
-    Plan,
-    Severity,
-)
+from signatures.schemas import GLOBAL, DistortionCategory, DistortionFinding, Plan, Severity
 
 logger = logging.getLogger(__name__)
 
@@ -322,87 +311,6 @@ def rating_of_same_pixels(*, chinese: bool) -> dict[str, Any]:
         "score_interval": (5.0, 5.0),
         "status": "ok",
     }
-
-
-def quality_line(mean: float) -> str:
-    """Say in level words what a mean of tools' scores (1..5) means.
-
-    >>> quality_line(3.6), quality_line(2.1)
-    ('Measured quality: between fair and good (3.6 of 5).', 'Measured quality: poor (2.1 of 5).')
-    """
-    lower = min(int(mean), len(LEVEL_WORDS) - 1)
-    words = LEVEL_WORDS[lower - 1], LEVEL_WORDS[lower]
-    near = round(4 * (mean - lower))
-    named = words[0] if near == 0 else words[1] if near == 4 else f"between {words[0]} and {words[1]}"
-    return f"Measured quality: {named} ({mean:.1f} of 5)."
-
-
-def findings_json(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
-    """Render findings as `{"Global": [{"type", "severity", "explanation"}]}`, or None when there are none."""
-    if not analysis or not any(analysis.values()):
-        return None
-    return compact_json({region: [f.facts() for f in findings] for region, findings in analysis.items()})
-
-
-def findings_in_words(analysis: Mapping[str, Sequence[Finding]] | None) -> str | None:
-    """Render findings for a language model: faults by their words alone, a line a region; without any, as JSON.
-
-    Figures, category and severity beside a fault's words cost a small model tokens and agreement.
-
-    >>> blur = Finding(type="Blurs", severity="severe", explanation="Strong blur smears it: 9 % is left.", fault="blur")
-    >>> findings_in_words({"Global": [blur, Finding(type="Noise", severity="none")]})
-    'Strong blur smears it; no Noise'
-    """
-    if not any(finding.fault for findings in (analysis or {}).values() for finding in findings):
-        return findings_json(analysis)
-    told = {region: "; ".join(map(_in_words, findings)) for region, findings in (analysis or {}).items()}
-    return "\n".join(words if region == GLOBAL else f"{region}: {words}" for region, words in told.items() if words)
-
-
-def _in_words(finding: Finding) -> str:
-    words = re.split("[:：]", finding.explanation, maxsplit=1)
-    if finding.fault and len(words) > 1:
-        return words[0]
-    named = f"{'no' if finding.severity == 'none' else finding.severity} {finding.fault or finding.type}"
-    return f"{named} ({finding.explanation.rstrip('.')})" if finding.fault and finding.explanation else named
-
-
-def scores_json(scores: Mapping[str, Mapping[str, tuple[str, float]]] | None) -> str | None:
-    """Render calibrated scores as `{"Global": {"Blurs": ["VIF", 2.6]}}`, in hundredths; None when there are none."""
-    if not scores or not any(scores.values()):
-        return None
-    return compact_json({r: {d: [tool, round(s, 2)] for d, (tool, s) in by.items()} for r, by in scores.items() if by})
-
-
-def findings_note(output: ExecutorOutput, text: str, *, chinese: bool = False) -> str:
-    """Name the visible distortions that a text does not name yet in its language, or return an empty text.
-
-    Who wrote a text has seen the faults that have words of their own; without a text, these are its sentences.
-    """
-    visible = [(region, finding) for region, finding in output.findings() if finding.severity != "none"]
-    names = [
-        _phrase(finding, region, chinese=chinese)
-        for region, finding in visible
-        if not finding.fault and _short(finding.type, chinese=chinese) not in text.casefold()
-    ]
-    faults = [] if text else [
-        _in_words(finding) if region == GLOBAL else f"{region}: {_in_words(finding)}"
-        for region, finding in visible if finding.fault
-    ]  # fmt: skip
-    found = f"检测到：{'、'.join(names)}。" if chinese else f"Found: {', '.join(names)}."
-    end = "。" if chinese else ". "
-    return "".join((*(f"{fault.rstrip('.。')}{end}" for fault in faults), found if names else "")).rstrip(" ")
-
-
-def _short(category: DistortionCategory, *, chinese: bool) -> str:
-    return CATEGORIES_CHINESE[category][:2] if chinese else category.split()[0].casefold().rstrip("s")
-
-
-def _phrase(finding: Finding, region: str, *, chinese: bool) -> str:
-    if chinese:
-        place = "" if region == GLOBAL else f"“{region}”的"
-        return f"{place}{SEVERITIES_CHINESE[finding.severity]}{CATEGORIES_CHINESE[finding.type]}"
-    return f"{finding.severity} {finding.type}" + ("" if region == GLOBAL else f" in {region}")
 
 
 def compact_json(value: Any) -> str:
