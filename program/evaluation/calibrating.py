@@ -18,26 +18,22 @@ from program.common.pool import in_order
 from program.evaluation.metrics import fit_map, rmse, srcc
 from program.images.store import IMAGES
 from program.tools.calibration import (
+    FEWEST,
     Calibration,
     CategoryMap,
+    Figures,
     MapParameters,
+    MeasuredStrength,
+    Provenance,
     Residual,
+    Strength,
+    Strengths,
     ToolCalibration,
     apply_map,
     is_identity,
     mix,
 )  # fmt: skip
-from program.tools.loading import file_sha256, library_label, parameter_path
-from program.tools.registry import (
-    FEWEST,
-    Figures,
-    MeasuredStrength,
-    Measurement,
-    Provenance,
-    Strength,
-    Strengths,
-    ToolSpec,
-)
+from program.tools.registry import Measurement, ToolSpec, file_sha256, library_label, parameter_path
 from program.tools.runner import ToolRunner
 from signatures.schemas import DISTORTION_CATEGORIES, DistortionCategory
 

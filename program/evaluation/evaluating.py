@@ -34,7 +34,7 @@ from program.lms.limits import BudgetSpent
 from program.running.journal import Journal
 from program.running.runner import Asking, Engine, run
 from program.tools.calibration import PAPER
-from program.tools.loading import file_sha256, library_label, parameter_path
+from program.tools.registry import file_sha256, library_label, parameter_path
 
 MODEL_ONLY = "model only"
 ALL_TOOLS = "all tools"

@@ -23,7 +23,7 @@ from program.fusion import ScoreFusion
 from program.fusion.levels import expected_level
 from program.running.request import Request
 from program.running.row import Row
-from program.tools.loading import installed_version
+from program.tools.registry import installed_version
 
 WORST = 12
 """So many of a task's worst misses keep the program's reasons, and stand on the page."""
