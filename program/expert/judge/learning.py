@@ -7,13 +7,15 @@ images are good, and there an error of a tenth changes the order. The prior is t
 kernel beside it gains less than it costs (docs/log.md).
 """
 
+import base64
 import mmap
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from scipy.linalg import blas, lapack
 
 from program.common.errors import InputError
@@ -95,16 +97,22 @@ _SHOWS, _TELLING = 0.8, 10
 Half = NDArray[np.float16]
 
 
-class Correction(NamedTuple):
+def _weights_of(value: Any) -> Any:
+    return np.frombuffer(base64.b64decode(value, validate=True), "<f4") if isinstance(value, str) else value
+
+
+class Correction(BaseModel):
     """What was fitted for images of one kind, and how well it predicts images of groups left out."""
 
-    labels: int
-    penalty: float
-    before: float
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+
+    labels: int = Field(ge=1)
+    penalty: float = Field(gt=0)
+    before: float = Field(ge=0)
     """Root mean squared difference of label and reading."""
-    after: float
+    after: float = Field(ge=0)
     """The same after the correction, each group left out."""
-    expected: float
+    expected: float = Field(gt=0)
     """What the expert took that difference for."""
     moves: Mapping[str, tuple[int, float, float]]
     """By distortion: how many of the images show it, and mean and standard deviation of what these are moved by."""
@@ -112,11 +120,14 @@ class Correction(NamedTuple):
     """By hash of each of the images: what it is moved by without the labels of its own group."""
     curve: Sequence[float]
     """What labels of 1, 1.05 .. 5 were fitted as; rising."""
-    weights: NDArray[np.float32]
-    """Of what `_inputs_of` gives."""
+    weights: Annotated[
+        NDArray[np.float32], BeforeValidator(_weights_of),
+        PlainSerializer(lambda numbers: base64.b64encode(numbers.astype("<f4").tobytes()).decode("ascii")),
+    ]  # fmt: skip
+    """Of what `_inputs_of` gives; saved as little-endian numbers of 32 bits, in base64."""
     of_tools: bool
     """Whether it moves the tools' mean; else the expert's own reading."""
-    precision: float
+    precision: float = Field(ge=0)
     """Of a corrected score as a tool's, 1 / `after`^2 less 1 / variance of the labels; at least 0."""
 
     def shift(self, view: View) -> float:
@@ -186,10 +197,11 @@ class Labels:
             float(np.sqrt(np.mean(each**2))) for each in (residuals, residuals - moved, deviations)
         )
         return Correction(
-            len(rows), chosen, before, after, expected, _moves(np.array([row.severities for row in rows]), moved),
-            {row.sha256: levels for row, levels in zip(rows, moved.tolist(), strict=True)},
-            np.round(curve, 4).tolist(), np.asarray(weights, np.float32), self._of_tools,
-            max(0.0, 1 / max(after, 0.05) ** 2 - 1 / max(float(labels.var()), 0.05**2)),
+            labels=len(rows), penalty=chosen, before=before, after=after, expected=expected,
+            moves=_moves(np.array([row.severities for row in rows]), moved),
+            left_out={row.sha256: levels for row, levels in zip(rows, moved.tolist(), strict=True)},
+            curve=np.round(curve, 4).tolist(), weights=np.asarray(weights, np.float32), of_tools=self._of_tools,
+            precision=max(0.0, 1 / max(after, 0.05) ** 2 - 1 / max(float(labels.var()), 0.05**2)),
         )  # fmt: skip
 
 
