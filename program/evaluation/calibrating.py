@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.catalogue import GENERATED, resolve_dataset
+from data.catalogue import resolve_dataset
 from data.distortions import category_named
-from data.manifest import manifest_sha256, read_manifest
+from data.manifest import GENERATED, manifest_sha256, read_manifest
 from program.common.errors import ImageError, InputError, SettingsError, ToolError
 from program.common.files import write_whole
 from program.common.pool import in_order
