@@ -144,7 +144,7 @@ def test_a_fault_is_told_where_it_is(iqa: AgenticIQA) -> None:
 def test_a_subject_that_is_not_sharp_is_told_where_no_blur_is_named(
     iqa: AgenticIQA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("program.expert.answer.questions.sharpness_of", lambda _: 0.1)
+    monkeypatch.setattr("program.expert.answer.findings.sharpness_of", lambda _: 0.1)
     assert iqa(CAT).summary == "The subject is not sharp."
     assert "subject" not in iqa(_smeared(25)).summary
 
