@@ -208,5 +208,5 @@ class Corrections(_Learned):
         """Read what a saved program holds. Raises ValueError, one line, for anything else."""
         from program.expert import Correction  # loads what measures
 
-        kinds: TypeAdapter[dict[Literal["nr", "fr"], Correction]] = TypeAdapter(dict[Literal["nr", "fr"], Correction])
+        kinds: TypeAdapter[Any] = TypeAdapter(dict[Literal["nr", "fr"], Correction])
         return cls(_checked(kinds.validate_python, saved, "corrections"))
