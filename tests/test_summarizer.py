@@ -102,6 +102,14 @@ def test_the_prompt_for_one_level_is_selectable_and_holds_the_five_words(summari
     assert isinstance(result.final_answer, float)
 
 
+@pytest.mark.spec("D26")
+def test_one_level_with_all_the_mass_is_that_levels_name_and_no_certainty(summarize):
+    sure = dict.fromkeys(("bad", "poor", "fair", "good"), 0.0) | {"excellent": 1.0}
+    result, _ = summarize([{**SCORED, "quality_probs": sure}])
+    assert result.level_probabilities_from == "classification"
+    assert result.level_probabilities[5] == pytest.approx(0.85)
+
+
 @pytest.mark.spec("001/use-explanation-qa-prompt-template")
 @pytest.mark.spec("001/select-prompt-mode")
 @pytest.mark.spec("000/1-two-mode-prompt-strategy")
