@@ -1,8 +1,10 @@
 """The house's rules, and that what guards them bites."""
 
 import ast
+import doctest
 import importlib
 import importlib.metadata
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -220,3 +222,13 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         for name in free:
             del left[name]
     assert not left, "these import each other, or what does"
+
+
+def test_examples_in_docstrings_hold() -> None:
+    packages = [importlib.import_module(name) for name in PACKAGES]
+    names = [m.name for package in packages for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    # The first is run by MLflow alone, and the others are commands.
+    modules = [n for n in names if n != "program.service.model" and not n.endswith("__main__")]
+    results = {name: doctest.testmod(importlib.import_module(name)) for name in modules}
+    assert [name for name, result in results.items() if result.failed] == []
+    assert sum(result.attempted for result in results.values()) > 80

@@ -272,7 +272,7 @@ def population() -> Mapping[str, Sequence[float]]:
 def share_below(value: float, quantiles: Sequence[float]) -> float:
     """Return the share of the population below a value; in a run of equal quantiles its middle.
 
-    >>> placed(2.0, [0.0, 0.0, 0.0, 2.0, 4.0]), placed(0.0, [0.0, 0.0, 0.0, 2.0, 4.0])
+    >>> share_below(2.0, [0.0, 0.0, 0.0, 2.0, 4.0]), share_below(0.0, [0.0, 0.0, 0.0, 2.0, 4.0])
     (0.75, 0.25)
     """
     at = np.linspace(0, 1, len(quantiles))
