@@ -110,6 +110,25 @@ def test_one_level_with_all_the_mass_is_that_levels_name_and_no_certainty(summar
     assert result.level_probabilities[5] == pytest.approx(0.85)
 
 
+@pytest.mark.spec("D28")
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        (RATE, "The tools say 4.6 of 5 and the model 1.2: they disagree."),
+        ("请给这张图片的质量打分。", "工具评分为 4.6，模型判断为 1.2：两者不一致。"),
+    ],
+)
+def test_where_tools_and_model_disagree_both_are_said_and_the_interval_covers_both(summarize, query, words):
+    probabilities = {"bad": 0.8, "poor": 0.2, "fair": 0.0, "good": 0.0, "excellent": 0.0}
+    evidence = EVIDENCE.model_copy(update={"quality_scores": {"Global": {"Blurs": ("TOPIQ_FR", 4.6)}}})
+    result, _ = summarize([{**SCORED, "quality_probs": probabilities}], state_of(query, evidence))
+    assert words in result.quality_reasoning
+    assert (result.unresolved_gap, result.need_replan) == (words, False)
+    low, high = result.score_interval
+    assert low <= 1.2 + 1e-9
+    assert high >= 4.6
+
+
 @pytest.mark.spec("001/use-explanation-qa-prompt-template")
 @pytest.mark.spec("001/select-prompt-mode")
 @pytest.mark.spec("000/1-two-mode-prompt-strategy")
