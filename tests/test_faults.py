@@ -15,6 +15,7 @@ from skimage import data as photographs
 from agentic_iqa import AgenticIQA
 from program.evaluate import main as evaluate
 from program.evaluation.judgements import Annotated, reason_figures
+from program.expert import belief
 from program.expert.judge.faults import load_heads, numbers_of
 from program.expert.judge.views import Viewer
 from program.expert.measure.signs import SIGN_NAMES, signs
@@ -79,6 +80,8 @@ def test_what_is_no_photograph_is_not_judged_as_one(iqa: AgenticIQA) -> None:
     assert any("document" in note for note in page.notes)
     wide, usual = (np.ptp(result.score_interval) for result in (page, photograph))
     assert wide > 1.3 * usual
+    view = iqa.resources.viewer.view(page.images[0])  # people scored photographs: nothing is known of the rest
+    assert belief(view).novelty == 1 > view.prior.novelty
 
 
 @pytest.mark.spec("issue-49/faults")
